@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+NATIVE = build/native
+WERROR = OFF
+CXX_FILES = $(wildcard csrc/*.cpp csrc/*.h tests/native/*.cpp tests/native/*.h)
+
+# For every install, and for the environments in which pip builds (newer pips read the second).
+export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
+# setup.py takes cmake and ninja from the path.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check lint format native package bench gpu clean
+
+help:  ## list what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+demo: $(INSTALLED)  ## train on handwritten digits, write digits.gpurun, print the report
+	$(BIN)/python examples/digits.py --output digits.gpurun --overwrite
+
+test: native  ## native and Python tests, without those marked slow
+	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
+	$(BIN)/pytest -m "not slow"
+
+test-all: native package  ## every test, and an install as users do it
+	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
+	$(BIN)/pytest
+
+check: WERROR = ON
+check: lint test  ## what CI runs: formats, lints, types, then test with compiler warnings as errors
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+format: $(INSTALLED)  ## rewrite all sources to the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+bench: $(INSTALLED)  ## benchmarks, each against its peers in the same run
+	$(BIN)/pytest benchmarks
+
+# There is no device time yet, so this trains and nothing more.
+gpu: $(INSTALLED)  ## what needs a GPU; fails without one
+	$(BIN)/python examples/digits.py --device cuda --output digits.gpurun --overwrite
+
+clean:  ## remove what was built, the environment too
+	rm -rf $(VENV) build *.egg-info pyinstrument_gpu/_C.*.so
+
+# Without isolation, so that a change of one C++ file compiles one file. Editable: a change of a
+# Python file needs no install.
+$(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard csrc/*)
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet setuptools cmake ninja pybind11 nvidia-nvtx
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
+	touch $@
+
+native: $(INSTALLED)
+	$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
+	$(BIN)/cmake --build $(NATIVE)
+
+# From a source distribution and with isolation, into an environment that holds nothing else.
+package: $(INSTALLED)
+	rm -rf build/package
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("build/package")'
+	$(PYTHON) -m venv build/package/venv
+	build/package/venv/bin/pip install --quiet build/package/*.tar.gz
+	cd build/package && venv/bin/pyinstrument-gpu --version

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "nvtx_range.h"
+#include "phase_type.h"
+#include "python_hooks.h"
+#include "recorder.h"
+#include "recording_thread.h"
+#include "ticks.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+// A step's token is the recording's number (in 31 bits) and the step's serial plus one.
+constexpr int64_t kNotRecording = 0;
+constexpr int64_t kStepIsOpen = -1;
+
+std::optional<uint32_t> serial_of(int64_t token) {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (token <= 0 || epoch == 0 || static_cast<uint32_t>(token >> 32) != (epoch & 0x7FFFFFFF))
+    return std::nullopt;
+  return static_cast<uint32_t>(token) - 1;
+}
+
+int64_t step_begin() {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0) return kNotRecording;
+  const ThreadState* thread = recording_thread(epoch);
+  if (thread == nullptr) return kNotRecording;
+  const std::optional<uint32_t> serial = Recorder::instance().steps().begin(thread->serial());
+  if (!serial) return kStepIsOpen;
+  return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
+}
+
+void step_item(int64_t token, double samples) {
+  if (const auto serial = serial_of(token)) Recorder::instance().steps().add_item(*serial, samples);
+}
+
+void step_end(int64_t token, bool complete) {
+  if (const auto serial = serial_of(token)) Recorder::instance().steps().end(*serial, complete);
+}
+
+void step_drop(int64_t token) {
+  if (const auto serial = serial_of(token)) Recorder::instance().steps().drop(*serial);
+}
+
+py::dict anchor_dict(const ClockAnchor& anchor) {
+  py::dict dict;
+  dict["run_ns"] = anchor.run_ns;
+  dict["monotonic_ns"] = anchor.monotonic_ns;
+  dict["monotonic_raw_ns"] = anchor.monotonic_raw_ns;
+  dict["realtime_ns"] = anchor.realtime_ns;
+  return dict;
+}
+
+py::dict start(std::optional<std::string> path, const py::bytes& environment, bool overwrite,
+               uint64_t history_spans, uint64_t max_bytes, bool nvtx) {
+  const std::optional<std::string> shown = path;
+  ClockAnchor anchor;
+  try {
+    anchor = Recorder::instance().start(
+        {std::move(path), overwrite, history_spans, max_bytes, environment});
+  } catch (const std::system_error& error) {
+    // An OSError of the right subclass (FileExistsError, ...), as open() would raise it.
+    const py::object arguments = py::make_tuple(error.code().value(), error.what(), shown);
+    PyErr_SetObject(PyExc_OSError, arguments.ptr());
+    throw py::error_already_set();
+  }
+  set_nvtx_enabled(nvtx);
+  py::dict clock;
+  clock["kind"] = tick_kind_name(tick_kind);
+  clock["frequency_hz"] = Recorder::instance().clock().frequency_hz();
+  py::dict result;
+  result["clock"] = clock;
+  result["anchor"] = anchor_dict(anchor);
+  return result;
+}
+
+void stop(const py::bytes& environment) {
+  Recorder& recorder = Recorder::instance();
+  if (!recorder.recording()) return;
+  recorder.close_gate();
+  set_nvtx_enabled(true);
+  std::string json = environment;
+  const py::gil_scoped_release release;
+  recorder.set_environment(std::move(json));
+  recorder.stop();
+}
+
+void set_environment(const py::bytes& environment) {
+  std::string json = environment;
+  const py::gil_scoped_release release;
+  Recorder::instance().set_environment(std::move(json));
+}
+
+void flush() {
+  const py::gil_scoped_release release;
+  Recorder::instance().flush();
+}
+
+py::bytes log_bytes() {
+  std::vector<uint8_t> bytes;
+  {
+    const py::gil_scoped_release release;
+    bytes = Recorder::instance().log_bytes();
+  }
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+py::dict status() {
+  const Recorder& recorder = Recorder::instance();
+  const std::string error = recorder.error();
+  py::dict dict;
+  dict["recording"] = recorder.recording();
+  dict["error"] = error.empty() ? py::object(py::none()) : py::object(py::str(error));
+  return dict;
+}
+
+void set_hooks(const py::object& decorate, const py::object& thread_name,
+               const py::object& history_stopped, const py::object& phase_name_error) {
+  python_hooks = {py::object(decorate).release().ptr(), py::object(thread_name).release().ptr(),
+                  py::object(history_stopped).release().ptr(),
+                  py::object(phase_name_error).release().ptr()};
+}
+
+}  // namespace
+}  // namespace pig
+
+PYBIND11_MODULE(_C, module, py::mod_gil_not_used()) {
+  using namespace pig;
+  // One recording per process: a second interpreter would record into the first one's.
+  if (PyInterpreterState_Get() != PyInterpreterState_Main())
+    throw py::import_error(
+        "pyinstrument_gpu records the main interpreter only; import it there, not in a "
+        "subinterpreter");
+  module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
+  if (!add_phase_types(module.ptr())) throw py::error_already_set();
+
+  module.def("step_begin", &step_begin);
+  module.def("step_item", &step_item, py::arg("token"), py::arg("samples"));
+  module.def("step_end", &step_end, py::arg("token"), py::arg("complete"));
+  module.def("step_drop", &step_drop, py::arg("token"));
+
+  module.def("start", &start, py::arg("path"), py::arg("environment"), py::kw_only(),
+             py::arg("overwrite"), py::arg("history_spans"), py::arg("max_bytes"), py::arg("nvtx"));
+  module.def("stop", &stop, py::arg("environment"));
+  module.def("flush", &flush);
+  module.def("log_bytes", &log_bytes);
+  module.def("set_environment", &set_environment, py::arg("environment"));
+  module.def("status", &status);
+  module.def("begin_scratch", [] { Recorder::instance().begin_scratch(); });
+  module.def("end_scratch", [] { Recorder::instance().end_scratch(); });
+  module.def("set_nvtx", &set_nvtx_enabled, py::arg("enabled"));
+  module.def("set_hooks", &set_hooks, py::kw_only(), py::arg("decorate"), py::arg("thread_name"),
+             py::arg("history_stopped"), py::arg("phase_name_error"));
+
+  /// For test-only modules: replaces the clock of the recordings that start from now on.
+  module.attr("_tick_injector") = py::capsule(reinterpret_cast<void*>(&inject_tick_function),
+                                              "pyinstrument_gpu._C._tick_injector");
+
+  Recorder::set_error_callback(schedule_history_stopped);
+  Recorder::install_fork_handler();
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder.h"
+
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+namespace pig {
+namespace {
+
+Recorder* recorder = nullptr;
+void (*error_callback)() = nullptr;
+
+constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
+
+void wake_harvester() { recorder->wake(); }
+
+uint64_t thread_cpu_ns() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+uint64_t random_id() {
+  uint64_t id = 0;
+  if (getrandom(&id, sizeof id, GRND_NONBLOCK) != sizeof id) id = read_ticks();
+  return id;
+}
+
+}  // namespace
+
+Recorder& Recorder::instance() {
+  // Leaked: threads that end after static destruction still find it.
+  static const bool made = [] {
+    recorder = new Recorder;
+    return true;
+  }();
+  (void)made;
+  return *recorder;
+}
+
+void Recorder::install_fork_handler() {
+  instance();
+  pthread_atfork(nullptr, nullptr, [] {
+    active_epoch.store(0, std::memory_order_relaxed);
+    open_step.store(kNoOpenStep, std::memory_order_relaxed);
+    PhaseTable::instance().after_fork_in_child();
+    ThreadRegistry::forget_this_thread_in_child();
+    if (recorder->log_) recorder->log_->storage().abandon();
+    recorder = new Recorder;
+  });
+}
+
+ClockAnchor Recorder::start(const Options& options) {
+  if (recording()) throw std::logic_error("a recording is active");
+  std::unique_ptr<Storage> storage;
+  if (options.path) {
+    storage = std::make_unique<FileStorage>(*options.path, options.overwrite);
+  } else {
+    storage = std::make_unique<MemoryStorage>();
+  }
+  run_id_ = random_id();
+  clock_.start();
+  drops_.clear();
+  paths_.reset();
+  steps_.reset(&clock_, &drops_);
+  threads_.reset();
+  ClockAnchor anchor{};
+  {
+    const std::lock_guard lock(harvest_mutex_);
+    log_ = std::make_unique<RunLog>(std::move(storage), run_id_, options.history_spans,
+                                    options.max_bytes);
+    in_memory_ = !options.path;
+    environment_ = options.environment;
+    statistics_.clear();
+    spans_recorded_ = 0;
+    harvest_cpu_ns_ = 0;
+    error_reported_ = false;
+    statistics_due_ns_ = kStatisticsIntervalNs;
+    anchor = clock_.anchor();
+    RunState state;
+    state.anchor = anchor;
+    log_->write_environment(environment_);
+    log_->write_state(state, drops_);
+    if (log_->error() != 0)
+      throw std::system_error(log_->error(), std::generic_category(), "write");
+  }
+  harvester_.start([this] {
+    try {
+      harvest(false);
+    } catch (const std::bad_alloc&) {
+      drops_.add(Drop::kNoMemory);
+    }
+  });
+  if (++epoch_ == 0) ++epoch_;
+  recording_.store(true, std::memory_order_relaxed);
+  active_epoch.store(epoch_, std::memory_order_release);
+  return anchor;
+}
+
+void Recorder::close_gate() {
+  steps_.end_open();
+  active_epoch.store(0, std::memory_order_release);
+}
+
+void Recorder::stop() {
+  if (!recording()) return;
+  harvester_.stop();
+  harvest(true);
+  {
+    const std::lock_guard lock(harvest_mutex_);
+    if (!in_memory_) log_->storage().abandon();
+  }
+  recording_.store(false, std::memory_order_relaxed);
+}
+
+void Recorder::flush() {
+  if (recording()) harvest(false);
+}
+
+void Recorder::set_environment(std::string json) {
+  const std::lock_guard lock(harvest_mutex_);
+  environment_ = std::move(json);
+  if (log_) log_->write_environment(environment_);
+}
+
+std::string Recorder::error() const {
+  const std::lock_guard lock(harvest_mutex_);
+  return log_ && log_->error() != 0 ? std::generic_category().message(log_->error())
+                                    : std::string();
+}
+
+std::vector<uint8_t> Recorder::log_bytes() {
+  const std::lock_guard lock(harvest_mutex_);
+  if (!log_) return {};
+  std::unique_ptr<RunLog> copy;
+  RunLog* log = log_.get();
+  if (!in_memory_) {
+    copy = std::make_unique<RunLog>(std::make_unique<MemoryStorage>(), run_id_, 0, ~uint64_t{0});
+    log = copy.get();
+    log->append_tables(paths_, threads_);
+    log->append_dropped_steps(steps_.dropped());
+    write_documents(*log, last_state_, true);
+    log->write_environment(environment_);
+  }
+  const auto& memory = static_cast<const MemoryStorage&>(log->storage());
+  std::vector<uint8_t> bytes(memory.size());
+  memory.read(bytes.data());
+  if (!recording()) log_.reset();
+  return bytes;
+}
+
+ThreadState::Context Recorder::context() { return {&paths_, &drops_, &clock_, wake_harvester}; }
+
+ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
+  return threads_.attach(context(), epoch,
+                         {static_cast<uint64_t>(gettid()), std::move(thread_name)});
+}
+
+void Recorder::begin_scratch() {
+  scratch_ = std::make_unique<Scratch>();
+  scratch_->state.reset({&scratch_->paths, &scratch_->drops, &clock_, wake_harvester}, epoch_,
+                        kMaxThreads, true);
+  set_aside_ = std::exchange(this_thread, &scratch_->state);
+}
+
+void Recorder::end_scratch() {
+  this_thread = set_aside_;
+  scratch_.reset();
+}
+
+void Recorder::set_error_callback(void (*callback)()) { error_callback = callback; }
+
+void Recorder::harvest(bool final) {
+  const std::lock_guard lock(harvest_mutex_);
+  const uint64_t cpu_before = thread_cpu_ns();
+  clock_.discipline();
+  items_.clear();
+  for (ThreadState* state : threads_.states()) drain(*state);
+
+  RunState state;
+  state.final = final;
+  collect_open_frames(state);
+  log_->append_tables(paths_, threads_);
+  log_->append_spans(items_);
+  const StepTracker::Pending steps = steps_.take();
+  log_->append_dropped_steps(steps.dropped);
+  log_->append_steps(steps.steps);
+  state.anchor = clock_.anchor();
+  state.open_step = steps_.open();
+  if (state.open_step) state.open_step_begin_ns = clock_.to_ns(state.open_step->begin_ticks);
+
+  const bool with_statistics = final || state.anchor.run_ns >= statistics_due_ns_;
+  write_documents(*log_, state, with_statistics);
+  const uint64_t cost_ns = thread_cpu_ns() - cpu_before;
+  harvest_cpu_ns_ += cost_ns;
+  if (with_statistics) {
+    // Tens of thousands of paths take long to write: then less often.
+    statistics_due_ns_ =
+        state.anchor.run_ns + std::max(kStatisticsIntervalNs, static_cast<int64_t>(100 * cost_ns));
+  }
+  last_state_ = std::move(state);
+  if (log_->error() != 0 && !error_reported_) {
+    error_reported_ = true;
+    if (error_callback != nullptr) error_callback();
+  }
+}
+
+void Recorder::drain(ThreadState& state) {
+  // Before the ring is read: what the thread wrote before it ended is then seen.
+  const bool finished = state.finished.load(std::memory_order_acquire);
+  raw_.clear();
+  state.drain(raw_);
+  spans_recorded_ += raw_.size();
+  for (const RawSpan& span : raw_) {
+    const NanosecondSpan times = to_nanoseconds(clock_, span);
+    statistics_.fold(span.path(), span.scope(), static_cast<uint64_t>(times.end - times.begin),
+                     static_cast<uint64_t>(times.self));
+    items_.push_back({times.begin, times.end, times.self, span.step(), span.path(), state.serial(),
+                      static_cast<uint16_t>(span.depth()), span.flags()});
+  }
+  if (!finished) return;
+  std::vector<OpenFrame> left_open;
+  state.copy_open(left_open);
+  drops_.add(Drop::kOpenAtThreadEnd, left_open.size());
+  spans_recorded_ += state.overflow_spans();
+  state.merge_overflow_into(statistics_);
+  threads_.retire(&state);
+}
+
+void Recorder::collect_open_frames(RunState& state) {
+  std::vector<OpenFrame> frames;
+  for (const ThreadState* thread : threads_.states()) {
+    frames.clear();
+    thread->copy_open(frames);
+    for (const OpenFrame& frame : frames)
+      state.open.push_back(
+          {thread->serial(), frame.path, clock_.to_ns(frame.begin), frame.step, frame.depth});
+  }
+}
+
+void Recorder::write_documents(RunLog& log, const RunState& state, bool with_statistics) {
+  RunState written = state;
+  written.phases_recorded = spans_recorded_;
+  written.harvester_cpu_ns = harvest_cpu_ns_;
+  for (ThreadState* thread : threads_.states()) written.phases_recorded += thread->overflow_spans();
+  if (with_statistics) {
+    StatisticsTable merged;
+    merged.merge(statistics_);
+    for (ThreadState* thread : threads_.states()) thread->merge_overflow_into(merged);
+    std::vector<uint8_t> totals, rows;
+    steps_.encode_totals(totals);
+    merged.encode(rows);
+    log.write_statistics(totals, rows);
+  }
+  // Last: a STATE that says "final" then vouches for all the rest.
+  log.write_state(written, drops_);
+}
+
+}  // namespace pig

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one recording of the process: what ties the parts together.
+//
+// Threads record into their own ThreadState. `harvest` collects: it drains the rings, folds
+// statistics and brings the run log up to date. The harvester thread calls it at each tick and
+// needs no GIL; `flush` and `stop` call it from the caller's thread. `harvest_mutex_` lets one of
+// them in at a time.
+//
+// stop relies on the GIL: while it is held no other thread is inside the hot path, so `close_gate`,
+// which sets `active_epoch` to 0, ends all writing to rings. In a free-threaded interpreter a
+// thread that is inside `end` at that very moment can lose that one span.
+//
+// A forked child has no harvester, and locks may be held by threads that do not exist in it. It
+// gets a fresh Recorder; the old one is leaked and its file descriptor closed. Nothing is recorded
+// in the child until it starts a recording of its own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "clock.h"
+#include "drops.h"
+#include "harvester.h"
+#include "path_table.h"
+#include "run_log.h"
+#include "statistics.h"
+#include "step_tracker.h"
+#include "thread_registry.h"
+#include "thread_state.h"
+
+namespace pig {
+
+class Recorder {
+ public:
+  struct Options {
+    std::optional<std::string> path;  ///< nothing: in memory
+    bool overwrite = false;
+    uint64_t history_spans = 0;
+    uint64_t max_bytes = 0;
+    std::string environment;  ///< a JSON object
+  };
+
+  static Recorder& instance();
+  /// Makes forked children start afresh. Once per process.
+  static void install_fork_handler();
+
+  /// Throws std::logic_error when a recording is active, std::system_error when the file can't be
+  /// written or no thread is to be had. Returns the moment that is the run's zero.
+  ClockAnchor start(const Options& options);
+  /// Ends all recording. With the GIL held.
+  void close_gate();
+  /// After `close_gate`: joins the harvester and finishes the log. Without the GIL, for it may wait
+  /// for a disk.
+  void stop();
+  /// Brings the log up to date.
+  void flush();
+  void set_environment(std::string json);
+
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  /// What ended the writing of history, or empty.
+  std::string error() const;
+  /// The log of a recording in memory. Of one whose file failed: all but the history. Once the
+  /// recording has stopped, the memory is given back with it: a second call has nothing.
+  std::vector<uint8_t> log_bytes();
+
+  /// Makes the calling thread's state ready for the recording `epoch`. Throws std::bad_alloc.
+  ThreadState* attach(uint32_t epoch, std::string thread_name);
+  /// Sets the calling thread's state aside for one that nobody reads, to measure what a phase
+  /// costs; and takes it back.
+  void begin_scratch();
+  void end_scratch();
+
+  void wake() { harvester_.wake(); }
+
+  ThreadRegistry& threads() { return threads_; }
+  StepTracker& steps() { return steps_; }
+  DropCounters& drops() { return drops_; }
+  const Clock& clock() const { return clock_; }
+
+  /// Called once per recording, from the harvester, when the file can no longer be written.
+  static void set_error_callback(void (*callback)());
+
+ private:
+  struct Scratch {
+    PathTable paths;
+    DropCounters drops;
+    ThreadState state;
+  };
+
+  ThreadState::Context context();
+  void harvest(bool final);
+  void drain(ThreadState& state);
+  void collect_open_frames(RunState& state);
+  void write_documents(RunLog& log, const RunState& state, bool with_statistics);
+
+  std::atomic<bool> recording_{false};
+  uint32_t epoch_ = 0;
+  uint64_t run_id_ = 0;
+  Clock clock_;
+  DropCounters drops_;
+  PathTable paths_;
+  StepTracker steps_;
+  ThreadRegistry threads_;
+  Harvester harvester_;
+  std::unique_ptr<Scratch> scratch_;
+  ThreadState* set_aside_ = nullptr;
+
+  // Under harvest_mutex_.
+  mutable std::mutex harvest_mutex_;
+  std::unique_ptr<RunLog> log_;
+  bool in_memory_ = false;
+  std::string environment_;
+  StatisticsTable statistics_;   ///< of the spans drained, and of ended threads
+  uint64_t spans_recorded_ = 0;  ///< likewise
+  RunState last_state_;
+  std::vector<RawSpan> raw_;
+  std::vector<SpanItem> items_;
+  int64_t statistics_due_ns_ = 0;
+  uint64_t harvest_cpu_ns_ = 0;
+  bool error_reported_ = false;
+};
+
+}  // namespace pig

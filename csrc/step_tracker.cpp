@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step_tracker.h"
+
+#include <limits>
+#include <utility>
+
+#include "thread_state.h"
+
+namespace pig {
+
+void StepTracker::reset(const Clock* clock, DropCounters* drops) {
+  const std::lock_guard lock(mutex_);
+  clock_ = clock;
+  drops_ = drops;
+  open_.reset();
+  next_ = 0;
+  pending_ = {};
+  dropped_.clear();
+  totals_ = {};
+  open_step.store(kNoOpenStep, std::memory_order_relaxed);
+}
+
+std::optional<uint32_t> StepTracker::begin(uint32_t thread) {
+  const std::lock_guard lock(mutex_);
+  if (open_ || next_ == kNoStep) {
+    drops_->add(Drop::kNestedSteps);
+    return std::nullopt;
+  }
+  open_ = {next_++, thread, read_ticks(), 0, 0};
+  open_step.store(static_cast<uint64_t>(thread) << 32 | open_->serial, std::memory_order_relaxed);
+  return open_->serial;
+}
+
+void StepTracker::close() {
+  open_step.store(kNoOpenStep, std::memory_order_relaxed);
+  open_.reset();
+}
+
+void StepTracker::add_item(uint32_t serial, double samples) {
+  const std::lock_guard lock(mutex_);
+  if (!is_open(serial)) return;
+  open_->samples += samples;
+  ++open_->items;
+}
+
+void StepTracker::end(uint32_t serial, bool complete) {
+  const uint64_t now = read_ticks();
+  const std::lock_guard lock(mutex_);
+  if (!is_open(serial)) return;
+  const double samples =
+      open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
+  const int64_t begin_ns = clock_->to_ns(open_->begin_ticks);
+  const int64_t end_ns = clock_->to_ns(now);
+  totals_.add(static_cast<uint64_t>(end_ns - begin_ns), samples, open_->items, complete);
+  if (pending_.steps.size() < kMaxPending) {
+    pending_.steps.push_back(
+        {serial, open_->thread, begin_ns, end_ns, samples, open_->items, complete ? 1u : 0u});
+  } else {
+    drops_->add(Drop::kStepHistory);
+  }
+  close();
+}
+
+void StepTracker::drop(uint32_t serial) {
+  const std::lock_guard lock(mutex_);
+  if (!is_open(serial)) return;
+  if (dropped_.size() < kMaxDropped) {
+    dropped_.push_back(serial);
+    pending_.dropped.push_back(serial);
+  }
+  close();
+}
+
+void StepTracker::end_open() {
+  if (const std::optional<Open> step = open()) end(step->serial, false);
+}
+
+StepTracker::Pending StepTracker::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(pending_, {});
+}
+
+std::optional<StepTracker::Open> StepTracker::open() const {
+  const std::lock_guard lock(mutex_);
+  return open_;
+}
+
+std::vector<uint32_t> StepTracker::dropped() const {
+  const std::lock_guard lock(mutex_);
+  return dropped_;
+}
+
+void StepTracker::encode_totals(std::vector<uint8_t>& out) const {
+  const std::lock_guard lock(mutex_);
+  totals_.encode(out);
+}
+
+}  // namespace pig

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "clock.h"
+#include "drops.h"
+#include "statistics.h"
+
+namespace pig {
+
+/// A closed step, as it stands in a run file.
+struct StepItem {
+  uint32_t serial;
+  uint32_t thread;
+  int64_t begin_ns;
+  int64_t end_ns;
+  double samples;  ///< NaN: unknown
+  uint32_t items;
+  uint32_t flags;  ///< 1: complete
+};
+static_assert(sizeof(StepItem) == 40);
+
+/// The steps of one recording: at most one is open in the whole process. Each step opened has a
+/// serial number; a dropped one (its loader had no further item) leaves a gap that readers close.
+/// Some calls per step, so a mutex is cheap enough.
+class StepTracker {
+ public:
+  struct Open {
+    uint32_t serial;
+    uint32_t thread;
+    uint64_t begin_ticks;
+    double samples;  ///< of the items so far; NaN: unknown
+    uint32_t items;
+  };
+  struct Pending {
+    std::vector<StepItem> steps;
+    std::vector<uint32_t> dropped;
+  };
+
+  void reset(const Clock* clock, DropCounters* drops);
+
+  /// Opens a step and publishes it to all threads. Nothing when one is open.
+  std::optional<uint32_t> begin(uint32_t thread);
+  // The step meant may not be the open one any more (the recording was stopped inside it): then
+  // nothing happens.
+  void add_item(uint32_t serial, double samples);
+  void end(uint32_t serial, bool complete);
+  void drop(uint32_t serial);
+  /// Closes whatever is open, as incomplete.
+  void end_open();
+
+  /// What happened since the last call.
+  Pending take();
+  std::optional<Open> open() const;
+  std::vector<uint32_t> dropped() const;
+  void encode_totals(std::vector<uint8_t>& out) const;
+
+ private:
+  static constexpr size_t kMaxPending = 65536;
+  static constexpr size_t kMaxDropped =
+      1u << 20;  // beyond it a dropped step leaves a gap in the numbering
+
+  bool is_open(uint32_t serial) const { return open_ && open_->serial == serial; }
+  void close();
+
+  mutable std::mutex mutex_;
+  const Clock* clock_ = nullptr;
+  DropCounters* drops_ = nullptr;
+  std::optional<Open> open_;
+  uint32_t next_ = 0;
+  Pending pending_;
+  std::vector<uint32_t> dropped_;
+  StepTotals totals_;
+};
+
+}  // namespace pig

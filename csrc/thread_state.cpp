@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "thread_state.h"
+
+#include <algorithm>
+
+namespace pig {
+namespace {
+
+ThreadState no_thread;  // epoch 0: never equal to an active recording's
+
+}  // namespace
+
+std::atomic<uint32_t> active_epoch{0};
+std::atomic<uint64_t> open_step{kNoOpenStep};
+thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec"))) = &no_thread;
+
+void forget_this_thread() { this_thread = &no_thread; }
+
+void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial, bool scratch) {
+  // Not value-initialised: the pages are touched only as they are used.
+  if (!frames_) frames_.reset(new Frame[kMaxFrames]);
+  if (!ring_) ring_.reset(new RawSpan[kRingSpans]);
+  const std::lock_guard lock(lock_);
+  context_ = context;
+  recording_ = epoch;
+  serial_ = serial;
+  scratch_ = scratch;
+  beyond_stack_ = 0;
+  frames_[0] = Frame{0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
+  top_.store(0, std::memory_order_relaxed);
+  head_.store(0, std::memory_order_relaxed);
+  tail_.store(0, std::memory_order_relaxed);
+  credit_ = kRingSpans / 2;
+  for (PathCacheEntry& entry : path_cache_)
+    entry.key = ~uint64_t{0};  // (no path, no phase): never asked for
+  overflow_.clear();
+  overflow_spans_ = 0;
+  {
+    const std::lock_guard requests_lock(requests_mutex_);
+    requests_.clear();
+  }
+  finished.store(false, std::memory_order_relaxed);
+  epoch_.store(epoch, std::memory_order_relaxed);
+}
+
+bool ThreadState::catch_up(uint32_t epoch) {
+  if (recording_ != epoch || epoch == 0) return false;
+  std::vector<EndRequest> requests;
+  {
+    const std::lock_guard lock(requests_mutex_);
+    requests.swap(requests_);
+    epoch_.store(epoch, std::memory_order_relaxed);
+  }
+  for (const EndRequest& request : requests) end_frame(request.serial, request.now);
+  return true;
+}
+
+void ThreadState::request_end(uint32_t serial, uint64_t now) {
+  const std::lock_guard lock(requests_mutex_);
+  if (requests_.size() == kMaxFrames) return;  // more than can be open: tokens that were used twice
+  requests_.push_back({serial, now});
+  epoch_.store(0, std::memory_order_relaxed);
+}
+
+Frame* ThreadState::find_phase(uint32_t phase) {
+  for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
+    if (frames_[i].phase == phase && !frames_[i].closed) return &frames_[i];
+  context_.drops->add(Drop::kUnmatchedEnds);
+  return nullptr;
+}
+
+Frame* ThreadState::find_serial(uint32_t serial) {
+  for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
+    if (frames_[i].serial == serial && !frames_[i].closed) return &frames_[i];
+  context_.drops->add(Drop::kUnmatchedEnds);
+  return nullptr;
+}
+
+uint32_t ThreadState::intern_path(uint32_t parent, uint32_t phase) {
+  bool full = false;
+  const uint32_t path = context_.paths->intern(parent, phase, full);
+  if (full) {
+    context_.drops->add(Drop::kPaths);
+  } else {
+    path_cache_[(parent * 7 + phase) % kPathCache] = {static_cast<uint64_t>(parent) << 32 | phase,
+                                                      path};
+  }
+  return path;
+}
+
+void ThreadState::overflow_depth() {
+  ++beyond_stack_;
+  context_.drops->add(Drop::kDepth);
+}
+
+void ThreadState::refill() {
+  if (scratch_) {
+    tail_.store(head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    credit_ = kRingSpans / 2;
+    return;
+  }
+  for (;;) {
+    const uint64_t used =
+        head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire);
+    const auto free = static_cast<uint32_t>(kRingSpans - used);
+    if (free > kRingSpans / 2) {
+      credit_ = free - kRingSpans / 2;
+      return;
+    }
+    if (free > 0) {
+      context_.wake_harvester();
+      credit_ = free;
+      return;
+    }
+    // Full. Either we fold, or the holder of the lock is just taking the spans away.
+    if (lock_.try_lock()) {
+      fold_all();
+      lock_.unlock();
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+void ThreadState::fold_all() {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  for (uint64_t i = tail; i != head; ++i) {
+    const RawSpan& span = ring_[i % kRingSpans];
+    const NanosecondSpan times = to_nanoseconds(*context_.clock, span);
+    overflow_.fold(span.path(), span.scope(), static_cast<uint64_t>(times.end - times.begin),
+                   static_cast<uint64_t>(times.self));
+  }
+  overflow_spans_ += head - tail;
+  context_.drops->add(Drop::kRingFull, head - tail);
+  tail_.store(head, std::memory_order_release);
+}
+
+void ThreadState::drain(std::vector<RawSpan>& out) {
+  const std::lock_guard lock(lock_);
+  const uint64_t head = head_.load(std::memory_order_acquire);
+  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
+    const uint64_t at = tail % kRingSpans;
+    const uint64_t count = std::min<uint64_t>(head - tail, kRingSpans - at);
+    out.insert(out.end(), &ring_[at], &ring_[at] + count);
+    tail += count;
+  }
+  tail_.store(head, std::memory_order_release);
+}
+
+uint64_t ThreadState::overflow_spans() {
+  const std::lock_guard lock(lock_);
+  return overflow_spans_;
+}
+
+void ThreadState::merge_overflow_into(StatisticsTable& table) {
+  const std::lock_guard lock(lock_);
+  table.merge(overflow_);
+}
+
+void ThreadState::copy_open(std::vector<OpenFrame>& out) const {
+  constexpr int kAttempts = 16;
+  const size_t before = out.size();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    out.resize(before);
+    const uint64_t head = head_.load(std::memory_order_acquire);
+    const uint32_t top = top_.load(std::memory_order_acquire);
+    for (uint32_t i = 1; i <= top; ++i) {
+      const Frame& frame = frames_[i];
+      if (__atomic_load_n(&frame.closed, __ATOMIC_RELAXED)) continue;
+      out.push_back({__atomic_load_n(&frame.begin, __ATOMIC_RELAXED),
+                     __atomic_load_n(&frame.path, __ATOMIC_RELAXED),
+                     __atomic_load_n(&frame.step, __ATOMIC_RELAXED),
+                     __atomic_load_n(&frame.depth, __ATOMIC_RELAXED)});
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // A frame can only be replaced after one was closed, which moves the head.
+    if (head_.load(std::memory_order_relaxed) == head) return;
+  }
+  // The innermost frame changes too fast to be seen; those around it were there all the time or are
+  // left out.
+  if (out.size() > before) out.pop_back();
+}
+
+}  // namespace pig

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one thread records with: a stack of open frames and a ring of finished spans.
+//
+// Who writes what. The owner thread alone writes the stack and the head of the ring; the tail is
+// moved only under `lock`, by the harvester or, when the ring is full, by the owner. In the common
+// case the owner takes no lock and makes no call: `credit_` counts the spans until it must look
+// around again (`refill`), which is when the ring is half full, to wake the harvester, or full.
+// Then the owner folds the spans into `overflow` itself: statistics never lose a span, the history
+// of these spans is lost and counted.
+//
+// The stack is LIFO in the common case. Interleaved generators close frames out of order: such a
+// frame becomes a tombstone (`closed`) and goes when everything above it is gone. A frame's parent
+// is the innermost frame that was open when it began. Slot 0 is a root that is always open, so that
+// every frame has a parent to add its time to.
+//
+// Recordings. `epoch_` is the number of the recording this stack belongs to. The hot path compares
+// it with the number of the active one, and anything unusual (a new recording, a frame that another
+// thread wants closed) sets it to 0, so that one comparison covers all of it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "clock.h"
+#include "drops.h"
+#include "path_table.h"
+#include "span.h"
+#include "spin_lock.h"
+#include "statistics.h"
+#include "ticks.h"
+
+namespace pig {
+
+/// Number of the active recording, 0 when there is none.
+extern std::atomic<uint32_t> active_epoch;
+
+/// The open step: its serial in the low half, the serial of the thread that opened it in the high
+/// half.
+constexpr uint64_t kNoOpenStep = ~uint64_t{0};
+extern std::atomic<uint64_t> open_step;
+
+struct Frame {
+  uint64_t begin;
+  uint64_t child;  ///< time in frames whose parent this is
+  uint32_t path;
+  uint32_t step;
+  uint32_t phase;
+  uint32_t serial;  ///< tells frames of one thread apart; 0 is none
+  uint16_t depth;
+  uint16_t parent;  ///< index in the stack
+  uint8_t flags;
+  bool closed;
+};
+
+struct OpenFrame {
+  uint64_t begin;
+  uint32_t path;
+  uint32_t step;
+  uint32_t depth;
+};
+
+class alignas(64) ThreadState {
+ public:
+  static constexpr uint32_t kRingSpans = 8192;
+  static constexpr uint32_t kMaxFrames = 1024;  // more than Python's own default recursion limit
+
+  ThreadState() = default;  // holds no buffers: `reset` gets them
+  ThreadState(const ThreadState&) = delete;
+  ThreadState& operator=(const ThreadState&) = delete;
+
+  uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  uint32_t serial() const { return serial_; }
+
+  /// Opens a frame and returns its serial, or 0 when the stack is full.
+  uint32_t begin(uint32_t phase) {
+    const uint32_t top = top_.load(std::memory_order_relaxed);
+    if (PIG_UNLIKELY(top + 1 == kMaxFrames)) {
+      overflow_depth();
+      return 0;
+    }
+    const Frame& parent = frames_[top];
+    Frame& frame = frames_[top + 1];
+    const uint64_t step = open_step.load(std::memory_order_relaxed);
+    frame.child = 0;
+    frame.path = path_of(parent.path, phase);
+    frame.step = static_cast<uint32_t>(step);
+    frame.phase = phase;
+    frame.serial = next_frame_;
+    next_frame_ += next_frame_ == 0xFFFFFFFFu ? 2 : 1;
+    frame.depth = static_cast<uint16_t>(parent.depth + 1);
+    frame.parent = static_cast<uint16_t>(top);
+    frame.flags = static_cast<uint32_t>(step >> 32) == serial_ ? kStepThread : 0;
+    frame.closed = false;
+    frame.begin = read_ticks();
+    top_.store(top + 1, std::memory_order_release);
+    return frame.serial;
+  }
+
+  /// Closes the innermost open frame of the phase.
+  void end(uint32_t phase) {
+    const uint64_t now = read_ticks();
+    if (PIG_UNLIKELY(beyond_stack_ != 0)) {
+      --beyond_stack_;
+      return;
+    }
+    const uint32_t top = top_.load(std::memory_order_relaxed);
+    Frame* frame = &frames_[top];
+    if (PIG_UNLIKELY(frame->phase != phase)) {
+      frame = find_phase(phase);
+      if (frame == nullptr) return;
+    }
+    close(*frame, now);
+  }
+
+  /// Closes exactly the frame with this serial. Unknown ones are counted.
+  void end_frame(uint32_t serial, uint64_t now) {
+    if (Frame* frame = find_serial(serial)) close(*frame, now);
+  }
+
+  /// Takes the frame away and records nothing.
+  void cancel_frame(uint32_t serial) {
+    if (Frame* frame = find_serial(serial)) pop(*frame);
+  }
+
+  /// A frame that could not be opened; its end will come all the same.
+  void skip_frame() { ++beyond_stack_; }
+
+  /// `begin` answered 0 to a caller who will not call `end`.
+  void forgive_depth() { --beyond_stack_; }
+
+  /// Asks the owner to close a frame at its next begin or end. For frames that end on a thread that
+  /// did not begin them.
+  void request_end(uint32_t serial, uint64_t now);
+
+  // --- for the recorder ---
+
+  /// What a thread needs of its recording.
+  struct Context {
+    PathTable* paths;
+    DropCounters* drops;
+    const Clock* clock;
+    void (*wake_harvester)();
+  };
+
+  /// Empties the state for a recording. Throws std::bad_alloc when there is no memory for the
+  /// buffers.
+  void reset(const Context& context, uint32_t epoch, uint32_t serial, bool scratch = false);
+
+  /// Runs what other threads have asked for and makes the fast path pass again. Returns whether the
+  /// state belongs to `epoch`.
+  bool catch_up(uint32_t epoch);
+
+  /// Moves the finished spans to the end of `out`.
+  void drain(std::vector<RawSpan>& out);
+
+  /// What the owner folded itself: how many spans, and their statistics.
+  uint64_t overflow_spans();
+  void merge_overflow_into(StatisticsTable& table);
+
+  /// Open frames, outermost first. A copy taken while the owner works; tried until it is
+  /// consistent.
+  void copy_open(std::vector<OpenFrame>& out) const;
+
+  std::atomic<bool> finished{false};  ///< the thread has ended
+
+ private:
+  struct PathCacheEntry {
+    uint64_t key;
+    uint32_t path;
+  };
+  static constexpr uint32_t kPathCache = 64;
+
+  uint32_t path_of(uint32_t parent, uint32_t phase) {
+    const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;
+    const PathCacheEntry& entry = path_cache_[(parent * 7 + phase) % kPathCache];
+    if (PIG_LIKELY(entry.key == key)) return entry.path;
+    return intern_path(parent, phase);
+  }
+
+  void close(Frame& frame, uint64_t now) {
+    // Clocks of two sockets may differ by some ticks.
+    const uint64_t duration = PIG_LIKELY(now > frame.begin) ? now - frame.begin : 0;
+    frames_[frame.parent].child += duration;
+    const uint64_t head = head_.load(std::memory_order_relaxed);
+    ring_[head % kRingSpans] = RawSpan::pack(frame.begin, duration, frame.child, frame.step,
+                                             frame.path, frame.depth, frame.flags);
+    head_.store(head + 1, std::memory_order_release);
+    pop(frame);
+    if (PIG_UNLIKELY(--credit_ == 0)) refill();
+  }
+
+  void pop(Frame& frame) {
+    uint32_t top = top_.load(std::memory_order_relaxed);
+    if (PIG_UNLIKELY(&frame != &frames_[top])) {
+      frame.closed = true;
+      return;
+    }
+    top = frame.parent;
+    while (PIG_UNLIKELY(frames_[top].closed)) top = frames_[top].parent;
+    top_.store(top, std::memory_order_release);
+  }
+
+  Frame* find_phase(uint32_t phase);
+  Frame* find_serial(uint32_t serial);
+  uint32_t intern_path(uint32_t parent, uint32_t phase);
+  void overflow_depth();
+  void refill();
+  void fold_all();
+
+  // The owner's cache lines.
+  std::atomic<uint32_t> epoch_{0};
+  std::atomic<uint32_t> top_{0};
+  uint32_t credit_ = 0;
+  uint32_t serial_ = 0;
+  uint32_t next_frame_ = 1;
+  uint32_t beyond_stack_ = 0;
+  std::atomic<uint64_t> head_{0};
+  std::unique_ptr<Frame[]> frames_;
+  std::unique_ptr<RawSpan[]> ring_;
+  PathCacheEntry path_cache_[kPathCache];
+
+  // Shared.
+  alignas(64) std::atomic<uint64_t> tail_{0};
+  SpinLock lock_;
+  StatisticsTable overflow_;     // under lock_
+  uint64_t overflow_spans_ = 0;  // under lock_
+  Context context_{};
+  uint32_t recording_ = 0;
+  bool scratch_ = false;
+
+  struct EndRequest {
+    uint32_t serial;
+    uint64_t now;
+  };
+  std::mutex requests_mutex_;
+  std::vector<EndRequest> requests_;
+};
+
+/// The calling thread's state; never null, but without buffers until it first records.
+extern thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec")));
+
+/// In a forked child: the state may be locked by a thread that does not exist here.
+void forget_this_thread();
+
+/// Serials fit a token's 16 bits; later threads share the last one.
+constexpr uint32_t kMaxThreads = 65536;
+
+}  // namespace pig

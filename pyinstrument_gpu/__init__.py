@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phase timing for PyTorch training loops that is always on.
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_steps
+
+with pig.record("train.gpurun") as recording:
+    for x, y in gpu_steps(loader):
+        with gpu_phase("forward"):
+            loss = loss_fn(model(x), y)
+print(recording.run.report())
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu import _dynamo, _hooks
+from pyinstrument_gpu._native import native
+from pyinstrument_gpu.errors import (
+    ExportError,
+    MissingDependencyError,
+    PhaseNameError,
+    PyinstrumentGpuError,
+    RecordingActiveError,
+    RecordingError,
+    RunFileDamagedError,
+    RunFileError,
+    RunFileVersionError,
+    RunPathError,
+)
+from pyinstrument_gpu.recording import Recording, record, start
+from pyinstrument_gpu.steps import gpu_step, gpu_steps
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.run import Run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ExportError",
+    "MissingDependencyError",
+    "PhaseNameError",
+    "PyinstrumentGpuError",
+    "Recording",
+    "RecordingActiveError",
+    "RecordingError",
+    "Run",
+    "RunFileDamagedError",
+    "RunFileError",
+    "RunFileVersionError",
+    "RunPathError",
+    "__version__",
+    "gpu_phase",
+    "gpu_step",
+    "gpu_steps",
+    "record",
+    "start",
+]
+
+gpu_phase = native.gpu_phase
+
+_hooks.install()
+_dynamo.register_when_imported()
+
+
+def __getattr__(name: str) -> Any:
+    # Run needs numpy, whose import takes longer than everything else here.
+    if name == "Run":
+        from pyinstrument_gpu.run import Run
+
+        return Run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native module asks of Python, off the hot path."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from pyinstrument_gpu._decorator import decorate
+from pyinstrument_gpu._native import DISABLED, IMPORT_ERROR, native
+from pyinstrument_gpu.errors import PhaseNameError
+
+
+def install() -> None:
+    """Give the native module its hooks. Once, at import."""
+    if IMPORT_ERROR is not None:
+        return
+    native.set_hooks(
+        decorate=decorate,
+        thread_name=_thread_name,
+        history_stopped=_history_stopped,
+        phase_name_error=PhaseNameError,
+    )
+    if DISABLED:
+        native.set_nvtx(False)
+
+
+def _thread_name() -> str:
+    # Not current_thread(): for a thread that Python did not start it makes an entry that stays.
+    ident = threading.get_ident()
+    return next((thread.name for thread in threading.enumerate() if thread.ident == ident), "")
+
+
+def _history_stopped() -> None:
+    warnings.warn(
+        f"the run file can no longer be written ({native.status()['error']}): the history of spans "
+        "ends here; statistics go on in memory and are in the Run that the recording returns",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The framing of a run file: a header, then slots that hold one checked block each.
+
+See docs/run-file.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
+
+MAGIC = b"\x89GPURUN\n"
+MAJOR_VERSION = 1
+MINOR_VERSION = 0
+SLOT_BYTES = 16384
+SLOTS_OFFSET = 4096
+BLOCK_HEADER_BYTES = 48
+PAYLOAD_BYTES = SLOT_BYTES - BLOCK_HEADER_BYTES
+"""The most that one block holds."""
+
+_FILE_HEADER = struct.Struct("<8s4IQ28xI")
+_FILE_HEADER_CHECKED_BYTES = 60
+_BLOCK_MAGIC = 0x4B424750
+_BLOCK_HEADER = struct.Struct("<IHHQIIQQ")
+_BLOCK_HEADER_CHECKED_BYTES = _BLOCK_HEADER.size
+_BLOCK_HEADER_DTYPE = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("type", "<u2"),
+        ("reserved", "<u2"),
+        ("run_id", "<u8"),
+        ("slot", "<u4"),
+        ("length", "<u4"),
+        ("sequence", "<u8"),
+        ("first", "<u8"),
+        ("crc", "<u4"),
+        ("pad", "<u4"),
+    ]
+)
+
+
+class BlockType(enum.IntEnum):
+    """What a block holds: below 16 documents, which are replaced; from 16 on logs, which grow."""
+
+    ENVIRONMENT = 1
+    STATE = 2
+    STATISTICS = 3
+    NAMES = 16
+    PATHS = 17
+    THREADS = 18
+    DROPPED_STEPS = 19
+    STEPS = 20
+    SPANS = 21
+    DEVICE_TIMES = 22
+
+
+_DOCUMENTS = frozenset({BlockType.ENVIRONMENT, BlockType.STATE, BlockType.STATISTICS})
+_FIRST_LOG_TYPE = 16
+
+
+class LogBlock(NamedTuple):
+    """One block of a log: the index of its first item, and its items."""
+
+    first: int
+    payload: memoryview
+
+
+@dataclass
+class Blocks:
+    """The valid blocks of a run file.
+
+    Attributes:
+        documents: the newest whole version of each document.
+        logs: of each log its blocks in order; a gap between them shows in their `first`.
+        damaged: number of damaged blocks.
+        intact: whether nothing is damaged and no slot lies empty before the last one used.
+    """
+
+    documents: dict[int, bytes] = field(default_factory=dict)
+    logs: dict[int, list[LogBlock]] = field(default_factory=dict)
+    damaged: int = 0
+    intact: bool = True
+
+
+def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
+    """Find the valid blocks.
+
+    Raises:
+        RunFileDamagedError: the file header is damaged, or this is not a run file.
+        RunFileVersionError: the format is unknown.
+    """
+    view = memoryview(data).cast("B")
+    run_id = _read_file_header(view)
+    # Headers are found without a copy; the last slot may be cut off anywhere behind its header.
+    room = len(view) - SLOTS_OFFSET - BLOCK_HEADER_BYTES
+    headers: NDArray[np.void] = np.ndarray(
+        shape=max(0, room // SLOT_BYTES + 1),
+        dtype=_BLOCK_HEADER_DTYPE,
+        buffer=view,
+        offset=min(SLOTS_OFFSET, len(view)),
+        strides=(SLOT_BYTES,),
+    )
+    used = np.flatnonzero(headers["magic"] != 0)
+    blocks = Blocks()
+    logs: dict[int, dict[int, LogBlock]] = {}
+    documents: dict[int, dict[tuple[int, int], dict[int, memoryview]]] = {}
+    for slot, header in zip(used.tolist(), headers[used].tolist(), strict=True):
+        block_type, sequence, first = header[1], header[6], header[7]
+        at_home = header[0] == _BLOCK_MAGIC and (header[3], header[4]) == (run_id, slot)
+        payload = _checked_payload(view, slot, header) if at_home else None
+        if payload is None:
+            # A document that was being replaced when the process died is no damage: its other
+            # version stands.
+            blocks.damaged += not (at_home and block_type in _DOCUMENTS)
+        elif block_type < _FIRST_LOG_TYPE:
+            part, parts = first & 0xFFFFFFFF, first >> 32
+            documents.setdefault(block_type, {}).setdefault((sequence, parts), {})[part] = payload
+        else:
+            logs.setdefault(block_type, {}).setdefault(sequence, LogBlock(first, payload))
+    blocks.intact = not blocks.damaged and len(used) == (used[-1] + 1 if len(used) else 0)
+    for block_type, by_sequence in logs.items():
+        blocks.logs[block_type] = [block for _, block in sorted(by_sequence.items())]
+    for block_type, versions in documents.items():
+        for (_, parts), by_part in sorted(versions.items(), reverse=True):
+            if len(by_part) == parts and max(by_part) == parts - 1:
+                blocks.documents[block_type] = b"".join(by_part[part] for part in range(parts))
+                break
+    return blocks
+
+
+def pack_file_header(run_id: int) -> bytes:
+    """The bytes before the first slot."""
+    header = _FILE_HEADER.pack(
+        MAGIC, MAJOR_VERSION, MINOR_VERSION, SLOT_BYTES, SLOTS_OFFSET, run_id, 0
+    )
+    checked = header[:_FILE_HEADER_CHECKED_BYTES]
+    return (checked + struct.pack("<I", zlib.crc32(checked))).ljust(SLOTS_OFFSET, b"\0")
+
+
+def pack_block(
+    block_type: BlockType, run_id: int, slot: int, sequence: int, first: int, payload: bytes
+) -> bytes:
+    """One block, as it stands at the start of its slot."""
+    header = _BLOCK_HEADER.pack(
+        _BLOCK_MAGIC, block_type, 0, run_id, slot, len(payload), sequence, first
+    )
+    return header + struct.pack("<II", zlib.crc32(header, zlib.crc32(payload)), 0) + payload
+
+
+def pack_document_first(part: int, parts: int) -> int:
+    """The header field `first` of one part of a document."""
+    return part + (parts << 32)
+
+
+def split_items(items: Sequence[bytes]) -> list[list[bytes]]:
+    """Items of a log, distributed over blocks."""
+    blocks: list[list[bytes]] = []
+    room = 0
+    for item in items:
+        if len(item) > room:
+            blocks.append([])
+            room = PAYLOAD_BYTES
+        blocks[-1].append(item)
+        room -= len(item)
+    return blocks
+
+
+def _read_file_header(view: memoryview) -> int:
+    if len(view) < _FILE_HEADER.size or view[: len(MAGIC)] != MAGIC:
+        raise RunFileDamagedError(
+            f"not a run file: it has {len(view)} bytes and starts with {bytes(view[:8])!r}, "
+            f"where a run file starts with {MAGIC!r}"
+        )
+    _, major, minor, slot_bytes, slots_offset, run_id, crc = _FILE_HEADER.unpack_from(view)
+    if zlib.crc32(view[:_FILE_HEADER_CHECKED_BYTES]) != crc:
+        raise RunFileDamagedError("the header of the run file is damaged (checksum)")
+    if major != MAJOR_VERSION or (slot_bytes, slots_offset) != (SLOT_BYTES, SLOTS_OFFSET):
+        raise RunFileVersionError(
+            f"the run file has format {major}.{minor} with slots of {slot_bytes} bytes at "
+            f"{slots_offset}; this version of pyinstrument_gpu reads {MAJOR_VERSION}.x with slots "
+            f"of {SLOT_BYTES} at {SLOTS_OFFSET}: use a newer one"
+        )
+    return int(run_id)
+
+
+def _checked_payload(view: memoryview, slot: int, header: tuple[Any, ...]) -> memoryview | None:
+    length, crc = header[5], header[8]
+    begin = SLOTS_OFFSET + slot * SLOT_BYTES
+    payload_begin = begin + BLOCK_HEADER_BYTES
+    if length > PAYLOAD_BYTES or payload_begin + length > len(view):
+        return None
+    payload = view[payload_begin : payload_begin + length]
+    if zlib.crc32(view[begin : begin + _BLOCK_HEADER_CHECKED_BYTES], zlib.crc32(payload)) != crc:
+        return None
+    return payload

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong, as one small tree.
+
+PyinstrumentGpuError
+├── PhaseNameError (ValueError)            a name that cannot name a phase
+├── RecordingError (RuntimeError)
+│   ├── RecordingActiveError               a recording is already active in this process
+│   └── RunPathError                       the run file cannot be created or written
+├── RunFileError
+│   ├── RunFileDamagedError                not a run file, or damaged beyond reading
+│   └── RunFileVersionError                written by a newer, incompatible version
+├── ExportError                            a run cannot be written in the format asked for
+└── MissingDependencyError (ImportError)   an optional package is not installed
+
+Errors of the operating system while reading (no such file, no permission) stay `OSError`.
+"""
+
+from __future__ import annotations
+
+
+class PyinstrumentGpuError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class PhaseNameError(PyinstrumentGpuError, ValueError):
+    """A phase name is empty, too long, or one too many."""
+
+
+class RecordingError(PyinstrumentGpuError, RuntimeError):
+    """A recording cannot be started, used or stopped."""
+
+
+class RecordingActiveError(RecordingError):
+    """A recording is already active; a process has at most one."""
+
+
+class RunPathError(RecordingError):
+    """A run file exists already, or its path cannot be written."""
+
+
+class RunFileError(PyinstrumentGpuError):
+    """A run file cannot be read."""
+
+
+class RunFileDamagedError(RunFileError):
+    """The bytes are not a run file, or are damaged so that nothing true can be read from them."""
+
+
+class RunFileVersionError(RunFileError):
+    """The run file has a format that this version does not know."""
+
+
+class ExportError(PyinstrumentGpuError):
+    """A run cannot be exported as asked."""
+
+
+class MissingDependencyError(PyinstrumentGpuError, ImportError):
+    """An optional package is needed and not installed; the message has the command for it."""

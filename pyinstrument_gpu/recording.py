@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings: from `record()` to a `Run`."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyinstrument_gpu import environment, overhead
+from pyinstrument_gpu._native import DISABLED, native, require_native
+from pyinstrument_gpu.errors import (
+    RecordingActiveError,
+    RecordingError,
+    RunFileError,
+    RunPathError,
+)
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.run import Run
+
+_MIN_MAX_BYTES = 1 << 20
+_DEFAULT_MAX_BYTES = 1 << 30
+_DEFAULT_HISTORY_IN_MEMORY = 1_000_000
+_UNLIMITED = 2**62
+
+_active: Recording | None = None
+
+
+class Recording:
+    """A recording of this process: started by `start()`, or by entering the `with` block of
+    `record()`.
+
+    There is at most one at a time. In a forked child the parent's recording does nothing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        overwrite: bool,
+        history_spans: int | None,
+        max_bytes: int,
+        nvtx: bool,
+        device_timing: Literal["auto", False],
+    ) -> None:
+        if history_spans is not None and (not isinstance(history_spans, int) or history_spans < 0):
+            raise ValueError(f"history_spans must be an int >= 0 or None, got {history_spans!r}")
+        if not isinstance(max_bytes, int) or max_bytes < _MIN_MAX_BYTES:
+            raise ValueError(f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {max_bytes!r}")
+        if device_timing not in ("auto", False):
+            raise ValueError(
+                f'device_timing must be "auto" or False, got {device_timing!r}: '
+                "this version has no device times to insist on"
+            )
+        self._path = None if path is None else _path_of_rank(Path(path))
+        self._overwrite = overwrite
+        if history_spans is None:
+            history_spans = _DEFAULT_HISTORY_IN_MEMORY if path is None else _UNLIMITED
+        self._history_spans = history_spans
+        self._max_bytes = max_bytes
+        self._nvtx = nvtx
+        self._environment: dict[str, Any] = {}
+        self._pid: int | None = None
+        self._stopped = False
+        self._error: str | None = None
+        self._log: bytes | None = None
+        self._run: Run | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The run file, with the rank in its name under a launcher; None for a recording in
+        memory."""
+        return self._path
+
+    @property
+    def run(self) -> Run:
+        """The run, once the recording has stopped. Read from the file at the first access.
+
+        Raises:
+            RecordingError: the recording has not stopped, or belongs to the parent of this process.
+        """
+        if self._run is None:
+            if not self._stopped:
+                raise RecordingError(
+                    "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
+                )
+            self._run = self._load()
+        return self._run
+
+    def stop(self) -> Run:
+        """Stop and return the run. Stopping again returns it again.
+
+        Drains what is outstanding and finishes the file; takes milliseconds, plus the time to read
+        the run back.
+
+        Raises:
+            RecordingError: the recording was never started, or belongs to the parent of this
+                process.
+        """
+        self._finish()
+        return self.run
+
+    def snapshot(self) -> Run:
+        """The run so far, without stopping. Brings the file up to date; takes the time to read it.
+
+        Raises:
+            RecordingError: the recording was never started, or belongs to the parent of this
+                process.
+        """
+        if self._stopped:
+            return self.run
+        self._check_mine()
+        if DISABLED:
+            return self._load()
+        native.flush()
+        self._error = native.status()["error"]
+        return self._load()
+
+    def __enter__(self) -> Recording:
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # A forked child that leaves the block, or an exception in it, leaves it to its parent.
+        if self._pid == os.getpid():
+            self._finish()
+
+    def _start(self) -> None:
+        global _active
+        if self._pid is not None:
+            raise RecordingError(
+                "a recording can be started once: make another with record() or start()"
+            )
+        if DISABLED:
+            self._pid = os.getpid()
+            return
+        require_native()
+        if _active is not None and _active._pid == os.getpid():
+            raise RecordingActiveError(
+                f"a recording is active already (into {_active._path or 'memory'}): "
+                "a process has one at a time; stop() it first"
+            )
+        facts = environment.gather()
+        facts["limits"] = {
+            "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
+            "max_bytes": self._max_bytes,
+        }
+        try:
+            clock = native.start(
+                None if self._path is None else os.fspath(self._path),
+                _encode(facts),
+                overwrite=self._overwrite,
+                history_spans=self._history_spans,
+                max_bytes=self._max_bytes,
+                nvtx=False,
+            )
+        except FileExistsError as error:
+            raise RunPathError(
+                f"{self._path} exists already: choose another path, or overwrite=True"
+            ) from error
+        except OSError as error:
+            raise RunPathError(
+                f"can't write the run file {self._path}: {error.strerror or error}"
+            ) from error
+        self._pid = os.getpid()
+        _active = self
+        atexit.register(self._finish)
+        facts.update(clock)
+        facts["overhead"] = {"phase_ns": round(overhead.measure_phase_ns(), 1)}
+        native.set_nvtx(self._nvtx)
+        self._environment = facts
+        native.set_environment(_encode(facts))
+
+    def _finish(self) -> None:
+        global _active
+        if self._stopped:
+            return
+        self._check_mine()
+        self._stopped = True
+        if DISABLED:
+            return
+        # torch and its GPUs may have come after the start.
+        self._environment = {**environment.gather(), **self._environment, **_late_facts()}
+        native.stop(_encode(self._environment))
+        _active = None
+        atexit.unregister(self._finish)
+        self._error = native.status()["error"]
+        if self._path is None or self._error is not None:
+            self._log = native.log_bytes()
+
+    def _load(self) -> Run:
+        from pyinstrument_gpu.run import Run
+
+        if DISABLED:
+            return Run.empty("nothing was recorded: PYINSTRUMENT_GPU=0 is set in the environment")
+        log = self._log
+        if log is None and (self._path is None or self._error is not None):
+            log = native.log_bytes()
+        if log is None:
+            assert self._path is not None
+            return Run.load(self._path)
+        run = Run.from_bytes(log)
+        if self._path is None:
+            return run
+        # The file failed: its history up to then, with what was kept in memory about the whole run.
+        try:
+            return run.with_history_of(Run.load(self._path))
+        except (OSError, RunFileError) as error:
+            warnings.warn(
+                f"the history in {self._path} can't be read: {error}", RuntimeWarning, stacklevel=3
+            )
+            return run
+
+    def _check_mine(self) -> None:
+        if self._pid is None:
+            raise RecordingError(
+                "the recording was never started: use `with record(...)`, or start()"
+            )
+        if self._pid != os.getpid():
+            raise RecordingError(
+                f"the recording belongs to process {self._pid}, of which this one is a fork: "
+                "nothing is recorded here; start one of its own, with another path"
+            )
+
+
+def record(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    history_spans: int | None = None,
+    max_bytes: int = _DEFAULT_MAX_BYTES,
+    nvtx: bool = True,
+    device_timing: Literal["auto", False] = "auto",
+) -> Recording:
+    """Record the `with` block: `with record("train.gpurun") as recording: ...`, then
+    `recording.run`.
+
+    Args:
+        path: the run file, written as the run goes by; None keeps the run in memory. Under a
+            launcher (`WORLD_SIZE` > 1) the rank goes into its name: `train.rank3.gpurun`, or where
+            `{rank}` stands in it.
+        overwrite: replace a file that exists.
+        history_spans: how many spans to keep at least; older ones are dropped, and counted. None: a
+            million in memory, no limit of their own in a file. Statistics always cover the whole
+            run.
+        max_bytes: bound of the run file, or of the memory, at least 1 MiB. The oldest spans make
+            room.
+        nvtx: emit NVTX ranges while recording.
+        device_timing: reserved for device times, which this version does not take.
+
+    Raises, when the block is entered (before any training):
+        RecordingActiveError: a recording is active.
+        RunPathError: the file exists, or can't be written.
+        RecordingError: there is no native module on this platform.
+    Raises ValueError at once for arguments out of range.
+
+    With `PYINSTRUMENT_GPU=0` in the environment nothing is recorded and no file is made.
+    """
+    return Recording(
+        path,
+        overwrite=overwrite,
+        history_spans=history_spans,
+        max_bytes=max_bytes,
+        nvtx=nvtx,
+        device_timing=device_timing,
+    )
+
+
+def start(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    history_spans: int | None = None,
+    max_bytes: int = _DEFAULT_MAX_BYTES,
+    nvtx: bool = True,
+    device_timing: Literal["auto", False] = "auto",
+) -> Recording:
+    """Start recording now; `recording.stop()` returns the run. Arguments and errors as `record`.
+
+    A recording that is not stopped is completed when the interpreter exits.
+    """
+    recording = record(
+        path,
+        overwrite=overwrite,
+        history_spans=history_spans,
+        max_bytes=max_bytes,
+        nvtx=nvtx,
+        device_timing=device_timing,
+    )
+    recording._start()
+    return recording
+
+
+def _path_of_rank(path: Path) -> Path:
+    rank = environment.launcher_number("RANK") or 0
+    if "{rank}" in path.name:
+        return path.with_name(path.name.replace("{rank}", str(rank)))
+    if (environment.launcher_number("WORLD_SIZE") or 1) > 1:
+        return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+    return path
+
+
+def _late_facts() -> dict[str, Any]:
+    facts = environment.gather()
+    return {key: facts[key] for key in ("torch", "cuda", "gpus") if key in facts}
+
+
+def _encode(facts: dict[str, Any]) -> bytes:
+    return json.dumps(facts).encode()

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every test."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_recording_left_active() -> Iterator[None]:
+    """Fails a test that leaves a recording active, and stops it, so that the next can start one."""
+    yield
+    # Only what has been imported can be recording; most tests need no native module.
+    native = sys.modules.get("pyinstrument_gpu._C")
+    if native is not None and native.status()["recording"]:
+        native.stop(b"{}")
+        pytest.fail("the test left a recording active: stop it, or use `with pig.record(...)`")

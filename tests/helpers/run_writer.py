@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plain twin of the native run log, and made-up recordings that it writes tick by tick.
+
+`RunWriter` frames blocks as a recording process does: logs grow in place, documents alternate
+between two sets of slots, and the oldest history gives its slots away. `Recording` keeps every
+state that the file went through, beside the truth that a reader has to find in it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.blocks import (
+    PAYLOAD_BYTES,
+    SLOT_BYTES,
+    SLOTS_OFFSET,
+    BlockType,
+    pack_block,
+    pack_document_first,
+    pack_file_header,
+)
+from pyinstrument_gpu.payloads import (
+    NONE,
+    SPAN_ITEM,
+    STEP_ITEM,
+    OpenPhaseState,
+    OpenStepState,
+    State,
+    StatisticsDocument,
+    encode_json,
+    encode_name,
+    encode_state,
+    encode_statistics,
+    encode_thread,
+)
+from pyinstrument_gpu.run import (
+    SPAN_DTYPE,
+    STEP_DTYPE,
+    StepTotals,
+    Thread,
+    fold_steps,
+)
+from pyinstrument_gpu.statistics import PhaseStatistics, Scope, fold_spans
+
+_HISTORY = (BlockType.SPANS, BlockType.STEPS)
+
+
+@dataclass
+class _Log:
+    """The newest block of a log."""
+
+    slot: int
+    sequence: int
+    first: int
+    items: int = 0
+    payload: bytearray = field(default_factory=bytearray)
+
+
+class RunWriter:
+    """Writes blocks into the bytes of a run file.
+
+    Args:
+        run_id: the file's own number.
+        max_slots: beyond this many slots the oldest history gives its slots away.
+    """
+
+    def __init__(self, run_id: int, max_slots: int = 1 << 32) -> None:
+        self.data = bytearray(pack_file_header(run_id))
+        self.history_dropped = dict.fromkeys(_HISTORY, 0)
+        self._run_id = run_id
+        self._max_slots = max_slots
+        self._slots = 0
+        self._logs: dict[BlockType, _Log] = {}
+        self._full_history: list[tuple[int, BlockType, int]] = []
+        self._versions: dict[BlockType, int] = {}
+        self._document_slots: dict[tuple[BlockType, int], list[int]] = {}
+
+    def append(self, block_type: BlockType, items: list[bytes]) -> None:
+        for item in items:
+            log = self._logs.get(block_type)
+            if log is None or len(log.payload) + len(item) > PAYLOAD_BYTES:
+                if log is not None:
+                    self._write_log(block_type, log)
+                    if block_type in _HISTORY:
+                        self._full_history.append((log.slot, block_type, log.items))
+                log = _Log(
+                    slot=self._allocate(),
+                    sequence=0 if log is None else log.sequence + 1,
+                    first=0 if log is None else log.first + log.items,
+                )
+                self._logs[block_type] = log
+            log.items += 1
+            log.payload += item
+        if items:
+            self._write_log(block_type, self._logs[block_type])
+
+    def write_document(self, block_type: BlockType, content: bytes) -> None:
+        version = self._versions.get(block_type, 0) + 1
+        self._versions[block_type] = version
+        slots = self._document_slots.setdefault((block_type, version % 2), [])
+        parts = max(1, -(-len(content) // PAYLOAD_BYTES))
+        while len(slots) < parts:
+            slots.append(self._allocate())
+        for part in range(parts):
+            payload = content[part * PAYLOAD_BYTES : (part + 1) * PAYLOAD_BYTES]
+            first = pack_document_first(part, parts)
+            self._write(block_type, slots[part], version, first, payload)
+
+    def _allocate(self) -> int:
+        if self._slots >= self._max_slots and self._full_history:
+            slot, block_type, items = self._full_history.pop(0)
+            self.history_dropped[block_type] += items
+            return slot
+        self._slots += 1
+        return self._slots - 1
+
+    def _write_log(self, block_type: BlockType, log: _Log) -> None:
+        self._write(block_type, log.slot, log.sequence, log.first, bytes(log.payload))
+
+    def _write(
+        self, block_type: BlockType, slot: int, sequence: int, first: int, payload: bytes
+    ) -> None:
+        block = pack_block(block_type, self._run_id, slot, sequence, first, payload)
+        begin = SLOTS_OFFSET + slot * SLOT_BYTES
+        self.data.extend(bytes(max(0, begin + len(block) - len(self.data))))
+        self.data[begin : begin + len(block)] = block
+
+
+class Recording:
+    """A made-up recording.
+
+    Attributes:
+        versions: the bytes of the file after each tick; the last is that of the stopped recording.
+        names, paths, threads: all there are; a path is its parent (-1 none) and its name.
+        spans, self_ns, steps: all that was ever recorded, also what the file no longer holds.
+        watermarks: for each STATISTICS document the numbers of spans and steps that it covers.
+        states: every STATE document.
+    """
+
+    def __init__(self, seed: int, ticks: int = 12, max_slots: int = 1 << 32) -> None:
+        self._random = random.Random(seed)
+        self._writer = RunWriter(self._random.getrandbits(64), max_slots)
+        self.versions: list[bytes] = []
+        self.watermarks: list[tuple[int, int]] = []
+        self.states: list[State] = []
+        self.names: list[str] = []
+        self.paths: list[tuple[int, int]] = []
+        self.threads: list[Thread] = []
+        self._raw_spans: list[tuple[int, ...]] = []
+        self._raw_steps: list[tuple[Any, ...]] = []
+        self._dropped: list[int] = []
+        self._serial = 0
+        self._open: tuple[int, int] | None = None
+        self._now_ns = 1000
+        self._writer.write_document(BlockType.ENVIRONMENT, encode_json({"host": f"h{seed}"}))
+        for tick in range(ticks):
+            self._tick(final=tick == ticks - 1, with_statistics=tick % 4 == 3)
+        self.spans, self.self_ns = self._span_columns()
+        self.steps = self._step_columns()
+
+    @property
+    def final(self) -> bytes:
+        return self.versions[-1]
+
+    def fold(self, spans: NDArray[np.intp]) -> dict[tuple[int, Scope], PhaseStatistics]:
+        """The statistics of the spans with these numbers."""
+        raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[spans]
+        scopes = np.where(raw["step"] == NONE, Scope.OUTSIDE, np.where(raw["flags"] & 1, 0, 1))
+        host_ns = raw["host_end_ns"] - raw["host_begin_ns"]
+        return fold_spans(raw["path"], scopes, host_ns, raw["self_ns"])
+
+    def fold_steps(self, steps: NDArray[np.intp]) -> StepTotals:
+        return fold_steps(self.steps[steps])
+
+    def _tick(self, final: bool, with_statistics: bool) -> None:
+        counts = len(self.names), len(self.paths), len(self.threads), len(self._dropped)
+        steps, spans = len(self._raw_steps), len(self._raw_spans)
+        for _ in range(self._random.randrange(40, 80)):
+            self._step()
+        open_step = None if final else self._leave_step_open()
+        names, paths, threads, dropped = counts
+        writer = self._writer
+        writer.append(BlockType.NAMES, [encode_name(name) for name in self.names[names:]])
+        writer.append(
+            BlockType.PATHS,
+            [struct.pack("<II", parent & NONE, name) for parent, name in self.paths[paths:]],
+        )
+        writer.append(BlockType.THREADS, [encode_thread(one) for one in self.threads[threads:]])
+        writer.append(
+            BlockType.DROPPED_STEPS,
+            [struct.pack("<I", serial) for serial in self._dropped[dropped:]],
+        )
+        self._append_records(BlockType.STEPS, self._raw_steps[steps:], STEP_ITEM)
+        self._append_records(BlockType.SPANS, self._raw_spans[spans:], SPAN_ITEM)
+        if final or with_statistics:
+            self.watermarks.append((len(self._raw_spans), len(self._raw_steps)))
+            self.steps = self._step_columns()
+            document = StatisticsDocument(
+                *self.watermarks[-1],
+                self.fold_steps(np.arange(len(self._raw_steps))),
+                self.fold(np.arange(len(self._raw_spans))),
+            )
+            writer.write_document(BlockType.STATISTICS, encode_statistics(document))
+        history_dropped = {
+            "span_history": writer.history_dropped[BlockType.SPANS],
+            "step_history": writer.history_dropped[BlockType.STEPS],
+        }
+        state = State(
+            now_ns=self._now_ns,
+            final=final,
+            anchor={"run_ns": self._now_ns, "monotonic_ns": 5},
+            spans=len(self._raw_spans),
+            steps=len(self._raw_steps),
+            step_drops=len(self._dropped),
+            dropped={cause: count for cause, count in history_dropped.items() if count},
+            harvester_cpu_ns=len(self.versions),
+            phases_recorded=len(self._raw_spans),
+            open_step=open_step,
+            open_phases=()
+            if open_step is None
+            else (OpenPhaseState(0, 0, self._now_ns - 5, open_step.serial, 0),),
+        )
+        self.states.append(state)
+        writer.write_document(BlockType.STATE, encode_state(state))
+        self.versions.append(bytes(writer.data))
+
+    def _append_records(
+        self, block_type: BlockType, records: list[tuple[Any, ...]], dtype: np.dtype[Any]
+    ) -> None:
+        self._writer.append(block_type, [np.array(one, dtype=dtype).tobytes() for one in records])
+
+    def _step(self) -> None:
+        # A step that was seen open is not dropped later: its spans would have two truths.
+        may_drop = self._open is None
+        serial, begin_ns = self._open or self._begin_step()
+        self._open = None
+        for name in self._random.sample(("data", "forward", "backward", "a/b", "\ud800"), 3):
+            path = self._path(-1, name)
+            self._span(path, serial)
+            if name == "forward" and self._random.random() < 0.3:
+                self._span(self._path(path, f"inner{self._random.randrange(4)}"), serial)
+        if self._random.random() < 0.05:
+            self._span(self._path(-1, "outside"), NONE)
+        if may_drop and self._random.random() < 0.08:
+            self._dropped.append(serial)
+            return
+        samples = self._random.choice((32.0, 7.0, float("nan")))
+        complete = self._random.random() < 0.9
+        self._raw_steps.append((serial, 0, begin_ns, self._now_ns, samples, 1, int(complete)))
+
+    def _span(self, path: int, serial: int) -> None:
+        duration_ns = int(self._random.lognormvariate(9, 3))
+        self_ns = self._random.randrange(duration_ns + 1)
+        begin_ns = self._now_ns
+        self._now_ns += duration_ns + 1
+        thread = self._thread(self._random.choice((0, 0, 0, 1)))
+        flags = int(thread == 0 and serial != NONE)
+        depth = 0 if self.paths[path][0] < 0 else 1
+        span = (begin_ns, begin_ns + duration_ns, self_ns, serial, path, thread, depth, flags)
+        self._raw_spans.append(span)
+
+    def _begin_step(self) -> tuple[int, int]:
+        self._serial += 1
+        return self._serial - 1, self._now_ns
+
+    def _leave_step_open(self) -> OpenStepState:
+        self._open = serial, begin_ns = self._begin_step()
+        self._span(self._path(-1, "data"), serial)
+        return OpenStepState(serial, 0, begin_ns, 3.0, 1)
+
+    def _index(self, serial: int) -> int:
+        if serial == NONE or serial in self._dropped:
+            return -1
+        return serial - sum(dropped < serial for dropped in self._dropped)
+
+    def _span_columns(self) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+        spans = np.empty(len(self._raw_spans), SPAN_DTYPE)
+        index_of = {raw[3]: self._index(raw[3]) for raw in self._raw_spans}
+        for row, raw in enumerate(self._raw_spans):
+            begin_ns, end_ns, _, serial, path, thread, depth, flags = raw
+            name = self.paths[path][1]
+            missing = -1
+            spans[row] = (
+                *(name, path, index_of[serial], depth, thread, missing, missing),
+                *(begin_ns, end_ns, missing, missing, missing, flags),
+            )
+        return spans, np.array([raw[2] for raw in self._raw_spans], dtype=np.int64)
+
+    def _step_columns(self) -> NDArray[np.void]:
+        return np.array(
+            [
+                (self._index(serial), begin_ns, end_ns, samples, items, bool(flags), thread)
+                for serial, thread, begin_ns, end_ns, samples, items, flags in self._raw_steps
+            ],
+            dtype=STEP_DTYPE,
+        )
+
+    def _path(self, parent: int, name: str) -> int:
+        if name not in self.names:
+            self.names.append(name)
+        path = (parent, self.names.index(name))
+        if path not in self.paths:
+            self.paths.append(path)
+        return self.paths.index(path)
+
+    def _thread(self, number: int) -> int:
+        while len(self.threads) <= number:
+            self.threads.append(Thread(1000 + len(self.threads), f"thread {len(self.threads)}"))
+        return number

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what it prints, where, and with which exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import pyinstrument_gpu
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.run import SPAN_DTYPE, STEP_DTYPE, OpenPhase, Run, Steps, Thread
+
+MS = 1_000_000
+
+
+def made_run(**changes: Any) -> Run:
+    """Two steps of 10 ms with one phase of 4 ms each."""
+    steps = [(i, i * 10 * MS, (i + 1) * 10 * MS, 32, 1, True, 0) for i in range(2)]
+    spans = [
+        (0, 0, i, 0, 0, -1, -1, i * 10 * MS, (i * 10 + 4) * MS, -1, -1, -1, 1) for i in range(2)
+    ]
+    parts: dict[str, Any] = {
+        "names": ["über"],
+        "path_parents": [-1],
+        "path_names": [0],
+        "threads": [Thread(11, "MainThread")],
+        "spans": np.array(spans, SPAN_DTYPE),
+        "span_self_ns": np.array([4 * MS] * 2),
+        "steps": Steps(np.array(steps, STEP_DTYPE)),
+        "duration_ns": 21 * MS,
+        "environment": {"host": "trainbox", "command": ["train.py"], "gpus": []},
+    }
+    return Run(**(parts | changes))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "train.gpurun"
+    made_run().save(path)
+    return str(path)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, prog_name="pyinstrument-gpu")
+
+
+def command(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    root = Path(pyinstrument_gpu.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyinstrument_gpu", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def test_version_and_help() -> None:
+    assert invoke("--version").output == f"pyinstrument-gpu {pyinstrument_gpu.__version__}\n"
+    for arguments in (["--help"], ["-h"]):
+        result = invoke(*arguments)
+        assert result.exit_code == 0
+        for name in ("report", "export", "info"):
+            assert f"\n  {name} " in result.output
+
+
+def test_report_prints_what_run_report_says(file: str) -> None:
+    result = invoke("report", file, "--width", "90")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == Run.load(file).report(width=90, color=False) + "\n"
+    assert "trainbox" in result.stdout
+
+
+def test_report_of_one_step(file: str) -> None:
+    result = invoke("report", file, "--step", "1")
+    assert result.exit_code == 0
+    assert "missing  0.006000 s  (60.0 %)" in result.stdout
+
+
+def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.gpurun")
+    made_run(environment={"host": "elsewhere"}).save(other)
+    output = invoke("report", file, other).stdout
+    assert output.startswith(f"=== {file}\n")
+    assert f"\n\n=== {other}\n" in output
+    assert output.index("trainbox") < output.index("elsewhere")
+
+
+def test_unknown_step_is_an_error(file: str) -> None:
+    result = invoke("report", file, "--step", "9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {file}: no step 9: the run holds steps 0 to 1\n"
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.gpurun")
+    for arguments in (["report", path], ["info", path], ["export", path, "-"]):
+        result = invoke(*arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"Error: {path}: No such file or directory\n"
+
+
+def test_file_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "text.gpurun"
+    path.write_text("not a run\n" * 1000)
+    result = invoke("info", str(path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["report"],
+        ["report", "FILE", "--step", "one"],
+        ["report", "FILE", "--width", "3"],
+        ["export", "FILE"],
+        ["export", "FILE", "out.xyz"],
+        ["export", "FILE", "out.csv", "--format", "xyz"],
+        ["info", "FILE", "--yaml"],
+    ],
+)
+def test_wrong_usage(file: str, arguments: list[str]) -> None:
+    result = invoke(*(file if argument == "FILE" else argument for argument in arguments))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: pyinstrument-gpu" in result.stderr
+
+
+def test_unknown_format_names_the_known(file: str) -> None:
+    assert "known: .csv (csv)" in " ".join(invoke("export", file, "out.xyz").stderr.split())
+
+
+def test_export_to_a_file_and_to_standard_output(file: str, tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    for options in ([], ["--summary"]):
+        result = invoke("export", file, str(output), *options)
+        assert (result.exit_code, result.output) == (0, "")
+        assert invoke("export", file, "-", *options).stdout_bytes == output.read_bytes()
+    assert output.read_text().startswith("phase,path,count,host_count,host_total_ns,")
+    assert invoke("export", file, str(tmp_path / "odd.txt"), "--format", "csv").exit_code == 0
+
+
+def test_export_that_cannot_be_written(file: str, tmp_path: Path) -> None:
+    result = invoke("export", file, str(tmp_path / "nowhere" / "out.csv"))
+    assert result.exit_code == 1
+    assert "cannot write" in result.stderr
+
+
+def test_info(file: str) -> None:
+    lines = dict(line.split(None, 1) for line in invoke("info", file).stdout.splitlines())
+    assert lines["file"] == file
+    assert lines["file_bytes"] == str(os.path.getsize(file))
+    assert lines["host"] == "trainbox"
+    assert lines["complete"] == "true"
+    assert lines["steps"] == "2"
+    assert lines["duration_ns"] == str(21 * MS)
+
+
+def test_info_of_a_killed_run_as_json(tmp_path: Path) -> None:
+    path = str(tmp_path / "killed.gpurun")
+    made_run(
+        complete=False,
+        open_phases=[OpenPhase("über", 0, 20 * MS, -1, 0)],
+        dropped={"ring_full": 3, "names": 0},
+    ).save(path)
+    facts = json.loads(invoke("info", path, "--json").stdout)
+    assert facts["complete"] is False
+    assert facts["open_phases"] == [
+        {"path": "über", "thread": 0, "begin_ns": 20 * MS, "step": -1, "depth": 0}
+    ]
+    assert facts["dropped"] == {"ring_full": 3}
+    assert (facts["spans"], facts["spans_kept"], facts["steps"], facts["steps_kept"]) == (
+        2,
+        2,
+        2,
+        2,
+    )
+    assert facts["threads"] == ["MainThread"]
+    assert facts["environment"]["host"] == "trainbox"
+    assert facts["notes"] == list(Run.load(path).notes)
+
+
+def test_module_runs_as_the_command_and_pipes_plain_text(file: str) -> None:
+    output, errors = command("report", file, env={"TERM": "xterm"}).communicate()
+    assert errors == b""
+    assert output.decode() == Run.load(file).report(width=80, color=False) + "\n"
+
+
+def test_name_that_the_output_cannot_encode_is_escaped(file: str) -> None:
+    output, errors = command("report", file, env={"PYTHONIOENCODING": "ascii"}).communicate()
+    assert errors == b""
+    assert rb"\xfcber" in output
+
+
+def test_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "long.gpurun")
+    spans = np.repeat(made_run().spans, 20_000)
+    made_run(spans=spans, span_self_ns=np.zeros(len(spans), np.int64)).save(path)
+    process = command("export", path, "-")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(5) == b"phase"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1

@@ -1,0 +1,576 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report, on runs whose every nanosecond is known."""
+
+import io
+import itertools
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from pyinstrument_gpu.report.step_times import attribution, phases_ns, step_quantiles
+from pyinstrument_gpu.run import (
+    SPAN_DTYPE,
+    STEP_DTYPE,
+    OpenPhase,
+    Run,
+    Scope,
+    Step,
+    Steps,
+    Thread,
+)
+from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
+
+US = 1_000
+MS = 1_000_000
+
+
+class Script:
+    """A made-up program on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.paths: dict[tuple[str, ...], int] = {}
+        self.names: dict[str, int] = {}
+        self.spans: list[tuple[int, ...]] = []
+        self.self_ns: list[int] = []
+        self.steps: list[tuple[Any, ...]] = []
+        self.step_index = -1
+        self.stack: list[str] = []
+        self.child_ns = [0]
+
+    def work(self, duration_ns: int) -> None:
+        self.now_ns += duration_ns
+
+    def path(self, *names: str) -> int:
+        for end in range(1, len(names) + 1):
+            self.paths.setdefault(names[:end], len(self.paths))
+            self.names.setdefault(names[end - 1], len(self.names))
+        return self.paths[names]
+
+    def span(self, names: tuple[str, ...], begin_ns: int, end_ns: int, thread: int = 0) -> None:
+        """A span given by its times."""
+        self._append(self.path(*names), names, self.step_index, begin_ns, end_ns, thread, 0)
+
+    def _append(
+        self,
+        path: int,
+        names: tuple[str, ...],
+        step: int,
+        begin_ns: int,
+        end_ns: int,
+        thread: int,
+        child_ns: int,
+    ) -> None:
+        flags = int(step >= 0 and thread == 0)
+        name, depth = self.names[names[-1]], len(names) - 1
+        times = (begin_ns, end_ns, -1, -1, -1)
+        self.spans.append((name, path, step, depth, thread, -1, -1, *times, flags))
+        self.self_ns.append(end_ns - begin_ns - child_ns)
+
+    @contextmanager
+    def phase(self, name: str, duration_ns: int = 0) -> Iterator[None]:
+        self.stack.append(name)
+        names = tuple(self.stack)
+        path, begin_ns, step = self.path(*names), self.now_ns, self.step_index
+        self.child_ns.append(0)
+        yield
+        self.work(duration_ns)
+        child_ns = self.child_ns.pop()
+        self._append(path, names, step, begin_ns, self.now_ns, 0, child_ns)
+        self.stack.pop()
+        self.child_ns[-1] += self.now_ns - begin_ns
+
+    def leaf(self, name: str, duration_ns: int) -> None:
+        with self.phase(name, duration_ns):
+            pass
+
+    @contextmanager
+    def step(self, samples: float = np.nan, complete: bool = True) -> Iterator[None]:
+        begin_ns = self.now_ns
+        self.step_index = len(self.steps)
+        yield
+        self.steps.append((self.step_index, begin_ns, self.now_ns, samples, 1, complete, 0))
+        self.step_index = -1
+
+    def run(self, **changes: Any) -> Run:
+        parts: dict[str, Any] = {
+            "names": list(self.names),
+            "path_parents": [self.paths.get(names[:-1], -1) for names in self.paths],
+            "path_names": [self.names[names[-1]] for names in self.paths],
+            "threads": [Thread(11, "MainThread"), Thread(12, "loader")],
+            "spans": np.array(self.spans, SPAN_DTYPE),
+            "span_self_ns": np.array(self.self_ns, np.int64),
+            "steps": Steps(np.array(self.steps, STEP_DTYPE)),
+            "duration_ns": self.now_ns,
+            "harvester_cpu_ns": self.now_ns // 500,
+            "environment": {
+                "command": ["train.py", "--epochs", "3"],
+                "host": "trainbox",
+                "rank": 0,
+                "world_size": 8,
+                "torch": "2.13.0",
+                "gpus": [],
+                "overhead": {"phase_ns": 31.4},
+            },
+        }
+        return Run(**(parts | changes))
+
+
+def training(steps: int = 4) -> Script:
+    script = Script()
+    script.leaf("setup", 5 * MS)
+    for i in range(steps):
+        with script.step(samples=64):
+            script.leaf("data", 200 * US)
+            with script.phase("forward", 300 * US):
+                script.leaf("attention", 3 * MS)
+                if i == 0:
+                    script.path("backward")  # of the paths, "mlp" appears after it
+                script.leaf("mlp", (2 + i) * MS)
+            begin_ns = script.now_ns
+            script.leaf("backward", 8 * MS)
+            script.span(("decode",), begin_ns, begin_ns + 700 * US, thread=1)
+            script.leaf("optimizer", 900 * US)
+            script.work(100 * US)
+    script.leaf("checkpoint", 40 * MS)
+    return script
+
+
+def text(run: Run, width: int = 80, **options: Any) -> str:
+    return run.report(width=width, color=False, **options)
+
+
+def line_of(report: str, name: str) -> list[str]:
+    (line,) = [line for line in report.splitlines() if line.strip().startswith(name + "  ")]
+    return line.split()
+
+
+def test_report_of_a_training_run() -> None:
+    assert (
+        text(training().run())
+        == """\
+train.py --epochs 3
+host trainbox, rank 0 of 8, torch 2.13.0, no GPU, device timing off
+4 steps in 109.000 ms, complete
+
+Where the step goes: ms per step
+phase          calls    mean     p50     p95   self  device  blocked  % step
+-------------  -----  ------  ------  ------  -----  ------  -------  ------
+data               4   0.200   0.200   0.200  0.200       -        -     1.2
+forward            4   6.800   6.300   8.300  0.300       -        -    42.5
+  attention        4   3.000   3.000   3.000  3.000       -        -    18.8
+  mlp              4   3.500   3.000   5.000  3.500       -        -    21.9
+backward           4   8.000   8.000   8.000  8.000       -        -    50.0
+optimizer          4   0.900   0.900   0.900  0.900       -        -     5.6
+-------------  -----  ------  ------  ------  -----  ------  -------  ------
+sum of phases         15.900                                            99.4
+unattributed           0.100                                             0.6
+step               4  16.000  15.500  17.500                           100.0
+
+Total step time 64.000 ms, sum of the phases 63.600 ms, unattributed 400.000 us
+(0.6 %)
+62.5 steps/s, 4,000 samples/s
+
+Other threads while a step was open, beside its time: per call
+phase   calls  total s  mean us     p50     p95    self  device  blocked
+------  -----  -------  -------  ------  ------  ------  ------  -------
+decode      4    0.003   700.00  700.00  700.00  700.00       -        -
+
+Outside steps: 45.000 ms of 109.000 ms (41.3 %)
+phase       calls  total s  mean ms     p50     p95    self  device  blocked
+----------  -----  -------  -------  ------  ------  ------  ------  -------
+setup           1    0.005    5.000   5.000   5.000   5.000       -        -
+checkpoint      1    0.040   40.000  40.000  40.000  40.000       -        -
+
+Recorder: 31.4 ns per phase, 6.0 phases per step, 0.0012 % of the step, its own
+thread 0.2 % of one core
+Nothing dropped"""
+    )
+
+
+def test_report_of_one_step() -> None:
+    script = training()
+    with script.step():
+        script.leaf("data", 250 * US)
+        script.leaf("data", 250 * US)
+        script.work(500 * US)
+    assert (
+        text(script.run(), step=1)
+        == """\
+Step 1, 64 samples
+data         0.000200 s
+forward      0.006300 s
+  attention  0.003000 s
+  mlp        0.003000 s
+backward     0.008000 s
+optimizer    0.000900 s
+-----------  ----------
+sum          0.015400 s
+total        0.015500 s
+missing      0.000100 s  (0.6 %)
+
+Other threads meanwhile
+decode  0.000700 s"""
+    )
+    assert (
+        text(script.run(), step=4)
+        == """\
+Step 4
+data     0.000500 s  (2 calls)
+-------  ----------
+sum      0.000500 s
+total    0.001000 s
+missing  0.000500 s  (50.0 %)"""
+    )
+
+
+def test_wide_report_has_bars_and_the_same_numbers() -> None:
+    run = training().run()
+    narrow, wide = text(run, width=80), text(run, width=120)
+    assert line_of(wide, "backward") == [*line_of(narrow, "backward"), "#" * 10]
+    assert line_of(wide, "sum of phases") == [*line_of(narrow, "sum of phases"), "#" * 20]
+
+
+def test_phase_of_some_steps_is_spread_over_all_of_them() -> None:
+    script = Script()
+    for i in range(20):
+        with script.step():
+            script.work(MS)
+            if i >= 18:
+                script.leaf("eval", 10 * MS)
+    # Two of twenty: the median step has none, the 19th of the sorted twenty has one.
+    assert line_of(text(script.run()), "eval")[1:5] == ["2", "1.000", "0.000", "10.000"]
+
+
+def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
+    script = Script()
+    with script.phase("epoch"):
+        for _ in range(2):
+            with script.step():
+                script.leaf("forward", 3 * MS)
+                script.work(MS)
+    report = text(script.run())
+    steps, outside = report.split("Outside steps")
+    assert "\nepoch\n  forward " in steps
+    assert line_of(steps, "sum of phases")[3:] == ["3.000", "75.0"]
+    assert line_of(outside, "epoch")[1] == "1"
+
+
+def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
+    script = Script()
+    for i in range(2):
+        with script.step():
+            script.work(2 * MS)
+            if i == 0:
+                script.span(("async",), script.now_ns - MS, script.now_ns + 10 * MS)
+        script.work(20 * MS)
+    report = text(script.run())
+    assert line_of(report, "unattributed")[1:] == ["1.500", "75.0"]
+    assert "1 spans outlasted their step: the sum leaves out what lies beyond it" in report
+    assert "missing  0.001000 s  (50.0 %)" in text(script.run(), step=0)
+
+    # Without the history nobody can say where it was cut: the number stands as it is, with a note.
+    lost = script.run(spans=None, statistics=script.run().statistics, dropped={"span_history": 1})
+    report = text(lost)
+    assert line_of(report, "unattributed")[1:] == ["-3.500", "-175.0"]
+    assert "The phases add up to more than the steps" in report
+
+
+def test_quantiles_speak_of_the_steps_whose_spans_are_kept() -> None:
+    script = training(4)
+    run = script.run()
+    first_of_step_2 = next(i for i, span in enumerate(script.spans) if span[2] == 2)
+    kept = script.run(
+        spans=run.spans[first_of_step_2 - 1 :],
+        span_self_ns=run.span_self_ns[first_of_step_2 - 1 :],
+        statistics=run.statistics,
+        dropped={"span_history": first_of_step_2 - 1},
+    )
+    report = text(kept)
+    assert "p50 and p95 are over the 2 of 4 steps whose spans are kept" in report
+    assert " ".join(line_of(report, "mlp")) == "mlp 4 3.500 4.000 5.000 3.500 - - 21.9"
+    assert line_of(report, "sum of phases")[3:] == ["15.900", "99.4"]
+    assert "of the oldest spans made room" in report
+    with pytest.raises(KeyError, match="spans are no longer kept; those of steps 2 to 3 are"):
+        text(kept, step=1)
+
+    report = text(script.run(spans=None, statistics=run.statistics, dropped={"disk_error": 29}))
+    assert " ".join(line_of(report, "mlp")) == "mlp 4 3.500 - - 3.500 - - 21.9"
+    assert line_of(report, "step")[1:] == ["4", "16.000", "-", "-", "100.0"]
+
+
+def test_lost_span_may_be_of_the_step_shown() -> None:
+    run = training().run()
+    lossy = training().run(
+        spans=run.spans[:-1],
+        span_self_ns=run.span_self_ns[:-1],
+        statistics=run.statistics,
+        dropped={"ring_full": 1},
+    )
+    assert "1 spans of the run are lost, maybe some of this step" in text(lossy, step=3)
+    assert "lost" not in text(run, step=3)
+    assert "p50 and p95 may be too low: 1 spans of these steps may be missing" in text(lossy)
+    assert "too low" not in text(run)
+
+
+def test_unknown_step_names_those_there_are() -> None:
+    with pytest.raises(KeyError, match="no step 7: the run holds steps 0 to 3"):
+        text(training().run(), step=7)
+
+
+def test_run_without_steps_is_reported_per_call() -> None:
+    script = Script()
+    for duration_ns in (MS, 3 * MS):
+        with script.phase("work"):
+            script.leaf("inner", duration_ns)
+    report = text(script.run())
+    assert "No step ended. Per call, over the whole run" in report
+    assert line_of(report, "inner")[:4] == ["inner", "2", "0.004", "2.000"]
+    assert "Outside" not in report
+    assert "per step" not in report
+
+
+def test_empty_run_says_why() -> None:
+    report = text(Run.empty("Recording is off: PYINSTRUMENT_GPU=0."))
+    assert "No phase ended." in report
+    assert "! Recording is off: PYINSTRUMENT_GPU=0." in report
+
+
+def test_step_without_phases_and_without_duration() -> None:
+    script = Script()
+    with script.step():
+        pass
+    report = text(script.run())
+    assert len(re.findall(r"^-----", report, re.MULTILINE)) == 1
+    assert line_of(report, "step") == ["step", "1", "0.00", "0.00", "0.00", "-"]
+
+
+def test_killed_run_names_what_was_open() -> None:
+    script = training(2)
+    begin_ns = script.now_ns
+    script.step_index = 2
+    script.leaf("data", MS)
+    script.steps.append((2, begin_ns, -1, 64, 1, False, 0))
+    script.work(MS)
+    run = script.run(
+        complete=False,
+        notes=["The process ended without stopping the recording."],
+        open_phases=[OpenPhase("forward", 0, begin_ns + MS, 2, 0)],
+        open_step=Step(2, begin_ns, -1, 64.0, 1, False, 0),
+    )
+    report = text(run, width=200)
+    assert "2 steps in 77.000 ms, not complete" in report
+    assert "! The process ended without stopping the recording." in report
+    assert "! Open at the end: forward (MainThread, since 76.000 ms)." in report
+    assert "! Step 2 had not ended: its phases count, its time does not." in report
+    assert "Outside steps: 45.000 ms of 77.000 ms" in report
+    assert line_of(report, "sum of phases")[3:5] == ["14.900", "99.3"]
+    assert (
+        text(run, step=2)
+        == """\
+Step 2, 64 samples, had not ended
+data          0.001000 s
+------------  ----------
+sum           0.001000 s
+total so far  0.002000 s
+missing       0.001000 s  (50.0 %)"""
+    )
+
+
+def test_steps_left_early_are_counted() -> None:
+    script = Script()
+    for complete in (True, False):
+        with script.step(complete=complete):
+            script.work(MS)
+    assert "! 1 of 2 steps were left before their end." in text(script.run())
+    assert text(script.run(), step=1).startswith("Step 1, left before its end\n")
+
+
+def test_device_and_blocked_times_stand_where_they_are_known() -> None:
+    script = training(4)
+    run = script.run()
+    backward = script.path("backward")
+    device = Statistic.of(np.array([6 * MS, 8 * MS]))  # of two calls in four
+    measured = PhaseStatistics(
+        host=run.statistics[backward, Scope.STEP].host,
+        self_host=run.statistics[backward, Scope.STEP].self_host,
+        device=device,
+        blocked=Statistic.of(np.zeros(4, np.int64)),
+    )
+    report = text(script.run(statistics={**run.statistics, (backward, Scope.STEP): measured}))
+    assert line_of(report, "backward")[6:8] == ["7.000", "0.000"]
+    assert line_of(report, "forward")[6:8] == ["-", "-"]
+    assert "device timing off" not in report
+
+
+def test_gpus_are_counted_by_name() -> None:
+    environment = {"gpus": ["NVIDIA H200", "NVIDIA H200", "NVIDIA L4"]}
+    assert "2 x NVIDIA H200, 1 x NVIDIA L4" in text(training().run(environment=environment))
+    assert "no GPU" in text(training().run(environment={"gpus": []}))
+    assert "no GPU" not in text(training().run(environment={}))
+
+
+def test_drops_and_cost() -> None:
+    script = training()
+    report = text(
+        script.run(dropped={"nested_steps": 3, "ring_full": 0, "of_the_future": 2}, environment={}),
+        width=120,
+    )
+    assert "Dropped (nested_steps): 3 steps were opened inside a step" in report
+    assert "ring_full" not in report
+    assert "Dropped (of_the_future): 2\n" in report + "\n"
+    assert "Nothing dropped" not in report
+    assert "Recorder: cost per phase not measured, 6.0 phases per step, its own" in report
+
+
+HOSTILE = {  # name: how it is shown
+    "[red]": "[red]",
+    "[/]": "[/]",
+    ":smile:": ":smile:",
+    "a/b%": "a/b%",
+    "über 🚀": "über 🚀",
+    "a\nb": r"a\nb",
+    "\x1b[31mred": r"\x1b[31mred",
+    "\ud800": r"\ud800",
+    "\u202eevil": r"\u202eevil",
+}
+
+
+def test_names_are_shown_literally_and_cannot_break_the_layout() -> None:
+    script = Script()
+    with script.step():
+        for name in HOSTILE:
+            script.leaf(name, MS)
+    report = text(script.run())
+    table = report.split("Where")[1].split("Total")[0].splitlines()[3:]
+    shown = [re.split(r"  +", line)[0] for line in table[: len(HOSTILE)]]
+    assert shown == list(HOSTILE.values())
+    assert len({cell_len(line) for line in table[: len(HOSTILE)]}) == 1
+    assert "\x1b" not in report
+
+
+def test_long_names_wrap_and_lose_nothing() -> None:
+    script = Script()
+    names = ["x" * 127 + c + "y" * 128 for c in "ab"]
+    with script.step(), script.phase("outer"):
+        for name in names:
+            script.leaf(name, 1234 * MS)
+    report = text(script.run())
+    assert max(map(cell_len, report.splitlines())) <= 80
+    table = report.split("outer", 1)[1].split("sum of phases")[0]
+    folded = "".join(re.findall(r"^  ([a-z]+)", table, re.MULTILINE))
+    assert folded == "".join(names)
+    assert table.count(" 1234.0") == 2 * 4
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_numbers_are_never_cut(width: int) -> None:
+    run = training().run()
+    assert line_of(text(run, width), "backward") == line_of(text(run, 80), "backward")
+
+
+def test_deep_tree_stays_within_its_column() -> None:
+    script = Script()
+    with script.step(), contextmanager(_nested)(script, 200):
+        script.work(MS)
+    report = text(script.run())
+    assert max(map(cell_len, report.splitlines())) <= 80
+    assert len(re.findall(r"level +1 ", report)) == 200
+
+
+def _nested(script: Script, depth: int) -> Iterator[None]:
+    if depth == 0:
+        yield
+        return
+    with script.phase("level"):
+        yield from _nested(script, depth - 1)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_for_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = training().run()
+    for variable in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", _Terminal())
+    assert "\x1b[1m" in run.report(width=80)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run.report(width=80) == text(run)
+    assert "\x1b[1m" in run.report(width=80, color=True)
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert run.report(width=80) == text(run)
+
+
+def test_colours_change_no_character() -> None:
+    run = training().run()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", run.report(width=80, color=True))
+    assert [line.rstrip() for line in plain.splitlines()] == text(run).splitlines()
+
+
+def test_image_script_draws_the_report() -> None:
+    script = Path(__file__).parents[1] / "docs" / "make_report_image.py"
+    svg = runpy.run_path(str(script))["report_svg"](training().run(), "a title")
+    assert svg.startswith("<svg")
+    assert "attention" in svg
+
+
+@st.composite
+def made_steps(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]]]:
+    """Steps as (begin, end) and spans as (path, step, begin, end), which may outlast their step."""
+    times = st.integers(0, 12)
+    steps, spans, now = [], [], 0
+    for index in range(draw(st.integers(1, 5))):
+        begin = now + draw(times)
+        now = begin + draw(times)
+        steps.append((begin, now))
+        for _ in range(draw(st.integers(0, 5))):
+            start = draw(st.integers(begin, now))
+            spans.append((draw(st.integers(0, 2)), index, start, start + draw(times)))
+    return steps, spans
+
+
+@given(made_steps())
+def test_numbers_equal_a_plain_count(
+    made: tuple[list[tuple[int, int]], list[tuple[int, int, int, int]]],
+) -> None:
+    steps, spans = made
+    script = Script()
+    for path in range(3):
+        script.path(str(path))
+    for begin, end in steps:
+        script.now_ns = begin
+        with script.step():
+            script.now_ns = end
+    for path, script.step_index, begin, end in spans:
+        script.span((str(path),), begin, end)
+    run = script.run()
+
+    inside = {t for _, _, begin, end in spans for t in range(begin, end)}
+    per_step = [sum(t in inside for t in range(begin, end)) for begin, end in steps]
+    assert phases_ns(run, run.steps.array).tolist() == per_step
+    crossing = sum(end > steps[step][1] for _, step, _, end in spans)
+    assert (attribution(run).phases_ns, attribution(run).crossing) == (sum(per_step), crossing)
+
+    quantiles = step_quantiles(run)
+    assert quantiles.steps == len(steps)
+    for path, step_group in itertools.groupby(sorted(spans), key=lambda span: span[0]):
+        sums = [0] * len(steps)
+        for _, step, begin, end in step_group:
+            sums[step] += end - begin
+        expected = [sorted(sums)[int(np.ceil(q * len(steps))) - 1] for q in (0.5, 0.95)]
+        assert list(quantiles.phase_ns[path]) == expected

@@ -1,0 +1,506 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyinstrument_gpu.blocks import (
+    SLOT_BYTES,
+    SLOTS_OFFSET,
+    BlockType,
+    pack_file_header,
+    read_blocks,
+)
+from pyinstrument_gpu.errors import (
+    RunFileDamagedError,
+    RunFileError,
+    RunFileVersionError,
+    RunPathError,
+)
+from pyinstrument_gpu.payloads import (
+    NONE,
+    SPAN_ITEM,
+    OpenPhaseState,
+    State,
+    encode_json,
+    encode_name,
+    encode_state,
+    encode_thread,
+)
+from pyinstrument_gpu.run import (
+    SPAN_DTYPE,
+    STEP_DTYPE,
+    OpenPhase,
+    Run,
+    Scope,
+    Step,
+    Steps,
+    StepTotals,
+    Thread,
+)
+from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
+from tests.helpers.run_writer import Recording, RunWriter
+
+RECORDING = Recording(seed=11)
+
+
+def written(state: State | None = None, **logs: list[bytes]) -> Run:
+    """A run file of a STATE and some logs, each a list of items by the name of its type."""
+    writer = RunWriter(run_id=1)
+    for name, items in logs.items():
+        writer.append(BlockType[name], items)
+    if state is not None:
+        writer.write_document(BlockType.STATE, encode_state(state))
+    return Run.from_bytes(writer.data)
+
+
+def span_item(**fields: int) -> bytes:
+    item = np.zeros(1, SPAN_ITEM)
+    item["step"] = NONE
+    for name, value in fields.items():
+        item[name] = value
+    return item.tobytes()
+
+
+def path_item(parent: int, name: int) -> bytes:
+    return np.array([parent, name], dtype="<u4").tobytes()
+
+
+ONE_PHASE = {
+    "NAMES": [encode_name("a")],
+    "PATHS": [path_item(NONE, 0)],
+    "THREADS": [encode_thread(Thread(7, "main"))],
+}
+
+
+def assert_equal(got: Run, expected: Run) -> None:
+    for name in vars(Run()):
+        value, wanted = getattr(got, name), getattr(expected, name)
+        if isinstance(wanted, np.ndarray):
+            assert value.tobytes() == wanted.tobytes(), name
+            assert value.dtype == wanted.dtype, name
+        elif isinstance(wanted, Steps):
+            assert value.array.tobytes() == wanted.array.tobytes(), name
+        else:
+            assert value == wanted, name
+
+
+# What a recording process writes
+
+
+def test_finished_recording() -> None:
+    run = Run.from_bytes(RECORDING.final)
+
+    assert run.complete
+    assert run.notes == ()
+    assert run.environment == {"host": "h11"}
+    assert list(run.names) == RECORDING.names
+    assert list(run.threads) == RECORDING.threads
+    assert np.array_equal(run.spans, RECORDING.spans)
+    assert np.array_equal(run.span_self_ns, RECORDING.self_ns)
+    assert run.steps.array.tobytes() == RECORDING.steps.tobytes()
+    assert dict(run.statistics) == RECORDING.fold(np.arange(len(RECORDING.spans)))
+    assert run.step_totals == RECORDING.fold_steps(np.arange(len(RECORDING.steps)))
+    assert run.duration_ns == RECORDING.states[-1].now_ns
+    assert run.phases_recorded == len(RECORDING.spans)
+    assert run.anchor == RECORDING.states[-1].anchor
+
+
+@pytest.mark.parametrize("tick", range(len(RECORDING.versions) - 1))
+def test_killed_recording(tick: int) -> None:
+    state = RECORDING.states[tick]
+    run = Run.from_bytes(RECORDING.versions[tick])
+
+    assert not run.complete
+    assert any("was not stopped" in note and "last sign of life" in note for note in run.notes)
+    assert np.array_equal(run.spans, RECORDING.spans[: state.spans])
+    assert dict(run.statistics) == RECORDING.fold(np.arange(state.spans))
+    assert run.step_totals == RECORDING.fold_steps(np.arange(state.steps))
+    assert run.open_step is not None
+    assert run.steps[-1] == run.open_step
+    assert run.open_step.index == state.steps
+    assert run.open_step.end_ns == -1
+    assert run.open_phases == (
+        OpenPhase(run.paths[0], 0, state.open_phases[0].begin_ns, run.open_step.index, 0),
+    )
+
+
+def test_history_that_made_room() -> None:
+    recording = Recording(seed=12, max_slots=16)
+    run = Run.from_bytes(recording.final)
+    kept = len(run.spans)
+
+    assert 0 < kept < len(recording.spans)
+    assert np.array_equal(run.spans, recording.spans[-kept:])
+    assert run.dropped["span_history"] == len(recording.spans) - kept
+    assert dict(run.statistics) == recording.fold(np.arange(len(recording.spans)))
+    assert run.notes == (
+        f"the history begins at number {len(recording.spans) - kept} of the spans: "
+        "older ones made room",
+    )
+
+
+def test_span_of_a_dropped_step_has_no_step() -> None:
+    dropped = [np.array([serial], dtype="<u4").tobytes() for serial in (1, 3)]
+    run = written(
+        State(spans=5, step_drops=2),
+        **ONE_PHASE,
+        DROPPED_STEPS=dropped,
+        SPANS=[span_item(step=serial) for serial in range(5)],
+    )
+
+    assert run.spans["step"].tolist() == [0, -1, 1, -1, 2]
+
+
+def test_spans_whose_step_is_uncertain_are_left_out() -> None:
+    spans = [span_item(step=serial) for serial in range(3)]
+    run = written(State(spans=3, step_drops=1), **ONE_PHASE, SPANS=spans)
+
+    assert len(run.spans) == 0
+    assert "the last 3 spans of the history are missing or damaged" in run.notes
+
+
+def test_statistics_that_can_not_be_complete_say_so() -> None:
+    run = written(State(final=True, spans=1, phases_recorded=5), **ONE_PHASE, SPANS=[span_item()])
+
+    assert run.phases_recorded == 5
+    assert "the statistics leave out 4 of the last spans" in run.notes
+    assert "the statistics cover only the spans and steps that are in the file" in run.notes
+
+
+def test_end_of_history_names_its_reason() -> None:
+    run = written(State(final=True, error="No space left on device"))
+
+    assert "the history ends early: No space left on device" in run.notes
+
+
+def test_open_phase_of_an_unknown_path_is_left_out() -> None:
+    phases = (OpenPhaseState(0, 0, 5, -1, 0), OpenPhaseState(0, 1, 6, -1, 1))
+    run = written(State(open_phases=phases), **ONE_PHASE)
+
+    assert run.open_phases == (OpenPhase("a", 0, 5, -1, 0),)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"path": 1},
+        {"thread": 1},
+        {"host_begin_ns": -1},
+        {"host_begin_ns": 2, "host_end_ns": 1},
+        {"host_end_ns": 5, "self_ns": 6},
+        {"self_ns": -2},
+    ],
+)
+def test_history_ends_before_an_impossible_span(bad: dict[str, int]) -> None:
+    spans = [span_item(host_end_ns=3), span_item(**bad), span_item()]
+    run = written(State(spans=3), **ONE_PHASE, SPANS=spans)
+
+    assert run.spans["host_end_ns"].tolist() == [3]
+    assert "the last 2 spans of the history are missing or damaged" in run.notes
+
+
+def test_file_without_blocks() -> None:
+    run = Run.from_bytes(pack_file_header(run_id=5))
+
+    assert not run.complete
+    assert "the file holds no valid STATE block" in run.notes
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89GPU", b"PK\x03\x04" * 100, bytes(5000)])
+def test_not_a_run_file(data: bytes) -> None:
+    with pytest.raises(RunFileDamagedError, match="not a run file"):
+        Run.from_bytes(data)
+
+
+def test_damaged_header() -> None:
+    with pytest.raises(RunFileDamagedError, match="header"):
+        Run.from_bytes(pack_file_header(1)[:40] + b"\1" + pack_file_header(1)[41:])
+
+
+@pytest.mark.parametrize(("offset", "value"), [(8, 2), (16, 32768), (20, 8192)])
+def test_unknown_format(offset: int, value: int) -> None:
+    header = bytearray(RECORDING.final[:60])
+    header[offset : offset + 4] = value.to_bytes(4, "little")
+    header += zlib.crc32(header).to_bytes(4, "little")
+
+    with pytest.raises(RunFileVersionError, match="use a newer one"):
+        Run.from_bytes(header)
+
+
+def test_newer_minor_version_and_unknown_blocks_are_read() -> None:
+    header = bytearray(RECORDING.final[:60])
+    header[12] = 9
+    header += zlib.crc32(header).to_bytes(4, "little")
+    run = Run.from_bytes(bytes(header) + RECORDING.final[64:])
+    assert np.array_equal(run.spans, RECORDING.spans)
+
+    with_device_times = written(State(final=True), **ONE_PHASE, DEVICE_TIMES=[b"later"])
+    assert with_device_times.paths == ("a",)
+
+
+STATE: dict[str, Any] = {
+    "now_ns": 1,
+    "final": True,
+    "spans": 0,
+    "steps": 0,
+    "step_drops": 0,
+    "harvester_cpu_ns": 0,
+    "phases_recorded": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("now_ns", -1),
+        ("now_ns", True),
+        ("now_ns", 2**63),
+        ("now_ns", None),
+        ("final", 1),
+        ("dropped", {"depth": "3"}),
+        ("dropped", [1]),
+        ("open", {}),
+        ("open", [[0, 0, 0, -2, 0]]),
+        ("open", [[0, 0, 0, 0]]),
+        ("open_step", 3),
+        ("open_step", {"serial": 1}),
+        ("open_step", {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": "4"}),
+        ("open_step", {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": math.inf}),
+        ("error", 28),
+        ("notes", "text"),
+    ],
+)
+def test_state_of_the_wrong_type(key: str, value: object) -> None:
+    writer = RunWriter(run_id=1)
+    writer.write_document(BlockType.STATE, encode_json(STATE))
+    assert Run.from_bytes(writer.data).complete
+    writer.write_document(BlockType.STATE, encode_json({**STATE, key: value}))
+
+    with pytest.raises(RunFileDamagedError, match="the STATE.* makes no sense"):
+        Run.from_bytes(writer.data)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[]", b"{", b"[" * 100_000, b'{"now_ns":' + b"9" * 5000 + b"}"]
+)
+def test_document_that_is_no_json_object(content: bytes) -> None:
+    writer = RunWriter(run_id=1)
+    writer.write_document(BlockType.ENVIRONMENT, content)
+
+    with pytest.raises(RunFileDamagedError, match="the ENVIRONMENT block"):
+        Run.from_bytes(writer.data)
+
+
+@pytest.mark.parametrize(
+    ("log", "payload"),
+    [
+        ("NAMES", b"\x05\x00abc"),
+        ("NAMES", b"\x05"),
+        ("NAMES", b"\x01\x00\xff"),
+        ("THREADS", bytes(8) + b"\x05\x00abc"),
+        ("PATHS", b"\xff\xff\xff"),
+        ("PATHS", path_item(0, 0)),
+        ("DROPPED_STEPS", bytes(8)),
+        ("SPANS", bytes(39)),
+    ],
+)
+def test_log_that_makes_no_sense(log: str, payload: bytes) -> None:
+    with pytest.raises(RunFileDamagedError, match=f"{log}|a path of the run file"):
+        written(**{**ONE_PHASE, log: [payload]})
+
+
+@pytest.mark.parametrize("offset", [*range(0, 200, 8), 400])
+@pytest.mark.parametrize("value", [1, 2**32 - 1, 2**63])
+def test_statistics_with_a_wrong_word_are_refused_or_the_word_is_free(
+    offset: int, value: int
+) -> None:
+    content = bytearray(read_blocks(RECORDING.final).documents[BlockType.STATISTICS])
+    content[offset : offset + 8] = value.to_bytes(8, "little")
+    writer = RunWriter(run_id=1)
+    writer.write_document(BlockType.STATISTICS, bytes(content))
+
+    # The watermarks, totals that nothing else tells, and the sum of squares above its least.
+    free = offset in (0, 8, 24, 32, 40, 48, 56, 72, 80)
+    try:
+        Run.from_bytes(writer.data)
+    except RunFileDamagedError as error:
+        assert "STATISTICS" in str(error)
+    else:
+        assert free
+
+
+def test_cut_off_statistics_are_refused() -> None:
+    content = read_blocks(RECORDING.final).documents[BlockType.STATISTICS]
+    for length in (0, 15, 100, len(content) - 1):
+        writer = RunWriter(run_id=1)
+        writer.write_document(BlockType.STATISTICS, content[:length])
+        with pytest.raises(RunFileDamagedError, match="STATISTICS"):
+            Run.from_bytes(writer.data)
+
+
+# Saving
+
+
+def test_saved_recordings_load_equal(tmp_path: Path) -> None:
+    for number, data in enumerate((*RECORDING.versions, Recording(13, max_slots=16).final)):
+        run = Run.from_bytes(data)
+        run.save(tmp_path / f"{number}.gpurun")
+        assert_equal(Run.load(tmp_path / f"{number}.gpurun"), run)
+
+
+def test_existing_file_is_kept_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpurun"
+    path.write_bytes(b"precious")
+
+    with pytest.raises(RunPathError, match=r"a\.gpurun exists already.*overwrite=True"):
+        Run().save(path)
+    assert path.read_bytes() == b"precious"
+
+    Run(names=("a",)).save(path, overwrite=True)
+    assert Run.load(path).names == ("a",)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.gpurun"]
+
+
+def test_unwritable_path(tmp_path: Path) -> None:
+    with pytest.raises(RunPathError, match="cannot write .*: No such file or directory"):
+        Run().save(tmp_path / "missing" / "a.gpurun")
+
+
+def test_run_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    spans = np.zeros(1, SPAN_DTYPE)
+    spans["flags"] = 1 << 16
+    with pytest.raises(RunFileError, match="span flags of 0 to 65535, got 65536"):
+        Run(names=("a",), path_parents=[-1], path_names=[0], spans=spans).save(tmp_path / "a")
+    with pytest.raises(RunFileError, match="names of up to"):
+        Run(names=("a" * 20_000,)).save(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_load_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+
+    with pytest.raises(RunFileDamagedError, match=r"notes\.txt: not a run file"):
+        Run.load(path)
+    with pytest.raises(FileNotFoundError):
+        Run.load(tmp_path / "missing.gpurun")
+
+
+def test_blocks_are_a_whole_number_of_slots(tmp_path: Path) -> None:
+    Run.from_bytes(RECORDING.final).save(tmp_path / "a")
+    assert ((tmp_path / "a").stat().st_size - SLOTS_OFFSET) % SLOT_BYTES == 0
+
+
+times = st.integers(0, 2**40)
+counts = st.integers(0, 2**62)
+texts = st.text(max_size=20) | st.sampled_from(("\ud800", "a/b", "%", "x" * 256))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    names = draw(st.lists(texts, unique=True, min_size=1, max_size=5))
+    name_ids = st.integers(0, len(names) - 1)
+    paths: list[tuple[int, int]] = []
+    for _ in range(draw(st.integers(1, 6))):
+        path = (draw(st.integers(-1, len(paths) - 1)), draw(name_ids))
+        if path not in paths:
+            paths.append(path)
+    threads = draw(st.lists(st.builds(Thread, counts, texts), min_size=1, max_size=3))
+    path_ids, thread_ids = st.integers(0, len(paths) - 1), st.integers(0, len(threads) - 1)
+
+    spans, self_ns = [], []
+    for _ in range(draw(st.integers(0, 12))):
+        path, begin_ns, duration_ns = draw(path_ids), draw(times), draw(times)
+        step, depth, flags = draw(st.integers(-1, 9)), draw(st.integers(0, 65535)), draw(name_ids)
+        self_ns.append(draw(st.integers(-1, duration_ns)))
+        spans.append(
+            (paths[path][1], path, step, depth, draw(thread_ids), -1, -1)
+            + (begin_ns, begin_ns + duration_ns, -1, -1, -1, flags)
+        )
+    steps = []
+    for index in sorted(draw(st.sets(st.integers(0, 20)))):
+        begin_ns, duration_ns = draw(times), draw(times)
+        samples = draw(st.floats(0, 1e6) | st.just(math.nan))
+        items, complete = draw(st.integers(0, 2**32 - 1)), draw(st.booleans())
+        steps.append(
+            (index, begin_ns, begin_ns + duration_ns, samples, items, complete, draw(thread_ids))
+        )
+    open_step = None
+    if draw(st.booleans()):
+        samples = draw(st.none() | st.floats(0, 1e6))
+        open_step = Step(99, draw(times), -1, samples, draw(counts), False, draw(thread_ids))
+    run = Run(
+        names=names,
+        path_parents=[parent for parent, _ in paths],
+        path_names=[name for _, name in paths],
+        threads=threads,
+        environment=draw(st.dictionaries(texts, st.none() | st.integers() | texts, max_size=3)),
+        dropped=draw(st.dictionaries(texts, counts, max_size=3)),
+        spans=np.array(spans, dtype=SPAN_DTYPE),
+        span_self_ns=np.array(self_ns, dtype=np.int64),
+        steps=Steps.with_open(np.array(steps, dtype=STEP_DTYPE), open_step),
+        open_step=open_step,
+        complete=draw(st.booleans()),
+        notes=draw(st.lists(texts, unique=True, max_size=2)),
+        duration_ns=2**42,
+        harvester_cpu_ns=draw(counts),
+        anchor={"run_ns": draw(times)},
+    )
+    run.open_phases = tuple(
+        OpenPhase(run.paths[draw(path_ids)], draw(thread_ids), draw(times), step, 0)
+        for step in draw(st.lists(st.integers(-1, 9), max_size=2))
+    )
+    return run
+
+
+def with_whole_run_statistics(run: Run, host: Statistic) -> Run:
+    """The run with statistics that its history does not hold."""
+    return Run(
+        names=run.names,
+        path_parents=run.path_parents,
+        path_names=run.path_names,
+        spans=run.spans,
+        span_self_ns=run.span_self_ns,
+        threads=run.threads,
+        statistics={(0, Scope.OUTSIDE): PhaseStatistics(host, host, host, host)},
+        step_totals=StepTotals(3, 2, 1, 1, 5, 2.5, host),
+        phases_recorded=host.count + 7,
+        duration_ns=2**42,
+    )
+
+
+@settings(deadline=None)
+@given(runs(), st.lists(times, min_size=1))
+def test_saving_and_loading_gives_the_same_run(
+    tmp_path_factory: pytest.TempPathFactory, run: Run, durations_ns: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("runs") / "a.gpurun"
+    once = resaved(run, path)
+    for name in ("names", "threads", "environment", "dropped", "open_phases", "open_step"):
+        assert getattr(once, name) == getattr(run, name)
+    assert once.notes[: len(run.notes)] == run.notes
+    # Loading may add a note, on a recording that was not stopped; from then on nothing changes.
+    assert_equal(resaved(once, path), once)
+    once.notes = run.notes
+    assert_equal(once, run)
+
+    whole = with_whole_run_statistics(run, Statistic.of(np.array(durations_ns)))
+    loaded = resaved(whole, path)
+    assert dict(loaded.statistics) == dict(whole.statistics)
+    assert loaded.step_totals == whole.step_totals
+    assert loaded.phases_recorded == whole.phases_recorded
+
+
+def resaved(run: Run, path: Path) -> Run:
+    run.save(path, overwrite=True)
+    return Run.load(path)
