@@ -136,6 +136,9 @@ void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) 
     const auto piece =
         content.subspan(part * kPayloadBytes,
                         std::min<size_t>(kPayloadBytes, content.size() - part * kPayloadBytes));
+    // What stood in the slot ends before its payload changes: a process killed now leaves no block
+    // that looks damaged.
+    write_header(type, slots[part], 0, 0, 0, 0);
     write(slot_offset(slots[part]) + kHeaderBytes, piece.data(), piece.size());
     write_header(type, slots[part], static_cast<uint32_t>(piece.size()), version,
                  part | parts << 32, crc32(0, piece.data(), piece.size()));

@@ -137,13 +137,8 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
 }  // namespace
 }  // namespace pig
 
-PYBIND11_MODULE(_C, module, py::mod_gil_not_used()) {
+PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   using namespace pig;
-  // One recording per process: a second interpreter would record into the first one's.
-  if (PyInterpreterState_Get() != PyInterpreterState_Main())
-    throw py::import_error(
-        "pyinstrument_gpu records the main interpreter only; import it there, not in a "
-        "subinterpreter");
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   if (!add_phase_types(module.ptr())) throw py::error_already_set();
 
@@ -171,4 +166,14 @@ PYBIND11_MODULE(_C, module, py::mod_gil_not_used()) {
 
   Recorder::set_error_callback(schedule_history_stopped);
   Recorder::install_fork_handler();
+}
+
+// One recording per process: a second interpreter would record into the first one's. This is asked
+// before pybind11 does anything: up to Python 3.11 its initialisation in a second interpreter waits
+// for ever.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__C() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__C_main_interpreter();
+  PyErr_SetString(PyExc_ImportError,
+                  "pyinstrument_gpu records the main interpreter only, this is a subinterpreter");
+  return nullptr;
 }

@@ -38,7 +38,7 @@ def gather() -> dict[str, Any]:
         number = launcher_number(variable)
         if number is not None:
             facts[key] = number
-    facts.update(_torch_facts())
+    facts.update(torch_facts())
     return facts
 
 
@@ -55,14 +55,20 @@ def _working_directory() -> str | None:
         return None
 
 
-def _torch_facts() -> dict[str, Any]:
+def torch_facts() -> dict[str, Any]:
+    """Versions and GPUs, as far as the program has loaded torch and initialised CUDA."""
     torch: Any = sys.modules.get("torch")
     # Half of it is there while it is being imported.
     if not hasattr(torch, "cuda") or not hasattr(torch, "version"):
         return {}
     facts: dict[str, Any] = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
-    # Asking about GPUs before the program has used one would initialise CUDA.
-    if torch.cuda.is_initialized():
-        devices = range(torch.cuda.device_count())
-        facts["gpus"] = [torch.cuda.get_device_name(device) for device in devices]
+    try:
+        # Asking about GPUs before the program has used one would initialise CUDA.
+        if torch.cuda.is_initialized():
+            devices = range(torch.cuda.device_count())
+            facts["gpus"] = [torch.cuda.get_device_name(device) for device in devices]
+    except (
+        Exception
+    ) as error:  # whatever a driver may raise: the names are not worth a training run
+        facts["gpus_error"] = str(error)
     return facts

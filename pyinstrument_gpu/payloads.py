@@ -234,9 +234,14 @@ def decode_statistics(data: bytes) -> StatisticsDocument:
     count, complete, items, sampled, sampled_ns, samples = _unpack(
         _STEP_SUMS, data, _WATERMARKS.size, where
     )
-    if max(complete, sampled) > count or not math.isfinite(samples):
-        raise _damaged(where, f"{count} steps with {complete = }, {sampled = }, {samples = }")
     duration, offset = _decode_measure(data, _WATERMARKS.size + _STEP_SUMS.size)
+    totals = StepTotals(count, complete, items, sampled, sampled_ns, samples, duration)
+    if not (
+        max(complete, sampled) <= count == duration.count
+        and sampled_ns <= duration.total_ns
+        and math.isfinite(samples)
+    ):
+        raise _damaged(where, f"the totals of {count} steps contradict themselves")
     phases = {}
     while offset < len(data):
         path, scope, mask, _ = _unpack(_ROW, data, offset, where)
@@ -249,7 +254,6 @@ def decode_statistics(data: bytes) -> StatisticsDocument:
                 measure, offset = _decode_measure(data, offset)
                 measures[name] = measure if measure.count else None
         phases[path, Scope(scope)] = PhaseStatistics(**measures)
-    totals = StepTotals(count, complete, items, sampled, sampled_ns, samples, duration)
     return StatisticsDocument(spans, steps, totals, phases)
 
 
@@ -376,7 +380,8 @@ def _open_step(value: Any) -> OpenStepState:
 def _open_phase(value: Any) -> OpenPhaseState:
     if isinstance(value, list) and len(value) == len(OpenPhaseState._fields):
         phase = OpenPhaseState(*value)
-        if all(map(_is_count, phase._replace(step_serial=max(0, phase.step_serial)))):
+        step_serial = 0 if phase.step_serial == -1 else phase.step_serial
+        if all(map(_is_count, phase._replace(step_serial=step_serial))):
             return phase
     raise _damaged(
         "STATE", f"open holds {value!r}, which is not [thread, path, begin_ns, step, depth]"

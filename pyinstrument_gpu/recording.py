@@ -131,9 +131,7 @@ class Recording:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # A forked child that leaves the block, or an exception in it, leaves it to its parent.
-        if self._pid == os.getpid():
-            self._finish()
+        self._finish_if_mine()
 
     def _start(self) -> None:
         global _active
@@ -174,7 +172,7 @@ class Recording:
             ) from error
         self._pid = os.getpid()
         _active = self
-        atexit.register(self._finish)
+        atexit.register(self._finish_if_mine)
         facts.update(clock)
         facts["overhead"] = {"phase_ns": round(overhead.measure_phase_ns(), 1)}
         native.set_nvtx(self._nvtx)
@@ -190,13 +188,18 @@ class Recording:
         if DISABLED:
             return
         # torch and its GPUs may have come after the start.
-        self._environment = {**environment.gather(), **self._environment, **_late_facts()}
+        self._environment.update(environment.torch_facts())
         native.stop(_encode(self._environment))
         _active = None
-        atexit.unregister(self._finish)
+        atexit.unregister(self._finish_if_mine)
         self._error = native.status()["error"]
         if self._path is None or self._error is not None:
             self._log = native.log_bytes()
+
+    def _finish_if_mine(self) -> None:
+        # A forked child that comes by here leaves the recording to its parent.
+        if self._pid == os.getpid():
+            self._finish()
 
     def _load(self) -> Run:
         from pyinstrument_gpu.run import Run
@@ -308,11 +311,6 @@ def _path_of_rank(path: Path) -> Path:
     if (environment.launcher_number("WORLD_SIZE") or 1) > 1:
         return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
     return path
-
-
-def _late_facts() -> dict[str, Any]:
-    facts = environment.gather()
-    return {key: facts[key] for key in ("torch", "cuda", "gpus") if key in facts}
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

@@ -69,6 +69,8 @@ _Item = TypeVar("_Item")
 
 # Spans are converted in stretches whose input and output fit the processor's cache.
 _STRETCH = 8192
+# No run gets there; sums with it stay within 64 bits.
+_INDEX_LIMIT = 1 << 52
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -101,9 +103,15 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
     """The run in the bytes of a run file; errors as in `Run.load`."""
     blocks = read_blocks(data)
     notes: list[str] = []
-    environment = _document(blocks, BlockType.ENVIRONMENT, decode_environment, notes) or {}
-    state = _document(blocks, BlockType.STATE, decode_state, notes) or State()
-    statistics = _document(blocks, BlockType.STATISTICS, decode_statistics, notes)
+    environment = _document(blocks, BlockType.ENVIRONMENT, decode_environment)
+    state = _document(blocks, BlockType.STATE, decode_state)
+    statistics = _document(blocks, BlockType.STATISTICS, decode_statistics)
+    if environment is None:
+        environment = {}
+        notes.append("where the run was recorded is missing or damaged")
+    if state is None:
+        state = State()
+        notes.append("the state of the recording is missing or damaged")
 
     names = _log(blocks, BlockType.NAMES, decode_names)
     threads = _log(blocks, BlockType.THREADS, decode_threads)
@@ -255,13 +263,10 @@ class _StepNumbering:
 
 
 def _document(
-    blocks: Blocks, block_type: BlockType, decode: Callable[[bytes], _Item], notes: list[str]
+    blocks: Blocks, block_type: BlockType, decode: Callable[[bytes], _Item]
 ) -> _Item | None:
     data = blocks.documents.get(block_type)
-    if data is None:
-        notes.append(f"the file holds no valid {block_type.name} block")
-        return None
-    return decode(data)
+    return None if data is None else decode(data)
 
 
 def _log(
@@ -289,6 +294,8 @@ def _records(
     first = log[0].first if log else 0
     if first > oldest_dropped and not blocks.intact:
         return _Records(0, np.empty(0, dtype))
+    if first > _INDEX_LIMIT:
+        raise RunFileDamagedError(f"a {block_type.name} block of the run file begins at {first}")
     payloads = []
     count = 0
     for block in log:
@@ -402,9 +409,7 @@ def _fold_newer_spans(
 
 def _note_missing(notes: list[str], what: str, records: _Records, kept: int, written: int) -> None:
     if records.first:
-        notes.append(
-            f"the history begins at number {records.first} of the {what}: older ones made room"
-        )
+        notes.append(f"the oldest {records.first} {what} of the history made room for newer ones")
     missing = max(written, records.first + len(records.items)) - records.first - kept
     if missing > 0:
         notes.append(f"the last {missing} {what} of the history are missing or damaged")
