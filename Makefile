@@ -45,7 +45,7 @@ format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: $(INSTALLED)  ## benchmarks, each against its peers in the same run
+bench: native  ## benchmarks, each against its peers in the same run
 	$(BIN)/pytest benchmarks
 
 # There is no device time yet, so this trains and nothing more.

@@ -259,6 +259,8 @@ void Recorder::write_documents(RunLog& log, const RunState& state, bool with_sta
     merged.encode(rows);
     log.write_statistics(totals, rows);
   }
+  // Those of the file, also where `log` is its stand-in in memory.
+  written.losses = log_->losses();
   // Last: a STATE that says "final" then vouches for all the rest.
   log.write_state(written, drops_);
 }

@@ -117,9 +117,9 @@ void RunLog::write_state(const RunState& state, const DropCounters& drops) {
   for (size_t i = 0; i < kDropNames.size(); ++i) {
     const auto cause = static_cast<Drop>(i);
     uint64_t count = drops.get(cause);
-    if (cause == Drop::kSpanHistory) count += log_.dropped().spans;
-    if (cause == Drop::kStepHistory) count += log_.dropped().steps;
-    if (cause == Drop::kDiskError) count += lost_spans_;
+    if (cause == Drop::kSpanHistory) count += state.losses.dropped.spans;
+    if (cause == Drop::kStepHistory) count += state.losses.dropped.steps;
+    if (cause == Drop::kDiskError) count += state.losses.disk_error_spans;
     if (i != 0) json += ',';
     print_integer(json, kDropNames[i], static_cast<int64_t>(count));
   }
@@ -144,8 +144,8 @@ void RunLog::write_state(const RunState& state, const DropCounters& drops) {
           frame.step == kNoStep ? -1LL : static_cast<long long>(frame.step), frame.depth);
   }
   json += "],\"error\":";
-  if (error() != 0) {
-    json += '"' + json_safe(std::generic_category().message(error())) + '"';
+  if (state.losses.error != 0) {
+    json += '"' + json_safe(std::generic_category().message(state.losses.error)) + '"';
   } else {
     json += "null";
   }

@@ -28,8 +28,15 @@ struct RunState {
     uint32_t step;
     uint32_t depth;
   };
+  /// What the file could not keep.
+  struct Losses {
+    uint64_t disk_error_spans = 0;  ///< not written because of the error
+    BlockLog::Dropped dropped;
+    int error = 0;  ///< the errno that ended the history
+  };
   bool final = false;
   ClockAnchor anchor{};
+  Losses losses;
   uint64_t phases_recorded = 0;
   uint64_t harvester_cpu_ns = 0;
   std::optional<StepTracker::Open> open_step;
@@ -57,6 +64,7 @@ class RunLog {
 
   /// 0, or the errno of the write that ended the history.
   int error() const { return log_.error(); }
+  RunState::Losses losses() const { return {lost_spans_, log_.dropped(), log_.error()}; }
   Storage& storage() { return *storage_; }
 
  private:

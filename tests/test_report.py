@@ -177,8 +177,8 @@ sum of phases         15.900                                            99.4
 unattributed           0.100                                             0.6
 step               4  16.000  15.500  17.500                           100.0
 
-Total step time 64.000 ms, sum of the phases 63.600 ms, unattributed 400.000 us
-(0.6 %)
+Total step time 64.000 ms, sum of phases 63.600 ms, unattributed 400.000 us
+(0.6%)
 62.5 steps/s, 4,000 samples/s
 
 Other threads while a step was open, beside its time: per call
@@ -186,14 +186,14 @@ phase   calls  total s  mean us     p50     p95    self  device  blocked
 ------  -----  -------  -------  ------  ------  ------  ------  -------
 decode      4    0.003   700.00  700.00  700.00  700.00       -        -
 
-Outside steps: 45.000 ms of 109.000 ms (41.3 %)
+Outside steps: 45.000 ms of 109.000 ms (41.3%)
 phase       calls  total s  mean ms     p50     p95    self  device  blocked
 ----------  -----  -------  -------  ------  ------  ------  ------  -------
 setup           1    0.005    5.000   5.000   5.000   5.000       -        -
 checkpoint      1    0.040   40.000  40.000  40.000  40.000       -        -
 
-Recorder: 31.4 ns per phase, 6.0 phases per step, 0.0012 % of the step, its own
-thread 0.2 % of one core
+Recorder: 31.4 ns per phase, 6.0 phases per step, 0.0012% of the step, its own
+thread 0.2% of one core
 Nothing dropped"""
     )
 
@@ -217,7 +217,7 @@ optimizer    0.000900 s
 -----------  ----------
 sum          0.015400 s
 total        0.015500 s
-missing      0.000100 s  (0.6 %)
+missing      0.000100 s  (0.6%)
 
 Other threads meanwhile
 decode  0.000700 s"""
@@ -230,7 +230,7 @@ data     0.000500 s  (2 calls)
 -------  ----------
 sum      0.000500 s
 total    0.001000 s
-missing  0.000500 s  (50.0 %)"""
+missing  0.000500 s  (50.0%)"""
     )
 
 
@@ -277,7 +277,7 @@ def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
     report = text(script.run())
     assert line_of(report, "unattributed")[1:] == ["1.500", "75.0"]
     assert "1 spans outlasted their step: the sum leaves out what lies beyond it" in report
-    assert "missing  0.001000 s  (50.0 %)" in text(script.run(), step=0)
+    assert "missing  0.001000 s  (50.0%)" in text(script.run(), step=0)
 
     # Without the history nobody can say where it was cut: the number stands as it is, with a note.
     lost = script.run(spans=None, statistics=script.run().statistics, dropped={"span_history": 1})
@@ -383,7 +383,7 @@ data          0.001000 s
 ------------  ----------
 sum           0.001000 s
 total so far  0.002000 s
-missing       0.001000 s  (50.0 %)"""
+missing       0.001000 s  (50.0%)"""
     )
 
 

@@ -56,7 +56,7 @@ def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     sums = [
         Row("sum", [seconds(sum_ns)]),
         Row("total" if ended else "total so far", [seconds(total_ns)]),
-        Row("missing", [seconds(missing_ns)], note=f"({percent(missing_ns, total_ns)} %)"),
+        Row("missing", [seconds(missing_ns)], note=f"({percent(missing_ns, total_ns)}%)"),
     ]
     facts = [f"Step {index}"]
     if step.samples is not None:

@@ -148,8 +148,8 @@ def _steps(run: Run, width: int) -> Iterator[Text | Table]:
     yield table(headers, [rows, [*sums, Row("step", step, style="bold")]], width)
     yield Text()
     yield Text(
-        f"Total step time {duration(total_ns)}, sum of the phases {duration(inside.phases_ns)}, "
-        f"unattributed {duration(missing_ns)} ({percent(missing_ns, total_ns)} %)"
+        f"Total step time {duration(total_ns)}, sum of phases {duration(inside.phases_ns)}, "
+        f"unattributed {duration(missing_ns)} ({percent(missing_ns, total_ns)}%)"
     )
     rates = ", ".join(_rates(run))
     if rates:
@@ -206,7 +206,7 @@ def _outside(run: Run, width: int) -> Iterator[Text | Table]:
     yield Text()
     yield Text(
         f"Outside steps: {duration(outside_ns)} of {duration(run.duration_ns)} "
-        f"({percent(outside_ns, run.duration_ns)} %)",
+        f"({percent(outside_ns, run.duration_ns)}%)",
         "bold",
     )
     phases = run.phases_in(Scope.OUTSIDE)
@@ -289,10 +289,10 @@ def _recorder(run: Run) -> Iterator[Text]:
         facts.append(f"{calls / totals.count:.1f} phases per step")
         if phase_ns is not None and totals.duration.total_ns:
             share = 100 * phase_ns * calls / totals.duration.total_ns
-            facts.append(f"{share:.2g} % of the step")
+            facts.append(f"{share:.2g}% of the step")
     if run.duration_ns:
         share = 100 * run.harvester_cpu_ns / run.duration_ns
-        facts.append(f"its own thread {share:.2g} % of one core")
+        facts.append(f"its own thread {share:.2g}% of one core")
     yield Text("Recorder: " + ", ".join(facts), "dim")
     drops = {cause: count for cause, count in run.dropped.items() if count}
     if not drops:

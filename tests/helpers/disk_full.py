@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program whose run file stops growing, and what it then finds in its run, as JSON."""
+
+import argparse
+import json
+import resource
+from pathlib import Path
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.run import Run
+
+STEPS = 60_000
+
+
+def _counts(run: Run) -> dict[str, int]:
+    return {path: phase.count for path, phase in run.phases.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--max-file-bytes", type=int)
+    arguments = parser.parse_args()
+    if arguments.max_file_bytes is not None:
+        # Python ignores SIGXFSZ by itself: a write beyond the limit fails with EFBIG.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (arguments.max_file_bytes,) * 2)
+
+    recording = pig.start(arguments.path)
+    for _ in range(STEPS):
+        with gpu_step(samples=2), gpu_phase("forward"), gpu_phase("attention"):
+            pass
+    snapshot = recording.snapshot()
+    run = recording.stop()
+
+    loaded = Run.load(arguments.path)
+    assert (loaded.spans == run.spans).all()
+    assert (loaded.steps.closed == run.steps.closed).all()
+    facts = {
+        "counts": _counts(run),
+        "snapshot_counts": _counts(snapshot),
+        "steps": run.step_totals.count,
+        "samples": run.step_totals.samples,
+        "phases_recorded": run.phases_recorded,
+        "complete": run.complete,
+        "retained": len(run.spans),
+        "steps_retained": len(run.steps),
+        "last_span_step": int(run.spans["step"][-1]),
+        "dropped": {cause: count for cause, count in run.dropped.items() if count},
+        "notes": run.notes,
+        "loaded_notes": loaded.notes,
+        "report": run.report(width=200),
+    }
+    print(json.dumps(facts))

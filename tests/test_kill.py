@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL in the middle of the demo's training: what its file then says.
+
+How much is missing is judged by a diary that the training writes by other means
+(tests/helpers/digits_training.py).
+"""
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.run import Run
+from tests.helpers.child import start_child
+from tests.helpers.digits_training import (
+    BLOCKED_STEP,
+    read_diary,
+    train_until_blocked,
+    train_with_diary,
+)
+from tests.helpers.spans import dropped_of
+
+PHASES = {"data", "forward", "backward", "optimizer", "metrics"}
+
+MAY_BE_MISSING_NS = 100_000_000
+# Two clocks read one after the other by different code.
+CLOCK_SLACK_NS = 50_000
+
+# Only a child that hangs takes as long.
+HANGS_AFTER_S = 120
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(20)],
+)
+def test_killed_training_leaves_a_file_that_lacks_at_most_the_last_moments(
+    seed: int, tmp_path: Path
+) -> None:
+    moment = random.Random(seed)
+    kill_in_step = moment.randrange(100, 1000)  # of 2700
+    child = start_child(train_with_diary, tmp_path / "run.gpurun", tmp_path / "diary")
+    wait_until(lambda: len(read_diary(tmp_path / "diary")) >= kill_in_step, child)
+    time.sleep(moment.uniform(0, 0.02))  # anywhere between two ticks of the harvester
+    kill(child)
+
+    run = pig.Run.load(tmp_path / "run.gpurun")
+    assert not run.complete
+    assert any("not stopped" in note for note in run.notes)
+    assert dropped_of(run) == {}
+
+    # The diary, on the run's own axis.
+    diary_ns = read_diary(tmp_path / "diary") - run.anchor["monotonic_raw_ns"]
+    diary_ns += run.anchor["run_ns"]
+    must_be_there = int(np.sum(diary_ns <= diary_ns[-1] - MAY_BE_MISSING_NS))
+    closed = run.steps.closed
+    assert must_be_there <= len(closed) <= len(diary_ns)
+    assert closed["index"].tolist() == list(range(len(closed)))
+    assert closed["complete"].all()
+    written_ns = diary_ns[: len(closed)]
+    assert (closed["begin_ns"] - CLOCK_SLACK_NS <= written_ns).all()
+    assert (written_ns <= closed["end_ns"] + CLOCK_SLACK_NS).all()
+
+    # Each of those steps with all its phases, and the spans of one step in their order.
+    of_step = run.spans[run.spans["step"] >= 0]
+    phases = Counter(zip(of_step["step"].tolist(), of_step["path"].tolist(), strict=True))
+    paths = [run.paths.index(phase) for phase in PHASES]
+    missing = [(s, p) for s in range(must_be_there) for p in paths if phases[s, p] != 1]
+    assert missing == []
+
+    # Statistics are those of the spans and steps that are there.
+    expected = Run(spans=run.spans, span_self_ns=run.span_self_ns, steps=run.steps)
+    assert run.statistics == expected.statistics
+    assert run.step_totals == expected.step_totals
+    assert run.phases_recorded == len(run.spans)
+
+    # What was open at the last tick is named, also in the report. The training went on while the
+    # harvester looked: the steps it saw may be later than the phases, never earlier.
+    report = run.report(width=200)
+    for phase in run.open_phases:
+        assert phase.path in report
+        if phase.path == "validation":
+            assert phase.step == -1
+        else:
+            assert phase.path in PHASES
+            assert must_be_there <= phase.step <= len(closed)
+    if run.open_step is not None:
+        assert run.open_step.index == len(closed)
+
+
+def test_phases_open_at_the_kill_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.gpurun"
+    child = start_child(train_until_blocked, path)
+
+    def blocked() -> bool:
+        try:
+            return len(pig.Run.load(path).open_phases) == 2
+        except (FileNotFoundError, RunFileError):
+            return False
+
+    wait_until(blocked, child)
+    kill(child)
+
+    run = pig.Run.load(path)
+    assert [(phase.path, phase.step, phase.depth) for phase in run.open_phases] == [
+        ("forward", BLOCKED_STEP, 0),
+        ("forward/convolution", BLOCKED_STEP, 1),
+    ]
+    assert run.open_step is not None
+    assert run.open_step.index == BLOCKED_STEP
+    assert len(run.steps.closed) == BLOCKED_STEP
+    assert run.phases["data"].count == BLOCKED_STEP + 1
+    assert run.phases["forward"].count == BLOCKED_STEP
+    assert "forward/convolution" in run.report(width=200)
+
+
+def wait_until(condition: Callable[[], bool], child: BaseProcess) -> None:
+    deadline = time.monotonic() + HANGS_AFTER_S
+    while not condition():
+        assert child.is_alive(), f"the training ended by itself: exit code {child.exitcode}"
+        assert time.monotonic() < deadline, "the training hangs"
+        time.sleep(0.002)
+
+
+def kill(child: BaseProcess) -> None:
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
