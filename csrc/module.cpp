@@ -48,6 +48,8 @@ void step_item(int64_t token, double samples) {
 }
 
 void step_end(int64_t token, bool complete) {
+  if (token == kStepIsOpen && active_epoch.load(std::memory_order_relaxed) != 0)
+    Recorder::instance().drops().add(Drop::kNestedSteps);
   if (const auto serial = serial_of(token)) Recorder::instance().steps().end(*serial, complete);
 }
 

@@ -112,6 +112,7 @@ void Recorder::close_gate() {
 void Recorder::stop() {
   if (!recording()) return;
   harvester_.stop();
+  for (ThreadState* state : threads_.states()) state->run_requests();
   harvest(true);
   {
     const std::lock_guard lock(harvest_mutex_);
@@ -156,7 +157,9 @@ std::vector<uint8_t> Recorder::log_bytes() {
   return bytes;
 }
 
-ThreadState::Context Recorder::context() { return {&paths_, &drops_, &clock_, wake_harvester}; }
+ThreadState::Context Recorder::context() {
+  return {&paths_, &drops_, &clock_, &steps_, wake_harvester};
+}
 
 ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
   return threads_.attach(context(), epoch,
@@ -165,8 +168,8 @@ ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
 
 void Recorder::begin_scratch() {
   scratch_ = std::make_unique<Scratch>();
-  scratch_->state.reset({&scratch_->paths, &scratch_->drops, &clock_, wake_harvester}, epoch_,
-                        kMaxThreads, true);
+  scratch_->state.reset({&scratch_->paths, &scratch_->drops, &clock_, &steps_, wake_harvester},
+                        epoch_, kMaxThreads, true);
   set_aside_ = std::exchange(this_thread, &scratch_->state);
 }
 
@@ -215,13 +218,13 @@ void Recorder::harvest(bool final) {
 void Recorder::drain(ThreadState& state) {
   // Before the ring is read: what the thread wrote before it ended is then seen.
   const bool finished = state.finished.load(std::memory_order_acquire);
+  if (finished) state.run_requests();
   raw_.clear();
   state.drain(raw_);
   spans_recorded_ += raw_.size();
   for (const RawSpan& span : raw_) {
     const NanosecondSpan times = to_nanoseconds(clock_, span);
-    statistics_.fold(span.path(), span.scope(), static_cast<uint64_t>(times.end - times.begin),
-                     static_cast<uint64_t>(times.self));
+    statistics_.fold(steps_, span, times);
     items_.push_back({times.begin, times.end, times.self, span.step(), span.path(), state.serial(),
                       static_cast<uint16_t>(span.depth()), span.flags()});
   }
@@ -230,7 +233,7 @@ void Recorder::drain(ThreadState& state) {
   state.copy_open(left_open);
   drops_.add(Drop::kOpenAtThreadEnd, left_open.size());
   spans_recorded_ += state.overflow_spans();
-  state.merge_overflow_into(statistics_);
+  state.move_overflow_into(statistics_);
   threads_.retire(&state);
 }
 
@@ -252,7 +255,7 @@ void Recorder::write_documents(RunLog& log, const RunState& state, bool with_sta
   for (ThreadState* thread : threads_.states()) written.phases_recorded += thread->overflow_spans();
   if (with_statistics) {
     StatisticsTable merged;
-    merged.merge(statistics_);
+    statistics_.merge_into(merged, steps_);
     for (ThreadState* thread : threads_.states()) thread->merge_overflow_into(merged);
     std::vector<uint8_t> totals, rows;
     steps_.encode_totals(totals);

@@ -116,7 +116,7 @@ class Recorder {
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;
   std::string environment_;
-  StatisticsTable statistics_;   ///< of the spans drained, and of ended threads
+  SpanStatistics statistics_;    ///< of the spans drained, and of ended threads
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
   std::vector<RawSpan> raw_;

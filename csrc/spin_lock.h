@@ -7,8 +7,8 @@
 
 namespace pig {
 
-/// A lock for sections of microseconds that hold no other lock and do no I/O. It gives the
-/// processor away while it waits.
+/// A lock for sections of microseconds that do no I/O and take no lock under which much is done. It
+/// gives the processor away while it waits.
 class SpinLock {
  public:
   bool try_lock() { return !flag_.test_and_set(std::memory_order_acquire); }

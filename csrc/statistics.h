@@ -29,6 +29,16 @@ class StatisticsTable {
     }
   }
 
+  /// Adds the rows of `other` to those of the same path outside any step.
+  void merge_as_outside(const StatisticsTable& other) {
+    for (uint32_t i = 0; i < other.rows_.size(); ++i) {
+      if (!other.rows_[i]) continue;
+      Row& row = at(i / kScopes * kScopes + static_cast<uint32_t>(Scope::kOutside));
+      row.host.merge(other.rows_[i]->host);
+      row.self.merge(other.rows_[i]->self);
+    }
+  }
+
   /// Appends one encoded row (docs/run-file.md) for each path and scope that was seen.
   void encode(std::vector<uint8_t>& out) const {
     for (uint32_t i = 0; i < rows_.size(); ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step_tracker.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -17,21 +18,22 @@ void StepTracker::reset(const Clock* clock, DropCounters* drops) {
   pending_ = {};
   dropped_.clear();
   totals_ = {};
+  undecided_.store(kNoStep, std::memory_order_relaxed);
+  dropped_below_.store(0, std::memory_order_relaxed);
   open_step.store(kNoOpenStep, std::memory_order_relaxed);
 }
 
 std::optional<uint32_t> StepTracker::begin(uint32_t thread) {
   const std::lock_guard lock(mutex_);
-  if (open_ || next_ == kNoStep) {
-    drops_->add(Drop::kNestedSteps);
-    return std::nullopt;
-  }
+  if (open_ || next_ == kNoStep) return std::nullopt;
   open_ = {next_++, thread, read_ticks(), 0, 0};
+  undecided_.store(open_->serial, std::memory_order_release);
   open_step.store(static_cast<uint64_t>(thread) << 32 | open_->serial, std::memory_order_relaxed);
   return open_->serial;
 }
 
 void StepTracker::close() {
+  undecided_.store(kNoStep, std::memory_order_release);
   open_step.store(kNoOpenStep, std::memory_order_relaxed);
   open_.reset();
 }
@@ -41,6 +43,7 @@ void StepTracker::add_item(uint32_t serial, double samples) {
   if (!is_open(serial)) return;
   open_->samples += samples;
   ++open_->items;
+  undecided_.store(kNoStep, std::memory_order_release);
 }
 
 void StepTracker::end(uint32_t serial, bool complete) {
@@ -67,8 +70,14 @@ void StepTracker::drop(uint32_t serial) {
   if (dropped_.size() < kMaxDropped) {
     dropped_.push_back(serial);
     pending_.dropped.push_back(serial);
+    dropped_below_.store(serial + 1, std::memory_order_release);
   }
   close();
+}
+
+bool StepTracker::was_dropped(uint32_t serial) const {
+  const std::lock_guard lock(mutex_);
+  return std::binary_search(dropped_.begin(), dropped_.end(), serial);
 }
 
 void StepTracker::end_open() {

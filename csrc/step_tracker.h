@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "clock.h"
 #include "drops.h"
+#include "span.h"
 #include "statistics.h"
 
 namespace pig {
@@ -41,6 +43,9 @@ class StepTracker {
     std::vector<uint32_t> dropped;
   };
 
+  /// What becomes of a step: one without an item may still be dropped.
+  enum class Fate { kKept, kUndecided, kDropped };
+
   void reset(const Clock* clock, DropCounters* drops);
 
   /// Opens a step and publishes it to all threads. Nothing when one is open.
@@ -52,6 +57,14 @@ class StepTracker {
   void drop(uint32_t serial);
   /// Closes whatever is open, as incomplete.
   void end_open();
+
+  /// From any thread. Two loads and comparisons, but for the spans of a step that is undecided or
+  /// older than the last one dropped.
+  Fate fate(uint32_t serial) const {
+    if (PIG_UNLIKELY(serial == undecided_.load(std::memory_order_acquire))) return Fate::kUndecided;
+    if (PIG_LIKELY(serial >= dropped_below_.load(std::memory_order_acquire))) return Fate::kKept;
+    return was_dropped(serial) ? Fate::kDropped : Fate::kKept;
+  }
 
   /// What happened since the last call.
   Pending take();
@@ -65,11 +78,14 @@ class StepTracker {
       1u << 20;  // beyond it a dropped step leaves a gap in the numbering
 
   bool is_open(uint32_t serial) const { return open_ && open_->serial == serial; }
+  bool was_dropped(uint32_t serial) const;
   void close();
 
   mutable std::mutex mutex_;
   const Clock* clock_ = nullptr;
   DropCounters* drops_ = nullptr;
+  std::atomic<uint32_t> undecided_{kNoStep};  ///< the open step while it has no item
+  std::atomic<uint32_t> dropped_below_{0};    ///< no step from here on was dropped
   std::optional<Open> open_;
   uint32_t next_ = 0;
   Pending pending_;

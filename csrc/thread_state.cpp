@@ -45,14 +45,18 @@ void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial,
 
 bool ThreadState::catch_up(uint32_t epoch) {
   if (recording_ != epoch || epoch == 0) return false;
+  run_requests();
+  return true;
+}
+
+void ThreadState::run_requests() {
   std::vector<EndRequest> requests;
   {
     const std::lock_guard lock(requests_mutex_);
     requests.swap(requests_);
-    epoch_.store(epoch, std::memory_order_relaxed);
+    epoch_.store(recording_, std::memory_order_relaxed);
   }
   for (const EndRequest& request : requests) end_frame(request.serial, request.now);
-  return true;
 }
 
 void ThreadState::request_end(uint32_t serial, uint64_t now) {
@@ -127,9 +131,7 @@ void ThreadState::fold_all() {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   for (uint64_t i = tail; i != head; ++i) {
     const RawSpan& span = ring_[i % kRingSpans];
-    const NanosecondSpan times = to_nanoseconds(*context_.clock, span);
-    overflow_.fold(span.path(), span.scope(), static_cast<uint64_t>(times.end - times.begin),
-                   static_cast<uint64_t>(times.self));
+    overflow_.fold(*context_.steps, span, to_nanoseconds(*context_.clock, span));
   }
   overflow_spans_ += head - tail;
   context_.drops->add(Drop::kRingFull, head - tail);
@@ -155,7 +157,12 @@ uint64_t ThreadState::overflow_spans() {
 
 void ThreadState::merge_overflow_into(StatisticsTable& table) {
   const std::lock_guard lock(lock_);
-  table.merge(overflow_);
+  overflow_.merge_into(table, *context_.steps);
+}
+
+void ThreadState::move_overflow_into(SpanStatistics& statistics) {
+  const std::lock_guard lock(lock_);
+  statistics.absorb(overflow_, *context_.steps);
 }
 
 void ThreadState::copy_open(std::vector<OpenFrame>& out) const {

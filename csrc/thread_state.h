@@ -25,14 +25,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "clock.h"
 #include "drops.h"
 #include "path_table.h"
 #include "span.h"
+#include "span_statistics.h"
 #include "spin_lock.h"
-#include "statistics.h"
 #include "ticks.h"
 
 namespace pig {
@@ -88,16 +89,16 @@ class alignas(64) ThreadState {
     Frame& frame = frames_[top + 1];
     const uint64_t step = open_step.load(std::memory_order_relaxed);
     frame.child = 0;
-    frame.path = path_of(parent.path, phase);
-    frame.step = static_cast<uint32_t>(step);
+    publish(frame.path, path_of(parent.path, phase));
+    publish(frame.step, static_cast<uint32_t>(step));
     frame.phase = phase;
     frame.serial = next_frame_;
     next_frame_ += next_frame_ == 0xFFFFFFFFu ? 2 : 1;
-    frame.depth = static_cast<uint16_t>(parent.depth + 1);
+    publish(frame.depth, static_cast<uint16_t>(parent.depth + 1));
     frame.parent = static_cast<uint16_t>(top);
     frame.flags = static_cast<uint32_t>(step >> 32) == serial_ ? kStepThread : 0;
-    frame.closed = false;
-    frame.begin = read_ticks();
+    publish(frame.closed, false);
+    publish(frame.begin, read_ticks());
     top_.store(top + 1, std::memory_order_release);
     return frame.serial;
   }
@@ -145,6 +146,7 @@ class alignas(64) ThreadState {
     PathTable* paths;
     DropCounters* drops;
     const Clock* clock;
+    const StepTracker* steps;
     void (*wake_harvester)();
   };
 
@@ -156,12 +158,17 @@ class alignas(64) ThreadState {
   /// state belongs to `epoch`.
   bool catch_up(uint32_t epoch);
 
+  /// Closes the frames that other threads have asked to close. By the owner, or when it is idle for
+  /// good: its thread has ended, or the gate is closed.
+  void run_requests();
+
   /// Moves the finished spans to the end of `out`.
   void drain(std::vector<RawSpan>& out);
 
   /// What the owner folded itself: how many spans, and their statistics.
   uint64_t overflow_spans();
   void merge_overflow_into(StatisticsTable& table);
+  void move_overflow_into(SpanStatistics& statistics);
 
   /// Open frames, outermost first. A copy taken while the owner works; tried until it is
   /// consistent.
@@ -175,6 +182,13 @@ class alignas(64) ThreadState {
     uint32_t path;
   };
   static constexpr uint32_t kPathCache = 64;
+
+  /// What `copy_open` reads. Release: whoever sees the new value also sees the head move before it.
+  /// A plain store on x86-64.
+  template <typename T>
+  static void publish(T& field, std::type_identity_t<T> value) {
+    __atomic_store_n(&field, value, __ATOMIC_RELEASE);
+  }
 
   uint32_t path_of(uint32_t parent, uint32_t phase) {
     const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;
@@ -198,7 +212,7 @@ class alignas(64) ThreadState {
   void pop(Frame& frame) {
     uint32_t top = top_.load(std::memory_order_relaxed);
     if (PIG_UNLIKELY(&frame != &frames_[top])) {
-      frame.closed = true;
+      publish(frame.closed, true);
       return;
     }
     top = frame.parent;
@@ -228,7 +242,7 @@ class alignas(64) ThreadState {
   // Shared.
   alignas(64) std::atomic<uint64_t> tail_{0};
   SpinLock lock_;
-  StatisticsTable overflow_;     // under lock_
+  SpanStatistics overflow_;      // under lock_
   uint64_t overflow_spans_ = 0;  // under lock_
   Context context_{};
   uint32_t recording_ = 0;

@@ -57,12 +57,14 @@ def step_begin() -> int: ...
 def step_item(token: int, samples: float) -> None:
     """Count an item and its samples (NaN: unknown) into the step."""
 
-def step_end(token: int, complete: bool) -> None: ...
+def step_end(token: int, complete: bool) -> None:
+    """End the step. For one that was opened inside an open step: count it."""
+
 def step_drop(token: int) -> None: ...
 
 # The one recording of the process.
 def start(
-    path: str | None,
+    path: bytes | None,
     environment: bytes,
     *,
     overwrite: bool,

@@ -61,29 +61,38 @@ def _do_nothing(phase: Any, token: int, /) -> None:
 
 
 class _DynamoFinder(importlib.abc.MetaPathFinder):
-    """Finds torch._dynamo as the others do, once, and has us called when it is loaded."""
+    """Finds torch._dynamo as the others do, and has us called when it is loaded."""
+
+    def __init__(self) -> None:
+        self._asking_others = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _DYNAMO:
+        if fullname != _DYNAMO or self._asking_others:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asking_others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking_others = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader)
+            spec.loader = _RegisteringLoader(spec.loader, self)
         return spec
 
 
 class _RegisteringLoader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: importlib.abc.Loader, finder: _DynamoFinder) -> None:
         self._loader = loader
+        self._finder = finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on the module looks as if we had not been there.
+        # From here on everything looks as if we had not been there.
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -57,12 +57,13 @@ class Recording:
                 f'device_timing must be "auto" or False, got {device_timing!r}: '
                 "this version has no device times to insist on"
             )
-        self._path = None if path is None else _path_of_rank(Path(path))
+        # Absolute: the program may change its directory before the file is read back.
+        self._path = None if path is None else _path_of_rank(Path(path).absolute())
         self._overwrite = overwrite
         if history_spans is None:
             history_spans = _DEFAULT_HISTORY_IN_MEMORY if path is None else _UNLIMITED
-        self._history_spans = history_spans
-        self._max_bytes = max_bytes
+        self._history_spans = min(history_spans, _UNLIMITED)
+        self._max_bytes = min(max_bytes, _UNLIMITED)
         self._nvtx = nvtx
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
@@ -86,6 +87,7 @@ class Recording:
         """
         if self._run is None:
             if not self._stopped:
+                self._check_mine()
                 raise RecordingError(
                     "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
                 )
@@ -148,6 +150,8 @@ class Recording:
                 f"a recording is active already (into {_active._path or 'memory'}): "
                 "a process has one at a time; stop() it first"
             )
+        if self._path is not None and "\0" in str(self._path):
+            raise RunPathError(f"a path can't have a null character: {str(self._path)!r}")
         facts = environment.gather()
         facts["limits"] = {
             "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
@@ -155,7 +159,7 @@ class Recording:
         }
         try:
             clock = native.start(
-                None if self._path is None else os.fspath(self._path),
+                None if self._path is None else os.fsencode(self._path),
                 _encode(facts),
                 overwrite=self._overwrite,
                 history_spans=self._history_spans,
@@ -306,8 +310,8 @@ def start(
 
 def _path_of_rank(path: Path) -> Path:
     rank = environment.launcher_number("RANK") or 0
-    if "{rank}" in path.name:
-        return path.with_name(path.name.replace("{rank}", str(rank)))
+    if "{rank}" in str(path):
+        return Path(str(path).replace("{rank}", str(rank)))
     if (environment.launcher_number("WORLD_SIZE") or 1) > 1:
         return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
     return path

@@ -38,6 +38,7 @@ class _OpenStep:
     def end(self, complete: bool) -> None:
         if self._frame is not None:
             native.frame_end(_step, self._frame)
+            native.step_end(_STEP_IS_OPEN, complete)
         elif self._token > 0:
             native.step_end(self._token, complete)
 

@@ -12,7 +12,7 @@ def _no_recording_left_active() -> Iterator[None]:
     """Fails a test that leaves a recording active, and stops it, so that the next can start one."""
     yield
     # Only what has been imported can be recording; most tests need no native module.
-    native = sys.modules.get("pyinstrument_gpu._C")
-    if native is not None and native.status()["recording"]:
-        native.stop(b"{}")
+    recording = sys.modules.get("pyinstrument_gpu.recording")
+    if recording is not None and recording._active is not None:
+        recording._active.stop()
         pytest.fail("the test left a recording active: stop it, or use `with pig.record(...)`")

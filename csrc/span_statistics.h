@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "clock.h"
+#include "span.h"
+#include "statistics.h"
+#include "step_tracker.h"
+
+namespace pig {
+
+/// Statistics of finished spans, by path and scope.
+///
+/// A step without an item may still be dropped (its loader had none left), and with it the scope of
+/// the spans in it changes: they are then outside any step. Such spans are kept apart until the
+/// step's fate is known. At most one step is undecided at a time. Not synchronised: each has one
+/// owner or a lock beside it.
+class SpanStatistics {
+ public:
+  void fold(const StepTracker& steps, const RawSpan& span, const NanosecondSpan& times) {
+    const auto host_ns = static_cast<uint64_t>(times.end - times.begin);
+    const auto self_ns = static_cast<uint64_t>(times.self);
+    StatisticsTable* table = &settled_;
+    Scope scope = span.scope();
+    if (scope != Scope::kOutside) {
+      const StepTracker::Fate fate = steps.fate(span.step());
+      if (fate == StepTracker::Fate::kDropped) scope = Scope::kOutside;
+      if (fate == StepTracker::Fate::kUndecided) {
+        if (undecided_step_ != span.step()) settle(steps);
+        undecided_step_ = span.step();
+        table = &undecided_;
+      }
+    }
+    table->fold(span.path(), scope, host_ns, self_ns);
+  }
+
+  /// Adds all of it to `table`. A step that is still undecided counts as a step.
+  void merge_into(StatisticsTable& table, const StepTracker& steps) {
+    settle(steps);
+    table.merge(settled_);
+    table.merge(undecided_);
+  }
+
+  /// Takes over what another one holds, undecided spans as such.
+  void absorb(SpanStatistics& other, const StepTracker& steps) {
+    settle(steps);
+    other.settle(steps);
+    settled_.merge(other.settled_);
+    undecided_.merge(other.undecided_);
+    if (other.undecided_step_ != kNoStep) undecided_step_ = other.undecided_step_;
+    other.clear();
+  }
+
+  void clear() {
+    settled_.clear();
+    undecided_.clear();
+    undecided_step_ = kNoStep;
+  }
+
+ private:
+  void settle(const StepTracker& steps) {
+    if (undecided_step_ == kNoStep) return;
+    const StepTracker::Fate fate = steps.fate(undecided_step_);
+    if (fate == StepTracker::Fate::kUndecided) return;
+    if (fate == StepTracker::Fate::kDropped) {
+      settled_.merge_as_outside(undecided_);
+    } else {
+      settled_.merge(undecided_);
+    }
+    undecided_.clear();
+    undecided_step_ = kNoStep;
+  }
+
+  StatisticsTable settled_;
+  StatisticsTable undecided_;
+  uint32_t undecided_step_ = kNoStep;
+};
+
+}  // namespace pig

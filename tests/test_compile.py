@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases inside torch.compile: no graph break, the right values, and nothing recorded."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase
+from tests.helpers.script import run_script
+
+torch = pytest.importorskip("torch")
+
+
+@gpu_phase("decorated")
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def with_phase(x: Any) -> Any:
+    with gpu_phase("inside"):
+        return x * 2
+
+
+def with_scope(x: Any) -> Any:
+    with gpu_phase.scope("inside"):
+        return x * 2
+
+
+def with_nested_phases(x: Any) -> Any:
+    with gpu_phase("outer"), gpu_phase.scope("inner"):
+        y = x + 1
+    with pig.gpu_phase("by attribute"):
+        return y * 2 - 2
+
+
+def with_decorated_function(x: Any) -> Any:
+    return double(x)
+
+
+def with_phase_in_a_loop(x: Any) -> Any:
+    for name in ("a", "b"):
+        with gpu_phase(name):
+            x = x + x * 0.5 - x * 0.5
+    return x * 2
+
+
+FUNCTIONS = [
+    with_phase,
+    with_scope,
+    with_nested_phases,
+    with_decorated_function,
+    with_phase_in_a_loop,
+    double,
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_phase_in_a_compiled_function(function: Callable[[Any], Any]) -> None:
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    x = torch.arange(4.0, requires_grad=True)
+    with pig.record() as recording:
+        for _ in range(2):  # traces, then runs what was traced
+            with gpu_phase("around"):
+                y = compiled(x)
+
+    y.sum().backward()
+    assert y.tolist() == [0, 2, 4, 6]
+    assert x.grad.tolist() == [2, 2, 2, 2]
+    assert {path: phase.count for path, phase in recording.run.phases.items()} == {"around": 2}
+    assert recording.run.dropped["unmatched_ends"] == 0
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_phase_makes_no_graph_break(function: Callable[[Any], Any]) -> None:
+    explanation = torch._dynamo.explain(function)(torch.ones(2))
+
+    assert explanation.graph_break_count == 0
+    assert explanation.graph_count == 1
+
+
+def test_compiled_function_records_again_when_it_is_not_compiled() -> None:
+    compiled = torch.compile(with_phase, backend="eager", fullgraph=True)
+    compiled(torch.ones(2))
+    with pig.record() as recording:
+        with_phase(torch.ones(2))
+
+    assert list(recording.run.phases) == ["inside"]
+
+
+def test_exception_in_a_compiled_phase() -> None:
+    @torch.compile(backend="eager")  # type: ignore[untyped-decorator]
+    def fails(x: Any) -> Any:
+        with gpu_phase("inside"):
+            raise ValueError("x")
+
+    with pig.record() as recording:
+        with pytest.raises(ValueError, match="x"):
+            fails(torch.ones(2))
+        with gpu_phase("after"):
+            pass
+
+    assert recording.run.phases["after"].count == 1
+    assert recording.run.open_phases == ()
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import pyinstrument_gpu as pig, torch",
+        "import torch, pyinstrument_gpu as pig",
+        "import torch._dynamo, pyinstrument_gpu as pig",
+    ],
+)
+def test_order_of_imports(imports: str) -> None:
+    script = f"""
+{imports}
+
+@pig.gpu_phase("decorated")
+def double(x):
+    return x * 2
+
+def function(x):
+    with pig.gpu_phase("a"), pig.gpu_phase.scope("b"):
+        return double(x) + 1
+
+compiled = torch.compile(function, backend="eager", fullgraph=True)
+assert compiled(torch.ones(2)).tolist() == [3, 3]
+"""
+    assert run_script(script).stderr == ""
+
+
+def test_looking_for_dynamo_without_importing_it() -> None:
+    """As libraries do to learn whether it is there. The import that comes later counts."""
+    script = """
+import importlib.util
+import pyinstrument_gpu as pig
+import torch
+assert importlib.util.find_spec("torch._dynamo") is not None
+
+def function(x):
+    with pig.gpu_phase("a"):
+        return x + 1
+
+torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
+"""
+    run_script(script)

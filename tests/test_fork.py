@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forked children: they record nothing, harm nothing, and do not hang.
+
+Each program runs in a process of its own, so that no test forks pytest itself.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import pyinstrument_gpu as pig
+from tests.helpers.script import run_script
+
+# `fork(child)` runs a function in a child, which then ends as those of multiprocessing do, and
+# returns its exit code.
+PREAMBLE = """
+import os, sys, traceback, warnings
+import pyinstrument_gpu as pig
+
+# Python 3.12 and later warn of every fork beside a thread, such as the recorder's own.
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+def fork(child):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            child()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+path = sys.argv[1]
+"""
+
+
+def counts_of(run: pig.Run) -> dict[str, int]:
+    return {path: phase.count for path, phase in run.phases.items()}
+
+
+def test_child_records_nothing(tmp_path: Path) -> None:
+    script = """
+@pig.gpu_phase("decorated")
+def decorated():
+    yield
+
+def child():
+    with pig.gpu_phase("child"), pig.gpu_phase.scope("scope"), pig.gpu_step():
+        list(decorated())
+        list(pig.gpu_steps([1, 2]))
+    pig.gpu_phase("parent").end()  # inherited as open
+
+with pig.record(path) as recording:
+    with pig.gpu_phase("parent"):
+        assert fork(child) == 0
+    with pig.gpu_phase("after"):
+        pass
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    run = pig.Run.load(path)
+    assert run.complete
+    assert counts_of(run) == {"parent": 1, "after": 1}
+    assert [thread.name for thread in run.threads] == ["MainThread"]
+    assert not any(run.dropped.values())
+
+
+def test_child_has_no_part_in_its_parents_recording(tmp_path: Path) -> None:
+    script = """
+def child():
+    for use in (recording.stop, recording.snapshot, lambda: recording.run):
+        try:
+            use()
+        except pig.RecordingError as error:
+            assert str(os.getppid()) in str(error), error
+        else:
+            raise AssertionError("the child used its parent's recording")
+
+recording = pig.start(path)
+assert fork(child) == 0
+with pig.gpu_phase("after"):
+    pass
+recording.stop()
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    assert counts_of(pig.Run.load(path)) == {"after": 1}
+
+
+def test_child_that_leaves_the_block_by_an_exception(tmp_path: Path) -> None:
+    script = """
+pid = None
+try:
+    with pig.record(path) as recording:
+        with pig.gpu_phase("a"):
+            pid = os.fork()
+            if pid == 0:
+                raise ValueError("in the child")
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        with pig.gpu_phase("b"):
+            pass
+except ValueError:
+    assert pid == 0
+    os._exit(7)
+"""
+    path = tmp_path / "a.gpurun"
+    assert run_script(PREAMBLE + script, path).stderr == ""
+
+    run = pig.Run.load(path)
+    assert run.complete
+    assert counts_of(run) == {"a": 1, "b": 1}
+
+
+def test_child_that_goes_through_the_interpreters_own_exit(tmp_path: Path) -> None:
+    script = """
+recording = pig.start(path)
+with pig.gpu_phase("a"):
+    pass
+pid = os.fork()
+if pid == 0:
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+with pig.gpu_phase("b"):
+    pass
+"""
+    path = tmp_path / "a.gpurun"
+    assert run_script(PREAMBLE + script, path).stderr == ""
+
+    run = pig.Run.load(path)
+    assert run.complete
+    assert counts_of(run) == {"a": 1, "b": 1}
+
+
+def test_child_makes_a_recording_of_its_own(tmp_path: Path) -> None:
+    script = """
+def child():
+    with pig.record(path + ".child") as own:
+        with pig.gpu_phase("child"):
+            pass
+        for _ in pig.gpu_steps([1, 2]):
+            pass
+    assert list(own.run.phases) == ["child", "data"]
+    assert [step.index for step in own.run.steps] == [0, 1]
+    assert own.run.open_phases == ()
+    assert own.run.environment["pid"] == os.getpid()
+
+with pig.record(path):
+    with pig.gpu_phase("parent"), pig.gpu_step():
+        assert fork(child) == 0
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    parent, child = pig.Run.load(path), pig.Run.load(tmp_path / "a.gpurun.child")
+    assert counts_of(parent) == {"parent": 1}
+    assert counts_of(child) == {"child": 1, "data": 2}
+    assert parent.environment["pid"] != child.environment["pid"]
+
+
+def test_child_can_not_record_into_its_parents_file(tmp_path: Path) -> None:
+    script = """
+def child():
+    try:
+        pig.start(path, overwrite=True)
+    except pig.RunPathError as error:
+        assert "another process is recording into it" in str(error), error
+    else:
+        raise AssertionError("the child took its parent's file")
+
+with pig.record(path), pig.gpu_phase("parent"):
+    assert fork(child) == 0
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    assert counts_of(pig.Run.load(path)) == {"parent": 1}
+
+
+def test_fork_while_all_threads_record(tmp_path: Path) -> None:
+    """Whatever lock another thread holds at that moment, the child does not wait for it."""
+    script = """
+import threading
+
+pig.Run  # imports numpy once, not in every child
+running = threading.Barrier(4)
+stop = threading.Event()
+
+def work():
+    running.wait()
+    while not stop.is_set():
+        with pig.gpu_phase("worker"):
+            pass
+
+def child():
+    for i in range(100):
+        with pig.gpu_phase("child"):
+            pig.gpu_phase(f"new name {i}").begin()
+    with pig.record() as own:
+        with pig.gpu_phase("child"):
+            pass
+    assert own.run.phases["child"].count == 1
+
+with pig.record(path) as recording:
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    running.wait()
+    for _ in range(20):
+        with pig.gpu_phase("fork"):
+            assert fork(child) == 0
+    stop.set()
+    for thread in threads:
+        thread.join()
+run = recording.run
+assert set(run.phases) == {"worker", "fork"}
+assert run.phases["fork"].count == 20
+assert run.phases_recorded == run.phases["worker"].count + 20
+"""
+    run_script(PREAMBLE + script, tmp_path / "a.gpurun")
+
+
+def test_parent_that_ends_before_its_child(tmp_path: Path) -> None:
+    """The child, which may live on, keeps nothing of the file."""
+    script = """
+with pig.record(path):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)  # the parent's end
+        os._exit(0)
+    with pig.gpu_phase("a"):
+        pass
+with pig.record(path, overwrite=True) as second:  # nobody holds a lock on it
+    with pig.gpu_phase("b"):
+        pass
+os.close(write)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    assert counts_of(pig.Run.load(path)) == {"b": 1}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_workers(tmp_path: Path, method: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        PREAMBLE
+        + """
+import multiprocessing
+
+phase = pig.gpu_phase("worker")
+
+def work(task):
+    handle, number = task
+    assert handle is phase
+    with handle:
+        return number + 1
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    with pig.record(path), context.Pool(2) as pool:
+        tasks = [(phase, number) for number in range(20)]
+        for item in pig.gpu_steps(pool.imap(work, tasks)):
+            with pig.gpu_phase("train"):
+                pass
+        pool.close()
+        pool.join()
+"""
+    )
+    path = tmp_path / "a.gpurun"
+    start = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+    assert run_script(start, path, method).stderr == ""
+
+    run = pig.Run.load(path)
+    assert run.complete
+    assert counts_of(run) == {"data": 20, "train": 20}
+    assert len(run.steps) == 20
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader(tmp_path: Path) -> None:
+    script = """
+import torch
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        with pig.gpu_phase("load"):
+            return i * i
+
+loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2)
+with pig.record(path):
+    for epoch in range(2):
+        steps = pig.gpu_steps(loader, samples=len)
+        assert len(steps) == 3
+        for batch in steps:
+            with pig.gpu_phase("train"):
+                batch.sum()
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    run = pig.Run.load(path)
+    assert run.complete
+    assert counts_of(run) == {"data": 6, "train": 6}
+    assert [step.samples for step in run.steps] == [4] * 6
