@@ -57,11 +57,11 @@ from pyinstrument_gpu.run import (
     STEP_DTYPE,
     OpenPhase,
     Run,
-    SpanFlag,
     Step,
     Steps,
     fold_steps,
     join_paths,
+    span_scopes,
 )
 from pyinstrument_gpu.statistics import PhaseStatistics, Scope, fold_spans
 
@@ -136,7 +136,7 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
     step_totals = statistics.step_totals + fold_steps(
         steps[max(0, statistics.steps - step_records.first) :]
     )
-    phases = _fold_newer_spans(statistics, span_records, len(spans))
+    phases = _fold_newer_spans(statistics, span_records, spans)
     counted = sum(phase.count for phase in phases.values())
     if counted < state.phases_recorded:
         notes.append(
@@ -389,15 +389,13 @@ def _spans(
 
 
 def _fold_newer_spans(
-    statistics: StatisticsDocument, records: _Records, kept: int
+    statistics: StatisticsDocument, records: _Records, spans: NDArray[np.void]
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
-    newer = records.items[:kept][max(0, statistics.spans - records.first) :]
-    # As the recorder does, by the step that was open, even if that was dropped afterwards.
-    on_step_thread = (newer["flags"] & SpanFlag.STEP_THREAD) != 0
-    inside = np.where(on_step_thread, Scope.STEP, Scope.OTHER_THREADS)
+    begin = max(0, statistics.spans - records.first)
+    newer = records.items[begin : len(spans)]
     folded = fold_spans(
         newer["path"],
-        np.where(newer["step"] == NONE, Scope.OUTSIDE, inside),
+        span_scopes(spans[begin:]),
         newer["host_end_ns"] - newer["host_begin_ns"],
         newer["self_ns"],
     )

@@ -171,7 +171,8 @@ class Recording:
     def fold(self, spans: NDArray[np.intp]) -> dict[tuple[int, Scope], PhaseStatistics]:
         """The statistics of the spans with these numbers."""
         raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[spans]
-        scopes = np.where(raw["step"] == NONE, Scope.OUTSIDE, np.where(raw["flags"] & 1, 0, 1))
+        outside = (raw["step"] == NONE) | np.isin(raw["step"], self._dropped)
+        scopes = np.where(outside, Scope.OUTSIDE, np.where(raw["flags"] & 1, 0, 1))
         host_ns = raw["host_end_ns"] - raw["host_begin_ns"]
         return fold_spans(raw["path"], scopes, host_ns, raw["self_ns"])
 
