@@ -10,11 +10,15 @@
 #include <system_error>
 #include <utility>
 
+#include "frame_functions.h"
+#include "gpu_phase_function.h"
 #include "nvtx_range.h"
+#include "phase_registry.h"
 #include "phase_type.h"
 #include "python_hooks.h"
 #include "recorder.h"
 #include "recording_thread.h"
+#include "scope_type.h"
 #include "ticks.h"
 
 namespace py = pybind11;
@@ -142,7 +146,12 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
 PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   using namespace pig;
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
-  if (!add_phase_types(module.ptr())) throw py::error_already_set();
+  if (!ready_phase_type() || !ready_scope_type() || !ready_phase_registry() ||
+      !add_frame_functions(module.ptr()))
+    throw py::error_already_set();
+  module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(phase_type()));
+  module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(scope_type()));
+  module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 
   module.def("step_begin", &step_begin);
   module.def("step_item", &step_item, py::arg("token"), py::arg("samples"));

@@ -1,12 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The handle of a phase, written against the C API: a `with gpu_phase("x"):` costs one lookup and
+// two calls, none of which may allocate.
+//
+// There is one Phase per name, made once and kept for ever (phase_registry.h). Up to Python 3.13 a
+// `with` statement looks `__enter__` and `__exit__` up on the type and binds them, which allocates
+// two bound methods each time. Here they are descriptors whose `tp_descr_get` hands out two
+// callables that were made with the handle. Found on the type itself, as contextlib.ExitStack does,
+// a descriptor answers itself and is called with the handle as the first argument.
 #pragma once
 
 #include <Python.h>
 
+#include <cstdint>
+#include <string>
+
+#include "nvtx_range.h"
+
 namespace pig {
 
-/// Adds `gpu_phase`, `Phase`, `Scope` and the functions on frames to the module. Returns false with
-/// a Python error set.
-bool add_phase_types(PyObject* module);
+struct PhaseMethod;
+
+struct Phase {
+  PyObject_HEAD
+  uint32_t id;
+  PhaseMethod* enter;
+  PhaseMethod* exit;
+  PyObject* name;
+  nvtxDomainHandle_t nvtx_domain;
+  nvtxEventAttributes_t nvtx;
+};
+
+/// Makes the handle types ready. Returns false with a Python error set.
+bool ready_phase_type();
+PyTypeObject* phase_type();
+
+/// A new handle, or nullptr with a Python error set. `utf8` is the name as run files have it.
+Phase* new_phase(PyObject* name, uint32_t id, const std::string& utf8);
+
+/// The argument as a Phase, borrowed, or nullptr with a TypeError set.
+Phase* phase_argument(PyObject* argument);
 
 }  // namespace pig

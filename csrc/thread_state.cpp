@@ -2,6 +2,7 @@
 #include "thread_state.h"
 
 #include <algorithm>
+#include <new>
 
 namespace pig {
 namespace {
@@ -128,13 +129,16 @@ void ThreadState::refill() {
 
 void ThreadState::fold_all() {
   const uint64_t head = head_.load(std::memory_order_relaxed);
-  const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  for (uint64_t i = tail; i != head; ++i) {
-    const RawSpan& span = ring_[i % kRingSpans];
-    overflow_.fold(*context_.steps, span, to_nanoseconds(*context_.clock, span));
-  }
-  overflow_spans_ += head - tail;
+  uint64_t tail = tail_.load(std::memory_order_relaxed);
   context_.drops->add(Drop::kRingFull, head - tail);
+  try {
+    for (; tail != head; ++tail, ++overflow_spans_) {
+      const RawSpan& span = ring_[tail % kRingSpans];
+      overflow_.fold(*context_.steps, span, to_nanoseconds(*context_.clock, span));
+    }
+  } catch (const std::bad_alloc&) {
+    context_.drops->add(Drop::kNoMemory, head - tail);
+  }
   tail_.store(head, std::memory_order_release);
 }
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What entering and leaving a phase does: its NVTX range, whether or not anything is recorded, and
+// a frame on the calling thread's stack when something is. Nothing here raises.
+#pragma once
+
+#include <cstdint>
+#include <new>
+
+#include "nvtx_range.h"
+#include "phase_type.h"
+#include "recording_thread.h"
+#include "thread_state.h"
+
+namespace pig {
+
+/// Returns the frame's serial, or 0 when the frame could not be opened; its end is then expected
+/// all the same.
+inline uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
+  try {
+    return thread.begin(phase);
+  } catch (const std::bad_alloc&) {
+    thread.skip_frame();
+    return 0;
+  }
+}
+
+inline void enter_phase(const Phase& phase) noexcept {
+  nvtx_push(phase.nvtx, phase.nvtx_domain);
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0) return;
+  if (ThreadState* thread = recording_thread(epoch)) begin_frame(*thread, phase.id);
+}
+
+inline void exit_phase(const Phase& phase) noexcept {
+  nvtx_pop(phase.nvtx_domain);
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0) return;
+  if (ThreadState* thread = recording_thread(epoch)) thread->end(phase.id);
+}
+
+// A token names a frame of a thread of a recording: epoch 16 bits, thread 16, frame 32. It is 0
+// when no frame was opened.
+
+uint64_t begin_token(const Phase& phase) noexcept;
+
+enum class Closing { kEnd, kCancel };
+
+void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept;
+
+}  // namespace pig
