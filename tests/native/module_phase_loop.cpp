@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "drops.h"
 #include "path_table.h"
+#include "step_tracker.h"
 #include "thread_state.h"
 #include "ticks.h"
 
@@ -24,7 +25,8 @@ class PhaseLoop {
   explicit PhaseLoop(bool statistics) {
     pig::tick_kind = pig::choose_tick_kind();
     clock_.start();
-    state_->reset({&paths_, &drops_, &clock_, [] {}}, /*epoch=*/1, /*serial=*/0,
+    steps_.reset(&clock_, &drops_);
+    state_->reset({&paths_, &drops_, &clock_, &steps_, [] {}}, /*epoch=*/1, /*serial=*/0,
                   /*scratch=*/!statistics);
   }
 
@@ -39,6 +41,7 @@ class PhaseLoop {
   pig::Clock clock_;
   pig::DropCounters drops_;
   pig::PathTable paths_;
+  pig::StepTracker steps_;
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 
