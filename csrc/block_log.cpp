@@ -70,6 +70,7 @@ void BlockLog::append(BlockType type, const void* items, size_t item_bytes, size
   Log& log = logs_[index_of(type)];
   while (count > 0 && error_ == 0) {
     if (!log.open || log.length + item_bytes > kPayloadBytes) open_block(type);
+    if (error_ != 0) return;
     const size_t fits = std::min(count, (kPayloadBytes - log.length) / item_bytes);
     const size_t bytes = fits * item_bytes;
     const uint32_t length = log.length + static_cast<uint32_t>(bytes);
@@ -126,37 +127,41 @@ uint32_t BlockLog::drop_oldest(bool spans_only) {
 void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) {
   Document& document = documents_[index_of(type)];
   const uint64_t version = ++document.version;
-  std::vector<uint32_t>& slots = document.slots[version % 2];
+  std::vector<uint32_t>& slots = document.slots[document.next];
   const size_t parts = std::max<size_t>(1, (content.size() + kPayloadBytes - 1) / kPayloadBytes);
   // After an error only what needs no new room is tried: the last STATE can then say why the
   // history ends.
   if (error_ != 0 && slots.size() < parts) return;
   while (slots.size() < parts) slots.push_back(allocate(type));
-  for (size_t part = 0; part < parts; ++part) {
+  bool whole = true;
+  for (size_t part = 0; part < parts && whole; ++part) {
     const auto piece =
         content.subspan(part * kPayloadBytes,
                         std::min<size_t>(kPayloadBytes, content.size() - part * kPayloadBytes));
     // What stood in the slot ends before its payload changes: a process killed now leaves no block
     // that looks damaged.
-    write_header(type, slots[part], 0, 0, 0, 0);
-    write(slot_offset(slots[part]) + kHeaderBytes, piece.data(), piece.size());
-    write_header(type, slots[part], static_cast<uint32_t>(piece.size()), version,
-                 part | parts << 32, crc32(0, piece.data(), piece.size()));
+    whole = write_header(type, slots[part], 0, 0, 0, 0) &&
+            write(slot_offset(slots[part]) + kHeaderBytes, piece.data(), piece.size()) &&
+            write_header(type, slots[part], static_cast<uint32_t>(piece.size()), version,
+                         part | parts << 32, crc32(0, piece.data(), piece.size()));
   }
+  // A version that did not get whole is replaced by the next: the other set holds the one that
+  // stands.
+  if (whole) document.next = 1 - document.next;
 }
 
-void BlockLog::write_header(BlockType type, uint32_t slot, uint32_t length, uint64_t sequence,
+bool BlockLog::write_header(BlockType type, uint32_t slot, uint32_t length, uint64_t sequence,
                             uint64_t first, uint32_t payload_crc) {
   BlockHeader header{
       kBlockMagic, static_cast<uint16_t>(type), 0, run_id_, slot, length, sequence, first, 0, 0};
   header.crc = crc32(payload_crc, &header, offsetof(BlockHeader, crc));
-  write(slot_offset(slot), &header, sizeof header);
+  return write(slot_offset(slot), &header, sizeof header);
 }
 
-void BlockLog::write(uint64_t offset, const void* data, size_t bytes) {
-  if (bytes == 0) return;
-  const int error = storage_.write(offset, data, bytes);
+bool BlockLog::write(uint64_t offset, const void* data, size_t bytes) {
+  const int error = bytes != 0 ? storage_.write(offset, data, bytes) : 0;
   if (error_ == 0) error_ = error;
+  return error == 0;
 }
 
 }  // namespace pig

@@ -80,6 +80,7 @@ class BlockLog {
   struct Document {
     uint64_t version = 0;
     std::array<std::vector<uint32_t>, 2> slots;
+    size_t next = 0;  ///< the set that the next version goes to
   };
   /// A full block of history, which may be dropped.
   struct Old {
@@ -96,9 +97,9 @@ class BlockLog {
   void open_block(BlockType type);
   uint32_t allocate(BlockType type);
   uint32_t drop_oldest(bool spans_only);
-  void write_header(BlockType type, uint32_t slot, uint32_t length, uint64_t sequence,
+  bool write_header(BlockType type, uint32_t slot, uint32_t length, uint64_t sequence,
                     uint64_t first, uint32_t payload_crc);
-  void write(uint64_t offset, const void* data, size_t bytes);
+  bool write(uint64_t offset, const void* data, size_t bytes);
 
   Storage& storage_;
   uint64_t run_id_;

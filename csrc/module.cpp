@@ -72,14 +72,18 @@ py::dict anchor_dict(const ClockAnchor& anchor) {
 
 py::dict start(std::optional<std::string> path, const py::bytes& environment, bool overwrite,
                uint64_t history_spans, uint64_t max_bytes, bool nvtx) {
-  const std::optional<std::string> shown = path;
+  // As bytes: a path need not be Unicode.
+  const py::object shown = path ? py::object(py::bytes(*path)) : py::object(py::none());
   ClockAnchor anchor;
   try {
     anchor = Recorder::instance().start(
         {std::move(path), overwrite, history_spans, max_bytes, environment});
   } catch (const std::system_error& error) {
     // An OSError of the right subclass (FileExistsError, ...), as open() would raise it.
-    const py::object arguments = py::make_tuple(error.code().value(), error.what(), shown);
+    const std::string reason = error.code().value() == EBUSY
+                                   ? "another process is recording into it"
+                                   : error.code().message();
+    const py::object arguments = py::make_tuple(error.code().value(), reason, shown);
     PyErr_SetObject(PyExc_OSError, arguments.ptr());
     throw py::error_already_set();
   }
@@ -126,7 +130,11 @@ py::bytes log_bytes() {
 
 py::dict status() {
   const Recorder& recorder = Recorder::instance();
-  const std::string error = recorder.error();
+  std::string error;
+  {
+    const py::gil_scoped_release release;  // the harvester may be waiting for a disk
+    error = recorder.error();
+  }
   py::dict dict;
   dict["recording"] = recorder.recording();
   dict["error"] = error.empty() ? py::object(py::none()) : py::object(py::str(error));
@@ -167,6 +175,10 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.def("status", &status);
   module.def("begin_scratch", [] { Recorder::instance().begin_scratch(); });
   module.def("end_scratch", [] { Recorder::instance().end_scratch(); });
+  module.def("disable", [] {
+    set_nvtx_enabled(false);
+    tolerate_too_many_names();
+  });
   module.def("set_nvtx", &set_nvtx_enabled, py::arg("enabled"));
   module.def("set_hooks", &set_hooks, py::kw_only(), py::arg("decorate"), py::arg("thread_name"),
              py::arg("history_stopped"), py::arg("phase_name_error"));

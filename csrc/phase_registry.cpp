@@ -15,6 +15,7 @@ constexpr Py_ssize_t kLongestName = 256;
 
 PyObject* phases_by_name = nullptr;  // dict: str -> Phase
 Phase* too_many_names = nullptr;
+bool too_many_names_tolerated = false;
 
 /// UTF-8 as run files have it: lone surrogates are encoded like other characters.
 bool encode_name(PyObject* name, std::string& utf8) {
@@ -42,10 +43,11 @@ Phase* make_phase(PyObject* name) {
   if (!encode_name(name, utf8)) return nullptr;
   const std::optional<uint32_t> id = PhaseTable::instance().add(utf8);
   if (!id) {
-    if (active_epoch.load(std::memory_order_relaxed) != 0) {
-      Recorder::instance().drops().add(Drop::kNames);
-      return too_many_names;
-    }
+    const bool recording = active_epoch.load(std::memory_order_relaxed) != 0;
+    if (recording) Recorder::instance().drops().add(Drop::kNames);
+    // A loop that went on with too many names while it was recorded goes on afterwards too.
+    too_many_names_tolerated = too_many_names_tolerated || recording;
+    if (too_many_names_tolerated) return too_many_names;
     PyErr_Format(
         python_hooks.phase_name_error,
         "more than %u different phase names, the next is %R; a name that holds a number of its own "
@@ -77,6 +79,8 @@ Phase* find_phase(PyObject* name) {
   Py_DECREF(text);
   return phase;
 }
+
+void tolerate_too_many_names() { too_many_names_tolerated = true; }
 
 #ifndef Py_GIL_DISABLED
 

@@ -22,6 +22,9 @@ bool ready_phase_registry();
 /// Python error set when the name can't be one.
 Phase* find_phase(PyObject* name);
 
+/// From now on names that find no room share a handle instead of raising.
+void tolerate_too_many_names();
+
 #ifdef Py_GIL_DISABLED
 
 /// Without a GIL the cache would need a lock; the dict has its own. Two threads that meet a new

@@ -59,7 +59,8 @@ PhaseMethod* new_method(Phase* phase, vectorcallfunc function) {
 
 PyObject* descriptor_get(PyObject* self, PyObject* instance, PyObject*) {
   if (instance == nullptr) return Py_NewRef(self);
-  auto* phase = reinterpret_cast<Phase*>(instance);
+  Phase* phase = phase_argument(instance);
+  if (PIG_UNLIKELY(phase == nullptr)) return nullptr;
   PhaseMethod* method =
       reinterpret_cast<PhaseDescriptor*>(self)->is_exit ? phase->exit : phase->enter;
   return Py_NewRef(reinterpret_cast<PyObject*>(method));

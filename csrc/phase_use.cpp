@@ -21,9 +21,11 @@ uint64_t begin_token(const Phase& phase) noexcept {
 }
 
 void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept {
-  nvtx_pop(phase.nvtx_domain);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) return;
+  if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) {
+    nvtx_pop(phase.nvtx_domain);
+    return;
+  }
   const uint64_t now = read_ticks();
   ThreadState* thread = recording_thread(epoch);
   if (thread == nullptr) return;
@@ -36,7 +38,10 @@ void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept {
     } else {
       Recorder::instance().drops().add(Drop::kUnmatchedEnds);
     }
-  } else if (closing == Closing::kEnd) {
+    return;
+  }
+  nvtx_pop(phase.nvtx_domain);
+  if (closing == Closing::kEnd) {
     thread->end_frame(frame, now);
   } else {
     thread->cancel_frame(frame);

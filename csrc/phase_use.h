@@ -46,6 +46,7 @@ uint64_t begin_token(const Phase& phase) noexcept;
 
 enum class Closing { kEnd, kCancel };
 
+/// The NVTX range is popped on the calling thread, if it is the one that pushed it.
 void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept;
 
 }  // namespace pig

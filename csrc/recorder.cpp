@@ -53,7 +53,10 @@ void Recorder::install_fork_handler() {
     PhaseTable::instance().after_fork_in_child();
     ThreadRegistry::forget_this_thread_in_child();
     if (recorder->log_) recorder->log_->storage().abandon();
+    // Recordings go on being counted: a token of the parent's must not fit one of the child's.
+    const uint32_t epoch = recorder->epoch_;
     recorder = new Recorder;
+    recorder->epoch_ = epoch;
   });
 }
 
@@ -88,16 +91,24 @@ ClockAnchor Recorder::start(const Options& options) {
     state.anchor = anchor;
     log_->write_environment(environment_);
     log_->write_state(state, drops_);
-    if (log_->error() != 0)
-      throw std::system_error(log_->error(), std::generic_category(), "write");
-  }
-  harvester_.start([this] {
-    try {
-      harvest(false);
-    } catch (const std::bad_alloc&) {
-      drops_.add(Drop::kNoMemory);
+    if (const int error = log_->error()) {
+      log_.reset();  // and with it the lock on the file
+      throw std::system_error(error, std::generic_category(), "write");
     }
-  });
+  }
+  try {
+    harvester_.start([this] {
+      try {
+        const std::lock_guard lock(harvest_mutex_);
+        harvest(false);
+      } catch (const std::bad_alloc&) {
+        drops_.add(Drop::kNoMemory);
+      }
+    });
+  } catch (const std::system_error&) {
+    log_.reset();
+    throw;
+  }
   if (++epoch_ == 0) ++epoch_;
   recording_.store(true, std::memory_order_relaxed);
   active_epoch.store(epoch_, std::memory_order_release);
@@ -112,16 +123,20 @@ void Recorder::close_gate() {
 void Recorder::stop() {
   if (!recording()) return;
   harvester_.stop();
+  const std::lock_guard lock(harvest_mutex_);
   for (ThreadState* state : threads_.states()) state->run_requests();
-  harvest(true);
-  {
-    const std::lock_guard lock(harvest_mutex_);
-    if (!in_memory_) log_->storage().abandon();
+  try {
+    harvest(true);
+  } catch (const std::bad_alloc&) {
+    drops_.add(Drop::kNoMemory);
   }
+  if (!in_memory_) log_->storage().abandon();
   recording_.store(false, std::memory_order_relaxed);
 }
 
 void Recorder::flush() {
+  // Under the lock: the recording may be stopped, and its log taken away, while this waits for it.
+  const std::lock_guard lock(harvest_mutex_);
   if (recording()) harvest(false);
 }
 
@@ -168,8 +183,9 @@ ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
 
 void Recorder::begin_scratch() {
   scratch_ = std::make_unique<Scratch>();
+  scratch_->steps.reset(&clock_, &scratch_->drops, /*published=*/false);
   scratch_->state.reset({&scratch_->paths, &scratch_->drops, &clock_, &steps_, wake_harvester},
-                        epoch_, kMaxThreads, true);
+                        epoch_, kMaxThreads - 1, true);
   set_aside_ = std::exchange(this_thread, &scratch_->state);
 }
 
@@ -181,7 +197,6 @@ void Recorder::end_scratch() {
 void Recorder::set_error_callback(void (*callback)()) { error_callback = callback; }
 
 void Recorder::harvest(bool final) {
-  const std::lock_guard lock(harvest_mutex_);
   const uint64_t cpu_before = thread_cpu_ns();
   clock_.discipline();
   items_.clear();
@@ -189,14 +204,16 @@ void Recorder::harvest(bool final) {
 
   RunState state;
   state.final = final;
+  // All that refers to paths and threads is collected before these are written.
   collect_open_frames(state);
+  step_totals_.clear();
+  const StepTracker::Pending steps = steps_.take(step_totals_);
+  state.open_step = steps.open;
   log_->append_tables(paths_, threads_);
   log_->append_spans(items_);
-  const StepTracker::Pending steps = steps_.take();
   log_->append_dropped_steps(steps.dropped);
   log_->append_steps(steps.steps);
   state.anchor = clock_.anchor();
-  state.open_step = steps_.open();
   if (state.open_step) state.open_step_begin_ns = clock_.to_ns(state.open_step->begin_ticks);
 
   const bool with_statistics = final || state.anchor.run_ns >= statistics_due_ns_;
@@ -257,10 +274,9 @@ void Recorder::write_documents(RunLog& log, const RunState& state, bool with_sta
     StatisticsTable merged;
     statistics_.merge_into(merged, steps_);
     for (ThreadState* thread : threads_.states()) thread->merge_overflow_into(merged);
-    std::vector<uint8_t> totals, rows;
-    steps_.encode_totals(totals);
+    std::vector<uint8_t> rows;
     merged.encode(rows);
-    log.write_statistics(totals, rows);
+    log.write_statistics(step_totals_, rows);
   }
   // Those of the file, also where `log` is its stand-in in memory.
   written.losses = log_->losses();

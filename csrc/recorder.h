@@ -79,7 +79,8 @@ class Recorder {
   void wake() { harvester_.wake(); }
 
   ThreadRegistry& threads() { return threads_; }
-  StepTracker& steps() { return steps_; }
+  /// The steps that the calling thread opens and closes.
+  StepTracker& steps() { return this_thread_is_scratch() ? scratch_->steps : steps_; }
   DropCounters& drops() { return drops_; }
   const Clock& clock() const { return clock_; }
 
@@ -90,9 +91,11 @@ class Recorder {
   struct Scratch {
     PathTable paths;
     DropCounters drops;
+    StepTracker steps;
     ThreadState state;
   };
 
+  bool this_thread_is_scratch() const { return scratch_ && this_thread == &scratch_->state; }
   ThreadState::Context context();
   void harvest(bool final);
   void drain(ThreadState& state);
@@ -119,6 +122,7 @@ class Recorder {
   SpanStatistics statistics_;    ///< of the spans drained, and of ended threads
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
+  std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log
   std::vector<RawSpan> raw_;
   std::vector<SpanItem> items_;
   int64_t statistics_due_ns_ = 0;

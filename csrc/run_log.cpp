@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run_log.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -40,6 +41,12 @@ std::string json_safe(std::string text) {
   for (char& c : text)
     if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20) c = ' ';
   return text;
+}
+
+/// Not printf: it writes the locale's decimal point.
+std::string json_number(double value) {
+  char buffer[32];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }
 
 }  // namespace
@@ -130,7 +137,7 @@ void RunLog::write_state(const RunState& state, const DropCounters& drops) {
     if (state.open_step->items == 0 || !std::isfinite(state.open_step->samples)) {
       json += ",\"samples\":null";
     } else {
-      print(json, ",\"samples\":%.17g", state.open_step->samples);
+      json += ",\"samples\":" + json_number(state.open_step->samples);
     }
     print(json, ",\"items\":%u}", state.open_step->items);
   } else {

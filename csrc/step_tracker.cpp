@@ -9,18 +9,24 @@
 
 namespace pig {
 
-void StepTracker::reset(const Clock* clock, DropCounters* drops) {
+void StepTracker::reset(const Clock* clock, DropCounters* drops, bool published) {
   const std::lock_guard lock(mutex_);
   clock_ = clock;
   drops_ = drops;
+  published_ = published;
   open_.reset();
   next_ = 0;
-  pending_ = {};
+  pending_.clear();
+  pending_dropped_.clear();
   dropped_.clear();
   totals_ = {};
   undecided_.store(kNoStep, std::memory_order_relaxed);
   dropped_below_.store(0, std::memory_order_relaxed);
-  open_step.store(kNoOpenStep, std::memory_order_relaxed);
+  publish(kNoOpenStep);
+}
+
+void StepTracker::publish(uint64_t step) {
+  if (published_) open_step.store(step, std::memory_order_release);
 }
 
 std::optional<uint32_t> StepTracker::begin(uint32_t thread) {
@@ -28,13 +34,13 @@ std::optional<uint32_t> StepTracker::begin(uint32_t thread) {
   if (open_ || next_ == kNoStep) return std::nullopt;
   open_ = {next_++, thread, read_ticks(), 0, 0};
   undecided_.store(open_->serial, std::memory_order_release);
-  open_step.store(static_cast<uint64_t>(thread) << 32 | open_->serial, std::memory_order_relaxed);
+  publish(static_cast<uint64_t>(thread) << 32 | open_->serial);
   return open_->serial;
 }
 
 void StepTracker::close() {
   undecided_.store(kNoStep, std::memory_order_release);
-  open_step.store(kNoOpenStep, std::memory_order_relaxed);
+  publish(kNoOpenStep);
   open_.reset();
 }
 
@@ -55,8 +61,8 @@ void StepTracker::end(uint32_t serial, bool complete) {
   const int64_t begin_ns = clock_->to_ns(open_->begin_ticks);
   const int64_t end_ns = clock_->to_ns(now);
   totals_.add(static_cast<uint64_t>(end_ns - begin_ns), samples, open_->items, complete);
-  if (pending_.steps.size() < kMaxPending) {
-    pending_.steps.push_back(
+  if (pending_.size() < kMaxPending) {
+    pending_.push_back(
         {serial, open_->thread, begin_ns, end_ns, samples, open_->items, complete ? 1u : 0u});
   } else {
     drops_->add(Drop::kStepHistory);
@@ -69,7 +75,7 @@ void StepTracker::drop(uint32_t serial) {
   if (!is_open(serial)) return;
   if (dropped_.size() < kMaxDropped) {
     dropped_.push_back(serial);
-    pending_.dropped.push_back(serial);
+    pending_dropped_.push_back(serial);
     dropped_below_.store(serial + 1, std::memory_order_release);
   }
   close();
@@ -84,9 +90,10 @@ void StepTracker::end_open() {
   if (const std::optional<Open> step = open()) end(step->serial, false);
 }
 
-StepTracker::Pending StepTracker::take() {
+StepTracker::Pending StepTracker::take(std::vector<uint8_t>& totals) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(pending_, {});
+  totals_.encode(totals);
+  return {std::exchange(pending_, {}), std::exchange(pending_dropped_, {}), open_};
 }
 
 std::optional<StepTracker::Open> StepTracker::open() const {
@@ -97,11 +104,6 @@ std::optional<StepTracker::Open> StepTracker::open() const {
 std::vector<uint32_t> StepTracker::dropped() const {
   const std::lock_guard lock(mutex_);
   return dropped_;
-}
-
-void StepTracker::encode_totals(std::vector<uint8_t>& out) const {
-  const std::lock_guard lock(mutex_);
-  totals_.encode(out);
 }
 
 }  // namespace pig

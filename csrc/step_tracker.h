@@ -41,12 +41,14 @@ class StepTracker {
   struct Pending {
     std::vector<StepItem> steps;
     std::vector<uint32_t> dropped;
+    std::optional<Open> open;
   };
 
   /// What becomes of a step: one without an item may still be dropped.
   enum class Fate { kKept, kUndecided, kDropped };
 
-  void reset(const Clock* clock, DropCounters* drops);
+  /// `published`: other threads see the open step (all but a scratch tracker's are).
+  void reset(const Clock* clock, DropCounters* drops, bool published = true);
 
   /// Opens a step and publishes it to all threads. Nothing when one is open.
   std::optional<uint32_t> begin(uint32_t thread);
@@ -66,11 +68,11 @@ class StepTracker {
     return was_dropped(serial) ? Fate::kDropped : Fate::kKept;
   }
 
-  /// What happened since the last call.
-  Pending take();
+  /// What happened since the last call. Appends the encoded totals to `totals`: they count what was
+  /// taken until now, and no more.
+  Pending take(std::vector<uint8_t>& totals);
   std::optional<Open> open() const;
   std::vector<uint32_t> dropped() const;
-  void encode_totals(std::vector<uint8_t>& out) const;
 
  private:
   static constexpr size_t kMaxPending = 65536;
@@ -80,15 +82,18 @@ class StepTracker {
   bool is_open(uint32_t serial) const { return open_ && open_->serial == serial; }
   bool was_dropped(uint32_t serial) const;
   void close();
+  void publish(uint64_t step);
 
   mutable std::mutex mutex_;
   const Clock* clock_ = nullptr;
   DropCounters* drops_ = nullptr;
+  bool published_ = true;
   std::atomic<uint32_t> undecided_{kNoStep};  ///< the open step while it has no item
   std::atomic<uint32_t> dropped_below_{0};    ///< no step from here on was dropped
   std::optional<Open> open_;
   uint32_t next_ = 0;
-  Pending pending_;
+  std::vector<StepItem> pending_;
+  std::vector<uint32_t> pending_dropped_;
   std::vector<uint32_t> dropped_;
   StepTotals totals_;
 };

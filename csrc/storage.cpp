@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 #include <system_error>
+#include <utility>
 
 namespace pig {
 
@@ -38,8 +39,9 @@ FileStorage::FileStorage(const std::string& path, bool overwrite) {
 FileStorage::~FileStorage() { abandon(); }
 
 void FileStorage::abandon() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
+  // In this order: a fork in between must not close a descriptor that is somebody else's by then.
+  const int fd = std::exchange(fd_, -1);
+  if (fd >= 0) close(fd);
 }
 
 int FileStorage::write(uint64_t offset, const void* data, size_t bytes) {

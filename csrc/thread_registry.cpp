@@ -13,7 +13,10 @@ namespace {
 struct ThreadExit {
   ThreadState* state = nullptr;
   ~ThreadExit() {
-    if (state != nullptr) Recorder::instance().threads().thread_ends(state);
+    if (state == nullptr) return;
+    forget_this_thread();  // what records in a later destructor must not share it with another
+                           // thread
+    Recorder::instance().threads().thread_ends(std::exchange(state, nullptr));
   }
 };
 thread_local ThreadExit thread_exit;

@@ -2,6 +2,7 @@
 #include "thread_state.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 namespace pig {
@@ -60,10 +61,15 @@ void ThreadState::run_requests() {
   for (const EndRequest& request : requests) end_frame(request.serial, request.now);
 }
 
-void ThreadState::request_end(uint32_t serial, uint64_t now) {
+void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
   const std::lock_guard lock(requests_mutex_);
   if (requests_.size() == kMaxFrames) return;  // more than can be open: tokens that were used twice
-  requests_.push_back({serial, now});
+  try {
+    requests_.push_back({serial, now});
+  } catch (const std::bad_alloc&) {
+    context_.drops->add(Drop::kNoMemory);
+    return;
+  }
   epoch_.store(0, std::memory_order_relaxed);
 }
 
@@ -170,27 +176,22 @@ void ThreadState::move_overflow_into(SpanStatistics& statistics) {
 }
 
 void ThreadState::copy_open(std::vector<OpenFrame>& out) const {
-  constexpr int kAttempts = 16;
+  std::array<uint32_t, kMaxFrames> serials;
   const size_t before = out.size();
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    out.resize(before);
-    const uint64_t head = head_.load(std::memory_order_acquire);
-    const uint32_t top = top_.load(std::memory_order_acquire);
-    for (uint32_t i = 1; i <= top; ++i) {
-      const Frame& frame = frames_[i];
-      if (__atomic_load_n(&frame.closed, __ATOMIC_RELAXED)) continue;
-      out.push_back({__atomic_load_n(&frame.begin, __ATOMIC_RELAXED),
-                     __atomic_load_n(&frame.path, __ATOMIC_RELAXED),
-                     __atomic_load_n(&frame.step, __ATOMIC_RELAXED),
-                     __atomic_load_n(&frame.depth, __ATOMIC_RELAXED)});
-    }
-    std::atomic_thread_fence(std::memory_order_acquire);
-    // A frame can only be replaced after one was closed, which moves the head.
-    if (head_.load(std::memory_order_relaxed) == head) return;
+  const uint32_t top = top_.load(std::memory_order_acquire);
+  for (uint32_t i = 1; i <= top; ++i) {
+    const Frame& frame = frames_[i];
+    serials[i] = observe(frame.serial);
+    out.push_back(
+        {observe(frame.begin), observe(frame.path), observe(frame.step), observe(frame.depth)});
   }
-  // The innermost frame changes too fast to be seen; those around it were there all the time or are
-  // left out.
-  if (out.size() > before) out.pop_back();
+  // The frames that still have their serials were all on the stack when `top_` was read again; a
+  // frame that was replaced, or was just being written, takes those above it along.
+  const uint32_t last = std::min(top, top_.load(std::memory_order_acquire));
+  size_t kept = before;
+  for (uint32_t i = 1; i <= last && observe(frames_[i].serial) == serials[i]; ++i)
+    if (!observe(frames_[i].closed)) out[kept++] = out[before + i - 1];
+  out.resize(kept);
 }
 
 }  // namespace pig

@@ -59,6 +59,17 @@ struct Frame {
   bool closed;
 };
 
+/// What `copy_open` reads while the owner works. Released field by field, the serial last: whoever
+/// sees one new field also sees that the frame before it is gone. On x86-64 these are plain stores.
+template <typename T>
+void publish(T& field, std::type_identity_t<T> value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELEASE);
+}
+template <typename T>
+T observe(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_ACQUIRE);
+}
+
 struct OpenFrame {
   uint64_t begin;
   uint32_t path;
@@ -88,19 +99,20 @@ class alignas(64) ThreadState {
     const Frame& parent = frames_[top];
     Frame& frame = frames_[top + 1];
     const uint64_t step = open_step.load(std::memory_order_relaxed);
+    const uint32_t serial = next_frame_;
+    next_frame_ += serial == 0xFFFFFFFFu ? 2 : 1;
     frame.child = 0;
-    publish(frame.path, path_of(parent.path, phase));
-    publish(frame.step, static_cast<uint32_t>(step));
     frame.phase = phase;
-    frame.serial = next_frame_;
-    next_frame_ += next_frame_ == 0xFFFFFFFFu ? 2 : 1;
-    publish(frame.depth, static_cast<uint16_t>(parent.depth + 1));
     frame.parent = static_cast<uint16_t>(top);
     frame.flags = static_cast<uint32_t>(step >> 32) == serial_ ? kStepThread : 0;
+    publish(frame.path, path_of(parent.path, phase));
+    publish(frame.step, static_cast<uint32_t>(step));
+    publish(frame.depth, static_cast<uint16_t>(parent.depth + 1));
     publish(frame.closed, false);
     publish(frame.begin, read_ticks());
+    publish(frame.serial, serial);
     top_.store(top + 1, std::memory_order_release);
-    return frame.serial;
+    return serial;
   }
 
   /// Closes the innermost open frame of the phase.
@@ -137,7 +149,7 @@ class alignas(64) ThreadState {
 
   /// Asks the owner to close a frame at its next begin or end. For frames that end on a thread that
   /// did not begin them.
-  void request_end(uint32_t serial, uint64_t now);
+  void request_end(uint32_t serial, uint64_t now) noexcept;
 
   // --- for the recorder ---
 
@@ -170,8 +182,8 @@ class alignas(64) ThreadState {
   void merge_overflow_into(StatisticsTable& table);
   void move_overflow_into(SpanStatistics& statistics);
 
-  /// Open frames, outermost first. A copy taken while the owner works; tried until it is
-  /// consistent.
+  /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
+  /// that come and go meanwhile are left out.
   void copy_open(std::vector<OpenFrame>& out) const;
 
   std::atomic<bool> finished{false};  ///< the thread has ended
@@ -182,13 +194,6 @@ class alignas(64) ThreadState {
     uint32_t path;
   };
   static constexpr uint32_t kPathCache = 64;
-
-  /// What `copy_open` reads. Release: whoever sees the new value also sees the head move before it.
-  /// A plain store on x86-64.
-  template <typename T>
-  static void publish(T& field, std::type_identity_t<T> value) {
-    __atomic_store_n(&field, value, __ATOMIC_RELEASE);
-  }
 
   uint32_t path_of(uint32_t parent, uint32_t phase) {
     const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;

@@ -96,6 +96,9 @@ def status() -> dict[str, Any]:
 # Between these two, what the calling thread records goes nowhere: to measure what a phase costs.
 def begin_scratch() -> None: ...
 def end_scratch() -> None: ...
+def disable() -> None:
+    """No NVTX ranges, and no error for too many names: with PYINSTRUMENT_GPU=0 nothing matters."""
+
 def set_nvtx(enabled: bool) -> None: ...
 def set_hooks(
     *,

@@ -72,8 +72,8 @@ def _wrap_generator(phase: Phase, function: Callable[..., Any]) -> Callable[...,
 def _wrap_async_generator(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
     # There is no `yield from` for these: what is sent and thrown in is passed on by hand.
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        token = native.frame_begin(phase)
         generator = function(*args, **kwargs)
+        token = native.frame_begin(phase)
         try:
             value = await generator.__anext__()
             while True:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
@@ -63,22 +62,18 @@ def _do_nothing(phase: Any, token: int, /) -> None:
 class _DynamoFinder(importlib.abc.MetaPathFinder):
     """Finds torch._dynamo as the others do, and has us called when it is loaded."""
 
-    def __init__(self) -> None:
-        self._asking_others = False
-
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _DYNAMO or self._asking_others:
+        if fullname != _DYNAMO:
             return None
-        self._asking_others = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._asking_others = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader, self)
-        return spec
+        for finder in sys.meta_path:
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(fullname, path, target) if finder is not self and find_spec else None
+            if spec is not None and spec.loader is not None:
+                spec.loader = _RegisteringLoader(spec.loader, self)
+                return spec
+        return None
 
 
 class _RegisteringLoader(importlib.abc.Loader):

@@ -22,7 +22,7 @@ def install() -> None:
         phase_name_error=PhaseNameError,
     )
     if DISABLED:
-        native.set_nvtx(False)
+        native.disable()
 
 
 def _thread_name() -> str:

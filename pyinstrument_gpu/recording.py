@@ -6,7 +6,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import secrets
+import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,6 +55,8 @@ class Recording:
             raise ValueError(f"history_spans must be an int >= 0 or None, got {history_spans!r}")
         if not isinstance(max_bytes, int) or max_bytes < _MIN_MAX_BYTES:
             raise ValueError(f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {max_bytes!r}")
+        if not isinstance(nvtx, bool) or not isinstance(overwrite, bool):
+            raise TypeError(f"nvtx and overwrite must be bool, got {nvtx!r} and {overwrite!r}")
         if device_timing not in ("auto", False):
             raise ValueError(
                 f'device_timing must be "auto" or False, got {device_timing!r}: '
@@ -150,9 +155,9 @@ class Recording:
                 f"a recording is active already (into {_active._path or 'memory'}): "
                 "a process has one at a time; stop() it first"
             )
-        if self._path is not None and "\0" in str(self._path):
-            raise RunPathError(f"a path can't have a null character: {str(self._path)!r}")
+        self._check_path()
         facts = environment.gather()
+        facts["run_id"] = secrets.token_hex(8)
         facts["limits"] = {
             "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
             "max_bytes": self._max_bytes,
@@ -164,7 +169,7 @@ class Recording:
                 overwrite=self._overwrite,
                 history_spans=self._history_spans,
                 max_bytes=self._max_bytes,
-                nvtx=False,
+                nvtx=False,  # not while the overhead is measured
             )
         except FileExistsError as error:
             raise RunPathError(
@@ -172,19 +177,33 @@ class Recording:
             ) from error
         except OSError as error:
             raise RunPathError(
-                f"can't write the run file {self._path}: {error.strerror or error}"
+                f"can't write the run file {self._path}: {error.strerror}"
             ) from error
-        self._pid = os.getpid()
-        _active = self
-        atexit.register(self._finish_if_mine)
-        facts.update(clock)
-        facts["overhead"] = {"phase_ns": round(overhead.measure_phase_ns(), 1)}
-        native.set_nvtx(self._nvtx)
-        self._environment = facts
-        native.set_environment(_encode(facts))
+        try:
+            self._pid = os.getpid()
+            _active = self
+            _call_at_exit(self._finish_if_mine)
+            facts.update(clock)
+            facts["overhead"] = overhead.measure()
+            native.set_nvtx(self._nvtx)
+            self._environment = facts
+            native.set_environment(_encode(facts))
+        except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
+            self._stop_native()
+            raise
+
+    def _check_path(self) -> None:
+        if self._path is None:
+            return
+        if "\0" in str(self._path):
+            raise RunPathError(f"a path can't have a null character: {str(self._path)!r}")
+        # os.path, unlike pathlib, answers no for a path that can't be.
+        if os.path.isdir(self._path):
+            raise RunPathError(f"{self._path} is a directory: name a file in it")
+        if not os.path.isdir(self._path.parent):
+            raise RunPathError(f"{self._path.parent} is no directory: make it first")
 
     def _finish(self) -> None:
-        global _active
         if self._stopped:
             return
         self._check_mine()
@@ -193,12 +212,17 @@ class Recording:
             return
         # torch and its GPUs may have come after the start.
         self._environment.update(environment.torch_facts())
-        native.stop(_encode(self._environment))
-        _active = None
-        atexit.unregister(self._finish_if_mine)
+        self._stop_native()
         self._error = native.status()["error"]
-        if self._path is None or self._error is not None:
-            self._log = native.log_bytes()
+        self._log = native.log_bytes()
+
+    def _stop_native(self) -> None:
+        global _active
+        try:
+            native.stop(_encode(self._environment))
+        finally:
+            _active = None
+            atexit.unregister(self._finish_if_mine)
 
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
@@ -210,23 +234,21 @@ class Recording:
 
         if DISABLED:
             return Run.empty("nothing was recorded: PYINSTRUMENT_GPU=0 is set in the environment")
-        log = self._log
-        if log is None and (self._path is None or self._error is not None):
-            log = native.log_bytes()
-        if log is None:
-            assert self._path is not None
-            return Run.load(self._path)
-        run = Run.from_bytes(log)
+        log = native.log_bytes() if self._log is None else self._log
+        in_memory = Run.from_bytes(log)
         if self._path is None:
-            return run
-        # The file failed: its history up to then, with what was kept in memory about the whole run.
+            return in_memory
+        # In memory are the statistics of the whole run; the history is in the file, if it still is.
         try:
-            return run.with_history_of(Run.load(self._path))
+            from_file = Run.load(self._path)
+            if from_file.environment.get("run_id") != self._environment["run_id"]:
+                raise RunFileError("it holds another run")
         except (OSError, RunFileError) as error:
-            warnings.warn(
-                f"the history in {self._path} can't be read: {error}", RuntimeWarning, stacklevel=3
-            )
-            return run
+            lost = f"the history is lost: {self._path} can't be read back: {error}"
+            warnings.warn(lost, RuntimeWarning, stacklevel=3)
+            in_memory.notes = (*in_memory.notes, lost)
+            return in_memory
+        return from_file if self._error is None else in_memory.with_history_of(from_file)
 
     def _check_mine(self) -> None:
         if self._pid is None:
@@ -257,11 +279,12 @@ def record(
             launcher (`WORLD_SIZE` > 1) the rank goes into its name: `train.rank3.gpurun`, or where
             `{rank}` stands in it.
         overwrite: replace a file that exists.
-        history_spans: how many spans to keep at least; older ones are dropped, and counted. None: a
-            million in memory, no limit of their own in a file. Statistics always cover the whole
-            run.
+        history_spans: how many of the newest spans to keep, rounded up to whole blocks of some
+            hundred; older ones are dropped, and counted. None: a million in memory, no limit of
+            their own in a file. Statistics always cover the whole run.
         max_bytes: bound of the run file, or of the memory, at least 1 MiB. The oldest spans make
-            room.
+            room. Names, paths and statistics are never dropped: with tens of thousands of paths
+            they alone can be more.
         nvtx: emit NVTX ranges while recording.
         device_timing: reserved for device times, which this version does not take.
 
@@ -269,7 +292,7 @@ def record(
         RecordingActiveError: a recording is active.
         RunPathError: the file exists, or can't be written.
         RecordingError: there is no native module on this platform.
-    Raises ValueError at once for arguments out of range.
+    Raises ValueError or TypeError at once for arguments that are wrong in themselves.
 
     With `PYINSTRUMENT_GPU=0` in the environment nothing is recorded and no file is made.
     """
@@ -315,6 +338,14 @@ def _path_of_rank(path: Path) -> Path:
     if (environment.launcher_number("WORLD_SIZE") or 1) > 1:
         return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
     return path
+
+
+def _call_at_exit(finish: Callable[[], None]) -> None:
+    atexit.register(finish)
+    # A child of multiprocessing ends without atexit, but runs these.
+    multiprocessing_util: Any = sys.modules.get("multiprocessing.util")
+    if multiprocessing_util is not None:
+        multiprocessing_util.Finalize(None, finish, exitpriority=0)
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

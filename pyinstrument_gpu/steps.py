@@ -151,6 +151,8 @@ def gpu_steps(
 
     Cost: about a microsecond per item. Never synchronises.
     """
+    if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
+        raise TypeError(f"gpu_steps needs an iterable, got {type(iterable).__name__}: {iterable!r}")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise ValueError(f"accumulate must be an int of at least 1, got {accumulate!r}")
     if samples is not None and not callable(samples):
@@ -178,7 +180,7 @@ class gpu_step(contextlib.ContextDecorator):
         if samples is not None:
             _check_samples(samples)
         self._samples = _UNKNOWN if samples is None else float(samples)
-        self._open: _OpenStep | None = None
+        self._open: list[_OpenStep] = []  # more than one when it is entered inside itself
 
     def _recreate_cm(self) -> gpu_step:
         step = gpu_step()
@@ -186,8 +188,9 @@ class gpu_step(contextlib.ContextDecorator):
         return step
 
     def __enter__(self) -> gpu_step:
-        self._open = _OpenStep()
-        self._open.add_item(self._samples)
+        step = _OpenStep()
+        step.add_item(self._samples)
+        self._open.append(step)
         return self
 
     def __exit__(
@@ -196,9 +199,8 @@ class gpu_step(contextlib.ContextDecorator):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._open is not None:
-            self._open.end(complete=exc_type is None)
-            self._open = None
+        if self._open:
+            self._open.pop().end(complete=exc_type is None)
 
 
 def _check_samples(samples: float) -> None:

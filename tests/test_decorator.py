@@ -512,6 +512,23 @@ def test_async_generator_that_raises_at_once() -> None:
     assert recording.run.open_phases == ()
 
 
+def test_wrong_arguments_leave_no_phase_open() -> None:
+    @gpu_phase("a")
+    async def generator(n: int) -> AsyncGenerator[int, None]:
+        yield n
+
+    async def main() -> None:
+        with pytest.raises(TypeError):
+            async for _ in generator():  # type: ignore[call-arg]
+                pass
+
+    with pig.record() as recording:
+        asyncio.run(main())
+        with gpu_phase("after"):
+            pass
+    assert recording.run.paths == ("after",)
+
+
 def test_async_generator_left_by_break_is_closed_where_it_is_closed() -> None:
     @gpu_phase("g")
     async def generate() -> AsyncGenerator[int, None]:

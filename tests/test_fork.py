@@ -314,3 +314,25 @@ with pig.record(path):
     assert run.complete
     assert counts_of(run) == {"data": 6, "train": 6}
     assert [step.samples for step in run.steps] == [4] * 6
+
+
+def test_child_of_multiprocessing_that_ends_without_stop_completes_its_run(tmp_path: Path) -> None:
+    script = """
+import multiprocessing
+
+def child():
+    pig.start(path)
+    with pig.gpu_phase("child"):
+        pass
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+assert process.exitcode == 0
+"""
+    path = tmp_path / "a.gpurun"
+    run_script(PREAMBLE + script, path)
+
+    run = pig.Run.load(path)
+    assert run.complete
+    assert counts_of(run) == {"child": 1}

@@ -64,6 +64,38 @@ def test_exception_in_the_block_passes_through_and_completes_the_run() -> None:
     assert recording.run.complete
 
 
+def _ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def test_start_that_is_interrupted_leaves_nothing_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("pyinstrument_gpu.overhead.measure", _ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            pig.start()
+
+    pig.start().stop()
+
+
+@pytest.mark.parametrize("fate", ["removed", "of another run", "no run file"])
+def test_file_that_is_not_its_own_any_more(tmp_path: Path, fate: str) -> None:
+    path = tmp_path / "train.gpurun"
+    with pig.record(path) as recording, gpu_phase("mine"):
+        pass
+    path.unlink()
+    if fate == "of another run":
+        with pig.record(path), gpu_phase("theirs"):
+            pass
+    elif fate == "no run file":
+        path.write_text("text")
+
+    with pytest.warns(RuntimeWarning, match="the history is lost"):
+        run = recording.run
+    assert {path: phase.count for path, phase in run.phases.items()} == {"mine": 1}
+    assert len(run.spans) == 0
+    assert "the history is lost" in run.notes[-1]
+
+
 def test_stop_inside_the_block() -> None:
     with pig.record() as recording:
         run = recording.stop()
@@ -177,6 +209,13 @@ def test_path_that_can_not_be_written(tmp_path: Path, name: str) -> None:
     with pig.record() as recording:  # nothing of the attempt is left
         pass
     assert recording.run.complete
+
+
+def test_directory_as_path(tmp_path: Path) -> None:
+    with pytest.raises(pig.RunPathError, match="is a directory"):
+        pig.start(tmp_path, overwrite=True)
+    with pytest.raises(pig.RunPathError, match="make it first"):
+        pig.start(tmp_path / "missing" / "train.gpurun")
 
 
 def test_path_with_a_null_character(tmp_path: Path) -> None:

@@ -644,3 +644,20 @@ def test_many_steps() -> None:
     assert run.steps.array["begin_ns"].tolist() == [2 * i for i in steps]
     assert run.step_totals.duration.total_ns == 20_000
     assert run.spans["step"].tolist()[-1] == 9_999
+
+
+def test_gpu_step_inside_itself() -> None:
+    with pig.record() as recording:
+        step = gpu_step()
+        with step, step:
+            pass
+        with gpu_step():
+            pass
+
+    assert [one.complete for one in recording.run.steps] == [True, True]
+    assert recording.run.phases["step"].count == 1
+
+
+def test_what_is_no_iterable_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="needs an iterable, got int: 5"):
+        gpu_steps(5)  # type: ignore[arg-type]

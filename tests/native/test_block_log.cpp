@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "block_log.h"
+#include "check.h"
+#include "log_reader.h"
+#include "storage.h"
+
+namespace {
+
+using pig::BlockLog;
+using pig::BlockType;
+using Bytes = LogReader::Bytes;
+
+constexpr uint64_t kRunId = 0x1122334455667788;
+constexpr uint64_t kUnbounded = uint64_t{1} << 40;
+constexpr size_t kSpanBytes = 40;
+constexpr size_t kSpansPerBlock = (16384 - 48) / kSpanBytes;
+
+uint16_t number(BlockType type) { return static_cast<uint16_t>(type); }
+
+constexpr uint64_t bytes_of_slots(uint64_t slots) { return 4096 + slots * 16384; }
+
+Bytes contents(const pig::MemoryStorage& storage) {
+  Bytes bytes(storage.size());
+  storage.read(bytes.data());
+  return bytes;
+}
+
+constexpr size_t kNever = ~size_t{0};
+
+/// The process is killed. Nothing of the program runs after it but what a test does.
+struct Killed {};
+
+/// Memory in which the write with a given number, counted from 0, goes wrong.
+class FaultyStorage : public pig::Storage {
+ public:
+  enum class Fault {
+    kKill,         ///< the process dies instead of it
+    kFailOnce,     ///< it fails; later ones would not
+    kFailForGood,  ///< it fails, as do all later ones
+  };
+
+  FaultyStorage(Fault fault, size_t at) : fault_(fault), at_(at) {}
+
+  int write(uint64_t offset, const void* data, size_t bytes) override {
+    const size_t number = writes_++;
+    if (number != at_ && !(fault_ == Fault::kFailForGood && number > at_))
+      return memory_.write(offset, data, bytes);
+    // Long writes leave half of their bytes behind. Headers lie in one page and are whole or not
+    // there.
+    if (bytes > 64) CHECK_EQ(memory_.write(offset, data, bytes / 2), 0);
+    if (fault_ == Fault::kKill) throw Killed();
+    return EIO;
+  }
+
+  void fail_next() { at_ = writes_; }
+  size_t writes() const { return writes_; }
+  Bytes contents() const { return ::contents(memory_); }
+
+ private:
+  Fault fault_;
+  size_t at_;
+  size_t writes_ = 0;
+  pig::MemoryStorage memory_;
+};
+
+/// Item `index` of a log: its bytes depend on the index and the type alone.
+Bytes item(BlockType type, uint64_t index, size_t bytes) {
+  Bytes item(bytes);
+  for (size_t i = 0; i < bytes; ++i)
+    item[i] =
+        static_cast<uint8_t>(index >> (i % 8 * 8)) ^ static_cast<uint8_t>(31 * i + number(type));
+  return item;
+}
+
+Bytes items(BlockType type, uint64_t first, size_t count, size_t item_bytes) {
+  Bytes all;
+  for (uint64_t i = first; i < first + count; ++i) {
+    const Bytes one = item(type, i, item_bytes);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+/// A log together with what was asked of it.
+class Writer {
+ public:
+  Writer(pig::Storage& storage, uint64_t history_spans, uint64_t max_bytes)
+      : log(storage, kRunId, history_spans, max_bytes) {}
+
+  /// Appends `count` items of a log in which all are of one size.
+  void append(BlockType type, size_t item_bytes, size_t count) {
+    Asked& asked = asked_[type];
+    asked.item_bytes = item_bytes;
+    const Bytes bytes = items(type, asked.count, count, item_bytes);
+    asked.count += count;
+    log.append(type, bytes.data(), item_bytes, count);
+    if (log.error() == 0) {
+      CHECK_EQ(log.items(type), asked.count);
+      asked.written = asked.count;
+    } else {
+      asked.written = log.items(type);
+    }
+  }
+
+  void write_document(BlockType type, size_t bytes) {
+    std::vector<Bytes>& versions = documents_[type];
+    versions.push_back(item(type, versions.size() + 1, bytes));
+    log.write_document(type, versions.back());
+    if (log.error() == 0) whole_[type] = versions.size();
+  }
+
+  /// All that the log accepted is there, and nothing that it was not given.
+  void check(const LogReader& reader) const {
+    for (const auto& [type, asked] : asked_) {
+      const LogReader::Log found = reader.log(number(type));
+      CHECK_EQ(found.items.size() % asked.item_bytes, 0u);
+      const uint64_t count = found.items.size() / asked.item_bytes;
+      CHECK(found.first <= dropped(type));
+      CHECK(found.first + count >= asked.written);
+      CHECK(found.first + count <= asked.count);
+      CHECK(found.items == items(type, found.first, count, asked.item_bytes));
+    }
+    for (const auto& [type, versions] : documents_) {
+      const auto whole = whole_.find(type);
+      const std::optional<LogReader::Document> found = reader.document(number(type));
+      if (whole != whole_.end()) CHECK(found && found->version >= whole->second);
+      if (!found) continue;
+      CHECK(found->version <= versions.size());
+      CHECK(found->content == versions[found->version - 1]);
+    }
+  }
+
+  uint64_t dropped(BlockType type) const {
+    if (type == BlockType::kSpans) return log.dropped().spans;
+    return type == BlockType::kSteps ? log.dropped().steps : 0;
+  }
+
+  BlockLog log;
+
+ private:
+  struct Asked {
+    size_t item_bytes = 0;
+    uint64_t count = 0;
+    uint64_t written = 0;  ///< those for which the log took responsibility
+  };
+  std::map<BlockType, Asked> asked_;
+  std::map<BlockType, std::vector<Bytes>> documents_;
+  std::map<BlockType, uint64_t> whole_;  ///< the last version that was written without an error
+};
+
+/// A short run with all that can happen: blocks that grow and fill up, both bounds reached,
+/// documents that get longer and shorter.
+constexpr uint64_t kScenarioHistorySpans = 3 * kSpansPerBlock;
+constexpr uint64_t kScenarioBytes = bytes_of_slots(18);
+
+void run_scenario(Writer& writer) {
+  writer.write_document(BlockType::kEnvironment, 500);
+  for (size_t tick = 0; tick < 15; ++tick) {
+    writer.append(BlockType::kNames, 300, 1 + tick % 3);
+    writer.append(BlockType::kPaths, 8, tick % 5);
+    writer.append(BlockType::kSpans, kSpanBytes, 150 * (tick % 4) + tick);
+    writer.append(BlockType::kSteps, 40, 100);
+    writer.write_document(BlockType::kState, tick % 7 * 6000);
+    if (tick % 4 == 3) writer.write_document(BlockType::kStatistics, 4000 * tick);
+  }
+  writer.write_document(BlockType::kEnvironment, 20'000);
+}
+
+size_t writes_of_scenario() {
+  FaultyStorage storage(FaultyStorage::Fault::kKill, kNever);
+  Writer writer(storage, kScenarioHistorySpans, kScenarioBytes);
+  run_scenario(writer);
+  CHECK_EQ(writer.log.error(), 0);
+  // The scenario is worth its name.
+  CHECK(writer.log.dropped().spans > 0 && writer.log.dropped().steps > 0);
+  writer.check(LogReader(storage.contents()));
+  return storage.writes();
+}
+
+void test_bytes_of_a_small_log() {
+  pig::MemoryStorage storage;
+  BlockLog log(storage, kRunId, 100, kUnbounded);
+  const Bytes name = {3, 0, 'a', 'b', 'c'};
+  log.append(BlockType::kNames, name);
+  log.append(BlockType::kNames, name);
+  const Bytes text = {'{', '}'};
+  log.write_document(BlockType::kState, text);
+
+  const Bytes bytes = contents(storage);
+  CHECK_EQ(bytes.size(), 4096u + 16384 + 48 + 2);
+  const auto zero = [](uint8_t byte) { return byte == 0; };
+  CHECK(std::all_of(bytes.begin() + 32, bytes.begin() + 60, zero));
+  CHECK(std::all_of(bytes.begin() + 64, bytes.begin() + 4096, zero));
+  CHECK_EQ(LogReader::get<uint64_t>(bytes, 24), kRunId);
+
+  const auto check_header = [&bytes](size_t at, uint16_t type, uint32_t slot, uint32_t length,
+                                     uint64_t sequence, uint64_t first) {
+    CHECK(std::memcmp(&bytes[at], "PGBK", 4) == 0);
+    CHECK_EQ(LogReader::get<uint16_t>(bytes, at + 4), type);
+    CHECK_EQ(LogReader::get<uint16_t>(bytes, at + 6), 0u);
+    CHECK_EQ(LogReader::get<uint64_t>(bytes, at + 8), kRunId);
+    CHECK_EQ(LogReader::get<uint32_t>(bytes, at + 16), slot);
+    CHECK_EQ(LogReader::get<uint32_t>(bytes, at + 20), length);
+    CHECK_EQ(LogReader::get<uint64_t>(bytes, at + 24), sequence);
+    CHECK_EQ(LogReader::get<uint64_t>(bytes, at + 32), first);
+    CHECK_EQ(LogReader::get<uint32_t>(bytes, at + 44), 0u);
+  };
+  check_header(4096, 16, 0, 10, 0, 0);
+  CHECK(std::memcmp(&bytes[4096 + 48], "\3\0abc\3\0abc", 10) == 0);
+  check_header(4096 + 16384, 2, 1, 2, 1, uint64_t{1} << 32);
+  CHECK_EQ(LogReader(bytes).blocks(), 2u);
+}
+
+void test_items_do_not_straddle_blocks() {
+  pig::MemoryStorage storage;
+  Writer writer(storage, 100, kUnbounded);
+  writer.append(BlockType::kThreads, 10'000, 3);
+  const LogReader reader(contents(storage));
+  writer.check(reader);
+  CHECK_EQ(reader.log(number(BlockType::kThreads)).blocks, 3u);
+}
+
+void test_history_spans_bound_the_spans() {
+  for (const uint64_t history_spans : {uint64_t{0}, uint64_t{1}, uint64_t{kSpansPerBlock - 1},
+                                       uint64_t{kSpansPerBlock}, uint64_t{5000}}) {
+    pig::MemoryStorage storage;
+    Writer writer(storage, history_spans, kUnbounded);
+    uint64_t appended = 0;
+    for (size_t count = 1; appended < 20'000; count = count % 700 + 97) {
+      writer.append(BlockType::kSpans, kSpanBytes, count);
+      appended += count;
+      const uint64_t dropped = writer.log.dropped().spans;
+      CHECK(appended - dropped >= std::min(history_spans, appended));
+      CHECK(appended - dropped <= history_spans + 2 * kSpansPerBlock);
+    }
+    const LogReader reader(contents(storage));
+    writer.check(reader);
+    // Dropped means gone, and counted to the last one.
+    CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.log.dropped().spans);
+    CHECK(writer.log.dropped().spans > 0);
+    CHECK_EQ(writer.log.dropped().steps, 0u);
+  }
+}
+
+void test_max_bytes_bound_the_log() {
+  constexpr uint64_t kSlots = 10;
+  pig::MemoryStorage storage;
+  Writer writer(storage, kUnbounded, bytes_of_slots(kSlots));
+  for (int i = 0; i < 60; ++i) {
+    writer.append(BlockType::kNames, 100, 2);
+    writer.append(BlockType::kSpans, kSpanBytes, 300);
+    writer.append(BlockType::kSteps, 40, 100);
+    writer.write_document(BlockType::kState, 1000);
+    CHECK(storage.size() <= bytes_of_slots(kSlots));
+  }
+  const LogReader reader(contents(storage));
+  writer.check(reader);
+  CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.log.dropped().spans);
+  CHECK_EQ(reader.log(number(BlockType::kSteps)).first, writer.log.dropped().steps);
+  CHECK(writer.log.dropped().spans > 0 && writer.log.dropped().steps > 0);
+  CHECK_EQ(reader.blocks(), kSlots);
+}
+
+/// Names, paths and documents are never dropped: with nothing else left the log grows.
+void test_only_history_is_dropped() {
+  pig::MemoryStorage storage;
+  Writer writer(storage, kUnbounded, bytes_of_slots(2));
+  writer.append(BlockType::kSpans, kSpanBytes, 10);
+  writer.append(BlockType::kNames, 8000, 10);
+  writer.write_document(BlockType::kState, 40'000);
+  writer.write_document(BlockType::kState, 40'000);
+  writer.append(BlockType::kSpans, kSpanBytes, 5 * kSpansPerBlock);
+  writer.check(LogReader(contents(storage)));
+  CHECK(writer.log.dropped().spans > 0);
+}
+
+void test_readable_after_every_write() {
+  const size_t writes = writes_of_scenario();
+  for (size_t at = 1; at < writes; ++at) {  // without the file header there is nothing to read
+    FaultyStorage storage(FaultyStorage::Fault::kKill, at);
+    Writer writer(storage, kScenarioHistorySpans, kScenarioBytes);
+    bool killed = false;
+    try {
+      run_scenario(writer);
+    } catch (const Killed&) {
+      killed = true;
+    }
+    CHECK(killed);
+    writer.check(LogReader(storage.contents()));
+  }
+}
+
+void test_readable_after_failing_writes() {
+  const size_t writes = writes_of_scenario();
+  for (const auto fault : {FaultyStorage::Fault::kFailOnce, FaultyStorage::Fault::kFailForGood})
+    for (size_t at = 1; at < writes; ++at) {
+      FaultyStorage storage(fault, at);
+      Writer writer(storage, kScenarioHistorySpans, kScenarioBytes);
+      run_scenario(writer);
+      CHECK_EQ(writer.log.error(), EIO);
+      writer.check(LogReader(storage.contents()));
+    }
+}
+
+/// The first failing write ends the logs; documents are still replaced in the room they have.
+void test_after_an_error() {
+  const size_t writes = writes_of_scenario();
+  for (size_t at = 1; at < writes; ++at) {
+    FaultyStorage storage(FaultyStorage::Fault::kFailOnce, at);
+    Writer writer(storage, kScenarioHistorySpans, kScenarioBytes);
+    run_scenario(writer);
+    const size_t before = storage.writes();
+    const uint64_t spans = writer.log.items(BlockType::kSpans);
+    writer.append(BlockType::kSpans, kSpanBytes, 1000);
+    CHECK_EQ(storage.writes(), before);
+    CHECK_EQ(writer.log.items(BlockType::kSpans), spans);
+  }
+
+  FaultyStorage storage(FaultyStorage::Fault::kFailOnce, kNever);
+  Writer writer(storage, kScenarioHistorySpans, kScenarioBytes);
+  writer.write_document(BlockType::kState, 100);
+  writer.write_document(BlockType::kState, 100);
+  storage.fail_next();
+  writer.append(BlockType::kSpans, kSpanBytes, 10);
+  CHECK_EQ(writer.log.error(), EIO);
+  writer.write_document(BlockType::kState, 120);
+  const auto state = LogReader(storage.contents()).document(number(BlockType::kState));
+  CHECK(state && state->content.size() == 120);
+}
+
+/// A block whose slot could not be taken over keeps its bytes.
+void test_a_failed_header_is_not_followed_by_its_payload() {
+  for (size_t at = 1;; ++at) {
+    FaultyStorage storage(FaultyStorage::Fault::kFailOnce, at);
+    Writer writer(storage, kUnbounded, kUnbounded);
+    writer.append(BlockType::kSpans, kSpanBytes, 3 * kSpansPerBlock);
+    if (writer.log.error() == 0) break;
+    CHECK_EQ(storage.writes(), at + 1);
+  }
+}
+
+}  // namespace
+
+int main() {
+  test_bytes_of_a_small_log();
+  test_items_do_not_straddle_blocks();
+  test_history_spans_bound_the_spans();
+  test_max_bytes_bound_the_log();
+  test_only_history_is_dropped();
+  test_readable_after_every_write();
+  test_a_failed_header_is_not_followed_by_its_payload();
+  test_after_an_error();
+  test_readable_after_failing_writes();
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "check.h"
+#include "storage.h"
+
+namespace {
+
+using pig::FileStorage;
+using pig::MemoryStorage;
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = std::filesystem::temp_directory_path() / "test_storage.XXXXXX";
+    CHECK(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  CHECK(file.good());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The errno with which the file could not be opened, or 0.
+int error_of(const std::string& path, bool overwrite) {
+  try {
+    const FileStorage storage(path, overwrite);
+    return 0;
+  } catch (const std::system_error& error) {
+    return error.code().value();
+  }
+}
+
+int write(pig::Storage& storage, uint64_t offset, const std::string& text) {
+  return storage.write(offset, text.data(), text.size());
+}
+
+void test_writes_in_place(const TemporaryDirectory& directory) {
+  const std::string path = directory / "plain";
+  FileStorage storage(path, false);
+  CHECK_EQ(write(storage, 4, "five!"), 0);
+  CHECK_EQ(write(storage, 0, "four"), 0);
+  CHECK_EQ(write(storage, 12, ""), 0);
+  // There before the file is closed: what a killed process leaves.
+  CHECK(contents(path) == "fourfive!");
+}
+
+void test_existing_file(const TemporaryDirectory& directory) {
+  const std::string path = directory / "existing";
+  std::ofstream(path) << "precious";
+  CHECK_EQ(error_of(path, false), EEXIST);
+  CHECK(contents(path) == "precious");
+  CHECK_EQ(error_of(path, true), 0);
+  CHECK(contents(path).empty());
+}
+
+void test_unwritable_path(const TemporaryDirectory& directory) {
+  CHECK_EQ(error_of(directory / "missing/file", false), ENOENT);
+  CHECK_EQ(error_of(directory / ".", true), EISDIR);
+}
+
+void test_locked_against_second_recorder(const TemporaryDirectory& directory) {
+  const std::string path = directory / "locked";
+  {
+    FileStorage storage(path, false);
+    CHECK_EQ(write(storage, 0, "mine"), 0);
+    CHECK_EQ(error_of(path, true), EBUSY);
+    CHECK(contents(path) == "mine");
+  }
+  CHECK_EQ(error_of(path, true), 0);
+}
+
+void test_abandoning_closes_the_file(const TemporaryDirectory& directory) {
+  const std::string path = directory / "abandoned";
+  FileStorage storage(path, false);
+  storage.abandon();
+  CHECK_EQ(write(storage, 0, "late"), EBADF);
+  CHECK_EQ(error_of(path, true), 0);  // the lock went with it
+  storage.abandon();
+}
+
+/// In a process of its own, for its limits stay with it.
+void in_child(const std::function<void()>& body) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+}
+
+void test_file_may_not_grow(const TemporaryDirectory& directory) {
+  const std::string path = directory / "limited";
+  in_child([&] {
+    signal(SIGXFSZ, SIG_IGN);  // as Python does
+    const rlimit limit{100, 100};
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    FileStorage storage(path, false);
+    CHECK_EQ(write(storage, 0, std::string(90, 'a')), 0);
+    CHECK_EQ(write(storage, 90, std::string(20, 'b')), EFBIG);
+    CHECK_EQ(write(storage, 0, "c"), 0);  // what is there can still be changed
+  });
+  // As much as there was room for.
+  std::string expected(90, 'a');
+  expected[0] = 'c';
+  expected.append(10, 'b');
+  CHECK(contents(path) == expected);
+}
+
+std::string contents(const MemoryStorage& storage) {
+  std::string bytes(storage.size(), '?');
+  storage.read(bytes.data());
+  return bytes;
+}
+
+void test_memory_is_like_a_file(const TemporaryDirectory& directory) {
+  const std::string path = directory / "twin";
+  FileStorage file(path, false);
+  MemoryStorage memory;
+  CHECK_EQ(memory.size(), 0u);
+  CHECK(contents(memory).empty());
+
+  struct Write {
+    uint64_t offset;
+    size_t bytes;
+  };
+  // Inside a page, over the border of two, over some whole ones, and beyond a hole.
+  const std::vector<Write> writes = {{100, 10},           {0, 1},      {16380, 8},
+                                     {16384, 16384},      {5, 50'000}, {49'999, 7000},
+                                     {10 * 16384, 16384}, {300'000, 1}};
+  char fill = 'a';
+  for (const Write& one : writes) {
+    const std::string bytes(one.bytes, fill++);
+    CHECK_EQ(write(file, one.offset, bytes), 0);
+    CHECK_EQ(write(memory, one.offset, bytes), 0);
+    CHECK(contents(memory) == contents(path));
+  }
+}
+
+}  // namespace
+
+int main() {
+  const TemporaryDirectory directory;
+  test_writes_in_place(directory);
+  test_existing_file(directory);
+  test_unwritable_path(directory);
+  test_locked_against_second_recorder(directory);
+  test_abandoning_closes_the_file(directory);
+  test_file_may_not_grow(directory);
+  test_memory_is_like_a_file(directory);
+}
