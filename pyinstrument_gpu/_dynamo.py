@@ -67,9 +67,9 @@ class _DynamoFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != _DYNAMO:
             return None
-        for finder in sys.meta_path:
-            find_spec = getattr(finder, "find_spec", None)
-            spec = find_spec(fullname, path, target) if finder is not self and find_spec else None
+        others: list[Any] = [finder for finder in sys.meta_path if finder is not self]
+        for finder in others:
+            spec: importlib.machinery.ModuleSpec | None = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
                 spec.loader = _RegisteringLoader(spec.loader, self)
                 return spec

@@ -157,7 +157,8 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
     if state.error is not None:
         notes.append(f"the history ends early: {state.error}")
     if blocks.damaged:
-        notes.append(f"{blocks.damaged} damaged blocks were left out")
+        # Of a file that is being written, the newest block may be half there.
+        notes.append(f"left out: {blocks.damaged:,} of the file's blocks, damaged or half written")
     return Run(
         names=names,
         path_parents=path_parents,
@@ -407,10 +408,10 @@ def _fold_newer_spans(
 
 def _note_missing(notes: list[str], what: str, records: _Records, kept: int, written: int) -> None:
     if records.first:
-        notes.append(f"the oldest {records.first} {what} of the history made room for newer ones")
+        notes.append(f"of the history, {records.first:,} {what} made room for newer ones")
     missing = max(written, records.first + len(records.items)) - records.first - kept
     if missing > 0:
-        notes.append(f"the last {missing} {what} of the history are missing or damaged")
+        notes.append(f"missing at the end of the history: {missing:,} {what}")
 
 
 def _last_end(ends_ns: NDArray[np.int64]) -> int:

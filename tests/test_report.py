@@ -120,7 +120,7 @@ class Script:
                 "world_size": 8,
                 "torch": "2.13.0",
                 "gpus": [],
-                "overhead": {"phase_ns": 31.4},
+                "overhead": {"phase_ns": 31.4, "step_ns": 210.4},
             },
         }
         return Run(**(parts | changes))
@@ -179,7 +179,7 @@ step               4  16.000  15.500  17.500                           100.0
 
 Total step time 64.000 ms, sum of phases 63.600 ms, unattributed 400.000 us
 (0.6%)
-62.5 steps/s, 4,000 samples/s
+62.5 steps/s, 4,000 samples/s of step time
 
 Other threads while a step was open, beside its time: per call
 phase   calls  total s  mean us     p50     p95    self  device  blocked
@@ -192,8 +192,8 @@ phase       calls  total s  mean ms     p50     p95    self  device  blocked
 setup           1    0.005    5.000   5.000   5.000   5.000       -        -
 checkpoint      1    0.040   40.000  40.000  40.000  40.000       -        -
 
-Recorder: 31.4 ns per phase, 6.0 phases per step, 0.0012% of the step, its own
-thread 0.2% of one core
+Recorder: 31.4 ns per phase, 210 ns per step, 6.0 phases per step, together
+0.0025% of the step, its own thread 0.2% of one core
 Nothing dropped"""
     )
 
@@ -255,6 +255,7 @@ def test_phase_of_some_steps_is_spread_over_all_of_them() -> None:
 def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
     script = Script()
     with script.phase("epoch"):
+        script.leaf("shuffle", 2 * MS)
         for _ in range(2):
             with script.step():
                 script.leaf("forward", 3 * MS)
@@ -263,7 +264,51 @@ def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
     steps, outside = report.split("Outside steps")
     assert "\nepoch\n  forward " in steps
     assert line_of(steps, "sum of phases")[3:] == ["3.000", "75.0"]
-    assert line_of(outside, "epoch")[1] == "1"
+    assert line_of(steps, "unattributed")[1:] == ["1.000", "25.0"]
+    # Its self time would be what the steps call unattributed.
+    assert " ".join(line_of(outside, "epoch")) == "epoch 1 0.010 10.000 10.000 10.000 - - - *"
+    assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 0.002 2.000 2.000 2.000 2.000 - -"
+    assert "\n* was open during steps: its times include theirs\n" in outside
+    assert "since" not in text(script.run(), step=1)
+
+
+def test_outside_steps_marks_only_what_was_open_during_one() -> None:
+    script = Script()
+    script.leaf("before", MS)
+    for _ in range(2):
+        with script.step():
+            script.work(10 * MS)
+        script.leaf("between", MS)
+    script.span(("into the first",), 0, 1 * MS + 1)
+    script.span(("from the second",), 22 * MS - 1, 23 * MS, thread=1)  # begun late, as if outside
+    script.span(("loader",), 0, 20 * MS, thread=1)
+    marked = re.findall(r"^(.*?)  .*\*$", text(script.run()), re.MULTILINE)
+    assert marked == ["into the first", "from the second", "loader"]
+    assert "*" not in text(training().run())
+
+
+def test_without_history_a_phase_longer_than_all_time_outside_was_open_during_steps() -> None:
+    script = Script()
+    script.leaf("setup", MS)
+    with script.phase("epoch"), script.step():
+        script.work(10 * MS)
+    run = script.run(spans=None, statistics=script.run().statistics, dropped={"disk_error": 2})
+    outside = text(run).split("Outside steps")[1]
+    assert line_of(outside, "epoch")[-1] == "*"
+    assert line_of(outside, "setup")[-4:] == ["1.000", "1.000", "-", "-"]
+
+
+def test_step_that_had_not_ended_counts_as_open_to_the_last() -> None:
+    script = Script()
+    with script.step():
+        script.work(MS)
+    script.leaf("between", MS)
+    script.span(("into the last",), MS, 4 * MS)
+    script.steps.append((1, 3 * MS, -1, np.nan, 1, False, 0))
+    script.now_ns = 5 * MS
+    outside = text(script.run(open_step=Step(1, 3 * MS, -1, None, 1, False, 0)))
+    assert line_of(outside, "into the last")[-1] == "*"
+    assert line_of(outside, "between")[-1] == "-"
 
 
 def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
@@ -275,15 +320,89 @@ def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
                 script.span(("async",), script.now_ns - MS, script.now_ns + 10 * MS)
         script.work(20 * MS)
     report = text(script.run())
+    assert line_of(report, "sum of phases")[3:] == ["0.500", "25.0"]
     assert line_of(report, "unattributed")[1:] == ["1.500", "75.0"]
-    assert "1 spans outlasted their step: the sum leaves out what lies beyond it" in report
-    assert "missing  0.001000 s  (50.0%)" in text(script.run(), step=0)
+    assert line_of(report, "async")[-1] == "-"  # 11 ms in 4 are no share
+    assert "Spans that outlasted their step: 1. Rows count them whole" in report
+    assert (
+        text(script.run(), step=0)
+        == """\
+Step 0
+async    0.001000 s  (outlasts the step)
+-------  ----------
+sum      0.001000 s
+total    0.002000 s
+missing  0.001000 s  (50.0%)"""
+    )
 
-    # Without the history nobody can say where it was cut: the number stands as it is, with a note.
-    lost = script.run(spans=None, statistics=script.run().statistics, dropped={"span_history": 1})
-    report = text(lost)
-    assert line_of(report, "unattributed")[1:] == ["-3.500", "-175.0"]
-    assert "The phases add up to more than the steps" in report
+
+def test_without_history_the_sum_is_said_to_be_of_self_times() -> None:
+    script = Script()
+    for duration_ns in (2 * MS, 8 * MS):
+        with script.step():
+            script.work(duration_ns)
+            script.span(("async",), script.now_ns - MS, script.now_ns + MS)
+        script.work(5 * MS)
+    statistics = script.run().statistics
+    report = text(script.run(spans=None, statistics=statistics, dropped={"disk_error": 2}), 120)
+    assert line_of(report, "unattributed")[1:3] == ["3.000", "60.0"]  # in truth 4.000
+    warning = (
+        "\nSum from self times, as history is lost: a phase that outlasts its step, or the phase"
+    )
+    assert warning in report
+    assert "exceeds" not in report
+
+    script.step_index = 1
+    script.span(("async",), 7 * MS, 17 * MS)
+    statistics = script.run().statistics
+    report = text(script.run(spans=None, statistics=statistics, dropped={"disk_error": 3}), 120)
+    assert line_of(report, "sum of phases")[3:] == ["7.000", "-"]
+    assert line_of(report, "unattributed")[1:] == ["-", "-"]
+    assert "sum of phases 14.000 ms, unattributed -\n" in report
+    assert warning in report
+    assert "\nUnattributed is not known: the sum exceeds the step time\n" in report
+    assert warning not in text(script.run(), 120)
+
+
+def prefetching() -> Script:
+    """Three steps of 5 ms with 1 ms between them, and a phase from in the first to in the last."""
+    script = Script()
+    for _ in range(3):
+        with script.step():
+            script.work(2 * MS)
+            script.leaf("forward", 2 * MS)
+            script.work(MS)
+        script.work(MS)
+    script.step_index = 0
+    script.span(("prefetch",), MS, 15 * MS)
+    return script
+
+
+def test_one_step_has_what_earlier_steps_left_open() -> None:
+    run = prefetching().run()
+    assert (
+        text(run, step=1)
+        == """\
+Step 1
+forward   0.002000 s
+prefetch  0.005000 s  (since step 0, outlasts the step)
+--------  ----------
+sum       0.005000 s
+total     0.005000 s
+missing   0.000000 s  (0.0%)"""
+    )
+    assert "prefetch  0.003000 s  (since step 0)\n" in text(run, step=2)
+    sums = [line_of(text(run, step=i), "sum")[1] for i in range(3)]
+    assert sums == ["0.004000", "0.005000", "0.004000"]
+    assert line_of(text(run), "sum of phases")[3:] == ["4.333", "86.7"]
+
+
+def test_open_phases_of_another_thread_cover_no_step() -> None:
+    script = prefetching()
+    script.steps[1] = (*script.steps[1][:-1], 1)  # opened by the second thread
+    run = script.run()
+    assert phases_ns(run, run.steps.array).tolist() == [4 * MS, 0, 4 * MS]
+    assert "prefetch" not in text(run, step=1)
 
 
 def test_quantiles_speak_of_the_steps_whose_spans_are_kept() -> None:
@@ -300,13 +419,15 @@ def test_quantiles_speak_of_the_steps_whose_spans_are_kept() -> None:
     assert "p50 and p95 are over the 2 of 4 steps whose spans are kept" in report
     assert " ".join(line_of(report, "mlp")) == "mlp 4 3.500 4.000 5.000 3.500 - - 21.9"
     assert line_of(report, "sum of phases")[3:] == ["15.900", "99.4"]
-    assert "of the oldest spans made room" in report
+    assert "spans gone from the history to make room" in report
     with pytest.raises(KeyError, match="spans are no longer kept; those of steps 2 to 3 are"):
         text(kept, step=1)
 
     report = text(script.run(spans=None, statistics=run.statistics, dropped={"disk_error": 29}))
     assert " ".join(line_of(report, "mlp")) == "mlp 4 3.500 - - 3.500 - - 21.9"
     assert line_of(report, "step")[1:] == ["4", "16.000", "-", "-", "100.0"]
+    assert "No p50 and p95: there is no step whose spans are all kept" in report
+    assert "too low" not in report
 
 
 def test_lost_span_may_be_of_the_step_shown() -> None:
@@ -317,9 +438,9 @@ def test_lost_span_may_be_of_the_step_shown() -> None:
         statistics=run.statistics,
         dropped={"ring_full": 1},
     )
-    assert "1 spans of the run are lost, maybe some of this step" in text(lossy, step=3)
+    assert "! 1 span of the run lost, maybe of this step" in text(lossy, step=3)
     assert "lost" not in text(run, step=3)
-    assert "p50 and p95 may be too low: 1 spans of these steps may be missing" in text(lossy)
+    assert "p50 and p95 may be too low: 1 span of these steps may be missing" in text(lossy)
     assert "too low" not in text(run)
 
 
@@ -392,7 +513,7 @@ def test_steps_left_early_are_counted() -> None:
     for complete in (True, False):
         with script.step(complete=complete):
             script.work(MS)
-    assert "! 1 of 2 steps were left before their end." in text(script.run())
+    assert "! Left before the end: 1 of 2 steps." in text(script.run())
     assert text(script.run(), step=1).startswith("Step 1, left before its end\n")
 
 
@@ -426,11 +547,56 @@ def test_drops_and_cost() -> None:
         script.run(dropped={"nested_steps": 3, "ring_full": 0, "of_the_future": 2}, environment={}),
         width=120,
     )
-    assert "Dropped (nested_steps): 3 steps were opened inside a step" in report
+    assert "Dropped (nested_steps): 3 steps inside a step, recorded as" in report
     assert "ring_full" not in report
     assert "Dropped (of_the_future): 2\n" in report + "\n"
     assert "Nothing dropped" not in report
     assert "Recorder: cost per phase not measured, 6.0 phases per step, its own" in report
+    report = text(script.run(environment={"overhead": {"phase_ns": 40.0}}), width=120)
+    assert "40.0 ns per phase, 6.0 phases per step, phases alone 0.0015% of the step" in report
+    report = text(script.run(environment={"overhead": {"phase_ns": 20.0, "step_ns": 30.0}}), 120)
+    assert "together <0.001% of the step" in report
+    report = text(script.run(environment={"overhead": {"phase_ns": 4e5, "step_ns": 1e4}}), 120)
+    assert "400000.0 ns per phase, 10,000 ns per step, 6.0 phases per step, together 15%" in report
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    script = Script()
+    with script.step(samples=8):
+        script.work(MS)
+    report = text(script.run(dropped={"depth": 1}))
+    assert "\n1 step in 1.000 ms, complete\n" in report
+    assert "\nDropped (depth): 1 span not recorded: nested too deep" in report
+
+
+def test_samples_known_of_some_steps_only() -> None:
+    script = Script()
+    for samples in (8, np.nan):
+        with script.step(samples=samples):
+            script.work(MS)
+    line = "1,000 steps/s, 8,000 samples/s of step time (samples of 1 of 2 steps known)"
+    assert f"\n{line}\n" in text(script.run())
+
+
+def test_tables_end_after_200_paths() -> None:
+    script = Script()
+    with script.step():
+        for i in range(201):
+            script.leaf(f"item {i}", MS)
+            script.span((f"load {i}",), script.now_ns, script.now_ns, thread=1)
+    for i in range(1000):
+        script.leaf(f"save {i}", MS)
+    run = script.run()
+    report = text(run)
+    for name, more in ("item", "1 more path"), ("load", "1 more path"), ("save", "800 more paths"):
+        shown = re.findall(rf"^{name} (\d+) ", report, re.MULTILINE)
+        assert list(map(int, shown)) == list(range(200))
+        assert f"\n... and {more} (export --summary has all)\n" in report
+    assert line_of(report, "sum of phases")[3:] == ["201.000", "100.0"]
+    one = text(run, step=0)
+    assert len(re.findall("^item", one, re.MULTILINE)) == 200
+    assert len(re.findall("^load", one, re.MULTILINE)) == 200
+    assert one.count("... and 1 more path (export --summary has all)") == 2
 
 
 HOSTILE = {  # name: how it is shown

@@ -145,7 +145,7 @@ def test_history_that_made_room() -> None:
     assert run.dropped["span_history"] == len(recording.spans) - kept
     assert dict(run.statistics) == recording.fold(np.arange(len(recording.spans)))
     assert run.notes == (
-        f"the oldest {len(recording.spans) - kept} spans of the history made room for newer ones",
+        f"of the history, {len(recording.spans) - kept:,} spans made room for newer ones",
         f"the oldest {len(recording.steps) - len(run.steps)} steps of the history made room "
         "for newer ones",
     )
@@ -168,7 +168,7 @@ def test_spans_whose_step_is_uncertain_are_left_out() -> None:
     run = written(State(spans=3, step_drops=1), **ONE_PHASE, SPANS=spans)
 
     assert len(run.spans) == 0
-    assert "the last 3 spans of the history are missing or damaged" in run.notes
+    assert "missing at the end of the history: 3 spans" in run.notes
 
 
 def test_statistics_that_can_not_be_complete_say_so() -> None:
@@ -208,7 +208,7 @@ def test_history_ends_before_an_impossible_span(bad: dict[str, int]) -> None:
     run = written(State(spans=3), **ONE_PHASE, SPANS=spans)
 
     assert run.spans["host_end_ns"].tolist() == [3]
-    assert "the last 2 spans of the history are missing or damaged" in run.notes
+    assert "missing at the end of the history: 2 spans" in run.notes
 
 
 def test_file_without_blocks() -> None:

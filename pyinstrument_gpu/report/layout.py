@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 UNKNOWN = "-"
+MAX_PATHS = 200
+"""Paths that a table shows at most: names with a number in them can make tens of thousands."""
 _MIN_NAME_WIDTH = 16
 
 
@@ -64,8 +66,27 @@ def duration(duration_ns: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share in percent, without the sign; "-" of nothing."""
-    return f"{100 * part / whole:.1f}" if whole else UNKNOWN
+    """A share in percent, without the sign; "-" for what is no share of the whole."""
+    return f"{100 * part / whole:.1f}" if whole and 0 <= part <= whole else UNKNOWN
+
+
+def share(part: float, whole: float) -> str:
+    """A share as it stands behind a duration: " (12.3%)", or nothing for what is no share."""
+    text = percent(part, whole)
+    return "" if text == UNKNOWN else f" ({text}%)"
+
+
+def counted(count: int, noun: str) -> str:
+    """The number with its noun, of which an "s" makes the plural."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def unshown(paths: Sequence[object]) -> list[Text]:
+    """The line below a table of these paths that says how many of them it leaves out."""
+    more = len(paths) - MAX_PATHS
+    if more <= 0:
+        return []
+    return [Text(f"... and {counted(more, 'more path')} (export --summary has all)", "yellow")]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.report.layout import Row, percent, table
+from pyinstrument_gpu.report.layout import (
+    MAX_PATHS,
+    Row,
+    counted,
+    share,
+    table,
+    unshown,
+)
 from pyinstrument_gpu.report.step_times import (
     kept_steps,
     phases_ns,
@@ -22,6 +29,8 @@ from pyinstrument_gpu.run import Run, Scope, span_scopes
 
 def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     """Each phase of the step in seconds, their sum, the total and what is missing.
+
+    Of a phase that began in an earlier step or outlasts this one, the part inside this step.
 
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
@@ -49,41 +58,67 @@ def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     def seconds(time_ns: int) -> str:
         return f"{time_ns / 1e9:.{decimals}f} s"
 
-    spans = run.spans[run.spans["step"] == index]
-    scopes = span_scopes(spans)
-    own = _phase_rows(run, spans[scopes == Scope.STEP], seconds)
-    others = _phase_rows(run, spans[scopes == Scope.OTHER_THREADS], seconds)
+    scopes = span_scopes(run.spans)
+    begun_here = run.spans["step"] == index
+    open_before = (run.spans["step"] < index) & (run.spans["host_end_ns"] > step.begin_ns)
+    of_thread = (scopes == Scope.STEP) & (run.spans["thread"] == step.thread)
+    own = run.spans[of_thread & (begun_here | open_before)]
+    others = run.spans[begun_here & (scopes == Scope.OTHER_THREADS)]
     sums = [
         Row("sum", [seconds(sum_ns)]),
         Row("total" if ended else "total so far", [seconds(total_ns)]),
-        Row("missing", [seconds(missing_ns)], note=f"({percent(missing_ns, total_ns)}%)"),
+        Row("missing", [seconds(missing_ns)], note=share(missing_ns, total_ns).strip()),
     ]
     facts = [f"Step {index}"]
     if step.samples is not None:
         facts.append(f"{step.samples:g} samples")
     if not step.complete:
         facts.append("left before its end" if ended else "had not ended")
-    parts: list[Text | Table] = [
-        Text(", ".join(facts), "bold"),
-        table([], [own, sums], width),
-    ]
-    if others:
-        parts += [Text(), Text("Other threads meanwhile"), table([], [others], width)]
+    parts: list[Text | Table] = [Text(", ".join(facts), "bold")]
+    paths = _tree_of(run, own)
+    parts += [table([], [_phase_rows(run, own, paths, row, seconds), sums], width)]
+    parts += unshown(paths)
+    if len(others):
+        paths = _tree_of(run, others)
+        parts += [Text(), Text("Other threads meanwhile")]
+        parts += [table([], [_phase_rows(run, others, paths, row, seconds)], width)]
+        parts += unshown(paths)
     lost = spans_lost_within(run)
     if lost:
         parts.append(
-            Text(f"! {lost:,} spans of the run are lost, maybe some of this step", "yellow")
+            Text(f"! {counted(lost, 'span')} of the run lost, maybe of this step", "yellow")
         )
     return parts
 
 
-def _phase_rows(run: Run, spans: NDArray[np.void], seconds: Callable[[int], str]) -> list[Row]:
-    durations_ns = spans["host_end_ns"] - spans["host_begin_ns"]
+def _tree_of(run: Run, spans: NDArray[np.void]) -> list[tuple[int, int]]:
+    return tree(run, np.unique(spans["path"]).tolist())
+
+
+def _phase_rows(
+    run: Run,
+    spans: NDArray[np.void],
+    paths: list[tuple[int, int]],
+    step: NDArray[np.void],
+    seconds: Callable[[int], str],
+) -> list[Row]:
+    (index,), (begin_ns,), (end_ns,) = step["index"], step["begin_ns"], step["end_ns"]
+    begins_ns = np.maximum(spans["host_begin_ns"], begin_ns)
+    inside_ns = np.maximum(np.minimum(spans["host_end_ns"], end_ns) - begins_ns, 0)
     rows = []
-    for path, depth in tree(run, np.unique(spans["path"]).tolist()):
+    for path, depth in paths[:MAX_PATHS]:
+        name = run.names[run.path_names[path]]
         of_path = spans["path"] == path
         calls = int(np.count_nonzero(of_path))
-        name = run.names[run.path_names[path]]
-        time = seconds(int(durations_ns[of_path].sum())) if calls else ""
-        rows.append(Row(name, [time], depth, f"({calls} calls)" if calls > 1 else ""))
+        if not calls:  # it began outside the steps
+            rows.append(Row(name, [""], depth))
+            continue
+        remarks = [f"{calls} calls"] if calls > 1 else []
+        since = int(spans["step"][of_path].min())
+        if since < index:
+            remarks.append(f"since step {since}")
+        if spans["host_end_ns"][of_path].max() > end_ns:
+            remarks.append("outlasts the step")
+        note = f"({', '.join(remarks)})" if remarks else ""
+        rows.append(Row(name, [seconds(int(inside_ns[of_path].sum()))], depth, note))
     return rows

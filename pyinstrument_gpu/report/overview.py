@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.report.layout import (
+    MAX_PATHS,
     UNKNOWN,
     Row,
     Unit,
+    counted,
     duration,
     percent,
     printable,
+    share,
     table,
+    unshown,
 )
 from pyinstrument_gpu.report.step_times import (
     QUANTILES,
     attribution,
+    outside_during_steps,
     spans_lost_within,
     step_quantiles,
     tree,
@@ -32,18 +37,18 @@ _WIDTH_FOR_BARS = 100
 _BAR_WIDTH = 20
 
 _DROPS = {
-    "ring_full": "spans are missing from the history (a ring was full); statistics have them",
-    "span_history": "of the oldest spans made room in the history; statistics have them",
-    "step_history": "of the oldest steps made room in the history; statistics have them",
-    "disk_error": "spans are missing from the history (the disk failed); statistics have them",
-    "depth": "spans were nested too deep and are not recorded",
-    "names": "phases had one name too many and share a common one",
-    "paths": "spans had one path too many and share a common one",
-    "threads": "threads were too many and share the last entry",
-    "unmatched_ends": "phases were ended that had not begun",
-    "nested_steps": 'steps were opened inside a step and are recorded as phase "step"',
-    "open_at_thread_end": "phases were open when their thread ended and are not recorded",
-    "no_memory": "spans are not recorded: no memory for their thread's buffers",
+    "ring_full": ("span", "missing from the history: a ring was full; in the statistics"),
+    "span_history": ("span", "gone from the history to make room; in the statistics"),
+    "step_history": ("step", "gone from the history to make room; in the statistics"),
+    "disk_error": ("span", "missing from the history: the disk failed; in the statistics"),
+    "depth": ("span", "not recorded: nested too deep"),
+    "names": ("phase", "under a common name: one name too many"),
+    "paths": ("span", "under a common path: one path too many"),
+    "threads": ("thread", "under the last entry: one thread too many"),
+    "unmatched_ends": ("end", "of a phase that had not begun"),
+    "nested_steps": ("step", 'inside a step, recorded as phase "step"'),
+    "open_at_thread_end": ("phase", "not recorded: open when its thread ended"),
+    "no_memory": ("span", "not recorded: no memory for the buffers of a thread"),
 }
 
 
@@ -56,7 +61,7 @@ def overview(run: Run, width: int) -> list[Text | Table]:
         parts += _outside(run, width)
     elif run.phases:
         parts += [Text(), Text("No step ended. Per call, over the whole run", "bold")]
-        parts += [_per_call(run, run.phases, width)]
+        parts += _per_call(run, run.phases, width)
     else:
         parts += [Text(), Text("No phase ended.")]
     return [*parts, *_notes(run), *_recorder(run)]
@@ -83,7 +88,7 @@ def _heading(run: Run) -> Iterator[Text]:
         facts.append("device timing off")
     yield Text(printable(", ".join(facts)))
     yield Text(
-        f"{run.step_totals.count:,} steps in {duration(run.duration_ns)}, "
+        f"{counted(run.step_totals.count, 'step')} in {duration(run.duration_ns)}, "
         + ("complete" if run.complete else "not complete")
     )
 
@@ -92,7 +97,7 @@ def _steps(run: Run, width: int) -> Iterator[Text | Table]:
     totals = run.step_totals
     total_ns = totals.duration.total_ns
     inside = attribution(run)
-    missing_ns = total_ns - inside.phases_ns
+    missing_ns = total_ns - inside.phases_ns if inside.phases_ns <= total_ns else None
     quantiles = step_quantiles(run)
     unit = Unit.fitting(totals.duration.mean_ns)
     phases = {path: p for (path, scope), p in run.statistics.items() if scope == Scope.STEP}
@@ -106,33 +111,38 @@ def _steps(run: Run, width: int) -> Iterator[Text | Table]:
     def quantile_cells(values_ns: tuple[int, ...]) -> list[str]:
         return [unit.text(value) for value in values_ns] or [UNKNOWN] * len(QUANTILES)
 
-    def bar(time_ns: int) -> str:
-        if width < _WIDTH_FOR_BARS or not total_ns:
-            return ""
-        return "#" * min(round(_BAR_WIDTH * time_ns / total_ns), _BAR_WIDTH)
+    def share_cells(time_ns: int | None) -> tuple[str, str]:
+        """The share of the step as a number and as a bar."""
+        if time_ns is None or not 0 <= time_ns <= total_ns > 0:
+            return UNKNOWN, ""
+        bar = "#" * round(_BAR_WIDTH * time_ns / total_ns) if width >= _WIDTH_FOR_BARS else ""
+        return percent(time_ns, total_ns), bar
 
     absent = (0,) * len(QUANTILES) if quantiles.steps else ()
     largest_ns = max((_self_ns(phase) for phase in phases.values()), default=0)
     rows = []
-    for path, depth in tree(run, list(phases)):
+    paths = tree(run, list(phases))
+    for path, depth in paths[:MAX_PATHS]:
         name = run.names[run.path_names[path]]
         phase = phases.get(path)
         if phase is None or phase.host is None:  # it began outside the steps
             rows.append(Row(name, [""] * 8, depth, style="dim"))
             continue
+        percentage, bar = share_cells(phase.host.total_ns)
         cells = [
             str(phase.count),
             mean(phase.host, phase.count),
             *quantile_cells(quantiles.phase_ns.get(path, absent)),
             *(mean(s, phase.count) for s in (phase.self_host, phase.device, phase.blocked)),
-            percent(phase.host.total_ns, total_ns),
+            percentage,
         ]
         style = "bold" if 0 < largest_ns == _self_ns(phase) else ""
-        rows.append(Row(name, cells, depth, bar(phase.host.total_ns), style))
+        rows.append(Row(name, cells, depth, bar, style))
 
-    def sum_row(name: str, time_ns: int) -> Row:
-        per_step = unit.text(time_ns / totals.count)
-        return Row(name, ["", per_step, *[""] * 5, percent(time_ns, total_ns)], note=bar(time_ns))
+    def sum_row(name: str, time_ns: int | None) -> Row:
+        per_step = unit.text(None if time_ns is None else time_ns / totals.count)
+        percentage, bar = share_cells(time_ns)
+        return Row(name, ["", per_step, *[""] * 5, percentage], note=bar)
 
     step = [
         str(totals.count),
@@ -146,31 +156,39 @@ def _steps(run: Run, width: int) -> Iterator[Text | Table]:
     yield Text()
     yield Text(f"Where the step goes: {unit.name} per step", "bold")
     yield table(headers, [rows, [*sums, Row("step", step, style="bold")]], width)
+    yield from unshown(paths)
     yield Text()
+    unattributed = UNKNOWN
+    if missing_ns is not None:
+        unattributed = duration(missing_ns) + share(missing_ns, total_ns)
     yield Text(
         f"Total step time {duration(total_ns)}, sum of phases {duration(inside.phases_ns)}, "
-        f"unattributed {duration(missing_ns)} ({percent(missing_ns, total_ns)}%)"
+        f"unattributed {unattributed}"
     )
-    rates = ", ".join(_rates(run))
-    if rates:
-        yield Text(rates)
-    if quantiles.steps < totals.count:
+    if inside.crossing is None:
+        yield Text(
+            "Sum from self times, as history is lost: a phase that outlasts its step, or the phase "
+            "around it, is counted in full"
+        )
+        if missing_ns is None:
+            yield Text("Unattributed is not known: the sum exceeds the step time")
+    elif inside.crossing:
+        yield Text(
+            f"Spans that outlasted their step: {inside.crossing:,}. Rows count them whole, "
+            "the sum counts what lies inside steps"
+        )
+    yield from _rates(run)
+    if not quantiles.steps:
+        yield Text("No p50 and p95: there is no step whose spans are all kept")
+    elif quantiles.steps < totals.count:
         yield Text(
             f"p50 and p95 are over the {quantiles.steps:,} of {totals.count:,} steps "
             "whose spans are kept"
         )
     lost = spans_lost_within(run)
-    if lost:
-        yield Text(f"p50 and p95 may be too low: {lost:,} spans of these steps may be missing")
-    if inside.crossing:
+    if lost and quantiles.steps:
         yield Text(
-            f"{inside.crossing:,} spans outlasted their step: "
-            "the sum leaves out what lies beyond it, their rows do not"
-        )
-    elif missing_ns < 0:
-        yield Text(
-            "The phases add up to more than the steps: a phase outlasted its step or a step "
-            "had not ended, and the history that could tell is not kept"
+            f"p50 and p95 may be too low: {counted(lost, 'span')} of these steps may be missing"
         )
 
 
@@ -178,13 +196,17 @@ def _self_ns(phase: PhaseStatistics) -> int:
     return phase.self_host.total_ns if phase.self_host is not None else 0
 
 
-def _rates(run: Run) -> Iterator[str]:
+def _rates(run: Run) -> Iterator[Text]:
     totals = run.step_totals
+    rates = []
     if totals.steps_per_second is not None:
-        yield f"{_rate(totals.steps_per_second)} steps/s"
+        rates.append(f"{_rate(totals.steps_per_second)} steps/s")
     if totals.samples_per_second is not None:
-        over = f" (over {totals.sampled:,} steps)" if totals.sampled < totals.count else ""
-        yield f"{_rate(totals.samples_per_second)} samples/s{over}"
+        rates.append(f"{_rate(totals.samples_per_second)} samples/s")
+    if rates:
+        known = f" (samples of {totals.sampled:,} of {totals.count:,} steps known)"
+        partly = 0 < totals.sampled < totals.count
+        yield Text(", ".join(rates) + " of step time" + (known if partly else ""))
 
 
 def _rate(per_second: float) -> str:
@@ -196,7 +218,7 @@ def _other_threads(run: Run, width: int) -> Iterator[Text | Table]:
     if phases:
         yield Text()
         yield Text("Other threads while a step was open, beside its time: per call", "bold")
-        yield _per_call(run, phases, width)
+        yield from _per_call(run, phases, width)
 
 
 def _outside(run: Run, width: int) -> Iterator[Text | Table]:
@@ -205,39 +227,58 @@ def _outside(run: Run, width: int) -> Iterator[Text | Table]:
         outside_ns -= run.duration_ns - run.open_step.begin_ns
     yield Text()
     yield Text(
-        f"Outside steps: {duration(outside_ns)} of {duration(run.duration_ns)} "
-        f"({percent(outside_ns, run.duration_ns)}%)",
+        f"Outside steps: {duration(outside_ns)} of {duration(run.duration_ns)}"
+        f"{share(outside_ns, run.duration_ns)}",
         "bold",
     )
     phases = run.phases_in(Scope.OUTSIDE)
-    if phases:
-        yield _per_call(run, phases, width)
+    if not phases:
+        return
+    # Where the span itself is lost, it tells by its length: longer than all the time outside.
+    too_long = {path for path, p in phases.items() if p.host and p.host.max_ns > outside_ns}
+    during_steps = too_long | {run.paths[path] for path in outside_during_steps(run)}
+    yield from _per_call(run, phases, width, during_steps)
+    if during_steps:
+        yield Text("* was open during steps: its times include theirs")
 
 
-def _per_call(run: Run, phases: Mapping[str, PhaseStatistics], width: int) -> Table:
-    ids = {path: i for i, path in enumerate(run.paths)}
-    hosts = {ids[path]: p for path, p in phases.items()}
-    unit = Unit.fitting(max(p.host.mean_ns for p in hosts.values() if p.host is not None))
+def _per_call(
+    run: Run,
+    phases: Mapping[str, PhaseStatistics],
+    width: int,
+    during_steps: Collection[str] = (),
+) -> Iterator[Text | Table]:
+    """A table of times per call.
+
+    Args:
+        during_steps: paths to mark. Their self times stay out: they are, as far as they lie in a
+            step, what that step calls unattributed.
+    """
+    paths = tree(run, [path for path, name in enumerate(run.paths) if name in phases])
+    unit = Unit.fitting(max(p.host.mean_ns for p in phases.values() if p.host is not None))
 
     def mean(statistic: Statistic | None) -> str:
         return unit.text(statistic.mean_ns if statistic is not None and statistic.count else None)
 
     rows = []
-    for path, depth in tree(run, list(hosts)):
+    for path, depth in paths[:MAX_PATHS]:
         name = run.names[run.path_names[path]]
-        phase = hosts.get(path)
+        phase = phases.get(run.paths[path])
         if phase is None or phase.host is None:  # it began in another scope
             rows.append(Row(name, [""] * 8, depth, style="dim"))
             continue
+        marked = run.paths[path] in during_steps
         cells = [
             str(phase.count),
             f"{phase.host.total_ns / 1e9:.3f}",
             mean(phase.host),
             unit.text(phase.host.p50_ns),
             unit.text(phase.host.p95_ns),
-            *(mean(statistic) for statistic in (phase.self_host, phase.device, phase.blocked)),
+            mean(None if marked else phase.self_host),
+            mean(phase.device),
+            mean(phase.blocked),
         ]
-        rows.append(Row(name, cells, depth))
+        rows.append(Row(name, cells, depth, "*" if marked else ""))
     headers = [
         "phase",
         "calls",
@@ -249,7 +290,8 @@ def _per_call(run: Run, phases: Mapping[str, PhaseStatistics], width: int) -> Ta
         "device",
         "blocked",
     ]
-    return table(headers, [rows], width)
+    yield table(headers, [rows], width)
+    yield from unshown(paths)
 
 
 def _notes(run: Run) -> Iterator[Text]:
@@ -267,7 +309,7 @@ def _notes(run: Run) -> Iterator[Text]:
     left_early = run.step_totals.count - run.step_totals.complete
     if left_early:
         notes.append(
-            f"{left_early:,} of {run.step_totals.count:,} steps were left before their end."
+            f"Left before the end: {left_early:,} of {counted(run.step_totals.count, 'step')}."
         )
     if notes:
         yield Text()
@@ -277,25 +319,34 @@ def _notes(run: Run) -> Iterator[Text]:
 
 def _recorder(run: Run) -> Iterator[Text]:
     yield Text()
-    facts = []
-    phase_ns = run.overhead.get("phase_ns")
     totals = run.step_totals
-    if phase_ns is None:
-        facts.append("cost per phase not measured")
-    else:
-        facts.append(f"{phase_ns:.1f} ns per phase")
+    phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
+    phase_ns, step_ns = run.overhead.get("phase_ns"), run.overhead.get("step_ns")
+    facts = ["cost per phase not measured" if phase_ns is None else f"{phase_ns:.1f} ns per phase"]
+    if step_ns is not None and totals.count:
+        facts.append(f"{step_ns:,.0f} ns per step")
     if totals.count:
-        calls = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
-        facts.append(f"{calls / totals.count:.1f} phases per step")
-        if phase_ns is not None and totals.duration.total_ns:
-            share = 100 * phase_ns * calls / totals.duration.total_ns
-            facts.append(f"{share:.2g}% of the step")
+        facts.append(f"{phases / totals.count:.1f} phases per step")
+    if phase_ns is not None and totals.duration.total_ns:
+        cost_ns = phases * phase_ns + totals.count * (step_ns or 0)
+        what = "phases alone" if step_ns is None else "together"
+        facts.append(f"{what} {_small_percent(cost_ns, totals.duration.total_ns)} of the step")
     if run.duration_ns:
-        share = 100 * run.harvester_cpu_ns / run.duration_ns
-        facts.append(f"its own thread {share:.2g}% of one core")
+        cpu = _small_percent(run.harvester_cpu_ns, run.duration_ns)
+        facts.append(f"its own thread {cpu} of one core")
     yield Text("Recorder: " + ", ".join(facts), "dim")
     drops = {cause: count for cause, count in run.dropped.items() if count}
     if not drops:
         yield Text("Nothing dropped", "dim")
     for cause, count in drops.items():
-        yield Text(f"Dropped ({cause}): {count:,} {_DROPS.get(cause, '')}".rstrip(), "yellow")
+        noun, fate = _DROPS.get(cause, ("", ""))
+        what = f"{counted(count, noun)} {fate}" if noun else f"{count:,}"
+        yield Text(f"Dropped ({cause}): {what}", "yellow")
+
+
+def _small_percent(part: float, whole: float) -> str:
+    """Two digits of a share that is small as a rule."""
+    percentage = 100 * part / whole
+    if 0 < percentage < 0.001:
+        return "<0.001%"
+    return f"{percentage:.0f}%" if percentage >= 10 else f"{percentage:.2g}%"

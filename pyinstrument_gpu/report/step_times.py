@@ -43,9 +43,10 @@ class Attribution:
 
     Attributes:
         phases_ns: time inside phases.
-        crossing: number of spans that outlasted their step; what lies beyond its end is not in
+        crossing: number of spans that outlasted their step; only what lies inside steps is in
             `phases_ns`. None when the history is not whole: then `phases_ns` is the sum of the
-            phases' self times, which is the same unless a phase outlasts its step.
+            phases' self times, which is too much where a phase outlasts its step or, with
+            interleaved generators, the phase around it.
     """
 
     phases_ns: int
@@ -73,7 +74,8 @@ def spans_lost_within(run: Run) -> int:
 
 def step_quantiles(run: Run) -> StepQuantiles:
     """Quantiles per step, by nearest rank. Sorts the kept spans: about 0.3 s per million."""
-    steps = _closed(kept_steps(run))
+    steps = kept_steps(run)
+    steps = steps[steps["end_ns"] >= 0]
     count = len(steps)
     if not count:
         return StepQuantiles(0, (), {})
@@ -119,7 +121,7 @@ def _step_positions(
 
 def attribution(run: Run) -> Attribution:
     """How much of the time of all closed steps is inside phases."""
-    steps = _closed(run.steps.array)
+    steps = run.steps.closed
     if len(steps) == run.step_totals.count and len(run.spans) == run.phases_recorded:
         position, belongs = _step_positions(run, steps)
         crossing = run.spans["host_end_ns"][belongs] > steps["end_ns"][position]
@@ -132,16 +134,28 @@ def attribution(run: Run) -> Attribution:
     return Attribution(self_ns, None)
 
 
-def _closed(steps: NDArray[np.void]) -> NDArray[np.void]:
-    return steps[steps["end_ns"] >= 0]
-
-
 def phases_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
-    """The time of each of `steps` inside phases that began in one of them, on its thread."""
-    _, belongs = _step_positions(run, steps)
-    order = np.argsort(run.spans["host_begin_ns"][belongs], kind="stable")
-    begins_ns = run.spans["host_begin_ns"][belongs][order]
-    latest_ns = np.maximum.accumulate(run.spans["host_end_ns"][belongs][order])
+    """The time of each of `steps` inside phases that began in it or in an earlier step.
+
+    Those of its own thread; a phase that began outside the steps is around them, not in them.
+    """
+    in_steps = span_scopes(run.spans) == Scope.STEP
+    times_ns = np.zeros(len(steps), np.int64)
+    for thread in np.unique(steps["thread"]):
+        spans = in_steps & (run.spans["thread"] == thread)
+        begins_ns, ends_ns = run.spans["host_begin_ns"][spans], run.spans["host_end_ns"][spans]
+        of_thread = steps["thread"] == thread
+        times_ns[of_thread] = _covered_ns(begins_ns, ends_ns, steps[of_thread])
+    return times_ns
+
+
+def _covered_ns(
+    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], steps: NDArray[np.void]
+) -> NDArray[np.int64]:
+    """The time of each of `steps` inside any of the spans given by their times."""
+    order = np.argsort(begins_ns, kind="stable")
+    begins_ns = begins_ns[order]
+    latest_ns = np.maximum.accumulate(ends_ns[order])
     # Spans nest and repeat: merge them into intervals that do not overlap, then read how much of
     # those lies before the end of each step and before its begin.
     first = np.ones(len(begins_ns), dtype=bool)
@@ -157,6 +171,19 @@ def phases_ns(run: Run, steps: NDArray[np.void]) -> NDArray[np.int64]:
         return covered_ns
 
     return covered_before(steps["end_ns"]) - covered_before(steps["begin_ns"])
+
+
+def outside_during_steps(run: Run) -> set[int]:
+    """The paths of kept spans that began outside the steps and were open during a kept one."""
+    steps = run.steps.array
+    # At most one step is open at a time, so begins and ends ascend alike.
+    ends_ns = np.where(steps["end_ns"] < 0, run.duration_ns, steps["end_ns"])
+    spans = span_scopes(run.spans) == Scope.OUTSIDE
+    following = np.searchsorted(ends_ns, run.spans["host_begin_ns"][spans], side="right")
+    never_ns = np.iinfo(np.int64).max
+    step_begins_ns = np.append(steps["begin_ns"], never_ns)[following]
+    during = step_begins_ns < run.spans["host_end_ns"][spans]
+    return set(np.unique(run.spans["path"][spans][during]).tolist())
 
 
 def tree(run: Run, paths: Sequence[int]) -> list[tuple[int, int]]:
