@@ -146,8 +146,7 @@ def test_history_that_made_room() -> None:
     assert dict(run.statistics) == recording.fold(np.arange(len(recording.spans)))
     assert run.notes == (
         f"of the history, {len(recording.spans) - kept:,} spans made room for newer ones",
-        f"the oldest {len(recording.steps) - len(run.steps)} steps of the history made room "
-        "for newer ones",
+        f"of the history, {len(recording.steps) - len(run.steps):,} steps made room for newer ones",
     )
 
 
