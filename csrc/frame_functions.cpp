@@ -11,7 +11,9 @@ namespace {
 
 PyObject* frame_begin(PyObject*, PyObject* argument) {
   const Phase* phase = phase_argument(argument);
-  return phase != nullptr ? PyLong_FromUnsignedLongLong(begin_token(*phase)) : nullptr;
+  if (phase == nullptr) return nullptr;
+  nvtx_push(phase->nvtx);
+  return PyLong_FromUnsignedLongLong(begin_token(*phase));
 }
 
 PyObject* close_frame(PyObject* const* arguments, Py_ssize_t count, Closing closing) {
@@ -20,7 +22,8 @@ PyObject* close_frame(PyObject* const* arguments, Py_ssize_t count, Closing clos
   if (phase == nullptr) return nullptr;
   const uint64_t token = PyLong_AsUnsignedLongLong(arguments[1]);
   if (token == ~uint64_t{0} && PyErr_Occurred() != nullptr) return nullptr;
-  end_token(*phase, token, closing);
+  nvtx_pop(phase->nvtx);
+  end_token(token, closing);
   Py_RETURN_NONE;
 }
 

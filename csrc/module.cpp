@@ -37,13 +37,41 @@ std::optional<uint32_t> serial_of(int64_t token) {
   return static_cast<uint32_t>(token) - 1;
 }
 
+/// The NVTX ranges of steps, whether or not they are recorded. The number of one that is not is
+/// its own count.
+class StepRanges {
+ public:
+  void begin(int64_t index) {
+    set_nvtx_step(index);
+    nvtx_push(name(), NvtxKind::kStep);
+  }
+  void end() {
+    nvtx_pop(name());
+    set_nvtx_step(-1);
+  }
+  int64_t next_unrecorded() { return unrecorded_++; }
+
+ private:
+  static const NvtxName& name() {
+    static const NvtxName name = nvtx_name("step");
+    return name;
+  }
+
+  int64_t unrecorded_ = 0;
+};
+StepRanges step_ranges;
+
 int64_t step_begin() {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch == 0) return kNotRecording;
-  const ThreadState* thread = recording_thread(epoch);
-  if (thread == nullptr) return kNotRecording;
-  const std::optional<uint32_t> serial = Recorder::instance().steps().begin(thread->serial());
+  const ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
+  if (thread == nullptr) {
+    if (nvtx_attached) step_ranges.begin(step_ranges.next_unrecorded());
+    return kNotRecording;
+  }
+  StepTracker& steps = Recorder::instance().steps();
+  const std::optional<uint32_t> serial = steps.begin(thread->serial());
   if (!serial) return kStepIsOpen;
+  if (nvtx_attached) step_ranges.begin(steps.index_of(*serial));
   return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
 }
 
@@ -52,12 +80,17 @@ void step_item(int64_t token, double samples) {
 }
 
 void step_end(int64_t token, bool complete) {
-  if (token == kStepIsOpen && active_epoch.load(std::memory_order_relaxed) != 0)
-    Recorder::instance().drops().add(Drop::kNestedSteps);
+  if (token == kStepIsOpen) {
+    if (active_epoch.load(std::memory_order_relaxed) != 0)
+      Recorder::instance().drops().add(Drop::kNestedSteps);
+    return;
+  }
+  if (nvtx_attached) step_ranges.end();
   if (const auto serial = serial_of(token)) Recorder::instance().steps().end(*serial, complete);
 }
 
 void step_drop(int64_t token) {
+  if (nvtx_attached) step_ranges.end();
   if (const auto serial = serial_of(token)) Recorder::instance().steps().drop(*serial);
 }
 
@@ -154,6 +187,7 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
 PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   using namespace pig;
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
+  start_nvtx(current_thread_name);
   if (!ready_phase_type() || !ready_scope_type() || !ready_phase_registry() ||
       !add_frame_functions(module.ptr()))
     throw py::error_already_set();

@@ -194,8 +194,7 @@ Phase* new_phase(PyObject* name, uint32_t id, const std::string& utf8) {
   if (phase == nullptr) return nullptr;
   phase->id = id;
   phase->name = Py_NewRef(name);
-  phase->nvtx_domain = nvtx_domain();
-  phase->nvtx = nvtx_attributes(utf8);
+  phase->nvtx = nvtx_name(utf8);
   phase->enter = new_method(phase, call_enter);
   phase->exit = new_method(phase, call_exit);
   return phase->enter != nullptr && phase->exit != nullptr ? phase : nullptr;

@@ -27,8 +27,7 @@ struct Phase {
   PhaseMethod* enter;
   PhaseMethod* exit;
   PyObject* name;
-  nvtxDomainHandle_t nvtx_domain;
-  nvtxEventAttributes_t nvtx;
+  NvtxName nvtx;
 };
 
 /// Makes the handle types ready. Returns false with a Python error set.

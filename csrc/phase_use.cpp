@@ -6,7 +6,6 @@
 namespace pig {
 
 uint64_t begin_token(const Phase& phase) noexcept {
-  nvtx_push(phase.nvtx, phase.nvtx_domain);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch == 0) return 0;
   ThreadState* thread = recording_thread(epoch);
@@ -20,12 +19,9 @@ uint64_t begin_token(const Phase& phase) noexcept {
          static_cast<uint64_t>(thread->serial()) << 32 | frame;
 }
 
-void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept {
+void end_token(uint64_t token, Closing closing) noexcept {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) {
-    nvtx_pop(phase.nvtx_domain);
-    return;
-  }
+  if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) return;
   const uint64_t now = read_ticks();
   ThreadState* thread = recording_thread(epoch);
   if (thread == nullptr) return;
@@ -38,10 +34,7 @@ void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept {
     } else {
       Recorder::instance().drops().add(Drop::kUnmatchedEnds);
     }
-    return;
-  }
-  nvtx_pop(phase.nvtx_domain);
-  if (closing == Closing::kEnd) {
+  } else if (closing == Closing::kEnd) {
     thread->end_frame(frame, now);
   } else {
     thread->cancel_frame(frame);

@@ -26,14 +26,14 @@ inline uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
 }
 
 inline void enter_phase(const Phase& phase) noexcept {
-  nvtx_push(phase.nvtx, phase.nvtx_domain);
+  nvtx_push(phase.nvtx);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch == 0) return;
   if (ThreadState* thread = recording_thread(epoch)) begin_frame(*thread, phase.id);
 }
 
 inline void exit_phase(const Phase& phase) noexcept {
-  nvtx_pop(phase.nvtx_domain);
+  nvtx_pop(phase.nvtx);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch == 0) return;
   if (ThreadState* thread = recording_thread(epoch)) thread->end(phase.id);
@@ -46,7 +46,7 @@ uint64_t begin_token(const Phase& phase) noexcept;
 
 enum class Closing { kEnd, kCancel };
 
-/// The NVTX range is popped on the calling thread, if it is the one that pushed it.
-void end_token(const Phase& phase, uint64_t token, Closing closing) noexcept;
+/// Also for a frame that was begun on another thread. NVTX ranges are the caller's business.
+void end_token(uint64_t token, Closing closing) noexcept;
 
 }  // namespace pig

@@ -2,6 +2,7 @@
 #include "scope_type.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "phase_registry.h"
 #include "phase_use.h"
@@ -14,10 +15,12 @@ struct Scope {
   PyObject_HEAD
   Phase* phase;
   uint64_t token;
+  nvtxRangeId_t nvtx;
 };
 
 PyObject* scope_enter(PyObject* self, PyObject*) {
   auto* scope = reinterpret_cast<Scope*>(self);
+  scope->nvtx = nvtx_start(scope->phase->nvtx);
   scope->token = begin_token(*scope->phase);
   return Py_NewRef(self);
 }
@@ -25,9 +28,8 @@ PyObject* scope_enter(PyObject* self, PyObject*) {
 PyObject* scope_exit(PyObject* self, PyObject* const*, Py_ssize_t count) {
   if (!check_arguments(static_cast<size_t>(count), nullptr, 3, "__exit__")) return nullptr;
   auto* scope = reinterpret_cast<Scope*>(self);
-  const uint64_t token = scope->token;
-  scope->token = 0;
-  end_token(*scope->phase, token, Closing::kEnd);
+  nvtx_end(std::exchange(scope->nvtx, 0));
+  end_token(std::exchange(scope->token, 0), Closing::kEnd);
   Py_RETURN_NONE;
 }
 
@@ -67,6 +69,7 @@ PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
   if (scope == nullptr) return nullptr;
   scope->phase = phase;
   scope->token = 0;
+  scope->nvtx = 0;
   return reinterpret_cast<PyObject*>(scope);
 }
 

@@ -101,6 +101,12 @@ std::optional<StepTracker::Open> StepTracker::open() const {
   return open_;
 }
 
+int64_t StepTracker::index_of(uint32_t serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto below = std::lower_bound(dropped_.begin(), dropped_.end(), serial);
+  return static_cast<int64_t>(serial) - (below - dropped_.begin());
+}
+
 std::vector<uint32_t> StepTracker::dropped() const {
   const std::lock_guard lock(mutex_);
   return dropped_;

@@ -72,6 +72,8 @@ class StepTracker {
   /// taken until now, and no more.
   Pending take(std::vector<uint8_t>& totals);
   std::optional<Open> open() const;
+  /// The number that users see: dropped steps have none.
+  int64_t index_of(uint32_t serial) const;
   std::vector<uint32_t> dropped() const;
 
  private:

@@ -58,6 +58,14 @@ def step_begin() -> int:
     return 0
 
 
+def step_end(token: int, complete: bool) -> None:
+    """Do nothing."""
+
+
+def step_drop(token: int) -> None:
+    """Do nothing."""
+
+
 def status() -> dict[str, Any]:
     """Nothing is being recorded."""
     return {"recording": False, "error": None}

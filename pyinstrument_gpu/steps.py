@@ -39,13 +39,13 @@ class _OpenStep:
         if self._frame is not None:
             native.frame_end(_step, self._frame)
             native.step_end(_STEP_IS_OPEN, complete)
-        elif self._token > 0:
+        else:
             native.step_end(self._token, complete)
 
     def drop(self) -> None:
         if self._frame is not None:
             native.frame_cancel(_step, self._frame)
-        elif self._token > 0:
+        else:
             native.step_drop(self._token)
 
 

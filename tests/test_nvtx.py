@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an NVTX tool is told, exactly, by a tool that writes it down."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.script import run_script
+
+PREAMBLE = """
+import threading
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+"""
+
+PHASE, STEP = 1, 2
+
+
+class Tool:
+    """Runs programs with the tool attached and reads what it wrote."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        library = next(
+            path for folder in sys.path if (path := Path(folder, "inject_nvtx.so")).is_file()
+        )
+        self._environment = {"NVTX_INJECTION64_PATH": str(library), "NVTX_TEST_LOG": str(log)}
+
+    def run(self, source: str, **environment: str) -> None:
+        run_script(PREAMBLE + source, environment={**self._environment, **environment})
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The calls: thread, what, and its arguments."""
+        return [line.split(" ") for line in self._log.read_text().splitlines()]
+
+    @property
+    def ranges(self) -> list[str]:
+        """The calls about ranges, as "push forward", "pop", "start fetch 1", "end 1"."""
+        texts = []
+        for _, what, *rest in self.lines:
+            if what == "push":
+                texts.append(f"push {rest[1]}")
+            elif what == "start":
+                texts.append(f"start {rest[1]} {rest[5]}")
+            elif what == "end":
+                texts.append(f"end {rest[1]}")
+            elif what == "pop":
+                texts.append("pop")
+        return texts
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> Tool:
+    return Tool(tmp_path / "nvtx.log")
+
+
+NESTED = """
+with gpu_phase("a"):
+    with gpu_phase("b"):
+        pass
+    with gpu_phase("a"):
+        pass
+"""
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_phases_nest(tool: Tool, recorded: bool) -> None:
+    begin = "recording = pig.start()\n" if recorded else ""
+    end = "recording.stop()\n" if recorded else ""
+    tool.run(begin + NESTED + end)
+
+    assert tool.ranges == ["push a", "push b", "pop", "push a", "pop", "pop"]
+
+
+def test_domain_categories_and_thread_name(tool: Tool) -> None:
+    tool.run("""
+with gpu_phase("a"):
+    pass
+def work():
+    gpu_phase("b").begin()
+    gpu_phase("b").end()
+thread = threading.Thread(target=work, name="worker")
+thread.start()
+thread.join()
+""")
+    lines = tool.lines
+
+    assert [rest for _, what, *rest in lines if what == "domain"] == [["pyinstrument_gpu"]]
+    assert [rest for _, what, *rest in lines if what == "category"] == [
+        ["pyinstrument_gpu", "1", "phase"],
+        ["pyinstrument_gpu", "2", "step"],
+    ]
+    threads = [(by, *rest) for by, what, *rest in lines if what == "thread"]
+    assert [name for _, _, name in threads] == ["MainThread", "worker"]
+    assert all(by == named for by, named, _ in threads)
+    # Each range is its own thread's.
+    assert {(by, rest[1]) for by, what, *rest in lines if what == "push"} == {
+        (threads[0][0], "a"),
+        (threads[1][0], "b"),
+    }
+
+
+def test_an_exception_ends_the_range(tool: Tool) -> None:
+    tool.run("""
+@gpu_phase("decorated")
+def fail():
+    with gpu_phase("inner"):
+        raise ValueError
+try:
+    fail()
+except ValueError:
+    pass
+with gpu_phase("after"):
+    pass
+""")
+    assert tool.ranges == ["push decorated", "push inner", "pop", "pop", "push after", "pop"]
+
+
+def test_scope_starts_and_ends_also_on_another_thread(tool: Tool) -> None:
+    tool.run("""
+def generator():
+    with gpu_phase.scope("moved"):
+        yield
+moved = generator()
+next(moved)
+with gpu_phase("a"):
+    thread = threading.Thread(target=lambda: list(moved))
+    thread.start()
+    thread.join()
+""")
+    assert tool.ranges == ["start moved 1", "push a", "end 1", "pop"]
+
+
+def test_what_closes_under_others_leaves_them_open(tool: Tool) -> None:
+    tool.run("""
+for name in "abc":
+    gpu_phase(name).begin()
+gpu_phase("a").end()
+gpu_phase("c").end()
+gpu_phase("d").begin()
+gpu_phase("b").end()
+gpu_phase("d").end()
+gpu_phase("never begun").end()
+""")
+    assert tool.ranges == [
+        *("push a", "push b", "push c"),
+        *("pop", "pop", "pop", "start b 1", "start c 2"),
+        "end 2",
+        "push d",
+        "end 1",
+        "pop",
+    ]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_steps_carry_their_number(tool: Tool, recorded: bool) -> None:
+    begin = "recording = pig.start()\n" if recorded else ""
+    end = "recording.stop()\n" if recorded else ""
+    tool.run(
+        begin
+        + """
+for _ in gpu_steps(range(2)):
+    with gpu_phase("forward"):
+        pass
+with gpu_phase("outside"):
+    pass
+with gpu_step():
+    pass
+"""
+        + end
+    )
+    pushes = [(rest[1], int(rest[2]), rest[4]) for _, what, *rest in tool.lines if what == "push"]
+    # The number of an unrecorded step is its own count: the one dropped at the end has one too.
+    last = "2" if recorded else "3"
+    assert pushes == [
+        *(("step", STEP, "0"), ("data", PHASE, "0"), ("forward", PHASE, "0")),
+        *(("step", STEP, "1"), ("data", PHASE, "1"), ("forward", PHASE, "1")),
+        *(("step", STEP, "2"), ("data", PHASE, "2")),
+        ("outside", PHASE, "-"),
+        ("step", STEP, last),
+    ]
+    assert tool.ranges.count("pop") == len(pushes)
+
+
+def test_a_name_has_its_colour(tool: Tool) -> None:
+    source = 'for name in ("forward", "backward", "forward"):\n    gpu_phase(name).begin()\n'
+    tool.run(source)
+    tool.run(source)
+
+    colors = [(rest[1], rest[3]) for _, what, *rest in tool.lines if what == "push"]
+    assert len(colors) == 6
+    assert len(set(colors)) == 2
+    assert all(color.startswith("ff") for _, color in colors)
+
+
+def test_recording_without_ranges(tool: Tool) -> None:
+    tool.run("""
+with gpu_phase("before"):
+    with pig.record(nvtx=False):
+        with gpu_phase("silent"), gpu_phase.scope("silent"):
+            pass
+        for _ in gpu_steps(range(1)):
+            pass
+with gpu_phase("after"):
+    pass
+""")
+    assert tool.ranges == ["push before", "pop", "push after", "pop"]
+
+
+@pytest.mark.parametrize("variable, value", [("NVTX_DISABLE", "1"), ("PYINSTRUMENT_GPU", "0")])
+def test_switched_off(tool: Tool, tmp_path: Path, variable: str, value: str) -> None:
+    tool.run(NESTED + "with pig.record():" + NESTED.replace("\n", "\n    "), **{variable: value})
+
+    if (tmp_path / "nvtx.log").exists():
+        assert tool.ranges == []
