@@ -31,9 +31,9 @@ struct NvtxName {
 enum class NvtxKind : uint32_t { kPhase = 1, kStep = 2 };
 
 /// A tool is attached.
-extern bool nvtx_attached;
+PIG_HOT extern bool nvtx_attached;
 /// A tool is attached, and ranges are wanted.
-extern bool nvtx_active;
+PIG_HOT extern bool nvtx_active;
 
 /// Looks for a tool, once. `thread_name` gives the calling thread's name, for a thread's first
 /// range.

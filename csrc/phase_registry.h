@@ -38,7 +38,7 @@ struct PhaseCacheEntry {
   Phase* phase;
 };
 constexpr size_t kPhaseCacheEntries = 1024;
-extern PhaseCacheEntry phase_cache[kPhaseCacheEntries];
+PIG_HOT extern PhaseCacheEntry phase_cache[kPhaseCacheEntries];
 
 /// `find_phase` behind the cache, whose `entry` is that of the name's address.
 Phase* find_phase_for(PyObject* name, PhaseCacheEntry& entry);

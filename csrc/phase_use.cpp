@@ -1,9 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "phase_use.h"
 
+#include <new>
+
 #include "recorder.h"
+#include "recording_thread.h"
 
 namespace pig {
+namespace {
+
+/// Returns the frame's serial, or 0 when the frame could not be opened; its end is then expected
+/// all the same.
+uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
+  try {
+    return thread.begin(phase);
+  } catch (const std::bad_alloc&) {
+    thread.skip_frame();
+    return 0;
+  }
+}
+
+}  // namespace
+
+void record_begin(uint32_t epoch, uint32_t phase) noexcept {
+  if (ThreadState* thread = recording_thread(epoch)) begin_frame(*thread, phase);
+}
+
+void record_end(uint32_t epoch, uint32_t phase) noexcept {
+  if (ThreadState* thread = recording_thread(epoch)) thread->end(phase);
+}
 
 uint64_t begin_token(const Phase& phase) noexcept {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);

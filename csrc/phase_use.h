@@ -5,38 +5,27 @@
 #pragma once
 
 #include <cstdint>
-#include <new>
 
 #include "nvtx_range.h"
 #include "phase_type.h"
-#include "recording_thread.h"
 #include "thread_state.h"
 
 namespace pig {
 
-/// Returns the frame's serial, or 0 when the frame could not be opened; its end is then expected
-/// all the same.
-inline uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
-  try {
-    return thread.begin(phase);
-  } catch (const std::bad_alloc&) {
-    thread.skip_frame();
-    return 0;
-  }
-}
+// Not inlined: what is done while nothing is recorded then saves no registers.
+[[gnu::noinline]] void record_begin(uint32_t epoch, uint32_t phase) noexcept;
+[[gnu::noinline]] void record_end(uint32_t epoch, uint32_t phase) noexcept;
 
 inline void enter_phase(const Phase& phase) noexcept {
   nvtx_push(phase.nvtx);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch == 0) return;
-  if (ThreadState* thread = recording_thread(epoch)) begin_frame(*thread, phase.id);
+  if (epoch != 0) record_begin(epoch, phase.id);
 }
 
 inline void exit_phase(const Phase& phase) noexcept {
   nvtx_pop(phase.nvtx);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch == 0) return;
-  if (ThreadState* thread = recording_thread(epoch)) thread->end(phase.id);
+  if (epoch != 0) record_end(epoch, phase.id);
 }
 
 // A token names a frame of a thread of a recording: epoch 16 bits, thread 16, frame 32. It is 0

@@ -39,12 +39,12 @@
 namespace pig {
 
 /// Number of the active recording, 0 when there is none.
-extern std::atomic<uint32_t> active_epoch;
+PIG_HOT extern std::atomic<uint32_t> active_epoch;
 
 /// The open step: its serial in the low half, the serial of the thread that opened it in the high
 /// half.
 constexpr uint64_t kNoOpenStep = ~uint64_t{0};
-extern std::atomic<uint64_t> open_step;
+PIG_HOT extern std::atomic<uint64_t> open_step;
 
 struct Frame {
   uint64_t begin;
