@@ -191,7 +191,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   if (!ready_phase_type() || !ready_scope_type() || !ready_phase_registry() ||
       !add_frame_functions(module.ptr()))
     throw py::error_already_set();
-  module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(phase_type()));
+  module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(&phase_type_object));
   module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(scope_type()));
   module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 

@@ -70,7 +70,7 @@ PyObject* descriptor_call(PyObject* self, PyObject* arguments, PyObject* keyword
   const bool is_exit = reinterpret_cast<PhaseDescriptor*>(self)->is_exit;
   const Py_ssize_t expected = is_exit ? 4 : 1;
   PyObject* instance = PyTuple_GET_SIZE(arguments) > 0 ? PyTuple_GET_ITEM(arguments, 0) : nullptr;
-  if (instance == nullptr || Py_TYPE(instance) != phase_type() ||
+  if (instance == nullptr || Py_TYPE(instance) != &phase_type_object ||
       PyTuple_GET_SIZE(arguments) != expected ||
       (keywords != nullptr && PyDict_GET_SIZE(keywords) != 0)) {
     PyErr_Format(PyExc_TypeError, "%s() takes a Phase and %zd more positional arguments",
@@ -159,6 +159,8 @@ PyMethodDef phase_methods[] = {{"begin", phase_begin, METH_NOARGS,
 PyGetSetDef phase_getset[] = {{"name", phase_name, nullptr, "The phase's name.", nullptr},
                               {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
+}  // namespace
+
 PyTypeObject phase_type_object = [] {
   PyTypeObject type = blank_type();
   type.tp_name = "pyinstrument_gpu._C.Phase";
@@ -173,10 +175,6 @@ PyTypeObject phase_type_object = [] {
   type.tp_call = phase_call;
   return type;
 }();
-
-}  // namespace
-
-PyTypeObject* phase_type() { return &phase_type_object; }
 
 bool ready_phase_type() {
   if (PyType_Ready(&phase_method_type) != 0 || PyType_Ready(&phase_descriptor_type) != 0 ||
@@ -200,8 +198,7 @@ Phase* new_phase(PyObject* name, uint32_t id, const std::string& utf8) {
   return phase->enter != nullptr && phase->exit != nullptr ? phase : nullptr;
 }
 
-Phase* phase_argument(PyObject* argument) {
-  if (Py_TYPE(argument) == &phase_type_object) return reinterpret_cast<Phase*>(argument);
+Phase* not_a_phase(PyObject* argument) {
   PyErr_Format(PyExc_TypeError, "a Phase is needed, got %.200s", Py_TYPE(argument)->tp_name);
   return nullptr;
 }

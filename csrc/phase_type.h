@@ -32,12 +32,19 @@ struct Phase {
 
 /// Makes the handle types ready. Returns false with a Python error set.
 bool ready_phase_type();
-PyTypeObject* phase_type();
+PIG_HOT extern PyTypeObject phase_type_object;
 
 /// A new handle, or nullptr with a Python error set. `utf8` is the name as run files have it.
 Phase* new_phase(PyObject* name, uint32_t id, const std::string& utf8);
 
+/// Sets a TypeError and returns nullptr.
+Phase* not_a_phase(PyObject* argument);
+
 /// The argument as a Phase, borrowed, or nullptr with a TypeError set.
-Phase* phase_argument(PyObject* argument);
+inline Phase* phase_argument(PyObject* argument) {
+  if (PIG_LIKELY(Py_TYPE(argument) == &phase_type_object))
+    return reinterpret_cast<Phase*>(argument);
+  return not_a_phase(argument);
+}
 
 }  // namespace pig
