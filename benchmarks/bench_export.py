@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million spans as CSV, beside pyarrow's writer on the same columns."""
+"""A million spans in each format, beside pyarrow's CSV writer on the same columns."""
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.csv
+import pyarrow.parquet
+import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -18,25 +22,68 @@ from pyinstrument_gpu.run import Run
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns", "blocked_ns")
 
 
-def test_csv(
-    benchmark: BenchmarkFixture, board: Board, million_spans: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("suffix", "goal"), [(".csv", 2), (".json", 6), (".parquet", 1), (".nvtxt", 3), (".sqlite", 6)]
+)
+def test_export(
+    benchmark: BenchmarkFixture,
+    board: Board,
+    million_spans: Path,
+    tmp_path: Path,
+    suffix: str,
+    goal: float,
 ) -> None:
     run = Run.load(million_spans)
-    ours, theirs = tmp_path / "ours.csv", tmp_path / "pyarrow.csv"
+    ours, theirs = tmp_path / f"ours{suffix}", tmp_path / "pyarrow.csv"
 
-    board.races["Export a million spans to CSV"] = race(
+    board.races[f"Export a million spans as {suffix}"] = race(
         benchmark,
-        Contender('run.export("out.csv")', timed(lambda: run.export(ours))),
+        Contender(f'run.export("out{suffix}")', timed(lambda: run.export(ours))),
         [
             Contender(
-                "pyarrow.csv.write_csv", timed(lambda: _write_with_pyarrow(run, theirs)), goal=2
+                "pyarrow.csv.write_csv", timed(lambda: _write_with_pyarrow(run, theirs)), goal=goal
             )
         ],
         rounds=7,
     )
 
     # Both did the same work.
-    assert _rows(ours) == _rows(theirs)
+    assert _COUNTS[suffix](ours) == _csv_rows(theirs) == len(run.spans)
+
+
+def _csv_rows(path: Path) -> int:
+    return path.read_bytes().count(b"\n") - 1
+
+
+def _trace_phases(path: Path) -> int:
+    return path.read_bytes().count(b'"cat":"phase"')
+
+
+def _parquet_rows(path: Path) -> int:
+    rows: int = pyarrow.parquet.read_metadata(path).num_rows
+    return rows
+
+
+def _nvtxt_phases(path: Path) -> int:
+    text = path.read_bytes()
+    return text.count(b"\nRangePush, ") - text.count(b', "step ')
+
+
+def _database_phases(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        (count,) = database.execute(
+            "SELECT count(*) FROM NVTX_EVENTS WHERE eventType = 59 AND text != 'step'"
+        ).fetchone()
+    return int(count)
+
+
+_COUNTS = {
+    ".csv": _csv_rows,
+    ".json": _trace_phases,
+    ".parquet": _parquet_rows,
+    ".nvtxt": _nvtxt_phases,
+    ".sqlite": _database_phases,
+}
 
 
 def _write_with_pyarrow(run: Run, path: Path) -> None:
@@ -67,8 +114,3 @@ def _names(ids: NDArray[np.uint32], names: Sequence[str]) -> Any:
 
 def _or_null(column: NDArray[Any]) -> Any:
     return pyarrow.array(np.ascontiguousarray(column), mask=column < 0)
-
-
-def _rows(path: Path) -> bytes:
-    """All lines but the header, with the ends of lines alike."""
-    return path.read_bytes().replace(b"\r\n", b"\n").partition(b"\n")[2]

@@ -7,6 +7,7 @@ Exit codes: 0; 1 for an error, which is one line on standard error; 2 for wrong 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import json
 import os
@@ -63,26 +64,54 @@ def report(files: tuple[str, ...], step: int | None, width: int | None) -> None:
 
 
 @main.command()
-@click.argument("file", metavar="FILE")
-@click.argument("output", metavar="OUTPUT")
+@click.argument("files", metavar="RUN...", nargs=-1, required=True)
+@click.argument("output", metavar="OUT")
 @click.option("--format", "format_name", metavar="NAME", help="The format; by suffix by default.")
-@click.option("--summary", is_flag=True, help="CSV: one row per phase instead of one per span.")
-def export(file: str, output: str, format_name: str | None, summary: bool) -> None:
-    """Write a run to OUTPUT in another format; "-" is standard output, as CSV by default."""
-    from pyinstrument_gpu.export import FORMATS, format_for
+@click.option(
+    "--summary", is_flag=True, help="CSV, Parquet: one row per phase instead of one per span."
+)
+@click.option(
+    "--merge-into", metavar="REPORT", help="Nsight: lay it over a report of nsys profile."
+)
+def export(
+    files: tuple[str, ...],
+    output: str,
+    format_name: str | None,
+    summary: bool,
+    merge_into: str | None,
+) -> None:
+    """Write a run, or the ranks of one job, to OUT in another format.
+
+    A folder (OUT/) takes Parquet files, one per rank. "-" is standard output, for formats that are
+    text; as CSV by default.
+    """
+    from pyinstrument_gpu import export as exports
+    from pyinstrument_gpu.export.replacing import check_replaceable
+    from pyinstrument_gpu.progress import progress_bar
     from pyinstrument_gpu.run import Run
 
     to_stdout = output == "-"
     try:
-        name = format_for(output, format_name or ("csv" if to_stdout else None))
+        name = exports.format_for(output, format_name or ("csv" if to_stdout else None))
+        if not to_stdout:
+            check_replaceable(output, merge_into)
     except ExportError as error:
         raise click.UsageError(str(error)) from error
-    options = {"summary": True} if summary else {}
-    run = Run.load(file)
-    if to_stdout:
-        FORMATS[name].write([run], sys.stdout.buffer, **options)
-    else:
-        run.export(output, name, **options)
+    exporter = exports.FORMATS[name]
+    if to_stdout and exporter.output != "text":
+        raise click.UsageError(f"{name} is not text: give it a path instead of standard output")
+    options: dict[str, Any] = {"summary": True} if summary else {}
+    if merge_into is not None:
+        options["merge_into"] = merge_into
+    for option in options:
+        if option not in inspect.signature(exporter.write).parameters:
+            raise click.UsageError(f"{name} has no option --{option.replace('_', '-')}")
+    runs = [Run.load(file) for file in files]
+    with progress_bar(sum(len(run.spans) for run in runs)) as advance:
+        if to_stdout:
+            exporter.write(runs, sys.stdout.buffer, advance=advance, **options)
+        else:
+            exports.export(runs, output, name, advance=advance, **options)
 
 
 @main.command()

@@ -484,13 +484,23 @@ class Run:
     ) -> None:
         """Write the run in another format.
 
+        Formats and suffixes are `csv` (.csv), `perfetto` (.json), `parquet` (.parquet; a folder,
+        written `name/`, is `parquet-folder`), `nsys` (.nsys-rep), `nvtxt` (.nvtxt) and
+        `nsys-sqlite` (.sqlite). `pyinstrument_gpu.export.export` writes several runs at once, the
+        ranks of one job.
+
         Args:
-            path: the file to write.
+            path: the file or folder to write. An existing file is replaced when the new one is
+                whole, but never a run file.
             format: name of the format; by the suffix of `path` when None.
-            options: options of the format.
+            options: options of the format: `summary=True` for CSV and Parquet, `merge_into=report`
+                for `nsys`.
 
         Raises:
-            ExportError: there is no such format, or it cannot hold this run.
+            ExportError: there is no such format, it cannot hold this run, or the file cannot be
+                written.
+            MissingDependencyError: the format needs a package or program that is not installed.
+            TypeError: the format has no such option.
         """
         from pyinstrument_gpu.export import export
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: what it prints, where, and with which exit code."""
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -126,6 +128,9 @@ def test_file_that_is_no_run_is_an_error(tmp_path: Path) -> None:
         ["export", "FILE"],
         ["export", "FILE", "out.xyz"],
         ["export", "FILE", "out.csv", "--format", "xyz"],
+        ["export", "FILE", "out.json", "--summary"],
+        ["export", "FILE", "-", "--format", "parquet"],
+        ["export", "FILE", "-", "--format", "parquet-folder"],
         ["info", "FILE", "--yaml"],
     ],
 )
@@ -153,6 +158,67 @@ def test_export_that_cannot_be_written(file: str, tmp_path: Path) -> None:
     result = invoke("export", file, str(tmp_path / "nowhere" / "out.csv"))
     assert result.exit_code == 1
     assert "cannot write" in result.stderr
+
+
+def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.gpurun"
+    made_run().save(other)
+    before = other.read_bytes()
+    for inputs in ([str(other)], [file]):  # as where OUT was forgotten behind train.*.gpurun
+        result = invoke("export", *inputs, str(other), "--format", "csv")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{str(other)!r} is a run file and would be replaced" in result.stderr
+    assert other.read_bytes() == before
+
+
+def test_export_to_standard_output_by_its_path(file: str) -> None:
+    output, errors = command("export", file, "/dev/stdout", "--format", "csv").communicate()
+    assert (output, errors) == (invoke("export", file, "-").stdout_bytes, b"")
+
+
+def test_export_of_several_ranks_is_one_output(tmp_path: Path) -> None:
+    paths = []
+    for rank in (0, 1):
+        anchor = {"run_ns": 0, "monotonic_ns": 0, "realtime_ns": 1_000 * rank}
+        paths.append(str(tmp_path / f"train.rank{rank}.gpurun"))
+        made_run(environment={"rank": rank, "anchor": anchor}).save(paths[-1])
+    result = invoke("export", *paths, "-")
+    assert result.exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(result.stdout_bytes.decode(), newline="")))
+    assert [(row["rank"], row["host_begin_ns"]) for row in rows] == [
+        *(("0", "0"), ("0", str(10 * MS))),
+        *(("1", "1000"), ("1", str(10 * MS + 1000))),
+    ]
+    for output in ("out.csv", "out.json", "out.parquet", "out/"):
+        result = invoke("export", *paths, f"{tmp_path}/{output}")
+        assert (result.exit_code, result.output) == (0, "")
+    assert sorted(os.listdir(tmp_path / "out")) == ["rank=0", "rank=1"]
+
+
+def test_export_of_a_trace_to_standard_output(file: str) -> None:
+    result = invoke("export", file, "-", "--format", "perfetto")
+    events = json.loads(result.stdout_bytes)["traceEvents"]
+    assert [event["name"] for event in events if event.get("cat") == "phase"] == ["über"] * 2
+
+
+def test_option_of_another_format_is_named(file: str) -> None:
+    assert (
+        "perfetto has no option --summary" in invoke("export", file, "x.json", "--summary").stderr
+    )
+
+
+def test_long_export_shows_its_progress_on_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyinstrument_gpu.progress._LONG_SPANS", 2)
+    path = str(tmp_path / "train.gpurun")
+    made_run().save(path)
+    arguments = ("export", path, str(tmp_path / "out.csv"))
+    assert invoke(*arguments).stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+    assert "100%" in invoke(*arguments).stderr
+    monkeypatch.setattr("pyinstrument_gpu.progress._LONG_SPANS", 3)
+    assert "%" not in invoke(*arguments).stderr
 
 
 def test_info(file: str) -> None:

@@ -15,10 +15,12 @@ import pytest
 
 from pyinstrument_gpu import export as export_module
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import FORMATS, Exporter, export
+from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write
-from pyinstrument_gpu.run import SPAN_DTYPE, Run, Scope, Thread
+from pyinstrument_gpu.run import SPAN_DTYPE, Run, Scope
 from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
+from tests.helpers.made_runs import ANCHOR, rank, run_of
+from tests.helpers.made_runs import written as written_by
 
 HEADER = (
     b"phase,path,step,depth,thread,thread_name,device,stream,host_begin_ns,host_end_ns,"
@@ -26,18 +28,6 @@ HEADER = (
 )
 
 QUANTILES = ("p50_ns", "p95_ns", "p99_ns")
-
-
-def run_of(spans: Any, names: tuple[str, ...] = ("forward", "attention"), **parts: Any) -> Run:
-    """A run in which the second name, if there is one, is a path inside the first."""
-    return Run(
-        names=names,
-        path_parents=[-1, 0, *[-1] * len(names)][: len(names)],
-        path_names=range(len(names)),
-        threads=[Thread(11, "MainThread"), Thread(12, "")],
-        spans=np.array(spans, SPAN_DTYPE),
-        **parts,
-    )
 
 
 SPANS = [
@@ -48,9 +38,7 @@ SPANS = [
 
 
 def written(run: Run, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    write([run], sink, **options)
-    return sink.getvalue()
+    return written_by(write, run, **options)
 
 
 def test_one_row_per_span() -> None:
@@ -107,7 +95,7 @@ def test_names_are_data_and_survive() -> None:
 
 
 def test_every_integer_in_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyinstrument_gpu.export.csv._CHUNK_SPANS", 7)
+    monkeypatch.setattr("pyinstrument_gpu.export.text._CHUNK_ROWS", 7)
     edges = [10**digits + offset for digits in range(19) for offset in (-1, 0, 1)]
     edges += [-1, 0, 2**63 - 1]
     spans = np.zeros(len(edges), SPAN_DTYPE)
@@ -161,14 +149,52 @@ def test_is_written_in_chunks_also_when_names_are_long() -> None:
     for names in (("short",), ("x" * 256, "y" * 256)):
         spans["path"] = len(names) - 1
         sink = Sink()
-        write([run_of(spans, names)], sink)
+        write([run_of(spans, names)], sink, advance=lambda _: None)
         assert sink.getvalue().count(b"\r\n") == 100_001
         assert 0 < sink.largest < 17 << 20
 
 
-def test_holds_one_run() -> None:
-    with pytest.raises(ExportError, match="one run, got 2"):
-        write([run_of([]), run_of([])], io.BytesIO())
+def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
+    spans = [(0, 0, 0, 0, 1, 0, 7, 1, 2, 3, -1, 9, 1)]
+    later, earlier = rank(3, 1_000, spans), rank(0, 0, spans)
+    assert written_by(write, later, earlier) == b"rank," + HEADER + (
+        b"3,forward,forward,0,0,1,,0,7,1001,1002,1003,,9,1\r\n"
+        b"0,forward,forward,0,0,1,,0,7,1,2,3,,9,1\r\n"
+    )
+
+
+def test_several_summaries_need_no_common_axis() -> None:
+    text = written_by(write, run_of(SPANS), run_of(SPANS[:1]), summary=True).decode()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [(row["rank"], row["path"], row["count"]) for row in rows] == [
+        ("0", "forward", "2"),
+        ("0", "forward/attention", "1"),
+        ("1", "forward/attention", "1"),
+    ]
+
+
+def test_runs_without_different_ranks_are_numbered() -> None:
+    text = written_by(write, rank(5, 0, SPANS[:1]), rank(5, 0, SPANS[:1])).decode()
+    assert [line[:2] for line in text.splitlines()[1:]] == ["0,", "1,"]
+
+
+def test_last_reading_of_the_clocks_will_do() -> None:
+    anchor = ANCHOR | {"run_ns": 40, "realtime_ns": ANCHOR["realtime_ns"] + 50}
+    text = written_by(
+        write, rank(0, 0), run_of([(0, 0, 0, 0, 0, -1, -1, 1, 2, -1, -1, -1, 1)], anchor=anchor)
+    )
+    assert b",11,12,,,,1\r\n" in text
+
+
+def test_several_runs_of_which_one_has_no_clock_are_refused() -> None:
+    with pytest.raises(ExportError, match="run 2 does not know when it began"):
+        written_by(write, rank(0, 0), run_of([]))
+
+
+def test_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="no run"):
+        export([], tmp_path / "out.csv")
+    assert os.listdir(tmp_path) == []
 
 
 def test_export_by_suffix_and_by_name(tmp_path: Path) -> None:
@@ -212,7 +238,7 @@ def test_existing_file_is_replaced_when_the_new_one_is_whole(
     link = tmp_path / "link.csv"
     link.symlink_to(old)
 
-    def fail(runs: Any, sink: BinaryIO) -> None:
+    def fail(runs: Any, sink: BinaryIO, **options: Any) -> None:
         sink.write(b"half")
         raise OSError(28, "No space left on device")
 
@@ -247,6 +273,38 @@ def test_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.csv"]
 
 
+def test_link_to_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    # As /dev/stdout and what a shell passes for >(program): the link leads to no path.
+    read_end, write_end = os.pipe()
+    try:
+        run_of(SPANS).export(f"/dev/fd/{write_end}", "csv")
+        assert os.read(read_end, 1 << 16) == written(run_of(SPANS))
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_device_is_written_and_not_replaced() -> None:
+    reader, terminal = os.openpty()
+    try:
+        run_of([]).export(os.ttyname(terminal), "csv")
+        assert os.read(reader, 1 << 16).startswith(HEADER.rstrip())
+    finally:
+        os.close(reader)
+        os.close(terminal)
+
+
+def test_run_file_is_never_replaced(tmp_path: Path) -> None:
+    path, link = tmp_path / "run.gpurun", tmp_path / "out.csv"
+    run_of(SPANS).save(path)
+    link.symlink_to(path)
+    before = path.read_bytes()
+    for place in (path, link):
+        with pytest.raises(ExportError, match=f"{place}' is a run file and would be replaced"):
+            run_of(SPANS).export(place, "csv")
+    assert path.read_bytes() == before
+
+
 def test_missing_folder_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"nowhere/out\.csv': No such file or directory"):
         run_of(SPANS).export(tmp_path / "nowhere" / "out.csv")
@@ -255,4 +313,5 @@ def test_missing_folder_is_an_error_that_names_the_file(tmp_path: Path) -> None:
 def test_table_of_formats_is_consistent() -> None:
     suffixes = [suffix for exporter in FORMATS.values() for suffix in exporter.suffixes]
     assert len(set(suffixes)) == len(suffixes)
-    assert all(suffix == suffix.lower() and suffix.startswith(".") for suffix in suffixes)
+    assert all(suffix == suffix.lower() for suffix in suffixes)
+    assert all(suffix.startswith(".") or suffix == FOLDER for suffix in suffixes)

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one door out of a run: a table of formats over one small interface.
 
-A format is a function that writes runs to a binary stream. To add one, write its module and add a
-row to `FORMATS`.
+A format is a function that writes runs. To add one, write its module and add a row to `FORMATS`.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Literal
 
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import csv
+from pyinstrument_gpu.export import csv, nsys_rep, nsys_sqlite, nvtxt, parquet, perfetto
+from pyinstrument_gpu.export.replacing import check_replaceable, replacing
 from pyinstrument_gpu.run import Run
+
+FOLDER = "/"
+"""In place of a suffix: the path ends with a slash, or is a folder whose name has no suffix."""
 
 
 @dataclass(frozen=True)
@@ -25,47 +26,73 @@ class Exporter:
     """One format.
 
     Attributes:
-        suffixes: the file suffixes, lower case, that choose this format.
-        write: `write(runs, sink, **options)` writes the runs, usually the ranks of one job, to a
-            binary stream. It raises `ExportError` where the format cannot hold them.
+        suffixes: the file suffixes, lower case, that choose this format; or `FOLDER`.
+        write: `write(runs, sink, advance=advance, **options)` writes the runs, usually the ranks of
+            one job; there is at least one. It calls `advance(n)` whenever it is done with n more
+            spans. It raises `ExportError` where the format cannot hold the runs.
+        output: what `sink` is. "text", "binary": a binary stream that becomes one file. "path": the
+            path itself, of a folder or of a file that cannot be written as a stream.
     """
 
     suffixes: tuple[str, ...]
     write: Callable[..., None]
+    output: Literal["text", "binary", "path"] = "text"
 
 
 FORMATS: Mapping[str, Exporter] = {
     "csv": Exporter(suffixes=(".csv",), write=csv.write),
+    "perfetto": Exporter(suffixes=(".json",), write=perfetto.write),
+    "parquet": Exporter(suffixes=(".parquet",), write=parquet.write, output="binary"),
+    "parquet-folder": Exporter(suffixes=(FOLDER,), write=parquet.write_folder, output="path"),
+    "nsys": Exporter(suffixes=(".nsys-rep",), write=nsys_rep.write, output="path"),
+    "nvtxt": Exporter(suffixes=(".nvtxt",), write=nvtxt.write),
+    "nsys-sqlite": Exporter(suffixes=(".sqlite",), write=nsys_sqlite.write, output="binary"),
 }
+
+
+def _ignore(spans: int) -> None:
+    pass
 
 
 def export(
     runs: Sequence[Run],
     path: str | os.PathLike[str],
     format: str | None = None,
+    *,
+    advance: Callable[[int], None] = _ignore,
     **options: Any,
 ) -> None:
     """Write runs to a file.
 
     The file is written beside its final place and moved there when it is whole, so an error leaves
-    an existing file as it was. A path that is a pipe or a device is written directly.
+    an existing file as it was. A path that is a pipe or a device is written directly. A run file is
+    never replaced.
 
     Args:
-        runs: what to write; most formats hold one run or the ranks of one job.
-        path: the file; one that exists is replaced.
+        runs: what to write: one run, or the ranks of one job.
+        path: the file; one that exists is replaced. For some formats a folder.
         format: a key of `FORMATS`; None chooses by the suffix of `path`.
+        advance: called with a number of spans whenever so many more are done.
         **options: passed to the format.
 
     Raises:
-        ExportError: the format is not known, cannot hold these runs, or the file cannot be written.
+        ExportError: the format is not known or cannot hold these runs; the file cannot be written
+            or is a run file.
+        MissingDependencyError: the format needs a package that is not installed.
         TypeError: the format has no such option.
     """
     exporter = FORMATS[format_for(path, format)]
+    if not runs:
+        raise ExportError("there is no run to export")
     try:
-        with _replacing(path) as sink:
-            exporter.write(runs, sink, **options)
+        check_replaceable(path)
+        if exporter.output == "path":
+            exporter.write(runs, Path(path), advance=advance, **options)
+            return
+        with replacing(path) as sink:
+            exporter.write(runs, sink, advance=advance, **options)
     except OSError as error:
-        raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror}") from error
+        raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
 
 
 def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
@@ -79,6 +106,8 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
             raise ExportError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
         return format
     suffix = Path(path).suffix
+    if os.fspath(path).endswith(os.sep) or (not suffix and os.path.isdir(path)):
+        suffix = FOLDER
     for name, exporter in FORMATS.items():
         if suffix.lower() in exporter.suffixes:
             return name
@@ -89,20 +118,3 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
         f"no format has the suffix {suffix!r} of {os.fspath(path)!r}; known: {known}. "
         "Use one of these, or name the format"
     )
-
-
-@contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    target = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
-    if target.exists() and not target.is_file():
-        with target.open("wb") as sink:
-            yield sink
-        return
-    part = target.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with part.open("xb") as sink:
-            yield sink
-        os.replace(part, target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report that the window of Nsight Systems opens, made by its own ImportNvtxt.
+
+Beside x.nsys-rep stand x.nvtxt, of which it was made, and x.sqlite: `nsys stats` on the report
+reads that, because no known release exports what ImportNvtxt imported. It takes the database only
+where that is not older than the report.
+
+All is made in a folder of its own and then moved to its place: an open window locks its report, and
+writing over that would empty it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sqlite3
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pyinstrument_gpu.errors import ExportError, MissingDependencyError
+from pyinstrument_gpu.export import nsys_sqlite, nvtxt
+from pyinstrument_gpu.export.nsight_tools import NsightTools
+from pyinstrument_gpu.export.replacing import check_replaceable
+from pyinstrument_gpu.export.timeline import Process, processes_of
+from pyinstrument_gpu.run import Run
+
+# The window of 2022.4 crashes on every report that ImportNvtxt has created, but not on one that it
+# has merged into another. That of 2023.4 shows both.
+_SHOWS_CREATED_REPORTS = (2023,)
+
+_PRINTED_CHARACTERS = 500
+
+
+def write(
+    runs: Sequence[Run],
+    path: Path,
+    *,
+    advance: Callable[[int], None],
+    merge_into: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write runs as a report of Nsight Systems.
+
+    Writes x.nvtxt and x.sqlite beside it; with `merge_into` no x.sqlite, because the other report's
+    events would be missing in it.
+
+    Args:
+        runs: the ranks of one job, or a single run; each becomes a process.
+        path: the report, x.nsys-rep.
+        advance: called with the number of spans done since its last call.
+        merge_into: a report of `nsys profile` of the same time; ours holds its events too.
+
+    Raises:
+        MissingDependencyError: Nsight Systems is not installed. Without `merge_into` x.nvtxt was
+            written; the message has the command that makes the report of it elsewhere.
+        ExportError: Nsight Systems made no report; `merge_into` is of another time, or is `path`;
+            there are several runs, and one does not know when it began.
+    """
+    check_replaceable(path, merge_into)
+    if path.exists() and not path.is_file():  # to move a report there would replace the device
+        raise ExportError(f"{os.fspath(path)!r} is not a file")
+    tools = NsightTools.find()
+    text_path = path.with_suffix(".nvtxt")
+    base = None if merge_into is None else Path(merge_into)
+    with tempfile.TemporaryDirectory(prefix=".nsys-rep-", dir=path.parent) as name:
+        folder = Path(name).resolve()
+        processes = processes_of(runs)
+        if base is not None:
+            session = _session_of(base, tools, folder)
+            processes = [_placed(process, session) for process in processes]
+
+        text = folder / "new.nvtxt"
+        with text.open("xb") as sink:
+            events = nvtxt.write_processes(processes, sink, advance)
+        if not events:
+            raise ExportError("the runs hold no span and no step: there is nothing to show")
+        if tools is None:
+            os.replace(text, text_path)
+            command = ("ImportNvtxt", "--cmd", "create", "-n", text_path.name, "-o", path.name)
+            raise MissingDependencyError(
+                f"no ImportNvtxt on this machine, so there is only {text_path}. Where Nsight "
+                f"Systems is, run: {shlex.join(command)}"
+            )
+
+        report = folder / "new.nsys-rep"
+        _import(tools, text, report, base or _empty_report(tools, folder, path.name), events)
+        if base is None:
+            database = folder / "new.sqlite"
+            with database.open("xb") as sink:
+                nsys_sqlite.write(runs, sink, advance=lambda spans: None)
+            os.replace(database, path.with_suffix(".sqlite"))
+        os.replace(text, text_path)
+        os.replace(report, path)
+
+
+def _empty_report(tools: NsightTools, folder: Path, name: str) -> Path | None:
+    """A report without events, where the window needs one to merge into.
+
+    The window calls a merged report by the name of what it was merged into.
+    """
+    version = tools.version()
+    if version is None or version >= _SHOWS_CREATED_REPORTS:
+        return None
+    path = folder / "empty" / name
+    path.parent.mkdir()
+    printed = tools.profile_nothing(path)
+    if not path.exists():
+        raise ExportError(f"nsys made no empty report. It printed: {_shortened(printed)}")
+    return path
+
+
+def _import(tools: NsightTools, text: Path, report: Path, base: Path | None, events: int) -> None:
+    """Make a report of NVTXT: a new one, or one that has the events of `base` too."""
+    arguments = ("-n", text, "-o", report)
+    if base is None:
+        printed = tools.import_nvtxt("--cmd", "create", *arguments)
+    else:
+        # Without the last option what lies outside the time of the other would be left out.
+        more = ("-i", base, "--update_report_time")
+        printed = tools.import_nvtxt("--cmd", "merge", *arguments, *more)
+    imported = re.search(r"(\d+) events imported", printed)
+    if imported is None or int(imported[1]) != events or not report.exists():
+        raise ExportError(f"ImportNvtxt made no whole report. It printed: {_shortened(printed)}")
+
+
+class _Session(NamedTuple):
+    """When `nsys profile` recorded: the wall clock at the report's zero, and its end from there."""
+
+    utc_ns: int
+    end_ns: int
+
+
+def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> _Session:
+    if not report.is_file():
+        raise ExportError(f"there is no report {os.fspath(report)!r} to merge into")
+    if tools is None or tools.nsys is None:
+        raise MissingDependencyError(
+            "merging needs nsys and ImportNvtxt: export where Nsight Systems is installed, not in "
+            "an older release than recorded the report"
+        )
+    database = folder / "session.sqlite"
+    printed = tools.export_sqlite(report, database)
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            row = connection.execute(
+                "SELECT utcEpochNs, stopTime FROM TARGET_INFO_SESSION_START_TIME, ANALYSIS_DETAILS"
+            ).fetchone()
+            return _Session(*row)
+    except (sqlite3.Error, TypeError) as error:
+        raise ExportError(
+            f"nsys does not say when {os.fspath(report)!r} was recorded. "
+            f"It printed: {_shortened(printed)}"
+        ) from error
+
+
+def _placed(process: Process, session: _Session) -> Process:
+    """The process on the time axis of a report, which follows the wall clock's rate."""
+    first, last = process.run.environment.get("anchor", {}), process.run.anchor
+    try:
+        start_ns = first["realtime_ns"] - first["run_ns"] - session.utc_ns
+        elapsed_ns = last.get("run_ns", 0) - first["run_ns"]
+        # CLOCK_MONOTONIC has the wall clock's rate, and does not jump.
+        rate = (
+            (last["monotonic_ns"] - first["monotonic_ns"]) / elapsed_ns if elapsed_ns > 0 else 1.0
+        )
+    except KeyError:
+        raise ExportError("a run does not know when it was recorded: it cannot be merged") from None
+    if not 0 <= start_ns <= session.end_ns:
+        raise ExportError(
+            f"the run began {start_ns / 1e9:.3f} s after the report, which lasts "
+            f"{session.end_ns / 1e9:.3f} s: they were not recorded together"
+        )
+    return replace(process, start_ns=start_ns, rate=rate)
+
+
+def _shortened(printed: str) -> str:
+    text = " ".join(printed.split())
+    return text[-_PRINTED_CHARACTERS:] or "nothing"

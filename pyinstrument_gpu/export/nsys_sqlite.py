@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQLite in the schema of `nsys export`, for `nsys stats` and what else reads that.
+
+Every row of `timeline` is a thread with push/pop ranges: those of the host in the domain
+"pyinstrument_gpu", as live NVTX ranges are, those of devices in "pyinstrument_gpu.gpu". Times are
+exact; ns since the timeline began. The step stands in `int64Value`, so all steps share the name
+"step". A lone surrogate in a name becomes U+FFFD, as does NUL, at which Nsight would end it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from pyinstrument_gpu import __version__
+from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.ranks import began_realtime_ns
+from pyinstrument_gpu.export.text import without_surrogates
+from pyinstrument_gpu.export.timeline import Process, processes_of
+from pyinstrument_gpu.run import Run
+
+_CHUNK_RANGES = 16_384
+
+_EVENT_TYPES = {33: "NvtxCategory", 59: "NvtxPushPopRange", 75: "NvtxDomainCreate"}
+_CATEGORY, _RANGE, _DOMAIN = _EVENT_TYPES
+
+_DOMAINS = {1: "pyinstrument_gpu", 2: "pyinstrument_gpu.gpu"}
+_HOST, _DEVICE = _DOMAINS
+
+_CATEGORIES = {1: "phase", 2: "step"}
+_PHASE, _STEP = _CATEGORIES
+
+# What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.
+# The two releases differ in the name of the table of facts about the export.
+_SCHEMA = """
+CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE ENUM_NSYS_EVENT_TYPE (id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT);
+CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
+CREATE TABLE EXPORT_META_DATA (name TEXT NOT NULL, value TEXT);
+CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+CREATE TABLE ANALYSIS_DETAILS (
+    globalVid INTEGER NOT NULL, duration INTEGER NOT NULL,
+    startTime INTEGER NOT NULL, stopTime INTEGER NOT NULL
+);
+CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
+CREATE TABLE ThreadNames (nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER);
+CREATE TABLE NVTX_EVENTS (
+    start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
+    category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER,
+    textId INTEGER, domainId INTEGER, uint64Value INTEGER, int64Value INTEGER, doubleValue REAL,
+    uint32Value INTEGER, int32Value INTEGER, floatValue REAL, jsonTextId INTEGER, jsonText TEXT
+);
+"""
+
+_FACT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+
+_MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
+
+
+def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+    """Write runs as an SQLite database.
+
+    It is made in a temporary file, but sorting a row needs all of its ranges: beside the run some
+    180 bytes a range are used.
+
+    Args:
+        runs: the ranks of one job, or a single run; each becomes a process.
+        sink: a binary stream.
+        advance: called with the number of spans done since its last call.
+
+    Raises:
+        ExportError: there are several runs, and one does not know when it began; or there is no
+            room for the temporary file.
+    """
+    processes = processes_of(runs)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "export.sqlite")
+        try:
+            _write_database(processes, path, advance)
+        except sqlite3.Error as error:
+            raise ExportError(f"cannot make a database in {folder!r}: {error}") from error
+        with path.open("rb") as source:
+            shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _write_database(
+    processes: Sequence[Process], path: Path, advance: Callable[[int], None]
+) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        # The file is copied when it is whole: nothing in it has to survive a crash.
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.executescript("BEGIN;" + _SCHEMA)
+        _write_session(processes, database)
+        for process in processes:
+            _write_process(process, database, advance)
+        database.execute("COMMIT")
+
+
+def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -> None:
+    facts = [("EXPORT_PRODUCT_NAME", "pyinstrument_gpu"), ("EXPORT_PRODUCT_VERSION", __version__)]
+    for table in _FACT_TABLES:
+        database.executemany(f"INSERT INTO {table} VALUES (?, ?)", facts)
+    types = [(number, name, name) for number, name in _EVENT_TYPES.items()]
+    database.executemany("INSERT INTO ENUM_NSYS_EVENT_TYPE VALUES (?, ?, ?)", types)
+    duration_ns = max(process.start_ns + process.run.duration_ns for process in processes)
+    session = (_MACHINE, duration_ns, 0, duration_ns)
+    database.execute("INSERT INTO ANALYSIS_DETAILS VALUES (?, ?, ?, ?)", session)
+    began_ns = began_realtime_ns(processes[0].run)
+    if began_ns is not None:
+        utc_ns = began_ns - processes[0].start_ns
+        utc = datetime.fromtimestamp(utc_ns // 10**9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        times = (utc_ns, utc, None)
+        database.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, ?, ?)", times)
+
+
+def _write_process(
+    process: Process, database: sqlite3.Connection, advance: Callable[[int], None]
+) -> None:
+    global_pid = _MACHINE | process.id << 24
+    names = (global_pid, process.id, _text(process.name))
+    database.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", names)
+    for domain, name in _DOMAINS.items():
+        entries = [(_DOMAIN, None, name), *((_CATEGORY, *each) for each in _CATEGORIES.items())]
+        for event_type, category, text in entries:
+            database.execute(
+                "INSERT INTO NVTX_EVENTS (start, eventType, category, text, globalTid, domainId)"
+                " VALUES (0, ?, ?, ?, ?, ?)",
+                (event_type, category, text, global_pid, domain),
+            )
+    categories = [_STEP if label.is_step else _PHASE for label in process.labels]
+    colors = [label.color for label in process.labels]
+    texts = [_text(label.text + " (open)" * label.is_open) for label in process.labels]
+    for row in process.rows():
+        global_tid = global_pid | row.id
+        insert_name = "INSERT INTO StringIds (value) VALUES (?)"
+        name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
+        database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))
+        domain = _DEVICE if row.on_device else _HOST
+        # What all have alike is part of the statement: binding it a million times takes long.
+        insert = (
+            "INSERT INTO NVTX_EVENTS (start, end, category, color, text, int64Value, eventType,"
+            " globalTid, domainId)"
+            f" VALUES (?, ?, ?, ?, ?, nullif(?, -1), {_RANGE}, {global_tid}, {domain})"
+        )
+        for ranges in row.ranges.chunks(_CHUNK_RANGES):
+            labels = ranges.label.tolist()
+            events = zip(
+                ranges.begin_ns.tolist(),
+                ranges.end_ns.tolist(),
+                map(categories.__getitem__, labels),
+                map(colors.__getitem__, labels),
+                map(texts.__getitem__, labels),
+                ranges.step.tolist(),
+                strict=True,
+            )
+            database.executemany(insert, events)
+            advance(0 if row.on_device else int(np.count_nonzero(ranges.label < process.phases)))
+
+
+def _text(text: str) -> str:
+    return without_surrogates(text).replace("\0", "\ufffd")

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVTXT, the text that ImportNvtxt of Nsight Systems makes a report of.
+
+Every row of `timeline` is a thread with pushes and pops, which is what its window draws as nested
+bars. Times are ns since the timeline began. Where Nsight cannot show what is, it is moved by the
+least that helps:
+
+- A range of no length ends 1 ns later; it would have no end.
+- A range that begins at the very ns of the one around it begins 1 ns later, one in that 2 ns, and
+  so on, as far as it stays 1 ns long and before the next begin; it might be drawn around it.
+
+A string has no escapes: it stands in the quotes that it lacks. If it has both kinds, the double
+ones become single. Control characters become spaces, a lone surrogate U+FFFD. After a backslash at
+its end comes a space, or the quote would not end it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts, without_surrogates
+from pyinstrument_gpu.export.timeline import Label, Process, Ranges, processes_of
+from pyinstrument_gpu.run import Run
+
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_NUMBERS_BYTES = 60  # no event's keyword, time, colour and step number are wider
+
+
+def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+    """Write runs as NVTXT.
+
+    Text is made a chunk at a time, but sorting a row needs all of its ranges: beside the run some
+    270 bytes a range are used.
+
+    Args:
+        runs: the ranks of one job, or a single run; each becomes a process.
+        sink: a binary stream.
+        advance: called with the number of spans done since its last call.
+
+    Raises:
+        ExportError: there are several runs, and one does not know when it began.
+    """
+    write_processes(processes_of(runs), sink, advance)
+
+
+def write_processes(
+    processes: Sequence[Process], sink: BinaryIO, advance: Callable[[int], None]
+) -> int:
+    """Write processes of a timeline; returns the number of events, two for each range."""
+    events = 0
+    sink.write(
+        b"# Phases recorded by pyinstrument_gpu. Nsight Systems shows them after\n"
+        b"#   ImportNvtxt --cmd create -n THIS.nvtxt -o REPORT.nsys-rep\n"
+        b"TimeBase = Relative\n"
+        b'SetFileDisplayName, "pyinstrument_gpu"\n'
+        b"@RangePush, Time, Color, Message\n"
+        b"@RangePop, Time\n"
+    )
+    for process in processes:
+        sink.write(b"ProcessId = %d\n" % process.id)
+        sink.write(b"NameProcess, %d, %b\n" % (process.id, _quoted(process.name)))
+        for row in process.rows():
+            sink.write(b"ThreadId = %d\n" % row.id)
+            sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, row.id, _quoted(row.name)))
+            for text, labels in _events(row.ranges, process.labels):
+                sink.write(text)
+                advance(0 if row.on_device else int(np.count_nonzero(labels < process.phases)))
+            events += 2 * len(row.ranges.begin_ns)
+    return events
+
+
+def _events(ranges: Ranges, labels: Sequence[Label]) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
+    """Pushes and pops in the order of time, as text and as labels. Where they meet, pops come
+    first; one has no label: it is that behind the last."""
+    begin_ns, end_ns = _drawable(ranges)
+    order = np.argsort(begin_ns, kind="stable")
+    begin_ns, end_ns = begin_ns[order], np.sort(end_ns)
+    push_at = np.arange(len(order)) + np.searchsorted(end_ns, begin_ns, "right")
+    is_pop = np.ones(2 * len(order), np.bool_)
+    is_pop[push_at] = False
+
+    time_ns = np.empty(len(is_pop), np.int64)
+    time_ns[push_at] = begin_ns
+    time_ns[is_pop] = end_ns
+
+    label = np.full(len(is_pop), len(labels))
+    label[push_at] = ranges.label[order]
+    is_step = np.array([label.is_step for label in labels])
+    number = np.full(len(is_pop), -1)
+    number[push_at] = np.where(is_step[ranges.label], ranges.step, -1)[order]
+
+    heads, tails = zip(*map(_around_number, labels), strict=True)
+    heads, tails = (*heads, b""), (*tails, b"\n")
+    size = chunk_rows(_NUMBERS_BYTES + max(map(len, heads)) + max(map(len, tails)))
+    for begin in range(0, len(is_pop), size):
+        chunk = slice(begin, begin + size)
+        columns = [
+            texts((b"RangePush, ", b"RangePop, "), is_pop[chunk].view(np.uint8)),
+            integers(time_ns[chunk]),
+            texts(heads, label[chunk]),
+            integers(number[chunk]),
+            texts(tails, label[chunk]),
+        ]
+        yield lines(columns), label[chunk]
+
+
+def _drawable(ranges: Ranges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Begins and ends as Nsight can show them, in the order of `ranges`."""
+    begin_ns, end_ns = ranges.begin_ns, ranges.visible_end_ns()
+    position = np.arange(len(begin_ns))
+    is_first = np.diff(begin_ns, prepend=-1) != 0
+    first = np.maximum.accumulate(np.where(is_first, position, 0))
+    next_first = np.append(np.flatnonzero(is_first)[1:], len(begin_ns))[np.cumsum(is_first) - 1]
+    next_begin_ns = np.append(begin_ns, np.iinfo(np.int64).max)[next_first]
+    room_ns = np.minimum(end_ns, next_begin_ns) - begin_ns - 1
+    return begin_ns + np.minimum(position - first, room_ns), end_ns
+
+
+def _around_number(label: Label) -> tuple[bytes, bytes]:
+    """What stands before and after the number of a step, which other labels do not have."""
+    quoted = _quoted(label.text + (" " if label.is_step else ""))
+    quote = quoted[-1:]
+    state = b" (open)" if label.is_open else b""
+    return b", 0x%08X, %b" % (label.color, quoted[:-1]), state + quote + b"\n"
+
+
+def _quoted(text: str) -> bytes:
+    text = without_surrogates(_CONTROL.sub(" ", text))
+    if text.endswith("\\"):
+        text += " "
+    if '"' in text and "'" in text:
+        text = text.replace('"', "'")
+    quote = "'" if '"' in text else '"'
+    return f"{quote}{text}{quote}".encode()

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet: the columns of the CSV with types, missing values as nulls.
+
+docs/exporters/csv-parquet.md describes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.export import spans as span_table
+from pyinstrument_gpu.export import summary as summary_table
+from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.replacing import replacing
+from pyinstrument_gpu.export.text import without_surrogates
+from pyinstrument_gpu.run import Run
+
+_ROW_GROUP_ROWS = 1 << 17
+
+
+def write(
+    runs: Sequence[Run],
+    sink: BinaryIO,
+    *,
+    advance: Callable[[int], None],
+    summary: bool = False,
+) -> None:
+    """Write spans, or statistics, as one Parquet file.
+
+    Arguments, rows, and the column `rank` of several runs are as in `csv.write`.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+        ExportError: there are several runs, and one does not know when it began.
+    """
+    ranks = ranks_of(runs) if len(runs) > 1 else [None]
+    offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
+    _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, summary)
+
+
+def write_folder(
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    advance: Callable[[int], None],
+    summary: bool = False,
+) -> None:
+    """Write a folder of Parquet files partitioned by rank: `rank=0/part-0.parquet` and so on.
+
+    Partitions of the same ranks are replaced, others stay: so each rank can add its own. Arguments
+    and errors are as in `write`.
+    """
+    offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
+    _pyarrow()  # raises before a folder is made
+    for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
+        partition = folder / f"rank={rank}"
+        partition.mkdir(parents=True, exist_ok=True)
+        with replacing(partition / "part-0.parquet") as sink:
+            _write([(run, None, offset_ns)], sink, advance, summary)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Parquet needs pyarrow: pip install 'pyinstrument-gpu[parquet]'"
+        ) from error
+    return pyarrow
+
+
+def _write(
+    parts: Sequence[tuple[Run, int | None, int]],
+    sink: BinaryIO,
+    advance: Callable[[int], None],
+    summary: bool,
+) -> None:
+    """Write runs, each with its rank, None for no such column, and the offset of its times."""
+    pa = _pyarrow()
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for run, rank, offset_ns in parts:
+            for spans, table in _summary(pa, run) if summary else _spans(pa, run, offset_ns):
+                if rank is not None:
+                    table = table.add_column(
+                        0, "rank", pa.repeat(pa.scalar(rank, pa.int32()), len(table))
+                    )
+                if writer is None:
+                    writer = stack.enter_context(
+                        pa.parquet.ParquetWriter(
+                            sink, table.schema, use_dictionary=_names(pa, table)
+                        )
+                    )
+                writer.write_table(table)
+                advance(spans)
+
+
+def _spans(pa: Any, run: Run, offset_ns: int) -> Iterator[tuple[int, Any]]:
+    """The number of spans and a table of them, at least one table."""
+    names = {
+        "phase": ("phase", _strings(pa, run.names)),
+        "path": ("path", _strings(pa, run.paths)),
+        "thread_name": ("thread", _strings(pa, [thread.name for thread in run.threads])),
+    }
+    for begin in range(0, max(1, len(run.spans)), _ROW_GROUP_ROWS):
+        chunk = run.spans[begin : begin + _ROW_GROUP_ROWS]
+        columns = {}
+        for column in span_table.COLUMNS:
+            if column in names:
+                ids, fields = names[column]
+                indices = pa.array(chunk[ids].astype(np.int32))
+                columns[column] = pa.DictionaryArray.from_arrays(indices, fields)
+            else:
+                values = np.ascontiguousarray(span_table.numbers(chunk, column, offset_ns))
+                missing = values < 0
+                columns[column] = pa.array(values, mask=missing if missing.any() else None)
+        yield len(chunk), pa.table(columns)
+
+
+def _summary(pa: Any, run: Run) -> Iterator[tuple[int, Any]]:
+    columns = (
+        zip(*summary_table.rows(run), strict=True)
+        if run.phases
+        else [()] * len(summary_table.COLUMNS)
+    )
+    arrays = {}
+    for name, values in zip(summary_table.COLUMNS, columns, strict=True):
+        if name in ("phase", "path"):
+            arrays[name] = _strings(pa, values).dictionary_encode()
+        else:
+            arrays[name] = pa.array(
+                values, pa.float64() if name in summary_table.FLOATS else pa.int64()
+            )
+    yield len(run.spans), pa.table(arrays)
+
+
+def _strings(pa: Any, strings: Sequence[str]) -> Any:
+    return pa.array([without_surrogates(string) for string in strings], pa.string())
+
+
+def _names(pa: Any, table: Any) -> list[str]:
+    return [field.name for field in table.schema if pa.types.is_dictionary(field.type)]

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several runs in one output: which rank each is, and one time axis for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.run import Run
+
+
+def ranks_of(runs: Sequence[Run]) -> list[int]:
+    """The rank of each run. Where one has none, or two have the same, they are numbered as they
+    come instead."""
+    ranks = [run.environment.get("rank") for run in runs]
+    known = [rank for rank in ranks if isinstance(rank, int)]
+    return known if len(set(known)) == len(runs) else list(range(len(runs)))
+
+
+def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
+    """What to add to the times of each run so that all count from the begin of the earliest.
+
+    The begin of a run is known by the wall clock of its machine, so ranks of one machine are
+    aligned well, and those of several as well as their clocks agree.
+
+    Raises:
+        ExportError: there are several runs, and one does not know when it began.
+    """
+    if len(runs) == 1:
+        return [0]
+    begins_ns = []
+    for position, run in enumerate(runs, 1):
+        begin_ns = began_realtime_ns(run)
+        if begin_ns is None:
+            raise ExportError(
+                f"run {position} does not know when it began, so it has no place on one time "
+                "axis with the others: export it alone"
+            )
+        begins_ns.append(begin_ns)
+    return [begin_ns - min(begins_ns) for begin_ns in begins_ns]
+
+
+def began_realtime_ns(run: Run) -> int | None:
+    """When a run began, by the wall clock of its machine. None where it was made by hand, or its
+    environment was damaged."""
+    for anchor in (run.environment.get("anchor", {}), run.anchor):
+        if {"realtime_ns", "run_ns"} <= anchor.keys():
+            return int(anchor["realtime_ns"] - anchor["run_ns"])
+    return None

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs made by hand or at random, to export."""
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from pyinstrument_gpu.run import SPAN_DTYPE, STEP_DTYPE, OpenPhase, Run, Steps, Thread
+
+ANCHOR = {"run_ns": 0, "monotonic_ns": 7, "realtime_ns": 1_700_000_000_000_000_000}
+
+
+def run_of(spans: Any, names: Sequence[str] = ("forward", "attention"), **parts: Any) -> Run:
+    """A run in which the second name, if there is one, is a path inside the first."""
+    made: dict[str, Any] = {
+        "names": names,
+        "path_parents": [-1, 0, *[-1] * len(names)][: len(names)],
+        "path_names": range(len(names)),
+        "threads": [Thread(11, "MainThread"), Thread(12, "")],
+        "spans": np.array(list(spans), SPAN_DTYPE),
+    }
+    return Run(**(made | parts))
+
+
+def rank(number: int, start_ns: int, spans: Any = (), **parts: Any) -> Run:
+    """A run of a rank that began so many ns after the first."""
+    anchor = ANCHOR | {"realtime_ns": ANCHOR["realtime_ns"] + start_ns}
+    return run_of(spans, environment={"rank": number, "host": "box", "anchor": anchor}, **parts)
+
+
+def written(write: Callable[..., None], *runs: Run, **options: Any) -> bytes:
+    """What an exporter writes. It has to count every span once."""
+    done: list[int] = []
+    sink = io.BytesIO()
+    write(runs, sink, advance=done.append, **options)
+    assert sum(done) == sum(len(run.spans) for run in runs)
+    return sink.getvalue()
+
+
+_TIMES = st.integers(0, 30) | st.integers(0, 2**53)
+_INTERVALS = st.tuples(_TIMES, _TIMES).map(lambda times: (min(times), max(times)))
+_NAMES = st.text(st.characters(), min_size=1, max_size=256)
+_MISSING = (-1, -1)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Any run: names of all characters, times and depths in any order, device times or none."""
+    names = draw(st.lists(_NAMES, min_size=1, max_size=5, unique=True))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(len(names))]
+    threads = draw(st.lists(st.builds(Thread, st.integers(1, 99), _NAMES), min_size=1, max_size=3))
+    paths, thread_ids = st.integers(0, len(names) - 1), st.integers(0, len(threads) - 1)
+    step_ids, depths = st.integers(-1, 3), st.integers(0, 3)
+
+    def span() -> tuple[int, ...]:
+        path, on_device = draw(paths), draw(st.just(_MISSING) | _INTERVALS)
+        stream = _MISSING if on_device == _MISSING else (draw(st.integers(0, 1)), draw(thread_ids))
+        where = (path, path, draw(step_ids), draw(depths), draw(thread_ids), *stream)
+        return (*where, *draw(_INTERVALS), *on_device, draw(st.just(-1) | _TIMES), 1)
+
+    def step(index: int) -> tuple[Any, ...]:
+        samples = draw(st.sampled_from([math.nan, 0.0, 32.0, 0.1]))
+        return (
+            index,
+            *draw(_INTERVALS),
+            samples,
+            draw(depths),
+            draw(st.booleans()),
+            draw(thread_ids),
+        )
+
+    spans = [span() for _ in range(draw(st.integers(0, 12)))]
+    steps = [step(index) for index in range(draw(st.integers(0, 4)))]
+    run = run_of(
+        spans,
+        names,
+        path_parents=parents,
+        threads=threads,
+        steps=Steps(np.array(steps, STEP_DTYPE)),
+        duration_ns=draw(_TIMES),
+    )
+    run.open_phases = tuple(
+        OpenPhase(
+            run.paths[draw(paths)], draw(thread_ids), draw(_TIMES), draw(step_ids), draw(depths)
+        )
+        for _ in range(draw(st.integers(0, 2)))
+    )
+    return run
