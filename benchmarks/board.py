@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +71,41 @@ def describe_machine() -> dict[str, Any]:
     with pig.record() as recording:
         pass
     return {
+        "date": date.today().isoformat(),
+        "commit": _commit(),
+        "platform": platform.platform(),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 1),
         "clock": recording.run.environment["clock"]["kind"],
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "torch": _version_of("torch"),
+        "pyarrow": _version_of("pyarrow"),
         "pyinstrument_gpu": pig.__version__,
     }
+
+
+def _commit() -> str | None:
+    """The commit measured; "+" for changes on top; None where git or its data is missing."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _cpu_model() -> str:

@@ -74,7 +74,7 @@ class Row:
         by_best, by_median = self.best_ratio <= self.goal, self.median_ratio <= self.goal
         if by_best == by_median:
             return "met" if by_best else "not met"
-        return f"met by the {'best' if by_best else 'median'} round only"
+        return f"{'best' if by_best else 'median'} only"
 
 
 def race(
