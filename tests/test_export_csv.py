@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CSV export and the door to all exports."""
 
-import csv
 import io
 import os
 import stat
@@ -19,6 +18,7 @@ from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write
 from pyinstrument_gpu.run import SPAN_DTYPE, Run, Scope
 from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
+from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, rank, run_of
 from tests.helpers.made_runs import written as written_by
 
@@ -61,7 +61,7 @@ def test_summary_has_one_row_per_path() -> None:
     }
     text = written(run_of([], statistics=statistics), summary=True).decode()
     assert text.endswith("\r\n")
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    rows = csv_rows(text)
     measures = ("host", "self_host", "device", "blocked")
     numbers = ("count", "total_ns", "mean_ns", "std_ns", "min_ns", *QUANTILES, "max_ns")
     assert list(rows[0]) == [
@@ -85,7 +85,7 @@ def test_names_are_data_and_survive() -> None:
     spans = [(i, i, 0, 0, 0, -1, -1, 0, 1, -1, -1, -1, 1) for i in range(len(names))]
     run = run_of(spans, names)
     text = written(run).decode("utf-8")
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    rows = csv_rows(text)
     expected = [*names[:-1], "\ufffdx"]
     assert [row["phase"] for row in rows] == expected
     assert [row["path"] for row in rows] == [
@@ -101,7 +101,7 @@ def test_every_integer_in_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     spans = np.zeros(len(edges), SPAN_DTYPE)
     spans["host_begin_ns"] = edges
     spans["blocked_ns"] = edges[::-1]
-    rows = list(csv.DictReader(io.StringIO(written(run_of(spans)).decode(), newline="")))
+    rows = csv_rows(written(run_of(spans)).decode())
     cells = ["" if value < 0 else str(value) for value in edges]
     assert [row["host_begin_ns"] for row in rows] == cells
     assert [row["blocked_ns"] for row in rows] == cells[::-1]
@@ -165,7 +165,7 @@ def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
 
 def test_several_summaries_need_no_common_axis() -> None:
     text = written_by(write, run_of(SPANS), run_of(SPANS[:1]), summary=True).decode()
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    rows = csv_rows(text)
     assert [(row["rank"], row["path"], row["count"]) for row in rows] == [
         ("0", "forward", "2"),
         ("0", "forward/attention", "1"),

@@ -278,10 +278,8 @@ def test_exception_in_the_loop_ends_the_step_incomplete() -> None:
                 raise ValueError("x")
 
     with fake_clock() as tick, pig.record() as recording:
-        with pytest.raises(ValueError, match="x") as caught:
+        with pytest.raises(ValueError, match="x"):
             train()
-        caught.traceback[0].frame.f_locals.clear()
-        del caught  # and with it the iterator
         tick(100)
 
     (step,) = recording.run.steps
