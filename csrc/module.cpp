@@ -181,21 +181,18 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
                   py::object(phase_name_error).release().ptr()};
 }
 
-/// One recording per process: a second interpreter would record into the first one's. Sets an
-/// ImportError there.
-bool is_main_interpreter() {
-  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
-  PyErr_SetString(PyExc_ImportError,
-                  "pyinstrument_gpu records the main interpreter only, this is a subinterpreter");
-  return false;
-}
+// One recording per process: a second interpreter would record into the first one's.
+constexpr const char* kRefusal =
+    "pyinstrument_gpu records the main interpreter only, this is a subinterpreter";
+
+bool is_main_interpreter() { return PyInterpreterState_Get() == PyInterpreterState_Main(); }
 
 }  // namespace
 }  // namespace pig
 
 PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   using namespace pig;
-  if (!is_main_interpreter()) throw py::error_already_set();
+  if (!is_main_interpreter()) throw py::import_error(kRefusal);
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   start_nvtx(current_thread_name);
   if (!ready_phase_type() || !ready_scope_type() || !ready_phase_registry() ||
@@ -239,5 +236,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
 // interpreter waits for ever. (From 3.13 on this function runs in the main one, and only the
 // module's body in the second.)
 extern "C" PYBIND11_EXPORT PyObject* PyInit__C() {
-  return pig::is_main_interpreter() ? PyInit__C_main_interpreter() : nullptr;
+  if (pig::is_main_interpreter()) return PyInit__C_main_interpreter();
+  PyErr_SetString(PyExc_ImportError, pig::kRefusal);
+  return nullptr;
 }
