@@ -21,6 +21,7 @@
 #include "log_reader.h"
 #include "recorder.h"
 #include "recording_thread.h"
+#include "temporary_directory.h"
 
 namespace pig {
 
@@ -262,23 +263,6 @@ void test_statistics_count_the_steps_of_the_history() {
   CHECK_EQ(run.statistics_word(2), run.steps());
   pig::inject_tick_function(nullptr);
 }
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = std::filesystem::temp_directory_path() / "test_recorder.XXXXXX";
-    CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 Recorder::Options into_file(const std::string& path) {
   Recorder::Options options;

@@ -18,28 +18,12 @@
 
 #include "check.h"
 #include "storage.h"
+#include "temporary_directory.h"
 
 namespace {
 
 using pig::FileStorage;
 using pig::MemoryStorage;
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = std::filesystem::temp_directory_path() / "test_storage.XXXXXX";
-    CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
