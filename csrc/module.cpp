@@ -125,6 +125,7 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
   clock["kind"] = tick_kind_name(tick_kind);
   clock["frequency_hz"] = Recorder::instance().clock().frequency_hz();
   py::dict result;
+  result["run_id"] = py::str("{:016x}").format(Recorder::instance().run_id());
   result["clock"] = clock;
   result["anchor"] = anchor_dict(anchor);
   return result;

@@ -62,6 +62,8 @@ class Recorder {
   void flush();
   void set_environment(std::string json);
 
+  /// Random; stands in the header of the run file.
+  uint64_t run_id() const { return run_id_; }
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   /// What ended the writing of history, or empty.
   std::string error() const;

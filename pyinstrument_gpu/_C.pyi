@@ -72,7 +72,7 @@ def start(
     max_bytes: int,
     nvtx: bool,
 ) -> dict[str, Any]:
-    """Start recording and return the clock and its first anchor.
+    """Start recording and return the run's id, the clock and its first anchor.
 
     Raises:
         OSError: the file can't be written (FileExistsError, ...), or no thread is to be had.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import secrets
 import sys
 import warnings
 from collections.abc import Callable
@@ -97,6 +96,7 @@ class Recording:
                     "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
                 )
             self._run = self._load()
+            self._log = None
         return self._run
 
     def stop(self) -> Run:
@@ -157,13 +157,12 @@ class Recording:
             )
         self._check_path()
         facts = environment.gather()
-        facts["run_id"] = secrets.token_hex(8)
         facts["limits"] = {
             "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
             "max_bytes": self._max_bytes,
         }
         try:
-            clock = native.start(
+            started = native.start(
                 None if self._path is None else os.fsencode(self._path),
                 _encode(facts),
                 overwrite=self._overwrite,
@@ -183,7 +182,7 @@ class Recording:
             self._pid = os.getpid()
             _active = self
             _call_at_exit(self._finish_if_mine)
-            facts.update(clock)
+            facts.update(started)
             facts["overhead"] = overhead.measure()
             native.set_nvtx(self._nvtx)
             self._environment = facts
@@ -234,11 +233,8 @@ class Recording:
 
         if DISABLED:
             return Run.empty("nothing was recorded: PYINSTRUMENT_GPU=0 is set in the environment")
-        log = native.log_bytes() if self._log is None else self._log
-        in_memory = Run.from_bytes(log)
         if self._path is None:
-            return in_memory
-        # In memory are the statistics of the whole run; the history is in the file, if it still is.
+            return Run.from_bytes(self._log_in_memory())
         try:
             from_file = Run.load(self._path)
             if from_file.environment.get("run_id") != self._environment["run_id"]:
@@ -246,9 +242,16 @@ class Recording:
         except (OSError, RunFileError) as error:
             lost = f"the history is lost: {self._path} can't be read back: {error}"
             warnings.warn(lost, RuntimeWarning, stacklevel=3)
-            in_memory.notes = (*in_memory.notes, lost)
-            return in_memory
-        return from_file if self._error is None else in_memory.with_history_of(from_file)
+            run = Run.from_bytes(self._log_in_memory())
+            run.notes = (*run.notes, lost)
+            return run
+        if self._error is None:
+            return from_file
+        return Run.from_bytes(self._log_in_memory()).with_history_of(from_file)
+
+    def _log_in_memory(self) -> bytes:
+        # Of a recording into a file: all but the history, for when the file fails.
+        return native.log_bytes() if self._log is None else self._log
 
     def _check_mine(self) -> None:
         if self._pid is None:
