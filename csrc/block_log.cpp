@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "crc32.h"
+#include "device_time_item.h"
 #include "span.h"
 
 namespace pig {
@@ -51,9 +52,7 @@ BlockLog::BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, ui
     : storage_(storage),
       run_id_(run_id),
       max_slots_((max_bytes - kSlotsOffset) / kSlotBytes),
-      // Rounded up, and one more for the block that is being filled: at least `history_spans` are
-      // kept.
-      max_span_blocks_(history_spans / (kPayloadBytes / sizeof(SpanItem)) + 2) {
+      history_spans_(history_spans) {
   FileHeader header{};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
   header.major = kMajor;
@@ -68,6 +67,8 @@ BlockLog::BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, ui
 void BlockLog::append(BlockType type, const void* items, size_t item_bytes, size_t count) {
   const auto* p = static_cast<const uint8_t*>(items);
   Log& log = logs_[index_of(type)];
+  if (tap_ != nullptr)
+    tap_->append(static_cast<uint16_t>(type), log.items, {p, item_bytes * count}, is_history(type));
   while (count > 0 && error_ == 0) {
     if (!log.open || log.length + item_bytes > kPayloadBytes) open_block(type);
     if (error_ != 0) return;
@@ -105,27 +106,57 @@ void BlockLog::open_block(BlockType type) {
 }
 
 uint32_t BlockLog::allocate(BlockType type) {
-  if (type == BlockType::kSpans && logs_[index_of(type)].blocks >= max_span_blocks_)
-    return drop_oldest(true);
+  if (logs_[index_of(type)].blocks >= max_blocks(type))
+    return drop(
+        std::find_if(old_.begin(), old_.end(), [&](const Old& old) { return old.type == type; }));
   // With nothing left to drop the log grows over its bound: names, paths and statistics are bounded
   // by their tables.
-  if (next_slot_ >= max_slots_ && !old_.empty()) return drop_oldest(false);
+  if (next_slot_ >= max_slots_ && !old_.empty()) return drop(old_.begin());
   return next_slot_++;
 }
 
-uint32_t BlockLog::drop_oldest(bool spans_only) {
-  const auto oldest = std::find_if(old_.begin(), old_.end(), [&](const Old& old) {
-    return !spans_only || old.type == BlockType::kSpans;
-  });
+uint64_t BlockLog::max_blocks(BlockType type) const {
+  size_t item_bytes = 0;
+  if (type == BlockType::kSpans) item_bytes = sizeof(SpanItem);
+  if (type == BlockType::kDeviceTimes) item_bytes = sizeof(DeviceTimeItem);
+  if (item_bytes == 0) return ~uint64_t{0};
+  // Rounded up, and one more for the block that is being filled: at least `history_spans_` are
+  // kept.
+  return history_spans_ / (kPayloadBytes / item_bytes) + 2;
+}
+
+uint64_t& BlockLog::dropped_items(BlockType type) {
+  switch (type) {
+    case BlockType::kSpans:
+      return dropped_.spans;
+    case BlockType::kSteps:
+      return dropped_.steps;
+    case BlockType::kSyncs:
+      return dropped_.syncs;
+    default:
+      return dropped_.device_times;
+  }
+}
+
+uint32_t BlockLog::drop(std::deque<Old>::iterator oldest) {
   const Old old = *oldest;
   old_.erase(oldest);
   --logs_[index_of(old.type)].blocks;
-  (old.type == BlockType::kSpans ? dropped_.spans : dropped_.steps) += old.items;
+  dropped_items(old.type) += old.items;
   return old.slot;
+}
+
+void BlockLog::reserve_document(BlockType type) {
+  const std::vector<uint8_t> nothing(kSlotBytes);
+  for (std::vector<uint32_t>& slots : documents_[index_of(type)].slots) {
+    slots.push_back(allocate(type));
+    write(slot_offset(slots.back()), nothing.data(), nothing.size());
+  }
 }
 
 void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) {
   Document& document = documents_[index_of(type)];
+  if (tap_ != nullptr) tap_->replace(static_cast<uint16_t>(type), content);
   const uint64_t version = ++document.version;
   std::vector<uint32_t>& slots = document.slots[document.next];
   const size_t parts = std::max<size_t>(1, (content.size() + kPayloadBytes - 1) / kPayloadBytes);

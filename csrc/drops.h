@@ -22,6 +22,18 @@ enum class Drop : size_t {
   kNestedSteps,      ///< steps opened inside an open one; recorded as phase "step"
   kOpenAtThreadEnd,  ///< spans that a thread left open when it ended
   kNoMemory,         ///< spans of a thread for which no buffers could be had
+  // Spans without device times.
+  kDeviceNoContext,      ///< the thread had no CUDA context, or not one of PyTorch's
+  kDevicePreparing,      ///< the events were not ready yet
+  kDeviceRingFull,       ///< every event, or place to wait for one, was in use
+  kDeviceCapturing,      ///< the stream was being captured into a CUDA graph
+  kDeviceSideStream,     ///< a side stream, with CUDA_DEVICE_MAX_CONNECTIONS=1
+  kDeviceStreamChanged,  ///< the span began on one stream, or thread, and ended on another
+  kDeviceBudget,         ///< outside any step, and the budget was used up
+  kDeviceFailed,         ///< a driver error had switched device timing off
+  kDeviceUnfinished,     ///< the device had not finished when the recording gave up
+  kDeviceHistory,        ///< history lost: device times made room, or their span had
+  kMetrics,              ///< values of metric readings beyond the bounds of their log
   kCount,
 };
 
@@ -37,7 +49,18 @@ constexpr std::array<const char*, static_cast<size_t>(Drop::kCount)> kDropNames 
     "unmatched_ends",
     "nested_steps",
     "open_at_thread_end",
-    "no_memory"};
+    "no_memory",
+    "device_no_context",
+    "device_preparing",
+    "device_ring_full",
+    "device_capturing",
+    "device_side_stream",
+    "device_stream_changed",
+    "device_budget",
+    "device_failed",
+    "device_unfinished",
+    "device_history",
+    "metrics"};
 
 /// Counts by cause of the active recording.
 class DropCounters {

@@ -2,7 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
@@ -10,8 +12,11 @@
 #include <system_error>
 #include <utility>
 
+#include "cuda/device_timing.h"
 #include "frame_functions.h"
 #include "gpu_phase_function.h"
+#include "metrics/kernel_store.h"
+#include "metrics/metric_functions.h"
 #include "nvtx_range.h"
 #include "phase_registry.h"
 #include "phase_type.h"
@@ -19,7 +24,9 @@
 #include "recorder.h"
 #include "recording_thread.h"
 #include "scope_type.h"
+#include "sync_functions.h"
 #include "ticks.h"
+#include "torch_stream.h"
 
 namespace py = pybind11;
 
@@ -63,6 +70,7 @@ StepRanges step_ranges;
 
 int64_t step_begin() {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch != 0) run_due_hooks();
   const ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
   if (thread == nullptr) {
     if (nvtx_attached) step_ranges.begin(step_ranges.next_unrecorded());
@@ -71,6 +79,7 @@ int64_t step_begin() {
   StepTracker& steps = Recorder::instance().steps();
   const std::optional<uint32_t> serial = steps.begin(thread->serial());
   if (!serial) return kStepIsOpen;
+  cuda::DeviceTiming::instance().step_begins();
   if (nvtx_attached) step_ranges.begin(steps.index_of(*serial));
   return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
 }
@@ -79,19 +88,29 @@ void step_item(int64_t token, double samples) {
   if (const auto serial = serial_of(token)) Recorder::instance().steps().add_item(*serial, samples);
 }
 
-void step_end(int64_t token, bool complete) {
+void step_mark(int64_t token) {
+  if (const auto serial = serial_of(token)) Recorder::instance().steps().mark(*serial);
+}
+
+void step_end(int64_t token, bool complete, bool at_mark) {
   if (token == kStepIsOpen) {
     if (active_epoch.load(std::memory_order_relaxed) != 0)
       Recorder::instance().drops().add(Drop::kNestedSteps);
     return;
   }
   if (nvtx_attached) step_ranges.end();
-  if (const auto serial = serial_of(token)) Recorder::instance().steps().end(*serial, complete);
+  if (const auto serial = serial_of(token)) {
+    Recorder::instance().steps().end(*serial, complete, at_mark);
+    cuda::DeviceTiming::instance().step_ends();
+  }
 }
 
 void step_drop(int64_t token) {
   if (nvtx_attached) step_ranges.end();
-  if (const auto serial = serial_of(token)) Recorder::instance().steps().drop(*serial);
+  if (const auto serial = serial_of(token)) {
+    Recorder::instance().steps().drop(*serial);
+    cuda::DeviceTiming::instance().step_is_dropped();
+  }
 }
 
 py::dict anchor_dict(const ClockAnchor& anchor) {
@@ -148,9 +167,31 @@ void set_environment(const py::bytes& environment) {
   Recorder::instance().set_environment(std::move(json));
 }
 
-void flush() {
+bool flush(double timeout_s) {
+  // In between signals are looked for: a wait for a hung device ends with Ctrl-C.
+  constexpr double kLongestWaitS = 0.1;
+  for (;; timeout_s -= kLongestWaitS) {
+    const double wait_s = std::min(timeout_s, kLongestWaitS);
+    {
+      const py::gil_scoped_release release;
+      if (Recorder::instance().flush(std::chrono::nanoseconds(static_cast<int64_t>(wait_s * 1e9))))
+        return true;
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (timeout_s <= kLongestWaitS) return false;
+  }
+}
+
+void start_device_timing(double budget, uint64_t share_boundaries_ns, bool all_side_streams) {
   const py::gil_scoped_release release;
-  Recorder::instance().flush();
+  Recorder::instance().start_device_timing({budget, share_boundaries_ns, all_side_streams});
+}
+
+bool attach_device(const py::object& exchange_api) {
+  const cuda::StreamFunction function = torch_stream_function(exchange_api.ptr());
+  const py::gil_scoped_release release;
+  Recorder::instance().attach_device(function);
+  return function != nullptr;
 }
 
 py::bytes log_bytes() {
@@ -160,6 +201,25 @@ py::bytes log_bytes() {
     bytes = Recorder::instance().log_bytes();
   }
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void open_tap() {
+  const py::gil_scoped_release release;
+  Recorder::instance().open_tap();
+}
+
+py::bytes take_tap() {
+  std::vector<uint8_t> bytes;
+  {
+    const py::gil_scoped_release release;
+    bytes = Recorder::instance().take_tap();
+  }
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void close_tap() {
+  const py::gil_scoped_release release;
+  Recorder::instance().close_tap();
 }
 
 py::dict status() {
@@ -176,10 +236,11 @@ py::dict status() {
 }
 
 void set_hooks(const py::object& decorate, const py::object& thread_name,
-               const py::object& history_stopped, const py::object& phase_name_error) {
-  python_hooks = {py::object(decorate).release().ptr(), py::object(thread_name).release().ptr(),
-                  py::object(history_stopped).release().ptr(),
-                  py::object(phase_name_error).release().ptr()};
+               const py::object& history_stopped, const py::object& device_warnings,
+               const py::object& device_probe, const py::object& phase_name_error) {
+  const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
+  python_hooks = {kept(decorate),        kept(thread_name),  kept(history_stopped),
+                  kept(device_warnings), kept(device_probe), kept(phase_name_error)};
 }
 
 // One recording per process: a second interpreter would record into the first one's.
@@ -205,14 +266,25 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
 
   module.def("step_begin", &step_begin);
   module.def("step_item", &step_item, py::arg("token"), py::arg("samples"));
-  module.def("step_end", &step_end, py::arg("token"), py::arg("complete"));
+  module.def("step_mark", &step_mark, py::arg("token"));
+  module.def("step_end", &step_end, py::arg("token"), py::arg("complete"),
+             py::arg("at_mark") = false);
   module.def("step_drop", &step_drop, py::arg("token"));
+
+  add_sync_functions(module);
 
   module.def("start", &start, py::arg("path"), py::arg("environment"), py::kw_only(),
              py::arg("overwrite"), py::arg("history_spans"), py::arg("max_bytes"), py::arg("nvtx"));
   module.def("stop", &stop, py::arg("environment"));
-  module.def("flush", &flush);
+  module.def("flush", &flush, py::arg("timeout_s"));
+  module.def("start_device_timing", &start_device_timing, py::kw_only(), py::arg("budget"),
+             py::arg("share_boundaries_ns"), py::arg("all_side_streams"));
+  module.def("attach_device", &attach_device, py::arg("exchange_api"));
+  module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
   module.def("log_bytes", &log_bytes);
+  module.def("open_tap", &open_tap);
+  module.def("take_tap", &take_tap);
+  module.def("close_tap", &close_tap);
   module.def("set_environment", &set_environment, py::arg("environment"));
   module.def("status", &status);
   module.def("begin_scratch", [] { Recorder::instance().begin_scratch(); });
@@ -223,13 +295,26 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   });
   module.def("set_nvtx", &set_nvtx_enabled, py::arg("enabled"));
   module.def("set_hooks", &set_hooks, py::kw_only(), py::arg("decorate"), py::arg("thread_name"),
-             py::arg("history_stopped"), py::arg("phase_name_error"));
+             py::arg("history_stopped"), py::arg("device_warnings"), py::arg("device_probe"),
+             py::arg("phase_name_error"));
+
+  add_metric_functions(module);
 
   /// For test-only modules: replaces the clock of the recordings that start from now on.
   module.attr("_tick_injector") = py::capsule(reinterpret_cast<void*>(&inject_tick_function),
                                               "pyinstrument_gpu._C._tick_injector");
 
+  /// For test-only modules: forgets all devices, their kernels, and that PyTorch initialised CUDA.
+  constexpr void (*detach)() = [] {
+    cuda::DeviceTiming::detach();
+    metrics::KernelStore::instance().forget();
+  };
+  module.attr("_device_detacher") =
+      py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu._C._device_detacher");
+
   Recorder::set_error_callback(schedule_history_stopped);
+  Recorder::set_device_warning_callback(schedule_device_warnings);
+  Recorder::set_device_probe_callback(schedule_device_probe);
   Recorder::install_fork_handler();
 }
 

@@ -17,6 +17,9 @@ constexpr std::array<uint32_t, 12> kColors = {0xFF4E79A7, 0xFFF28E2B, 0xFFE15759
                                               0xFF59A14F, 0xFFEDC948, 0xFFB07AA1, 0xFFFF9DA7,
                                               0xFF9C755F, 0xFF86BCB6, 0xFFD37295, 0xFFA0CBE8};
 
+/// A grey: steps stand back behind their phases. The exports have the same.
+constexpr uint32_t kStepColor = 0xFF8C8C8C;
+
 /// FNV-1a: the same name has the same colour in every process.
 uint32_t color_of(const std::string& name) {
   uint32_t hash = 2166136261u;
@@ -47,7 +50,7 @@ nvtxEventAttributes_t attributes_of(const NvtxName& name, NvtxKind kind) {
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
   attributes.category = static_cast<uint32_t>(kind);
   attributes.colorType = NVTX_COLOR_ARGB;
-  attributes.color = name.color;
+  attributes.color = kind == NvtxKind::kStep ? kStepColor : name.color;
   attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
   attributes.message.registered = name.message;
   const int64_t step = step_number.load(std::memory_order_relaxed);
@@ -84,6 +87,7 @@ void start_nvtx(std::string (*thread_name)()) {
   nvtx_active = nvtx_attached;
   nvtxDomainNameCategoryA(domain, static_cast<uint32_t>(NvtxKind::kPhase), "phase");
   nvtxDomainNameCategoryA(domain, static_cast<uint32_t>(NvtxKind::kStep), "step");
+  nvtxDomainNameCategoryA(domain, static_cast<uint32_t>(NvtxKind::kMetric), "metric");
 }
 
 void set_nvtx_enabled(bool enabled) { nvtx_active = enabled && nvtx_attached; }
@@ -134,6 +138,20 @@ nvtxRangeId_t start_nvtx_range(const NvtxName& name) noexcept {
   }
   const nvtxEventAttributes_t attributes = attributes_of(name, NvtxKind::kPhase);
   return nvtxDomainRangeStartEx(domain, &attributes);
+}
+
+void mark_nvtx_value(const std::string& name, double value) noexcept {
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.category = static_cast<uint32_t>(NvtxKind::kMetric);
+  attributes.colorType = NVTX_COLOR_ARGB;
+  attributes.color = color_of(name);
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name.c_str();
+  attributes.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
+  attributes.payload.dValue = value;
+  nvtxDomainMarkEx(domain, &attributes);
 }
 
 void end_nvtx_range(nvtxRangeId_t range) noexcept { nvtxDomainRangeEnd(domain, range); }

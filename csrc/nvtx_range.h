@@ -22,13 +22,13 @@
 
 namespace pig {
 
-/// What a range shows: a registered string, and a colour that depends on the name alone.
+/// What a range shows: a registered string, and a phase's colour, which depends on the name alone.
 struct NvtxName {
   nvtxStringHandle_t message;
   uint32_t color;
 };
 
-enum class NvtxKind : uint32_t { kPhase = 1, kStep = 2 };
+enum class NvtxKind : uint32_t { kPhase = 1, kStep = 2, kMetric = 3 };
 
 /// A tool is attached.
 PIG_HOT extern bool nvtx_attached;
@@ -51,6 +51,9 @@ void push_nvtx_range(const NvtxName& name, NvtxKind kind) noexcept;
 void pop_nvtx_range(const NvtxName& name) noexcept;
 nvtxRangeId_t start_nvtx_range(const NvtxName& name) noexcept;
 void end_nvtx_range(nvtxRangeId_t range) noexcept;
+
+/// A mark with a number, for a reading of metrics.
+void mark_nvtx_value(const std::string& name, double value) noexcept;
 
 inline void nvtx_push(const NvtxName& name, NvtxKind kind = NvtxKind::kPhase) noexcept {
   if (PIG_UNLIKELY(nvtx_active)) push_nvtx_range(name, kind);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_hooks.h"
 
+#include <atomic>
+
 namespace pig {
 
 PythonHooks python_hooks;
@@ -20,18 +22,49 @@ std::string current_thread_name() {
   return name;
 }
 
-void schedule_history_stopped() {
-  Py_AddPendingCall(
-      [](void*) {
-        // With warnings as errors the call raises: into nobody's training loop.
-        PyObject* result = python_hooks.history_stopped != nullptr
-                               ? PyObject_CallNoArgs(python_hooks.history_stopped)
-                               : Py_NewRef(Py_None);
-        if (result == nullptr) PyErr_WriteUnraisable(python_hooks.history_stopped);
-        Py_XDECREF(result);
-        return 0;
-      },
-      nullptr);
+namespace {
+
+/// A hook that is called once by whoever comes first: the main thread from its interpreter loop, or
+/// a thread that begins a step. The main thread may do nothing but wait for that one.
+struct PendingHook {
+  PyObject* PythonHooks::* hook;
+  std::atomic<bool> due{false};
+  std::atomic<bool> queued{false};  ///< with the interpreter
+
+  void schedule() {
+    due.store(true);
+    // It refuses when too many calls are pending already.
+    if (!queued.exchange(true) && Py_AddPendingCall(call, this) != 0) queued.store(false);
+  }
+  static int call(void* pending) {
+    auto& self = *static_cast<PendingHook*>(pending);
+    self.queued.store(false);
+    self.run_if_due();
+    return 0;
+  }
+  void run_if_due() {
+    if (!due.load(std::memory_order_relaxed) || !due.exchange(false)) return;
+    PyObject* function = python_hooks.*hook;
+    if (function == nullptr) return;
+    // With warnings as errors the call raises: into nobody's training loop.
+    PyObject* result = PyObject_CallNoArgs(function);
+    if (result == nullptr) PyErr_WriteUnraisable(function);
+    Py_XDECREF(result);
+  }
+};
+
+PendingHook history_stopped{&PythonHooks::history_stopped};
+PendingHook device_warnings{&PythonHooks::device_warnings};
+PendingHook device_probe{&PythonHooks::device_probe};
+
+}  // namespace
+
+void schedule_history_stopped() { history_stopped.schedule(); }
+void schedule_device_warnings() { device_warnings.schedule(); }
+void schedule_device_probe() { device_probe.schedule(); }
+
+void run_due_hooks() {
+  for (PendingHook* hook : {&history_stopped, &device_warnings, &device_probe}) hook->run_if_due();
 }
 
 }  // namespace pig

@@ -17,20 +17,27 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "clock.h"
+#include "cuda/device_timing.h"
+#include "device_times.h"
 #include "drops.h"
 #include "harvester.h"
+#include "log_tap.h"
+#include "metrics/metric_series.h"
 #include "path_table.h"
 #include "run_log.h"
 #include "statistics.h"
 #include "step_tracker.h"
+#include "sync_log.h"
 #include "thread_registry.h"
 #include "thread_state.h"
 
@@ -58,9 +65,15 @@ class Recorder {
   /// After `close_gate`: joins the harvester and finishes the log. Without the GIL, for it may wait
   /// for a disk.
   void stop();
-  /// Brings the log up to date.
-  void flush();
+  /// Brings the log up to date, and waits at most so long for outstanding device times. Returns
+  /// whether none is outstanding.
+  bool flush(std::chrono::nanoseconds timeout = {});
   void set_environment(std::string json);
+
+  /// Times the device too, from now on or from when it is attached.
+  void start_device_timing(const cuda::DeviceTiming::Options& options);
+  /// PyTorch has initialised CUDA. On a thread whose device it made current.
+  void attach_device(cuda::StreamFunction current_stream);
 
   /// Random; stands in the header of the run file.
   uint64_t run_id() const { return run_id_; }
@@ -71,6 +84,12 @@ class Recorder {
   /// recording has stopped, the memory is given back with it: a second call has nothing.
   std::vector<uint8_t> log_bytes();
 
+  /// From here on what goes to the log is kept for `take_tap` too, with the tables as they stand.
+  void open_tap();
+  /// What is new since the last call, as LogTap has it. Also once after `stop`.
+  std::vector<uint8_t> take_tap();
+  void close_tap();
+
   /// Makes the calling thread's state ready for the recording `epoch`. Throws std::bad_alloc.
   ThreadState* attach(uint32_t epoch, std::string thread_name);
   /// Sets the calling thread's state aside for one that nobody reads, to measure what a phase
@@ -80,14 +99,25 @@ class Recorder {
 
   void wake() { harvester_.wake(); }
 
+  /// Adds a reading of metrics to the recording that is active, as of now. What finds no room is
+  /// counted. Costs microseconds; the harvester writes it.
+  void append_reading(uint64_t update, uint32_t step,
+                      const std::vector<std::pair<std::string, double>>& values);
+
   ThreadRegistry& threads() { return threads_; }
   /// The steps that the calling thread opens and closes.
   StepTracker& steps() { return this_thread_is_scratch() ? scratch_->steps : steps_; }
   DropCounters& drops() { return drops_; }
+  SyncLog& syncs() { return syncs_; }
   const Clock& clock() const { return clock_; }
 
   /// Called once per recording, from the harvester, when the file can no longer be written.
   static void set_error_callback(void (*callback)());
+  /// Called from the harvester when DeviceTiming has something to say.
+  static void set_device_warning_callback(void (*callback)());
+  /// Called from the harvester while device times are wanted and PyTorch has not yet been seen to
+  /// initialise CUDA, although the driver is loaded.
+  static void set_device_probe_callback(void (*callback)());
 
  private:
   struct Scratch {
@@ -101,6 +131,9 @@ class Recorder {
   ThreadState::Context context();
   void harvest(bool final);
   void drain(ThreadState& state);
+  void settle_device_times(bool final);
+  void await_device();
+  void pin_events_in_use();
   void collect_open_frames(RunState& state);
   void write_documents(RunLog& log, const RunState& state, bool with_statistics);
 
@@ -111,13 +144,16 @@ class Recorder {
   DropCounters drops_;
   PathTable paths_;
   StepTracker steps_;
+  SyncLog syncs_;
   ThreadRegistry threads_;
+  MetricSeries metrics_;
   Harvester harvester_;
   std::unique_ptr<Scratch> scratch_;
   ThreadState* set_aside_ = nullptr;
 
   // Under harvest_mutex_.
   mutable std::mutex harvest_mutex_;
+  std::unique_ptr<LogTap> tap_;  ///< outlives the log that writes to it
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;
   std::string environment_;
@@ -126,7 +162,10 @@ class Recorder {
   RunState last_state_;
   std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log
   std::vector<RawSpan> raw_;
+  std::vector<ThreadState::Events> events_;
   std::vector<SpanItem> items_;
+  DeviceTimes device_times_;
+  std::vector<cuda::DeviceTiming::Known> known_;
   int64_t statistics_due_ns_ = 0;
   uint64_t harvest_cpu_ns_ = 0;
   bool error_reported_ = false;

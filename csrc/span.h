@@ -11,8 +11,17 @@ constexpr uint32_t kNoPath = 0xFFFFFFFFu;
 /// Set on a span that began on the thread that opened its step.
 constexpr uint8_t kStepThread = 1;
 
+/// Set on a span that was timed on the device; its times follow when they are known.
+constexpr uint8_t kDeviceTimed = 2;
+
 /// Where a span's time counts. The numbers stand in run files.
 enum class Scope : uint32_t { kStep = 0, kOtherThreads = 1, kOutside = 2 };
+
+/// Of a span that began in this step.
+constexpr Scope scope_of(uint32_t step, uint8_t flags) {
+  if (step == kNoStep) return Scope::kOutside;
+  return (flags & kStepThread) != 0 ? Scope::kStep : Scope::kOtherThreads;
+}
 
 /// A finished span as the hot path leaves it in its thread's ring: 32 bytes, half a cache line.
 /// Times are ticks. Durations have 56 bits, 320 days at 2.6 GHz; a path has 24.
@@ -36,10 +45,7 @@ struct RawSpan {
   uint32_t depth() const {
     return static_cast<uint32_t>((child_depth & 255) << 8 | (step_path_depth & 255));
   }
-  Scope scope() const {
-    if (step() == kNoStep) return Scope::kOutside;
-    return (flags() & kStepThread) != 0 ? Scope::kStep : Scope::kOtherThreads;
-  }
+  Scope scope() const { return scope_of(step(), flags()); }
 };
 static_assert(sizeof(RawSpan) == 32);
 

@@ -21,18 +21,15 @@ class SpanStatistics {
   void fold(const StepTracker& steps, const RawSpan& span, const NanosecondSpan& times) {
     const auto host_ns = static_cast<uint64_t>(times.end - times.begin);
     const auto self_ns = static_cast<uint64_t>(times.self);
-    StatisticsTable* table = &settled_;
-    Scope scope = span.scope();
-    if (scope != Scope::kOutside) {
-      const StepTracker::Fate fate = steps.fate(span.step());
-      if (fate == StepTracker::Fate::kDropped) scope = Scope::kOutside;
-      if (fate == StepTracker::Fate::kUndecided) {
-        if (undecided_step_ != span.step()) settle(steps);
-        undecided_step_ = span.step();
-        table = &undecided_;
-      }
-    }
-    table->fold(span.path(), scope, host_ns, self_ns);
+    const Place place = place_of(steps, span.step(), span.scope());
+    place.table.fold(span.path(), place.scope, host_ns, self_ns);
+  }
+
+  /// The stream time of a span that was folded before.
+  void fold_device(const StepTracker& steps, uint32_t step, uint32_t path, uint8_t flags,
+                   uint64_t device_ns) {
+    const Place place = place_of(steps, step, scope_of(step, flags));
+    place.table.fold_device(path, place.scope, device_ns);
   }
 
   /// Adds all of it to `table`. A step that is still undecided counts as a step.
@@ -59,6 +56,21 @@ class SpanStatistics {
   }
 
  private:
+  struct Place {
+    StatisticsTable& table;
+    Scope scope;
+  };
+
+  Place place_of(const StepTracker& steps, uint32_t step, Scope scope) {
+    if (scope == Scope::kOutside) return {settled_, scope};
+    const StepTracker::Fate fate = steps.fate(step);
+    if (fate == StepTracker::Fate::kDropped) return {settled_, Scope::kOutside};
+    if (fate == StepTracker::Fate::kKept) return {settled_, scope};
+    if (undecided_step_ != step) settle(steps);
+    undecided_step_ = step;
+    return {undecided_, scope};
+  }
+
   void settle(const StepTracker& steps) {
     if (undecided_step_ == kNoStep) return;
     const StepTracker::Fate fate = steps.fate(undecided_step_);

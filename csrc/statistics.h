@@ -20,34 +20,35 @@ class StatisticsTable {
     row.self.add(self_ns);
   }
 
+  /// The stream time of a span whose host time is in the table already.
+  void fold_device(uint32_t path, Scope scope, uint64_t device_ns) {
+    at(path * kScopes + static_cast<uint32_t>(scope)).device_measure().add(device_ns);
+  }
+
   void merge(const StatisticsTable& other) {
-    for (uint32_t i = 0; i < other.rows_.size(); ++i) {
-      if (!other.rows_[i]) continue;
-      Row& row = at(i);
-      row.host.merge(other.rows_[i]->host);
-      row.self.merge(other.rows_[i]->self);
-    }
+    for (uint32_t i = 0; i < other.rows_.size(); ++i)
+      if (other.rows_[i]) at(i).merge(*other.rows_[i]);
   }
 
   /// Adds the rows of `other` to those of the same path outside any step.
   void merge_as_outside(const StatisticsTable& other) {
-    for (uint32_t i = 0; i < other.rows_.size(); ++i) {
-      if (!other.rows_[i]) continue;
-      Row& row = at(i / kScopes * kScopes + static_cast<uint32_t>(Scope::kOutside));
-      row.host.merge(other.rows_[i]->host);
-      row.self.merge(other.rows_[i]->self);
-    }
+    for (uint32_t i = 0; i < other.rows_.size(); ++i)
+      if (other.rows_[i])
+        at(i / kScopes * kScopes + static_cast<uint32_t>(Scope::kOutside)).merge(*other.rows_[i]);
   }
 
   /// Appends one encoded row (docs/run-file.md) for each path and scope that was seen.
   void encode(std::vector<uint8_t>& out) const {
     for (uint32_t i = 0; i < rows_.size(); ++i) {
       if (!rows_[i]) continue;
-      const uint32_t head[4] = {i / kScopes, i % kScopes, kHost | kSelf, 0};
+      const Row& row = *rows_[i];
+      const uint32_t head[4] = {i / kScopes, i % kScopes,
+                                kHost | kSelf | (row.device ? kDevice : 0), 0};
       const auto* bytes = reinterpret_cast<const uint8_t*>(head);
       out.insert(out.end(), bytes, bytes + sizeof head);
-      rows_[i]->host.encode(out);
-      rows_[i]->self.encode(out);
+      row.host.encode(out);
+      row.self.encode(out);
+      if (row.device) row.device->encode(out);
     }
   }
 
@@ -57,10 +58,22 @@ class StatisticsTable {
   static constexpr uint32_t kScopes = 3;
   static constexpr uint32_t kHost = 1;
   static constexpr uint32_t kSelf = 2;
+  static constexpr uint32_t kDevice = 4;
 
   struct Row {
     Measure host;
     Measure self;
+    std::unique_ptr<Measure> device;  ///< of the spans that were timed on the device
+
+    Measure& device_measure() {
+      if (!device) device = std::make_unique<Measure>();
+      return *device;
+    }
+    void merge(const Row& other) {
+      host.merge(other.host);
+      self.merge(other.self);
+      if (other.device) device_measure().merge(*other.device);
+    }
   };
 
   Row& at(uint32_t index) {

@@ -52,10 +52,17 @@ void StepTracker::add_item(uint32_t serial, double samples) {
   undecided_.store(kNoStep, std::memory_order_release);
 }
 
-void StepTracker::end(uint32_t serial, bool complete) {
+void StepTracker::mark(uint32_t serial) {
   const uint64_t now = read_ticks();
   const std::lock_guard lock(mutex_);
+  if (is_open(serial)) open_->mark_ticks = now;
+}
+
+void StepTracker::end(uint32_t serial, bool complete, bool at_mark) {
+  uint64_t now = read_ticks();
+  const std::lock_guard lock(mutex_);
   if (!is_open(serial)) return;
+  if (at_mark && open_->mark_ticks != 0) now = open_->mark_ticks;
   const double samples =
       open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
   const int64_t begin_ns = clock_->to_ns(open_->begin_ticks);

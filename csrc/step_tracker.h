@@ -37,6 +37,7 @@ class StepTracker {
     uint64_t begin_ticks;
     double samples;  ///< of the items so far; NaN: unknown
     uint32_t items;
+    uint64_t mark_ticks = 0;  ///< 0: none was set
   };
   struct Pending {
     std::vector<StepItem> steps;
@@ -55,7 +56,10 @@ class StepTracker {
   // The step meant may not be the open one any more (the recording was stopped inside it): then
   // nothing happens.
   void add_item(uint32_t serial, double samples);
-  void end(uint32_t serial, bool complete);
+  /// Remembers this moment as one at which the step may have ended.
+  void mark(uint32_t serial);
+  /// `at_mark`: it ended at the last mark, if one was set, and not now.
+  void end(uint32_t serial, bool complete, bool at_mark = false);
   void drop(uint32_t serial);
   /// Closes whatever is open, as incomplete.
   void end_open();

@@ -28,7 +28,8 @@ void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial,
   serial_ = serial;
   scratch_ = scratch;
   beyond_stack_ = 0;
-  frames_[0] = Frame{0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
+  lane_.reset(serial);
+  frames_[0] = Frame{0, 0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
   top_.store(0, std::memory_order_relaxed);
   head_.store(0, std::memory_order_relaxed);
   tail_.store(0, std::memory_order_relaxed);
@@ -58,7 +59,7 @@ void ThreadState::run_requests() {
     requests.swap(requests_);
     epoch_.store(recording_, std::memory_order_relaxed);
   }
-  for (const EndRequest& request : requests) end_frame(request.serial, request.now);
+  for (const EndRequest& request : requests) end_frame_late(request.serial, request.now);
 }
 
 void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
@@ -104,6 +105,30 @@ void ThreadState::overflow_depth() {
   context_.drops->add(Drop::kDepth);
 }
 
+void ThreadState::mark_begin(Frame& frame) noexcept {
+  // Acquired only here: who opened the gate had set up what is used below.
+  const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
+  if (scratch_ || gate == cuda::Gate::kClosed) return;
+  if (!events_) events_.reset(new (std::nothrow) Events[kRingSpans]);
+  if (!events_) return context_.drops->add(Drop::kDeviceRingFull);
+  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  const bool outside = gate == cuda::Gate::kOutside;
+  if (outside && !timing.may_outside()) return context_.drops->add(Drop::kDeviceBudget);
+  const cuda::EventRef event = lane_.boundary(frame.begin, frame.step);
+  // A thread without a device, which marks nothing, takes nothing from those that have one.
+  if (outside && event != 0) timing.count_outside();
+  publish(frame.event, event);
+}
+
+void ThreadState::close_marked(Frame& frame, uint64_t now) {
+  const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
+  if (const cuda::EventRef end = lane_.boundary(now, step)) {
+    events_[head_.load(std::memory_order_relaxed) % kRingSpans] = {frame.event, end};
+    frame.flags |= kDeviceTimed;
+  }
+  finish(frame, now);
+}
+
 void ThreadState::refill() {
   if (scratch_) {
     tail_.store(head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -141,6 +166,7 @@ void ThreadState::fold_all() {
     for (; tail != head; ++tail, ++overflow_spans_) {
       const RawSpan& span = ring_[tail % kRingSpans];
       overflow_.fold(*context_.steps, span, to_nanoseconds(*context_.clock, span));
+      if ((span.flags() & kDeviceTimed) != 0) context_.drops->add(Drop::kDeviceHistory);
     }
   } catch (const std::bad_alloc&) {
     context_.drops->add(Drop::kNoMemory, head - tail);
@@ -148,13 +174,15 @@ void ThreadState::fold_all() {
   tail_.store(head, std::memory_order_release);
 }
 
-void ThreadState::drain(std::vector<RawSpan>& out) {
+void ThreadState::drain(std::vector<RawSpan>& out, std::vector<Events>& events) {
   const std::lock_guard lock(lock_);
   const uint64_t head = head_.load(std::memory_order_acquire);
   for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
     const uint64_t at = tail % kRingSpans;
     const uint64_t count = std::min<uint64_t>(head - tail, kRingSpans - at);
     out.insert(out.end(), &ring_[at], &ring_[at] + count);
+    for (uint64_t i = at; i < at + count; ++i)
+      if ((ring_[i].flags() & kDeviceTimed) != 0) events.push_back(events_[i]);
     tail += count;
   }
   tail_.store(head, std::memory_order_release);
@@ -182,8 +210,8 @@ void ThreadState::copy_open(std::vector<OpenFrame>& out) const {
   for (uint32_t i = 1; i <= top; ++i) {
     const Frame& frame = frames_[i];
     serials[i] = observe(frame.serial);
-    out.push_back(
-        {observe(frame.begin), observe(frame.path), observe(frame.step), observe(frame.depth)});
+    out.push_back({observe(frame.begin), observe(frame.event), observe(frame.path),
+                   observe(frame.step), observe(frame.depth)});
   }
   // The frames that still have their serials were all on the stack when `top_` was read again; a
   // frame that was replaced, or was just being written, takes those above it along.

@@ -29,6 +29,8 @@
 #include <vector>
 
 #include "clock.h"
+#include "cuda/device_lane.h"
+#include "cuda/device_timing.h"
 #include "drops.h"
 #include "path_table.h"
 #include "span.h"
@@ -48,7 +50,8 @@ PIG_HOT extern std::atomic<uint64_t> open_step;
 
 struct Frame {
   uint64_t begin;
-  uint64_t child;  ///< time in frames whose parent this is
+  uint64_t child;        ///< time in frames whose parent this is
+  cuda::EventRef event;  ///< that marks the begin on the device, or 0
   uint32_t path;
   uint32_t step;
   uint32_t phase;
@@ -72,6 +75,7 @@ T observe(const T& field) {
 
 struct OpenFrame {
   uint64_t begin;
+  cuda::EventRef event;
   uint32_t path;
   uint32_t step;
   uint32_t depth;
@@ -88,6 +92,8 @@ class alignas(64) ThreadState {
 
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   uint32_t serial() const { return serial_; }
+  /// The path of the innermost open frame; kNoPath for none. By the owner.
+  uint32_t innermost_path() const { return frames_[top_.load(std::memory_order_relaxed)].path; }
 
   /// Opens a frame and returns its serial, or 0 when the stack is full.
   uint32_t begin(uint32_t phase) {
@@ -109,9 +115,13 @@ class alignas(64) ThreadState {
     publish(frame.step, static_cast<uint32_t>(step));
     publish(frame.depth, static_cast<uint16_t>(parent.depth + 1));
     publish(frame.closed, false);
+    publish(frame.event, 0);
     publish(frame.begin, read_ticks());
     publish(frame.serial, serial);
     top_.store(top + 1, std::memory_order_release);
+    // The reading comes first: what the driver's record costs lies within the span.
+    if (PIG_UNLIKELY(cuda::device_gate.load(std::memory_order_relaxed) != cuda::Gate::kClosed))
+      mark_begin(frame);
     return serial;
   }
 
@@ -134,6 +144,18 @@ class alignas(64) ThreadState {
   /// Closes exactly the frame with this serial. Unknown ones are counted.
   void end_frame(uint32_t serial, uint64_t now) {
     if (Frame* frame = find_serial(serial)) close(*frame, now);
+  }
+
+  /// The same for a frame that ended earlier, on another thread: on the device its end can't be
+  /// marked any more.
+  void end_frame_late(uint32_t serial, uint64_t now) {
+    Frame* frame = find_serial(serial);
+    if (frame == nullptr) return;
+    if (frame->event != 0) {
+      context_.drops->add(Drop::kDeviceStreamChanged);
+      publish(frame->event, 0);
+    }
+    close(*frame, now);
   }
 
   /// Takes the frame away and records nothing.
@@ -174,8 +196,14 @@ class alignas(64) ThreadState {
   /// good: its thread has ended, or the gate is closed.
   void run_requests();
 
-  /// Moves the finished spans to the end of `out`.
-  void drain(std::vector<RawSpan>& out);
+  /// The device boundaries of a finished span.
+  struct Events {
+    cuda::EventRef begin;
+    cuda::EventRef end;
+  };
+  /// Moves the finished spans to the end of `out`, and the events of those with kDeviceTimed to
+  /// that of `events`, in the same order.
+  void drain(std::vector<RawSpan>& out, std::vector<Events>& events);
 
   /// What the owner folded itself: how many spans, and their statistics.
   uint64_t overflow_spans();
@@ -203,6 +231,11 @@ class alignas(64) ThreadState {
   }
 
   void close(Frame& frame, uint64_t now) {
+    if (PIG_UNLIKELY(frame.event != 0)) return close_marked(frame, now);
+    finish(frame, now);
+  }
+
+  void finish(Frame& frame, uint64_t now) {
     // Clocks of two sockets may differ by some ticks.
     const uint64_t duration = PIG_LIKELY(now > frame.begin) ? now - frame.begin : 0;
     frames_[frame.parent].child += duration;
@@ -231,6 +264,8 @@ class alignas(64) ThreadState {
   void overflow_depth();
   void refill();
   void fold_all();
+  [[gnu::noinline]] void mark_begin(Frame& frame) noexcept;
+  [[gnu::noinline]] void close_marked(Frame& frame, uint64_t now);
 
   // The owner's cache lines.
   std::atomic<uint32_t> epoch_{0};
@@ -242,7 +277,9 @@ class alignas(64) ThreadState {
   std::atomic<uint64_t> head_{0};
   std::unique_ptr<Frame[]> frames_;
   std::unique_ptr<RawSpan[]> ring_;
+  std::unique_ptr<Events[]> events_;  ///< beside the ring; made when the device is first timed
   PathCacheEntry path_cache_[kPathCache];
+  cuda::DeviceLane lane_;
 
   // Shared.
   alignas(64) std::atomic<uint64_t> tail_{0};

@@ -1,6 +1,6 @@
 """The border to the native module: everything Python may ask of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, final
 
@@ -57,10 +57,85 @@ def step_begin() -> int: ...
 def step_item(token: int, samples: float) -> None:
     """Count an item and its samples (NaN: unknown) into the step."""
 
-def step_end(token: int, complete: bool) -> None:
-    """End the step. For one that was opened inside an open step: count it."""
+def step_mark(token: int) -> None:
+    """Remember this moment as one at which the step may have ended."""
+
+def step_end(token: int, complete: bool, at_mark: bool = False) -> None:
+    """End the step: now, or at its last mark if it has one. For one that was opened inside an open
+    step: count it."""
 
 def step_drop(token: int) -> None: ...
+
+# Metrics of tensors.
+class MetricAccumulator:
+    """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.
+
+    Updates return 0: not done, because of a tensor that Python has to look at; 1: done; 2: done,
+    and a reading should be written into the recording.
+    """
+
+    def __init__(
+        self,
+        *,
+        topk: Sequence[int],
+        num_classes: int,
+        confusion: bool,
+        ignore_index: int,
+        class_dim: int,
+        updates: int,
+    ) -> None: ...
+    def update(
+        self, state: Any, scratch: Any, logits: Any, target: Any, loss: Any, weight: Any
+    ) -> int:
+        """Add a batch. Releases the GIL where that takes long.
+
+        `scratch` is needed on a GPU: a tensor of METRIC_SCRATCH_BYTES, zeros at first.
+        """
+
+    def update_scalar(self, state: Any, slot: int, value: Any) -> int: ...
+    def read(self, state: Any) -> bytes | None:
+        """The newest state that can be had without waiting; None where there is none. From a GPU it
+        lacks the matrix of many classes."""
+
+    def launch_error(self) -> str:
+        """Why no kernel can be launched, or empty."""
+
+    def note(self, is_update: bool) -> None:
+        """Count an update, or a running value, that was added by other means."""
+
+    def updates(self) -> int:
+        """The number of the newest update that the host knows of."""
+
+    def take_news(self) -> bool:
+        """Whether anything was added during the active recording since this was last asked."""
+
+    def step_of(self, update: int) -> tuple[int, int] | None:
+        """Serial number and index of the step that an update was made in."""
+
+METRIC_SCRATCH_BYTES: int
+
+def set_torch(tensor_type: Any, exchange_api: Any, get_num_threads: Callable[[], int]) -> bool:
+    """Hand over what is needed of torch. False where its exchange API is of a kind not known."""
+
+def set_nvrtc_paths(paths: Sequence[str]) -> None:
+    """Where to look for NVRTC besides, best first. It is loaded where there are no compiled kernels
+    that the driver takes."""
+
+def append_reading(update: int, step: int | None, values: Sequence[tuple[str, float]]) -> None:
+    """Write a reading into the active recording; `step` is a serial number. Never blocks."""
+
+# Waits of the host for a device. A site is a place in the program.
+def sync_site(file: str, line: int, function: str, kind: int) -> int | None:
+    """Make a site and return its number; None when there are too many. Outlasts recordings."""
+
+def sync_begin() -> int:
+    """The moment at which a wait begins, in ticks."""
+
+def sync_end(site: int, begin: int | None, bytes: int) -> None:
+    """Record a wait that ends now; with `begin` None, one of unknown price."""
+
+def sync_watch(on: bool, as_if: bool) -> None:
+    """From now on, or no longer, each wait that can be seen is recorded in the active recording."""
 
 # The one recording of the process.
 def start(
@@ -82,16 +157,37 @@ def start(
 def stop(environment: bytes) -> None:
     """Stop, drain and finish the log. Releases the GIL while it does."""
 
-def flush() -> None:
-    """Drain every thread's ring and bring the log up to date. Releases the GIL while it does."""
+def flush(timeout_s: float) -> bool:
+    """Drain every thread's ring, bring the log up to date and wait at most so long for device times
+    that are outstanding. Returns whether none is. Releases the GIL while it does."""
 
 def log_bytes() -> bytes:
     """The log of a recording without a path, as a run file. Of one whose file failed: all but the
     history."""
 
+# The tap: what goes to the log, for readers in this process.
+def open_tap() -> None: ...
+def take_tap() -> bytes:
+    """What is new since the last call, also once after `stop`: records of `type u4, bytes u4,
+    first u8`, then the payload of a log's items or of a document (docs/run-file.md). Of more
+    history than 4 MiB the newer part is left out. Releases the GIL."""
+
+def close_tap() -> None: ...
 def set_environment(environment: bytes) -> None: ...
 def status() -> dict[str, Any]:
     """`{"recording": bool, "error": str | None}`; error is what ended the writing of history."""
+
+# Device timing. Started with a recording; attached once PyTorch has initialised CUDA.
+def start_device_timing(
+    *, budget: float, share_boundaries_ns: int, all_side_streams: bool
+) -> None: ...
+def attach_device(exchange_api: object) -> bool:
+    """Take the current stream from `torch.Tensor.__dlpack_c_exchange_api__` (or None, of an older
+    torch). Returns whether there is a way. Loads the CUDA driver at the first call, and makes the
+    calling thread's current device ready (some milliseconds, once)."""
+
+def device_warnings() -> list[str]:
+    """What the user should hear of, each once."""
 
 # Between these two, what the calling thread records goes nowhere: to measure what a phase costs.
 def begin_scratch() -> None: ...
@@ -105,5 +201,7 @@ def set_hooks(
     decorate: Callable[[Phase, Callable[..., Any]], Callable[..., Any]],
     thread_name: Callable[[], str],
     history_stopped: Callable[[], None],
+    device_warnings: Callable[[], None],
+    device_probe: Callable[[], None],
     phase_name_error: type[Exception],
 ) -> None: ...

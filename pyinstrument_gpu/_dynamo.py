@@ -9,25 +9,67 @@ more than a second; so that is done only when the program imports it anyway.
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
-import sys
+import inspect
 import warnings
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, ModuleType
 from typing import Any
 
+from pyinstrument_gpu._import_hook import when_imported
 from pyinstrument_gpu._native import native
-
-_DYNAMO = "torch._dynamo"
 
 
 def register_when_imported() -> None:
     """Register now if Dynamo is loaded, else when it will be."""
-    if _DYNAMO in sys.modules:
-        _register()
-    else:
-        sys.meta_path.insert(0, _DynamoFinder())
+    when_imported("torch._dynamo", _register)
+
+
+def leave_out(*modules: ModuleType) -> Callable[[], None]:
+    """Have Dynamo compile no call of a function of these modules by itself, as it does where a
+    graph breaks there and the call is made. Traced they are as before.
+
+    Returns the function that takes this back, as long as Dynamo is not imported.
+    """
+
+    def skip() -> None:
+        with contextlib.suppress(Exception):  # all that is lost is time, and a warning of Dynamo's
+            from torch._dynamo.eval_frame import skip_code
+
+            for module in modules:
+                for code in _codes(vars(module).values(), module.__name__):
+                    skip_code(code)
+
+    return when_imported("torch._dynamo", skip)
+
+
+def keep_in_graphs(functions: Iterable[Any]) -> Callable[[], None]:
+    """Have Dynamo know these functions of torch, which it knows by where they stand, while wrappers
+    of ours stand there.
+
+    Returns the function that takes this back, as long as Dynamo is not imported.
+    """
+
+    def allow() -> None:
+        with contextlib.suppress(Exception):  # graphs then break there
+            import torch
+
+            for function in functions:
+                torch.compiler.allow_in_graph(function)
+
+    return when_imported("torch._dynamo", allow)
+
+
+def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:
+    """The code of these functions and classes, if the module made them, and what is inside."""
+    for thing in things:
+        if isinstance(thing, CodeType):
+            yield thing
+            yield from _codes(thing.co_consts, module)
+        elif getattr(thing, "__module__", None) == module:
+            if inspect.isclass(thing):
+                yield from _codes(vars(thing).values(), module)
+            elif inspect.isfunction(thing):
+                yield from _codes([thing.__code__], module)
 
 
 def _register() -> None:
@@ -57,39 +99,3 @@ def _no_frame(phase: Any, /) -> int:
 
 def _do_nothing(phase: Any, token: int, /) -> None:
     return None
-
-
-class _DynamoFinder(importlib.abc.MetaPathFinder):
-    """Finds torch._dynamo as the others do, and has us called when it is loaded."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _DYNAMO:
-            return None
-        others: list[Any] = [finder for finder in sys.meta_path if finder is not self]
-        for finder in others:
-            spec: importlib.machinery.ModuleSpec | None = finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _RegisteringLoader(spec.loader, self)
-                return spec
-        return None
-
-
-class _RegisteringLoader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, finder: _DynamoFinder) -> None:
-        self._loader = loader
-        self._finder = finder
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # From here on everything looks as if we had not been there.
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _register()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import warnings
 
+from pyinstrument_gpu import device
 from pyinstrument_gpu._decorator import decorate
 from pyinstrument_gpu._native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.errors import PhaseNameError
@@ -19,6 +20,8 @@ def install() -> None:
         decorate=decorate,
         thread_name=_thread_name,
         history_stopped=_history_stopped,
+        device_warnings=device.warn,
+        device_probe=device.attach_if_initialized,
         phase_name_error=PhaseNameError,
     )
     if DISABLED:

@@ -58,7 +58,19 @@ def step_begin() -> int:
     return 0
 
 
-def step_end(token: int, complete: bool) -> None:
+def step_end(token: int, complete: bool, at_mark: bool = False) -> None:
+    """Do nothing."""
+
+
+def step_item(token: int, samples: float) -> None:
+    """Do nothing."""
+
+
+def step_mark(token: int) -> None:
+    """Do nothing."""
+
+
+def sync_watch(on: bool, as_if: bool) -> None:
     """Do nothing."""
 
 

@@ -54,6 +54,7 @@ class BlockType(enum.IntEnum):
     ENVIRONMENT = 1
     STATE = 2
     STATISTICS = 3
+    SYNC_STATISTICS = 4
     NAMES = 16
     PATHS = 17
     THREADS = 18
@@ -61,10 +62,16 @@ class BlockType(enum.IntEnum):
     STEPS = 20
     SPANS = 21
     DEVICE_TIMES = 22
+    STREAMS = 23
+    DEVICE_CLOCKS = 24
+    SYNC_SITES = 26
+    SYNCS = 27
+    METRIC_NAMES = 28
+    METRICS = 29
 
 
-_DOCUMENTS = frozenset({BlockType.ENVIRONMENT, BlockType.STATE, BlockType.STATISTICS})
 _FIRST_LOG_TYPE = 16
+_DOCUMENTS = frozenset(block_type for block_type in BlockType if block_type < _FIRST_LOG_TYPE)
 
 
 class LogBlock(NamedTuple):

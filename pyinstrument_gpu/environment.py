@@ -7,7 +7,10 @@ import os
 import platform
 import sys
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
+
+from pyinstrument_gpu.revision import code_revision
 
 _MAX_ARGUMENTS = 200
 _MAX_ARGUMENT_CHARACTERS = 1000
@@ -38,6 +41,9 @@ def gather() -> dict[str, Any]:
         number = launcher_number(variable)
         if number is not None:
             facts[key] = number
+    revision = code_revision(_folder_of_program())
+    if revision is not None:
+        facts["revision"] = revision
     facts.update(torch_facts())
     return facts
 
@@ -46,6 +52,11 @@ def launcher_number(variable: str) -> int | None:
     """A number that a launcher such as torchrun has put into the environment, or None."""
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _folder_of_program() -> Path:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(os.path.abspath(main)).parent if main else Path(_working_directory() or "/")
 
 
 def _working_directory() -> str | None:

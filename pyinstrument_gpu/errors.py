@@ -10,6 +10,7 @@ PyinstrumentGpuError
 │   ├── RunFileDamagedError                not a run file, or damaged beyond reading
 │   └── RunFileVersionError                written by a newer, incompatible version
 ├── ExportError                            a run cannot be written in the format asked for
+├── SinkError (RuntimeError)               a live sink cannot be opened
 └── MissingDependencyError (ImportError)   an optional package is not installed
 
 Errors of the operating system while reading (no such file, no permission) stay `OSError`.
@@ -52,6 +53,10 @@ class RunFileVersionError(RunFileError):
 
 class ExportError(PyinstrumentGpuError):
     """A run cannot be exported as asked."""
+
+
+class SinkError(PyinstrumentGpuError, RuntimeError):
+    """A live sink cannot be opened."""
 
 
 class MissingDependencyError(PyinstrumentGpuError, ImportError):

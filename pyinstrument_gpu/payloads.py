@@ -18,7 +18,7 @@ import numpy as np
 
 from pyinstrument_gpu.blocks import PAYLOAD_BYTES
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError
-from pyinstrument_gpu.run import StepTotals, Thread
+from pyinstrument_gpu.run import DeviceTiming, StepTotals, Thread
 from pyinstrument_gpu.statistics import (
     BUCKET_COUNT,
     PhaseStatistics,
@@ -55,11 +55,36 @@ SPAN_ITEM = np.dtype(
         ("flags", "<u2"),
     ]
 )
+METRIC_ITEM = np.dtype(
+    [
+        ("update", "<u8"),
+        ("host_ns", "<i8"),
+        ("value", "<f8"),
+        ("name", "<u4"),
+        ("step", "<u4"),
+    ]
+)
 STEP_COMPLETE = 1
+DEVICE_TIME_ITEM = np.dtype([("where", "<u8"), ("begin_ns", "<i8"), ("duration_ns", "<i8")])
+SPAN_INDEX_BITS = 40
+"""The lowest bits of `where` are a span's index; then come 16 bits of its stream, 8 of flags."""
+NO_STREAM = 0xFFFF
+TIME_UNFINISHED = 1
+TIME_LOST = 2
+STREAM_ITEM = np.dtype([("handle", "<u8"), ("device", "<u4"), ("flags", "<u4")])
+DEVICE_CLOCK_ITEM = np.dtype(
+    [
+        ("device", "<u4"),
+        ("pad", "<u4"),
+        ("device_ns", "<i8"),
+        ("run_ns", "<i8"),
+        ("uncertainty_ns", "<i8"),
+    ]
+)
 
 _NAME = struct.Struct("<H")
 _THREAD = struct.Struct("<QH")
-_WATERMARKS = struct.Struct("<QQ")
+_WATERMARKS = struct.Struct("<QQQ")
 _STEP_SUMS = struct.Struct("<QQQQQd")
 _ROW = struct.Struct("<IIII")
 _MEASURE = struct.Struct("<QQQQQQQ")
@@ -125,6 +150,13 @@ class OpenPhaseState(NamedTuple):
     depth: int
 
 
+class DeviceState(NamedTuple):
+    """What STATE says of device timing; `pending` are pairs of a path and a number of spans."""
+
+    timing: DeviceTiming
+    pending: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(frozen=True)
 class State:
     """The STATE document. Its defaults are those of a run of which nothing is known."""
@@ -134,12 +166,15 @@ class State:
     anchor: Mapping[str, int] = field(default_factory=dict)
     spans: int = 0
     steps: int = 0
+    device_times: int = 0
     step_drops: int = 0
+    metrics: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     harvester_cpu_ns: int = 0
     phases_recorded: int = 0
     open_step: OpenStepState | None = None
     open_phases: tuple[OpenPhaseState, ...] = ()
+    device: DeviceState | None = None
     error: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -162,12 +197,15 @@ def encode_state(state: State) -> bytes:
         "anchor": dict(state.anchor),
         "spans": state.spans,
         "steps": state.steps,
+        "device_times": state.device_times,
         "step_drops": state.step_drops,
+        "metrics": state.metrics,
         "dropped": dict(state.dropped),
         "harvester_cpu_ns": state.harvester_cpu_ns,
         "phases_recorded": state.phases_recorded,
         "open_step": state.open_step._asdict() if state.open_step is not None else None,
         "open": [list(phase) for phase in state.open_phases],
+        "device": None if state.device is None else _device_object(state.device),
         "error": state.error,
     }
     if state.notes:
@@ -178,19 +216,22 @@ def encode_state(state: State) -> bytes:
 def decode_state(data: bytes) -> State:
     document = _json_object(data, "STATE")
     fields = _Fields(document, "STATE")
-    open_step = document.get("open_step")
+    open_step, device = document.get("open_step"), document.get("device")
     return State(
         now_ns=fields.integer("now_ns"),
         final=fields.boolean("final"),
         anchor=fields.integers("anchor"),
         spans=fields.integer("spans"),
         steps=fields.integer("steps"),
+        device_times=fields.integer("device_times"),
         step_drops=fields.integer("step_drops"),
+        metrics=fields.integer("metrics") if "metrics" in document else 0,
         dropped=fields.integers("dropped"),
         harvester_cpu_ns=fields.integer("harvester_cpu_ns"),
         phases_recorded=fields.integer("phases_recorded"),
         open_step=None if open_step is None else _open_step(open_step),
         open_phases=tuple(_open_phase(phase) for phase in fields.list("open")),
+        device=None if device is None else _device_state(device),
         error=fields.optional_text("error"),
         notes=tuple(str(note) for note in fields.list("notes")),
     )
@@ -198,10 +239,14 @@ def decode_state(data: bytes) -> State:
 
 @dataclass(frozen=True)
 class StatisticsDocument:
-    """The STATISTICS document: statistics of all spans and steps below two indices."""
+    """The STATISTICS document: statistics of all spans, steps and device times below three indices.
+
+    The device measures are those of the device times.
+    """
 
     spans: int
     steps: int
+    device_times: int
     step_totals: StepTotals
     phases: Mapping[tuple[int, Scope], PhaseStatistics]
 
@@ -209,7 +254,7 @@ class StatisticsDocument:
 def encode_statistics(document: StatisticsDocument) -> bytes:
     totals = document.step_totals
     chunks = [
-        _WATERMARKS.pack(document.spans, document.steps),
+        _WATERMARKS.pack(document.spans, document.steps, document.device_times),
         _STEP_SUMS.pack(
             totals.count,
             totals.complete,
@@ -230,7 +275,7 @@ def encode_statistics(document: StatisticsDocument) -> bytes:
 
 def decode_statistics(data: bytes) -> StatisticsDocument:
     where = "STATISTICS"
-    spans, steps = _unpack(_WATERMARKS, data, 0, where)
+    spans, steps, device_times = _unpack(_WATERMARKS, data, 0, where)
     count, complete, items, sampled, sampled_ns, samples = _unpack(
         _STEP_SUMS, data, _WATERMARKS.size, where
     )
@@ -254,7 +299,7 @@ def decode_statistics(data: bytes) -> StatisticsDocument:
                 measure, offset = _decode_measure(data, offset)
                 measures[name] = measure if measure.count else None
         phases[path, Scope(scope)] = PhaseStatistics(**measures)
-    return StatisticsDocument(spans, steps, totals, phases)
+    return StatisticsDocument(spans, steps, device_times, totals, phases)
 
 
 def _encode_measure(measure: Statistic) -> bytes:
@@ -386,6 +431,35 @@ def _open_phase(value: Any) -> OpenPhaseState:
     raise _damaged(
         "STATE", f"open holds {value!r}, which is not [thread, path, begin_ns, step, depth]"
     )
+
+
+def _device_object(device: DeviceState) -> dict[str, Any]:
+    return {
+        "every": device.timing.every,
+        "records": device.timing.records,
+        "record_ns": device.timing.record_ns,
+        "pending": [list(entry) for entry in device.pending],
+    }
+
+
+def _device_state(value: Any) -> DeviceState:
+    if not isinstance(value, dict):
+        raise _damaged("STATE", f"device = {value!r} should be an object or null")
+    fields = _Fields(value, "STATE device")
+    timing = DeviceTiming(
+        every=fields.integer("every"),
+        records=fields.integer("records"),
+        record_ns=fields.integer("record_ns"),
+    )
+    if not timing.every:
+        raise _damaged("STATE device", "every = 0 should be at least 1")
+    return DeviceState(timing, tuple(_pending(entry) for entry in fields.list("pending")))
+
+
+def _pending(value: Any) -> tuple[int, int]:
+    if isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)):
+        return value[0], value[1]
+    raise _damaged("STATE device", f"pending holds {value!r}, which is not [path, count]")
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu import environment, overhead
+from pyinstrument_gpu import environment, own_cost
 from pyinstrument_gpu._native import DISABLED, native, require_native
+from pyinstrument_gpu.device import DeviceTimingMode, DeviceTimingOptions
 from pyinstrument_gpu.errors import (
     RecordingActiveError,
     RecordingError,
@@ -24,11 +26,17 @@ from pyinstrument_gpu.errors import (
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.sinks.feeder import SinkFeeder
+    from pyinstrument_gpu.sinks.sink import Sink
 
 _MIN_MAX_BYTES = 1 << 20
 _DEFAULT_MAX_BYTES = 1 << 30
 _DEFAULT_HISTORY_IN_MEMORY = 1_000_000
 _UNLIMITED = 2**62
+_LONGEST_TIMEOUT_S = 1e9
+_DEFAULT_DEVICE_TIMING_BUDGET = 0.001
+_DEFAULT_SHARE_BOUNDARIES_NS = 1000
+_SINKS_DEADLINE_S = 5.0
 
 _active: Recording | None = None
 
@@ -48,7 +56,7 @@ class Recording:
         history_spans: int | None,
         max_bytes: int,
         nvtx: bool,
-        device_timing: Literal["auto", False],
+        device_timing: DeviceTimingOptions,
     ) -> None:
         if history_spans is not None and (not isinstance(history_spans, int) or history_spans < 0):
             raise ValueError(f"history_spans must be an int >= 0 or None, got {history_spans!r}")
@@ -56,25 +64,25 @@ class Recording:
             raise ValueError(f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {max_bytes!r}")
         if not isinstance(nvtx, bool) or not isinstance(overwrite, bool):
             raise TypeError(f"nvtx and overwrite must be bool, got {nvtx!r} and {overwrite!r}")
-        if device_timing not in ("auto", False):
-            raise ValueError(
-                f'device_timing must be "auto" or False, got {device_timing!r}: '
-                "this version has no device times to insist on"
-            )
         # Absolute: the program may change its directory before the file is read back.
-        self._path = None if path is None else _path_of_rank(Path(path).absolute())
+        self._path = None if path is None else path_of_rank(Path(path).absolute())
         self._overwrite = overwrite
         if history_spans is None:
             history_spans = _DEFAULT_HISTORY_IN_MEMORY if path is None else _UNLIMITED
         self._history_spans = min(history_spans, _UNLIMITED)
         self._max_bytes = min(max_bytes, _UNLIMITED)
         self._nvtx = nvtx
+        self._device_timing = device_timing
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
         self._stopped = False
         self._error: str | None = None
         self._log: bytes | None = None
         self._run: Run | None = None
+        self._feeder: SinkFeeder | None = None
+        # For a recording around a whole program, which ends when the program starts its own.
+        self._give_way: Callable[[], None] | None = None
+        self._facts: dict[str, Any] = {}  # joins the environment at the end
 
     @property
     def path(self) -> Path | None:
@@ -124,9 +132,69 @@ class Recording:
         self._check_mine()
         if DISABLED:
             return self._load()
-        native.flush()
+        _read_metrics()
+        native.flush(0)
         self._error = native.status()["error"]
         return self._load()
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Bring the file up to date, and wait for device times that are outstanding: of spans that
+        have ended on the CPU but not yet on the GPU.
+
+        It asks the GPU every millisecond and never synchronises with it: a GPU that hangs costs
+        `timeout` seconds. `stop()` does the same once.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether none is outstanding. After `stop()` none is: what was not known then never will
+            be, and `Run.dropped` counts it.
+
+        Raises:
+            RecordingError: the recording was never started, or belongs to the parent of this
+                process.
+            ValueError: `timeout` is negative or not a number.
+        """
+        if not timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds >= 0, got {timeout!r}")
+        self._check_mine()
+        if self._stopped or DISABLED:
+            return True
+        return native.flush(min(timeout, _LONGEST_TIMEOUT_S))
+
+    def add_sink(self, sink: Sink, *, interval_s: float = 1.0) -> None:
+        """Tell `sink` what is new from now on: `TensorBoardSink`, `PrometheusSink` or your own.
+
+        The training thread has nothing to do with it: a thread of the recording's gathers what is
+        new and gives it to the sinks. That thread takes at most a twentieth of one processor's time
+        on average; a sink that costs more is told less often. `stop` gives every sink the rest, and
+        waits for them, five seconds at most. A sink that raises is switched off with a warning.
+
+        Args:
+            sink: is opened here and closed at the end. It serves this recording only.
+            interval_s: seconds between two updates. With several sinks the shortest holds for all.
+
+        Raises:
+            RecordingError: the recording does not go on, or belongs to the parent of this process.
+            SinkError: the sink cannot be opened.
+            MissingDependencyError: the sink needs a package that is not installed.
+            ValueError: `interval_s` is not above 0.
+
+        With `PYINSTRUMENT_GPU=0` in the environment this does nothing.
+        """
+        if not 0 < interval_s < math.inf:
+            raise ValueError(f"interval_s must be a number of seconds above 0, got {interval_s!r}")
+        self._check_mine()
+        if self._stopped:
+            raise RecordingError("the recording has stopped: add sinks while it goes on")
+        if DISABLED:
+            return
+        if self._feeder is None:
+            from pyinstrument_gpu.sinks.feeder import SinkFeeder
+
+            self._feeder = SinkFeeder(self._environment, _SINKS_DEADLINE_S)
+        self._feeder.add(sink, interval_s)
 
     def __enter__(self) -> Recording:
         self._start()
@@ -150,6 +218,8 @@ class Recording:
             self._pid = os.getpid()
             return
         require_native()
+        if _active is not None and _active._pid == os.getpid() and _active._give_way is not None:
+            _active._give_way()
         if _active is not None and _active._pid == os.getpid():
             raise RecordingActiveError(
                 f"a recording is active already (into {_active._path or 'memory'}): "
@@ -161,6 +231,7 @@ class Recording:
             "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
             "max_bytes": self._max_bytes,
         }
+        facts["device_timing"] = self._device_timing.facts()
         try:
             started = native.start(
                 None if self._path is None else os.fsencode(self._path),
@@ -183,8 +254,9 @@ class Recording:
             _active = self
             _call_at_exit(self._finish_if_mine)
             facts.update(started)
-            facts["overhead"] = overhead.measure()
+            facts["overhead"] = own_cost.measure()
             native.set_nvtx(self._nvtx)
+            self._device_timing.start()
             self._environment = facts
             native.set_environment(_encode(facts))
         except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
@@ -209,11 +281,15 @@ class Recording:
         self._stopped = True
         if DISABLED:
             return
+        _read_metrics()
         # torch and its GPUs may have come after the start.
         self._environment.update(environment.torch_facts())
+        self._environment.update(self._facts)
         self._stop_native()
         self._error = native.status()["error"]
         self._log = native.log_bytes()
+        if self._feeder is not None:
+            self._feeder.stop()
 
     def _stop_native(self) -> None:
         global _active
@@ -272,7 +348,9 @@ def record(
     history_spans: int | None = None,
     max_bytes: int = _DEFAULT_MAX_BYTES,
     nvtx: bool = True,
-    device_timing: Literal["auto", False] = "auto",
+    device_timing: DeviceTimingMode = "auto",
+    device_timing_budget: float = _DEFAULT_DEVICE_TIMING_BUDGET,
+    share_boundaries_ns: int = _DEFAULT_SHARE_BOUNDARIES_NS,
 ) -> Recording:
     """Record the `with` block: `with record("train.gpurun") as recording: ...`, then
     `recording.run`.
@@ -289,7 +367,14 @@ def record(
             room. Names, paths and statistics are never dropped: with tens of thousands of paths
             they alone can be more.
         nvtx: emit NVTX ranges while recording.
-        device_timing: reserved for device times, which this version does not take.
+        device_timing: "auto" times phases on the GPU too, wherever PyTorch uses one of NVIDIA's,
+            without ever waiting for it; "force" does so also on side streams with
+            CUDA_DEVICE_MAX_CONNECTIONS=1, where timing events can keep streams from overlapping;
+            False does not.
+        device_timing_budget: the share of the step time that may go into device timing. With short
+            steps the device is then timed in every k-th step only; `math.inf` times all.
+        share_boundaries_ns: a phase that begins or ends within so many nanoseconds after another
+            did, on the same thread and stream, shares its event; 0 never.
 
     Raises, when the block is entered (before any training):
         RecordingActiveError: a recording is active.
@@ -305,7 +390,7 @@ def record(
         history_spans=history_spans,
         max_bytes=max_bytes,
         nvtx=nvtx,
-        device_timing=device_timing,
+        device_timing=DeviceTimingOptions(device_timing, device_timing_budget, share_boundaries_ns),
     )
 
 
@@ -316,7 +401,9 @@ def start(
     history_spans: int | None = None,
     max_bytes: int = _DEFAULT_MAX_BYTES,
     nvtx: bool = True,
-    device_timing: Literal["auto", False] = "auto",
+    device_timing: DeviceTimingMode = "auto",
+    device_timing_budget: float = _DEFAULT_DEVICE_TIMING_BUDGET,
+    share_boundaries_ns: int = _DEFAULT_SHARE_BOUNDARIES_NS,
 ) -> Recording:
     """Start recording now; `recording.stop()` returns the run. Arguments and errors as `record`.
 
@@ -329,13 +416,24 @@ def start(
         max_bytes=max_bytes,
         nvtx=nvtx,
         device_timing=device_timing,
+        device_timing_budget=device_timing_budget,
+        share_boundaries_ns=share_boundaries_ns,
     )
     recording._start()
     return recording
 
 
-def _path_of_rank(path: Path) -> Path:
-    rank = environment.launcher_number("RANK") or 0
+def _read_metrics() -> None:
+    # Only a module that is loaded has metrics.
+    accumulators: Any = sys.modules.get("pyinstrument_gpu.metrics.accumulator")
+    if accumulators is not None:
+        accumulators.record_readings()
+
+
+def path_of_rank(path: Path, rank: int | None = None) -> Path:
+    """Where a rank's run goes if `path` was asked for; this process's rank when None."""
+    if rank is None:
+        rank = environment.launcher_number("RANK") or 0
     if "{rank}" in str(path):
         return Path(str(path).replace("{rank}", str(rank)))
     if (environment.launcher_number("WORLD_SIZE") or 1) > 1:

@@ -7,7 +7,7 @@ import copy
 import enum
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -15,11 +15,16 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pyinstrument_gpu.device_clock import DeviceClock
 from pyinstrument_gpu.statistics import PhaseStatistics, Scope, Statistic, fold_spans
+from pyinstrument_gpu.syncs.records import Syncs
 
 __all__ = [
+    "METRIC_DTYPE",
     "SPAN_DTYPE",
     "STEP_DTYPE",
+    "DeviceClock",
+    "DeviceTiming",
     "OpenPhase",
     "Run",
     "Scope",
@@ -27,9 +32,12 @@ __all__ = [
     "Step",
     "StepTotals",
     "Steps",
+    "Stream",
     "Thread",
     "fold_steps",
+    "has_device_times",
     "join_paths",
+    "named_streams",
     "span_scopes",
 ]
 
@@ -50,8 +58,9 @@ SPAN_DTYPE = np.dtype(
         ("flags", "<u4"),
     ]
 )
-"""One span. `phase` indexes `Run.names`, `path` `Run.paths`, `thread` `Run.threads`; -1 is missing.
-Times are nanoseconds since the run began, host and device on one axis."""
+"""One span. `phase` indexes `Run.names`, `path` `Run.paths`, `thread` `Run.threads`, `stream`
+`Run.streams`; `device` is the ordinal of that stream's device. -1 is missing. Times are nanoseconds
+since the run began, host and device on one axis; exact stream times are in `Run.span_device_ns`."""
 
 STEP_DTYPE = np.dtype(
     [
@@ -66,12 +75,32 @@ STEP_DTYPE = np.dtype(
 )
 """One step, as in `Step`; unknown samples are NaN."""
 
+METRIC_DTYPE = np.dtype(
+    [
+        ("update", "<u8"),
+        ("step", "<i8"),
+        ("host_ns", "<i8"),
+        ("name", "<u4"),
+        ("value", "<f8"),
+    ]
+)
+"""One value of a reading of metrics. `update` is the number of the newest update in it, `step` the
+index of that update's step (-1 none, or not known), `host_ns` when it was read, `name` indexes
+`Run.metric_names`."""
+
+
+_LAST_DEFAULT_HANDLE = 2
+
 
 class SpanFlag(enum.IntFlag):
     """Bits of a span's `flags`."""
 
     STEP_THREAD = 1
     """The span began on the thread that opened its step."""
+    DEVICE = 2
+    """The span was timed on the device too, whether or not its time became known."""
+    DEVICE_UNFINISHED = 4
+    """The device had not completed the span's work when that was last looked at."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +114,49 @@ class Thread:
 
     native_id: int
     name: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream of a device.
+
+    Attributes:
+        device: the device's ordinal.
+        handle: the driver's handle; 0, 1 and 2 mean the default stream.
+        name: "default stream", or "stream 1", "stream 2" and so on for each device.
+    """
+
+    device: int
+    handle: int
+    name: str
+
+
+def named_streams(places: Iterable[tuple[int, int]]) -> tuple[Stream, ...]:
+    """Streams given by device and handle, with their names: numbered in order of appearance."""
+    numbers: dict[int, int] = {}
+    streams = []
+    for device, handle in places:
+        name = "default stream"
+        if handle > _LAST_DEFAULT_HANDLE:
+            numbers[device] = numbers.get(device, 0) + 1
+            name = f"stream {numbers[device]}"
+        streams.append(Stream(device, handle, name))
+    return tuple(streams)
+
+
+@dataclass(frozen=True)
+class DeviceTiming:
+    """How the device was timed.
+
+    Attributes:
+        every: it was timed in every step that this number divides; the newest value.
+        records: number of events that recording threads recorded.
+        record_ns: total host time of the driver calls they made for that.
+    """
+
+    every: int
+    records: int
+    record_ns: int
 
 
 @dataclass(frozen=True)
@@ -267,6 +339,13 @@ def span_scopes(spans: NDArray[np.void]) -> NDArray[np.int64]:
     return np.where(spans["step"] < 0, Scope.OUTSIDE, inside)
 
 
+def has_device_times(spans: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether it is known when each began and ended on its device, on the run's axis."""
+    begin_ns, end_ns = spans["device_begin_ns"], spans["device_end_ns"]
+    known: NDArray[np.bool_] = (begin_ns >= 0) & (end_ns >= begin_ns)
+    return known
+
+
 def join_paths(
     names: Sequence[str], parents: NDArray[np.int64], last_names: NDArray[np.uint32]
 ) -> tuple[str, ...]:
@@ -294,7 +373,16 @@ class Run:
         dropped: what was not kept, counted by cause.
         spans: the spans (`SPAN_DTYPE`); per thread in the order in which they ended.
         span_self_ns: for each span its host time without nested phases, -1 unknown.
+        span_device_ns: for each span its stream time, by the device's own clock and so exact; -1
+            unknown. It is known of spans too whose `device_begin_ns` is not, for want of a point of
+            that clock on the run's axis.
+        span_device_clock_ns: for each span with a stream time its begin by the device's own clock.
+        device_clocks: the clocks of the devices as far as they are known, by device.
+        device_timing: how the device was timed; None when it never was.
+        pending_device_work: by path the number of spans whose device work had not finished.
         steps: the steps.
+        metric_names: the names of the metrics that were read.
+        metrics: their values (`METRIC_DTYPE`), in the order in which they were read.
         step_totals: sums over all closed steps.
         open_phases: the phases that had not ended.
         open_step: the step that had not ended, also the last of `steps`; or None.
@@ -306,6 +394,7 @@ class Run:
         harvester_cpu_ns: CPU time that the recorder's own thread used.
         anchor: the last reading of the machine's clocks beside the run's own;
             `environment["anchor"]` is the first.
+        syncs: the places where the program made the host wait for a device.
     """
 
     def __init__(
@@ -315,11 +404,19 @@ class Run:
         path_parents: ArrayLike = (),
         path_names: ArrayLike = (),
         threads: Sequence[Thread] = (),
+        streams: Sequence[Stream] = (),
         environment: Mapping[str, Any] | None = None,
         dropped: Mapping[str, int] | None = None,
         spans: NDArray[np.void] | None = None,
         span_self_ns: NDArray[np.int64] | None = None,
+        span_device_ns: NDArray[np.int64] | None = None,
+        span_device_clock_ns: NDArray[np.int64] | None = None,
+        device_clocks: Sequence[DeviceClock] | None = None,
+        device_timing: DeviceTiming | None = None,
+        pending_device_work: Mapping[str, int] | None = None,
         steps: Steps | None = None,
+        metric_names: Sequence[str] = (),
+        metrics: NDArray[np.void] | None = None,
         step_totals: StepTotals | None = None,
         statistics: Mapping[tuple[int, Scope], PhaseStatistics] | None = None,
         open_phases: Sequence[OpenPhase] = (),
@@ -330,10 +427,13 @@ class Run:
         phases_recorded: int | None = None,
         harvester_cpu_ns: int = 0,
         anchor: Mapping[str, int] | None = None,
+        syncs: Syncs | None = None,
     ) -> None:
         """Make a run by hand.
 
         Args:
+            span_device_ns, span_device_clock_ns, device_clocks: from the device times of `spans`
+                when not given, as if devices shared the run's clock.
             statistics: by path and scope; computed from `spans` when not given, as is
                 `step_totals` from `steps`.
             phases_recorded: as many as `statistics` count when not given.
@@ -344,14 +444,30 @@ class Run:
         self.path_parents = np.asarray(path_parents, dtype=np.int64)
         self.path_names = np.asarray(path_names, dtype=np.uint32)
         self.threads = tuple(threads)
-        self.streams: tuple[()] = ()
+        self.streams = tuple(streams)
         self.environment = dict(environment or {})
         self.dropped = dict(dropped or {})
         self.spans = np.empty(0, SPAN_DTYPE) if spans is None else spans
         self.span_self_ns = (
             np.full(len(self.spans), -1, dtype=np.int64) if span_self_ns is None else span_self_ns
         )
+        timed = has_device_times(self.spans)
+        begin_ns, end_ns = self.spans["device_begin_ns"], self.spans["device_end_ns"]
+        if span_device_ns is None:
+            span_device_ns = np.where(timed, end_ns - begin_ns, -1)
+        if span_device_clock_ns is None:
+            span_device_clock_ns = np.where(span_device_ns >= 0, begin_ns, -1)
+        if device_clocks is None:
+            devices = np.unique(self.spans["device"][timed]).tolist()
+            device_clocks = [DeviceClock.same_as_run(device) for device in devices if device >= 0]
+        self.span_device_ns = span_device_ns
+        self.span_device_clock_ns = span_device_clock_ns
+        self.device_clocks = tuple(device_clocks)
+        self.device_timing = device_timing
+        self.pending_device_work = dict(pending_device_work or {})
         self.steps = Steps() if steps is None else steps
+        self.metric_names = tuple(metric_names)
+        self.metrics = np.empty(0, METRIC_DTYPE) if metrics is None else metrics
         self.step_totals = fold_steps(self.steps.closed) if step_totals is None else step_totals
         if statistics is None:
             statistics = fold_spans(
@@ -359,6 +475,7 @@ class Run:
                 span_scopes(self.spans),
                 self.spans["host_end_ns"] - self.spans["host_begin_ns"],
                 self.span_self_ns,
+                self.span_device_ns,
             )
         self._statistics = dict(sorted(statistics.items()))
         self.open_phases = tuple(open_phases)
@@ -371,6 +488,7 @@ class Run:
         self.phases_recorded = phases_recorded
         self.harvester_cpu_ns = harvester_cpu_ns
         self.anchor = dict(anchor or {})
+        self.syncs = Syncs() if syncs is None else syncs
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
@@ -413,19 +531,24 @@ class Run:
         runfile.save(self, path, overwrite=overwrite)
 
     def with_history_of(self, earlier: Run) -> Run:
-        """This run with the spans and closed steps of another copy of it.
+        """This run with the spans, closed steps and metrics of another copy of it.
 
         For a recording whose file failed: its history stands in the file, up to the failure, and
         all else is known from memory.
 
         Args:
-            earlier: the same run as it was written before; its names and paths are the first of
-                this one's.
+            earlier: the same run as it was written before; its names, paths and streams are the
+                first of this one's.
         """
         run = copy.copy(self)
-        run.spans = earlier.spans
+        run.spans = earlier.spans.copy()
+        # Whether device work finished after the file failed is not known.
+        run.spans["flags"] &= ~np.uint32(SpanFlag.DEVICE_UNFINISHED)
         run.span_self_ns = earlier.span_self_ns
+        run.span_device_ns = earlier.span_device_ns
+        run.span_device_clock_ns = earlier.span_device_clock_ns
         run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
+        run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
         return run
 
     @property
@@ -485,9 +608,9 @@ class Run:
         """Write the run in another format.
 
         Formats and suffixes are `csv` (.csv), `perfetto` (.json), `parquet` (.parquet; a folder,
-        written `name/`, is `parquet-folder`), `nsys` (.nsys-rep), `nvtxt` (.nvtxt) and
-        `nsys-sqlite` (.sqlite). `pyinstrument_gpu.export.export` writes several runs at once, the
-        ranks of one job.
+        written `name/`, is `parquet-folder`), `nsys` (.nsys-rep), `nvtxt` (.nvtxt), `nsys-sqlite`
+        (.sqlite) and, by name only, `tensorboard` (a log directory).
+        `pyinstrument_gpu.export.export` writes several runs at once, the ranks of one job.
 
         Args:
             path: the file or folder to write. An existing file is replaced when the new one is

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +29,29 @@ from pyinstrument_gpu.blocks import (
     read_blocks,
     split_items,
 )
+from pyinstrument_gpu.device_records import (
+    DeviceTimes,
+    apply_device_times,
+    clock_items,
+    clocks_of,
+    device_time_items,
+    stream_items,
+    streams_of,
+    true_prefix,
+)
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError, RunPathError
 from pyinstrument_gpu.payloads import (
+    DEVICE_CLOCK_ITEM,
+    DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
+    METRIC_ITEM,
     NONE,
     PATH_ITEM,
     SPAN_ITEM,
     STEP_COMPLETE,
     STEP_ITEM,
+    STREAM_ITEM,
+    DeviceState,
     OpenPhaseState,
     OpenStepState,
     State,
@@ -53,10 +68,12 @@ from pyinstrument_gpu.payloads import (
     encode_thread,
 )
 from pyinstrument_gpu.run import (
+    METRIC_DTYPE,
     SPAN_DTYPE,
     STEP_DTYPE,
     OpenPhase,
     Run,
+    SpanFlag,
     Step,
     Steps,
     fold_steps,
@@ -64,8 +81,11 @@ from pyinstrument_gpu.run import (
     span_scopes,
 )
 from pyinstrument_gpu.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.syncs import records
+from pyinstrument_gpu.syncs.records import SYNC_DTYPE, SYNC_ITEM, Syncs
 
 _Item = TypeVar("_Item")
+_Phases: TypeAlias = Mapping[tuple[int, Scope], PhaseStatistics]
 
 # Spans are converted in stretches whose input and output fit the processor's cache.
 _STRETCH = 8192
@@ -124,19 +144,47 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
         blocks, BlockType.SPANS, SPAN_ITEM, oldest_dropped=state.dropped.get("span_history", 0)
     )
 
+    time_records = _records(
+        blocks,
+        BlockType.DEVICE_TIMES,
+        DEVICE_TIME_ITEM,
+        oldest_dropped=state.dropped.get("device_history", 0),
+    )
+    streams = streams_of(_records(blocks, BlockType.STREAMS, STREAM_ITEM).items)
+    clocks = clocks_of(_records(blocks, BlockType.DEVICE_CLOCKS, DEVICE_CLOCK_ITEM).items)
+
     numbering = _StepNumbering.of(dropped_steps, step_records, state)
     steps = _steps(step_records, numbering, len(threads), state.steps)
     spans, span_self_ns = _spans(span_records, numbering, paths["name"], len(threads), state.spans)
+    metric_names = _log(blocks, BlockType.METRIC_NAMES, decode_names)
+    metric_records = _records(blocks, BlockType.METRICS, METRIC_ITEM)
+    metrics = _metrics(metric_records, numbering, len(metric_names), state.metrics)
     _note_missing(notes, "spans", span_records, len(spans), state.spans)
     _note_missing(notes, "steps", step_records, len(steps), state.steps)
+    times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
+    _mark_unfinished(spans, span_records.first, times, time_records.first, state)
+    _note_missing(notes, "device times", time_records, times.kept, state.device_times)
+    if times.orphans:
+        notes.append(f"left out: {times.orphans:,} device times of spans or streams that are lost")
+    if times.unplaced:
+        notes.append(
+            f"without a place on the run's time axis: {times.unplaced:,} device times, for want of "
+            "points of their device's clock"
+        )
+    _note_missing(notes, "values of metrics", metric_records, len(metrics), state.metrics)
 
     if statistics is None:
-        statistics = StatisticsDocument(0, 0, fold_steps(steps[:0]), {})
+        statistics = StatisticsDocument(0, 0, 0, fold_steps(steps[:0]), {})
         notes.append("the statistics cover only the spans and steps that are in the file")
     step_totals = statistics.step_totals + fold_steps(
         steps[max(0, statistics.steps - step_records.first) :]
     )
     phases = _fold_newer_spans(statistics, span_records, spans)
+    phases, uncounted = _fold_newer_device_times(
+        statistics, phases, time_records.first, times, spans, state
+    )
+    if uncounted:
+        notes.append(f"the statistics leave out {uncounted:,} of the last device times")
     counted = sum(phase.count for phase in phases.values())
     if counted < state.phases_recorded:
         notes.append(
@@ -146,7 +194,11 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
     if len(known_phases) < len(phases):
         notes.append("the statistics of phases whose names are missing were left out")
 
+    syncs = _syncs(blocks, numbering, steps, len(paths), len(threads), state)
+    if syncs.was_watched:
+        spans["blocked_ns"] = records.blocked_ns(spans, syncs)
     path_parents = np.where(paths["parent"] == NONE, -1, paths["parent"].astype(np.int64))
+    known_paths = join_paths(names, path_parents, paths["name"])
     duration_ns = max(state.now_ns, _last_end(spans["host_end_ns"]), _last_end(steps["end_ns"]))
     open_step = _open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
@@ -164,21 +216,22 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
         path_parents=path_parents,
         path_names=paths["name"],
         threads=threads,
+        streams=streams,
         environment=environment,
         dropped=state.dropped,
         spans=spans,
         span_self_ns=span_self_ns,
+        span_device_ns=times.device_ns,
+        span_device_clock_ns=times.device_clock_ns,
+        device_clocks=clocks,
+        device_timing=None if state.device is None else state.device.timing,
+        pending_device_work=_pending_device_work(state.device, known_paths),
         steps=Steps.with_open(steps, open_step),
+        metric_names=metric_names,
+        metrics=metrics,
         step_totals=step_totals,
-        statistics=known_phases,
-        open_phases=tuple(
-            _open_phases(
-                state.open_phases,
-                join_paths(names, path_parents, paths["name"]),
-                numbering,
-                len(threads),
-            )
-        ),
+        statistics=_with_blocked(known_phases, spans),
+        open_phases=tuple(_open_phases(state.open_phases, known_paths, numbering, len(threads))),
         open_step=open_step,
         complete=state.final,
         # A run that was saved keeps its notes; what is found again is not said twice.
@@ -187,6 +240,7 @@ def decode(data: bytes | bytearray | memoryview) -> Run:
         phases_recorded=max(state.phases_recorded, counted),
         harvester_cpu_ns=state.harvester_cpu_ns,
         anchor=state.anchor,
+        syncs=syncs,
     )
 
 
@@ -282,18 +336,19 @@ def _log(
 
 
 def _records(
-    blocks: Blocks, block_type: BlockType, dtype: np.dtype[Any], oldest_dropped: int = 0
+    blocks: Blocks, block_type: BlockType, dtype: np.dtype[Any], oldest_dropped: int | None = None
 ) -> _Records:
     """The items of a log of equal items.
 
     Args:
         oldest_dropped: how many of the oldest items made room for others, as far as STATE knows.
             Later ones may have, but where blocks are damaged, or lie empty between others, those
-            may be the oldest of this log.
+            may be the oldest of this log. None for a log that keeps all.
     """
     log = blocks.logs.get(block_type, [])
     first = log[0].first if log else 0
-    if first > oldest_dropped and not blocks.intact:
+    lost_first = first > 0 if oldest_dropped is None else first > oldest_dropped
+    if lost_first and (oldest_dropped is None or not blocks.intact):
         return _Records(0, np.empty(0, dtype))
     if first > _INDEX_LIMIT:
         raise RunFileDamagedError(f"a {block_type.name} block of the run file begins at {first}")
@@ -319,12 +374,7 @@ def _known_paths(paths: NDArray[np.void], names: int) -> NDArray[np.void]:
         raise RunFileDamagedError(
             "a path of the run file has a parent that does not stand before it"
         )
-    return paths[: _true_prefix(paths["name"] < names)]
-
-
-def _true_prefix(condition: NDArray[np.bool_]) -> int:
-    """How many items there are before the first that is false."""
-    return len(condition) if condition.all() else int(condition.argmin())
+    return paths[: true_prefix(paths["name"] < names)]
 
 
 def _steps(
@@ -333,7 +383,7 @@ def _steps(
     items = records.items
     serials = items["serial"]
     indices = numbering.indices(serials)
-    good = _true_prefix(
+    good = true_prefix(
         numbering.is_certain(serials, state_steps - records.first)
         & (indices >= 0)
         & (np.diff(indices, prepend=-1) > 0)
@@ -366,7 +416,7 @@ def _spans(
         duration_ns = items["host_end_ns"] - host_begin_ns
         own_ns = np.ascontiguousarray(items["self_ns"])
         serials = np.ascontiguousarray(items["step"])
-        good = _true_prefix(
+        good = true_prefix(
             numbering.is_certain(serials, state_spans - records.first - begin)
             & (items["path"] < len(path_names))
             & (items["thread"] < threads)
@@ -389,9 +439,81 @@ def _spans(
     return spans, self_ns
 
 
+def _syncs(
+    blocks: Blocks,
+    numbering: _StepNumbering,
+    steps: NDArray[np.void],
+    paths: int,
+    threads: int,
+    state: State,
+) -> Syncs:
+    statistics = _document(blocks, BlockType.SYNC_STATISTICS, records.decode_statistics)
+    if statistics is None:
+        return Syncs()
+    sites = _log(blocks, BlockType.SYNC_SITES, records.decode_sites)
+    log = _records(blocks, BlockType.SYNCS, SYNC_ITEM, oldest_dropped=_INDEX_LIMIT)
+    items = log.items
+    good = true_prefix(
+        (items["site"] < len(sites))
+        & ((items["path"] < paths) | (items["path"] == NONE))
+        & (items["thread"] < threads)
+        & (items["begin_ns"] >= 0)
+        & (items["duration_ns"] >= -1)
+    )
+    items = items[:good]
+    events = np.empty(good, SYNC_DTYPE)
+    for column in ("begin_ns", "duration_ns", "bytes", "site", "thread"):
+        events[column] = items[column]
+    events["path"] = np.where(items["path"] == NONE, -1, items["path"].astype(np.int64))
+    events["step"] = numbering.indices(items["step"])
+    if len(steps):
+        # A step may turn out to have ended before what went on while nobody knew.
+        position = np.minimum(np.searchsorted(steps["index"], events["step"]), len(steps) - 1)
+        is_its = steps["index"][position] == events["step"]
+        events["step"][is_its & (events["begin_ns"] >= steps["end_ns"][position])] = -1
+    newer = records.totals_of(events[max(0, statistics.events - log.first) :], len(sites))
+    counted = []
+    for number, site in enumerate(sites):
+        known, added = statistics.totals.get(number, records.SyncTotals()), newer[number]
+        sums = [a + b for a, b in zip(astuple(known), astuple(added), strict=True)]
+        counted.append(replace(site, totals=records.SyncTotals(*sums)))
+    # A watch that was still on lasts as long as the run is known.
+    watched = tuple((b, state.now_ns if e < 0 else e) for b, e in statistics.watched_ns)
+    missing = statistics.dropped + log.first + max(0, statistics.events - log.first - good)
+    return Syncs(tuple(counted), events, watched, statistics.is_as_if, missing)
+
+
+def _metrics(
+    records: _Records, numbering: _StepNumbering, names: int, state_metrics: int
+) -> NDArray[np.void]:
+    items = records.items
+    items = items[: true_prefix((items["name"] < names) & (items["host_ns"] >= 0))]
+    serials = np.ascontiguousarray(items["step"])
+    certain = numbering.is_certain(serials, state_metrics - records.first)
+    metrics = np.empty(len(items), METRIC_DTYPE)
+    for column in ("update", "host_ns", "name", "value"):
+        metrics[column] = items[column]
+    metrics["step"] = np.where(certain, numbering.indices(serials), -1)
+    return metrics
+
+
+def _with_blocked(phases: _Phases, spans: NDArray[np.void]) -> _Phases:
+    """The statistics with blocked times, where those of all spans of a path are known."""
+    known = spans[spans["blocked_ns"] >= 0]
+    scopes, blocked_ns = span_scopes(known), known["blocked_ns"]
+    no_device_ns = np.full(len(known), -1, np.int64)
+    blocked = fold_spans(known["path"], scopes, blocked_ns, blocked_ns, no_device_ns)
+    return {
+        key: replace(phase, blocked=blocked[key].host)
+        if key in blocked and blocked[key].count == phase.count
+        else phase
+        for key, phase in phases.items()
+    }
+
+
 def _fold_newer_spans(
     statistics: StatisticsDocument, records: _Records, spans: NDArray[np.void]
-) -> dict[tuple[int, Scope], PhaseStatistics]:
+) -> _Phases:
     begin = max(0, statistics.spans - records.first)
     newer = records.items[begin : len(spans)]
     folded = fold_spans(
@@ -399,11 +521,62 @@ def _fold_newer_spans(
         span_scopes(spans[begin:]),
         newer["host_end_ns"] - newer["host_begin_ns"],
         newer["self_ns"],
+        np.full(len(newer), -1, np.int64),
     )
-    phases = dict(statistics.phases)
-    for key, phase in folded.items():
-        phases[key] = PhaseStatistics.merge([phases[key], phase]) if key in phases else phase
-    return phases
+    return _merged(statistics.phases, folded)
+
+
+def _fold_newer_device_times(
+    statistics: StatisticsDocument,
+    phases: _Phases,
+    first: int,
+    times: DeviceTimes,
+    spans: NDArray[np.void],
+    state: State,
+) -> tuple[_Phases, int]:
+    """The statistics with the device times that came after them, and how many could not be
+    counted."""
+    newer = times.number + first >= statistics.device_times
+    members = times.span[newer]
+    known = members[times.device_ns[members] >= 0]
+    unknown_ns = np.full(len(known), -1, np.int64)
+    folded = fold_spans(
+        spans["path"][known],
+        span_scopes(spans[known]),
+        unknown_ns,
+        unknown_ns,
+        times.device_ns[known],
+    )
+    written = max(state.device_times, first + times.kept)
+    uncounted = max(0, written - statistics.device_times) - len(members)
+    return _merged(phases, folded), uncounted
+
+
+def _merged(phases: _Phases, newer: _Phases) -> _Phases:
+    both = dict(phases)
+    for key, phase in newer.items():
+        both[key] = PhaseStatistics.merge([both[key], phase]) if key in both else phase
+    return both
+
+
+def _mark_unfinished(
+    spans: NDArray[np.void], first_span: int, times: DeviceTimes, first_time: int, state: State
+) -> None:
+    """Mark the spans that STATE knows and of whose device time it can be shown that it was not
+    known then: no time was dropped, lost or given up."""
+    given_up = state.dropped.get("device_failed", 0)
+    if first_time or times.orphans or given_up or times.kept < state.device_times:
+        return
+    known_to_state = spans[: max(0, state.spans - first_span)]
+    waiting = (known_to_state["flags"] & SpanFlag.DEVICE) != 0
+    waiting[times.span[times.span < len(waiting)]] = False
+    known_to_state["flags"][waiting] |= np.uint32(SpanFlag.DEVICE_UNFINISHED)
+
+
+def _pending_device_work(device: DeviceState | None, paths: Sequence[str]) -> dict[str, int]:
+    if device is None:
+        return {}
+    return {paths[path]: spans for path, spans in device.pending if path < len(paths) and spans}
 
 
 def _note_missing(notes: list[str], what: str, records: _Records, kept: int, written: int) -> None:
@@ -452,12 +625,33 @@ def _blocks(run: Run) -> Iterator[tuple[BlockType, int, int, bytes]]:
     paths["name"] = run.path_names
     yield from _record_blocks(BlockType.PATHS, paths)
     yield from _log_blocks(BlockType.THREADS, [encode_thread(thread) for thread in run.threads])
+    yield from _record_blocks(BlockType.STREAMS, stream_items(run))
+    yield from _record_blocks(BlockType.DEVICE_CLOCKS, clock_items(run))
     closed = run.steps.closed
     yield from _record_blocks(BlockType.STEPS, _step_items(closed))
     yield from _record_blocks(BlockType.SPANS, _span_items(run))
-    statistics = StatisticsDocument(len(run.spans), len(closed), run.step_totals, run.statistics)
+    device_times = device_time_items(run)
+    yield from _record_blocks(BlockType.DEVICE_TIMES, device_times)
+    yield from _sync_blocks(run.syncs)
+    yield from _log_blocks(BlockType.METRIC_NAMES, [encode_name(n) for n in run.metric_names])
+    yield from _record_blocks(BlockType.METRICS, _metric_items(run))
+    counts = len(run.spans), len(closed), len(device_times)
+    statistics = StatisticsDocument(*counts, run.step_totals, run.statistics)
     yield from _document_blocks(BlockType.STATISTICS, encode_statistics(statistics))
-    yield from _document_blocks(BlockType.STATE, encode_state(_state(run, len(closed))))
+    yield from _document_blocks(BlockType.STATE, encode_state(_state(run, *counts)))
+
+
+def _sync_blocks(syncs: Syncs) -> Iterator[tuple[BlockType, int, int, bytes]]:
+    if not syncs.was_watched:
+        return
+    yield from _log_blocks(BlockType.SYNC_SITES, records.encode_sites(syncs.sites))
+    items = np.empty(len(syncs.events), SYNC_ITEM)
+    for column in ("begin_ns", "duration_ns", "bytes", "site", "thread"):
+        items[column] = syncs.events[column]
+    for column in ("path", "step"):
+        items[column] = np.where(syncs.events[column] < 0, NONE, syncs.events[column])
+    yield from _record_blocks(BlockType.SYNCS, items)
+    yield from _document_blocks(BlockType.SYNC_STATISTICS, records.encode_statistics(syncs))
 
 
 def _document_blocks(
@@ -502,8 +696,18 @@ def _span_items(run: Run) -> NDArray[np.void]:
         items[column] = run.spans[column]
     steps = run.spans["step"]
     items["step"] = np.where(steps < 0, NONE, _narrow(np.maximum(steps, 0), NONE, "step index"))
-    items["flags"] = _narrow(run.spans["flags"], 1 << 16, "span flags")
+    flags = _narrow(run.spans["flags"], 1 << 16, "span flags")
+    items["flags"] = flags & ~np.uint32(SpanFlag.DEVICE_UNFINISHED)  # their device times say so
     items["self_ns"] = run.span_self_ns
+    return items
+
+
+def _metric_items(run: Run) -> NDArray[np.void]:
+    items = np.empty(len(run.metrics), METRIC_ITEM)
+    for column in ("update", "host_ns", "name", "value"):
+        items[column] = run.metrics[column]
+    steps = run.metrics["step"]
+    items["step"] = np.where(steps < 0, NONE, _narrow(np.maximum(steps, 0), NONE, "step index"))
     return items
 
 
@@ -513,16 +717,18 @@ def _narrow(values: NDArray[Any], limit: int, what: str) -> NDArray[Any]:
     return values
 
 
-def _state(run: Run, closed_steps: int) -> State:
+def _state(run: Run, spans: int, closed_steps: int, device_times: int) -> State:
     path_ids = {path: number for number, path in enumerate(run.paths)}
     step = run.open_step
     return State(
         now_ns=run.duration_ns,
         final=run.complete,
         anchor=run.anchor,
-        spans=len(run.spans),
+        spans=spans,
         steps=closed_steps,
+        device_times=device_times,
         step_drops=0,
+        metrics=len(run.metrics),
         dropped=run.dropped,
         harvester_cpu_ns=run.harvester_cpu_ns,
         phases_recorded=run.phases_recorded,
@@ -534,6 +740,12 @@ def _state(run: Run, closed_steps: int) -> State:
                 phase.thread, path_ids[phase.path], phase.begin_ns, phase.step, phase.depth
             )
             for phase in run.open_phases
+        ),
+        device=None
+        if run.device_timing is None
+        else DeviceState(
+            run.device_timing,
+            tuple((path_ids[path], spans) for path, spans in run.pending_device_work.items()),
         ),
         notes=run.notes,
     )

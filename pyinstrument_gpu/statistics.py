@@ -240,29 +240,36 @@ def fold_spans(
     scopes: NDArray[np.integer[Any]],
     host_ns: NDArray[np.int64],
     self_ns: NDArray[np.int64],
+    device_ns: NDArray[np.int64],
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
-    """Statistics of spans by path and scope.
+    """Statistics of spans by path and scope. A time of -1 is unknown.
 
     Args:
         paths: the path of each span.
         scopes: the `Scope` of each span.
         host_ns: the host time of each span.
-        self_ns: the same without nested phases; -1 unknown.
+        self_ns: the same without nested phases.
+        device_ns: the stream time of each span.
     """
     keys = paths.astype(np.int64) * len(Scope) + scopes
     order = np.argsort(keys, kind="stable")
-    keys, host_ns, self_ns = keys[order], host_ns[order], self_ns[order]
+    keys = keys[order]
+    host_ns, self_ns, device_ns = (times_ns[order] for times_ns in (host_ns, self_ns, device_ns))
     bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1), len(keys)] if len(keys) else [0]
     folded = {}
     for begin, end in pairwise(bounds):
         path, scope = divmod(int(keys[begin]), len(Scope))
-        known_self_ns = self_ns[begin:end]
-        known_self_ns = known_self_ns[known_self_ns >= 0]
         folded[path, Scope(scope)] = PhaseStatistics(
-            host=Statistic.of(host_ns[begin:end]),
-            self_host=Statistic.of(known_self_ns) if len(known_self_ns) else None,
+            host=_of_known(host_ns[begin:end]),
+            self_host=_of_known(self_ns[begin:end]),
+            device=_of_known(device_ns[begin:end]),
         )
     return folded
+
+
+def _of_known(times_ns: NDArray[np.int64]) -> Statistic | None:
+    known_ns = times_ns[times_ns >= 0]
+    return Statistic.of(known_ns) if len(known_ns) else None
 
 
 def _merge_known(statistics: Iterable[Statistic | None]) -> Statistic | None:

@@ -18,6 +18,9 @@ _T = TypeVar("_T")
 _UNKNOWN = math.nan
 _STEP_IS_OPEN = -1
 
+before_step: Callable[[], None] | None = None
+"""Called before a step is opened here; for `auto_phases`, which then opens none itself."""
+
 _data = native.gpu_phase("data")
 _step = native.gpu_phase("step")
 
@@ -28,6 +31,8 @@ class _OpenStep:
     __slots__ = ("_frame", "_token")
 
     def __init__(self) -> None:
+        if before_step is not None:
+            before_step()
         self._token = native.step_begin()
         self._frame = native.frame_begin(_step) if self._token == _STEP_IS_OPEN else None
 

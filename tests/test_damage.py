@@ -7,12 +7,15 @@ from functools import cache
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.blocks import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.run import Run, Scope
+from pyinstrument_gpu.payloads import State
+from pyinstrument_gpu.run import Run, Scope, SpanFlag
 from pyinstrument_gpu.statistics import PhaseStatistics
-from tests.helpers.run_writer import Recording
+from tests.helpers.run_truth import assert_true_spans
+from tests.helpers.run_writer import Recording, merged
 
 # The last one is so short of room that the oldest history makes room for the newest.
 RECORDINGS = [
@@ -134,8 +137,7 @@ def _assert_true_part(run: Run, recording: Recording) -> None:
 
     first_span = _position(recording.spans["host_begin_ns"], run.spans["host_begin_ns"])
     end_span = first_span + len(run.spans)
-    assert np.array_equal(run.spans, recording.spans[first_span:end_span])
-    assert np.array_equal(run.span_self_ns, recording.self_ns[first_span:end_span])
+    assert_true_spans(run, recording, first_span, end_span)
 
     closed = run.steps.array[run.steps.array["end_ns"] >= 0]
     first_step = _position(recording.steps["begin_ns"], closed["begin_ns"])
@@ -150,15 +152,34 @@ def _assert_true_part(run: Run, recording: Recording) -> None:
         assert phase.path in run.paths
         assert phase.step == (run.open_step.index if run.open_step is not None else phase.step)
 
-    watermarks = [(0, 0), *recording.watermarks]
+    known = np.zeros(len(recording.spans), np.bool_)
+    known[first_span:end_span] = run.span_device_ns >= 0
+    device_times = np.flatnonzero(known[recording.timed_spans])
+    watermarks = [(0, 0, 0), *recording.watermarks]
     assert any(
-        _statistics_agree(run, _reference(recording, spans, first_span, end_span))
-        for spans, _ in watermarks
+        _statistics_agree(
+            run,
+            merged(
+                _reference(recording, spans, first_span, end_span),
+                _device_reference(recording, times, device_times),
+            ),
+        )
+        for spans, _, times in watermarks
     ), "statistics"
     assert any(
         run.step_totals == recording.fold_steps(_counted(steps, first_step, end_step))
-        for _, steps in watermarks
+        for _, steps, _ in watermarks
     ), "step totals"
+    _assert_unfinished_as_state_says(run, recording, first_span)
+
+
+def _assert_unfinished_as_state_says(run: Run, recording: Recording, first: int) -> None:
+    (state,) = (one for one in (*recording.states, State()) if one.anchor == run.anchor)
+    marked = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
+    given_up = recording.spans["flags"][first : first + len(marked)] & SpanFlag.DEVICE_UNFINISHED
+    unfinished = first + np.flatnonzero(marked & (given_up == 0))
+    assert not np.isin(unfinished, recording.timed_spans[: state.device_times]).any()
+    assert (unfinished < state.spans).all()
 
 
 def _assert_true_open_step(run: Run, recording: Recording) -> None:
@@ -181,6 +202,21 @@ def _reference(
     return _folded(
         RECORDINGS.index(recording), watermark, max(watermark, first), max(end, watermark)
     )
+
+
+def _device_reference(
+    recording: Recording, watermark: int, retained: NDArray[np.intp]
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    newer = retained[retained >= watermark]
+    return _folded_device_times(RECORDINGS.index(recording), watermark, newer.tobytes())
+
+
+@cache
+def _folded_device_times(
+    recording: int, watermark: int, newer: bytes
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    numbers = np.append(np.arange(watermark), np.frombuffer(newer, np.intp))
+    return RECORDINGS[recording].fold_device_times(numbers)
 
 
 @cache

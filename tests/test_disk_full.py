@@ -13,7 +13,7 @@ import pytest
 import pyinstrument_gpu as pig
 from tests.helpers.child import start_child
 from tests.helpers.digits_training import train_with_full_disk
-from tests.helpers.disk_full import STEPS
+from tests.helpers.disk_full import SPANS_OF_CHILD, STEPS, record_with_full_disk
 from tests.helpers.script import run_script
 
 PROGRAM = "from tests.helpers.disk_full import main; main()"
@@ -75,6 +75,24 @@ def assert_history_ends(error: int, directory: Path, *options: object) -> None:
     assert why in facts["notes"]
     assert why in facts["loaded_notes"]
     assert why in " ".join(facts["report"].split())
+
+
+@pytest.mark.parametrize("max_file_kib", range(68, 196, 16))
+def test_says_so_wherever_the_disk_gets_full(tmp_path: Path, max_file_kib: int) -> None:
+    child = start_child(record_with_full_disk, tmp_path / "run.gpurun", max_file_kib * 1024)
+    child.join(HANGS_AFTER_S)
+
+    assert child.exitcode == 0
+    run = pig.Run.load(tmp_path / "run.gpurun")
+    assert f"the history ends early: {os.strerror(errno.EFBIG)}" in run.notes
+    assert len(run.spans) < run.phases_recorded == SPANS_OF_CHILD
+
+
+def test_no_room_for_a_run_file(tmp_path: Path) -> None:
+    done = run_script(PROGRAM, tmp_path / "run.gpurun", "--max-file-bytes", 67 * 1024, exit_code=1)
+
+    assert "can't write the run file" in done.stderr
+    assert os.strerror(errno.EFBIG) in done.stderr
 
 
 def test_warnings_as_errors_do_not_end_the_training(tmp_path: Path) -> None:

@@ -229,11 +229,14 @@ def test_parent_that_ends_before_its_child(tmp_path: Path) -> None:
     script = """
 with pig.record(path):
     read, write = os.pipe()
+    read_ready, write_ready = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.write(write_ready, b"1")
         os.close(write)
         os.read(read, 1)  # the parent's end
         os._exit(0)
+    os.read(read_ready, 1)  # until it runs, it has what its parent had
     with pig.gpu_phase("a"):
         pass
 with pig.record(path, overwrite=True) as second:  # nobody holds a lock on it

@@ -91,6 +91,7 @@ thread.join()
     assert [rest for _, what, *rest in lines if what == "category"] == [
         ["pyinstrument_gpu", "1", "phase"],
         ["pyinstrument_gpu", "2", "step"],
+        ["pyinstrument_gpu", "3", "metric"],
     ]
     threads = [(by, *rest) for by, what, *rest in lines if what == "thread"]
     assert [name for _, _, name in threads] == ["MainThread", "worker"]
@@ -195,6 +196,15 @@ def test_a_name_has_its_colour(tool: Tool) -> None:
     assert all(color.startswith("ff") for _, color in colors)
 
 
+def test_steps_are_grey_and_a_phase_of_that_name_is_not(tool: Tool) -> None:
+    tool.run("""
+with gpu_step(), gpu_phase("step"):
+    pass
+""")
+    colors = [(int(rest[2]), rest[3]) for _, what, *rest in tool.lines if what == "push"]
+    assert colors == [(STEP, "ff8c8c8c"), (PHASE, "ffa0cbe8")]
+
+
 def test_recording_without_ranges(tool: Tool) -> None:
     tool.run("""
 with gpu_phase("before"):
@@ -215,3 +225,22 @@ def test_switched_off(tool: Tool, tmp_path: Path, variable: str, value: str) -> 
 
     if (tmp_path / "nvtx.log").exists():
         assert tool.ranges == []
+
+
+def test_readings_of_metrics_are_marks(tool: Tool) -> None:
+    pytest.importorskip("torch")
+    tool.run("""
+import torch
+metrics = pig.MetricAccumulator(topk=1, name="val")
+with pig.record():
+    metrics.update(torch.eye(3), torch.tensor([0, 1, 0]), torch.tensor(0.25))
+""")
+    marks = [rest[1:] for _, what, *rest in tool.lines if what == "mark"]
+
+    assert [(name, category, value) for name, category, _, value in marks] == [
+        ("val/count", "3", "3"),
+        ("val/loss", "3", "0.25"),
+        ("val/loss_last", "3", "0.25"),
+        ("val/accuracy@1", "3", "0.666667"),
+        ("val/nonfinite", "3", "0"),
+    ]

@@ -6,7 +6,7 @@ import itertools
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from pyinstrument_gpu.device_clock import DeviceClock
 from pyinstrument_gpu.report.step_times import attribution, phases_ns, step_quantiles
 from pyinstrument_gpu.run import (
     SPAN_DTYPE,
     STEP_DTYPE,
+    DeviceTiming,
     OpenPhase,
     Run,
     Scope,
+    SpanFlag,
     Step,
     Steps,
     Thread,
+    named_streams,
 )
 from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
 
 US = 1_000
 MS = 1_000_000
+
+DEVICE_DROPS = [
+    f"device_{cause}"
+    for cause in (
+        *("no_context", "preparing", "ring_full", "capturing", "side_stream", "budget"),
+        *("failed", "unfinished", "history"),
+    )
+]
 
 
 class Script:
@@ -529,9 +541,219 @@ def test_device_and_blocked_times_stand_where_they_are_known() -> None:
         blocked=Statistic.of(np.zeros(4, np.int64)),
     )
     report = text(script.run(statistics={**run.statistics, (backward, Scope.STEP): measured}))
-    assert line_of(report, "backward")[6:8] == ["7.000", "0.000"]
-    assert line_of(report, "forward")[6:8] == ["-", "-"]
+    steps, device_part = report.split("On the device")
+    assert line_of(steps, "backward")[6:8] == ["7.000", "0.000"]
+    assert line_of(steps, "forward")[6:8] == ["-", "-"]
+    assert line_of(device_part, "backward") == [
+        *("backward", "2", "8.000", "7.000", "8.000", "-", "-")
+    ]
     assert "device timing off" not in report
+
+
+def on_device(
+    script: Script, times: Callable[[str, int, int], tuple[int, int] | None], **parts: Any
+) -> Run:
+    """The run with the device times that a function gives for the name, begin and end of spans of
+    the steps' own thread."""
+    spans = np.array(script.spans, SPAN_DTYPE)
+    names = list(script.names)
+    spans["flags"][(spans["step"] >= 0) & (spans["thread"] == 0)] |= np.uint32(SpanFlag.DEVICE)
+    for i in np.flatnonzero(spans["flags"] & SpanFlag.DEVICE).tolist():
+        begin_ns, end_ns = int(spans["host_begin_ns"][i]), int(spans["host_end_ns"][i])
+        device_ns = times(names[spans["phase"][i]], begin_ns, end_ns)
+        if device_ns is not None:
+            spans["device"][i] = spans["stream"][i] = 0
+            spans["device_begin_ns"][i], spans["device_end_ns"][i] = device_ns
+    points_ns = np.array([0, 10**9], np.int64)
+    run_ns = np.array([0, 10**9 + 12_500], np.int64)
+    clock = DeviceClock(0, points_ns, run_ns, np.array([1_200, 3_000]))
+    made: dict[str, Any] = {
+        "spans": spans,
+        "streams": named_streams([(0, 0)]),
+        "device_clocks": [clock],
+        "device_timing": DeviceTiming(every=1, records=56, record_ns=56 * 1_400),
+    }
+    return script.run(**(made | parts))
+
+
+def gpu_work(name: str, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
+    """A loop whose forward pass is bound by launches and whose backward pass by the device."""
+    if name == "backward":
+        return begin_ns + MS, end_ns + 20 * MS
+    if name == "optimizer":
+        return end_ns + 19 * MS, end_ns + 20 * MS
+    return None if name == "data" else (begin_ns + 20 * US, end_ns + 15 * US)
+
+
+def device_part(report: str) -> str:
+    return report.split("On the device: ")[1].split("\n\n")[0]
+
+
+def test_report_with_device_times() -> None:
+    report = text(on_device(training(8), gpu_work))
+    assert (
+        device_part(report)
+        == """\
+ms per call, stream time beside host time
+phase        timed   host  device     p95   ahead    bound
+-----------  -----  -----  ------  ------  ------  -------
+forward          8  8.800   8.795  12.295   0.020  launch?
+  attention      8  3.000   2.995   2.995   0.020  launch?
+  mlp            8  5.500   5.495   8.995   0.020  launch?
+backward         8  8.000  27.000  27.000   1.000   device
+optimizer        8  0.900   1.000   1.000  19.900   device
+ahead: how long after the host a call began on the device (median)
+launch: the device waited for the host to enqueue work
+device: it had a backlog when the host had enqueued all
+launch?: unless the host waited for the device inside, which was not measured
+Clocks against the host's: GPU 0 within 3.000 us, drift 12.5 ppm"""
+    )
+    assert "device timing off" not in report
+    assert line_of(report.split("On the device")[0], "backward")[6] == "27.000"
+    assert (
+        "Device timing, on the host: 1.400 us per event, 7.0 events per step, 0.054% of\nthe step\n"
+        in report
+    )
+
+
+def test_wide_report_has_more_columns_on_the_device() -> None:
+    report = text(on_device(training(8), gpu_work), width=100)
+    header, _, forward = device_part(report).splitlines()[1:4]
+    assert header.split() == [
+        *("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahead", "p95", "bound")
+    ]
+    assert forward.split() == [
+        *("forward", "8", "8.800", "8.795", "8.323", "12.295", "0.020", "0.020", "launch?")
+    ]
+    assert max(map(len, device_part(text(on_device(training(8), gpu_work), 80)).splitlines())) <= 80
+
+
+def test_times_far_from_where_clocks_were_compared_are_said_to_be_less_certain() -> None:
+    run = on_device(training(8), gpu_work)
+    (clock,) = run.device_clocks
+    points_ns = np.array([0, 10**6], np.int64)
+    early = DeviceClock(0, points_ns, points_ns, clock.uncertainties_ns)
+    run.device_clocks = (early,)
+    last_ns = int(run.spans["device_end_ns"].max())
+    expected_ns = 3_000 + 4_200 * (last_ns - 10**6) // 10**6
+    wanted = (
+        f"GPU 0 within 3.000 us, drift 0.0 ppm; some times within {expected_ns / 1e3:.3f} us only"
+    )
+    assert wanted in text(run, width=120)
+
+
+def test_verdict_is_certain_where_blocked_time_is_known() -> None:
+    run = on_device(training(8), gpu_work)
+    for blocked_ns, bound in ((0, "launch"), (3 * MS, "blocked")):
+        run.spans["blocked_ns"] = blocked_ns
+        part = device_part(text(run))
+        assert line_of(part, "forward")[-1] == bound
+        assert f"\n{bound}: " in part
+        assert "launch?" not in part
+
+
+def test_device_times_of_every_other_step_are_not_read_as_all() -> None:
+    script = training(8)
+    begins_ns = [step[1] for step in script.steps]
+
+    def every_other(name: str, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
+        step = int(np.searchsorted(begins_ns, begin_ns, side="right")) - 1
+        return None if step % 2 else gpu_work(name, begin_ns, end_ns)
+
+    run = on_device(script, every_other, device_timing=DeviceTiming(2, 28, 28_000))
+    report = text(run, width=120)
+    assert "The device is timed in one of 2 steps, the host in all\n" in report
+    assert (
+        "Device times are of 20 of these phases' 40 calls, host times of all. Per step, above, the "
+        "mean of those stands for all\n" in report
+    )
+    assert line_of(device_part(report), "backward")[1] == "4"
+    assert line_of(device_part(report), "backward")[-1] == "-"  # too few spans for a verdict
+    assert text(run, step=0).splitlines()[1].split() == ["host", "device"]
+
+
+def test_verdicts_say_when_the_history_has_no_more() -> None:
+    run = on_device(training(8), gpu_work)
+    kept = run.spans["step"] != 0
+    rest = {"spans": run.spans[kept], "span_device_ns": run.span_device_ns[kept]}
+    rest |= {"span_self_ns": run.span_self_ns[kept], "statistics": run.statistics}
+    report = text(training(8).run(streams=run.streams, **rest), width=120)
+    assert "Ahead and bound are of 35 of 40 timed calls: the others are not in the " in report
+
+
+def test_device_timing_that_gave_no_time_is_not_called_off() -> None:
+    report = text(training().run(device_timing=DeviceTiming(1, 0, 0)))
+    assert "device timing off" not in report
+    assert "On the device" not in report
+    assert "Device timing, on the host" not in report
+
+
+def test_without_steps_device_times_are_of_the_whole_run() -> None:
+    script = Script()
+    for _ in range(6):
+        script.leaf("infer", MS)
+    spans = np.array(script.spans, SPAN_DTYPE)
+    spans["device"] = spans["stream"] = 0
+    spans["device_begin_ns"] = spans["host_end_ns"]
+    spans["device_end_ns"] = spans["host_end_ns"] + 3 * MS
+    report = text(script.run(spans=spans, streams=named_streams([(0, 7)])))
+    assert line_of(device_part(report), "infer") == [
+        *("infer", "6", "1.000", "3.000", "3.000", "1.000", "device")
+    ]
+
+
+def test_device_work_that_had_not_finished_is_named() -> None:
+    script = training(2)
+    pending = {"backward": 2, "forward/mlp": 1}
+    run = script.run(pending_device_work=pending, complete=False)
+    wanted = "! Device work not finished at the end: backward (2 spans), forward/mlp (1 span)."
+    assert wanted in text(run, width=120)
+
+    run = script.run()
+    backward = run.spans["path"] == script.path("backward")
+    run.spans["flags"][backward] |= np.uint32(SpanFlag.DEVICE_UNFINISHED)
+    assert "! Device work not finished at the end: backward (2 spans)." in text(run, width=120)
+    assert "not finished" not in text(script.run())
+
+
+def test_one_step_with_device_times() -> None:
+    script = training(3)
+    with script.step():
+        script.leaf("backward", MS)
+        script.leaf("backward", MS)
+        script.leaf("optimizer", MS)
+    last_ns = script.steps[3][1]
+
+    def times(name: str, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
+        if begin_ns < last_ns:
+            return gpu_work(name, begin_ns, end_ns)
+        return (begin_ns, begin_ns + 2 * MS) if begin_ns == last_ns else None
+
+    run = on_device(script, times)
+    run.spans["flags"][-1] |= SpanFlag.DEVICE_UNFINISHED
+    assert (
+        text(run, step=3)
+        == """\
+Step 3
+                 host      device
+---------  ----------  ----------
+backward   0.002000 s  0.002000 s  (2 calls, device: of 1)
+optimizer  0.001000 s           -  (device work not finished)
+---------  ----------  ----------
+sum        0.003000 s
+total      0.003000 s
+missing    0.000000 s              (0.0%)"""
+    )
+    run.spans["flags"] = 1
+    run.spans["device_begin_ns"] = -1
+    run.span_device_ns[:] = -1
+    assert text(run, step=1).endswith("The device was not timed in this step")
+
+
+@pytest.mark.parametrize("cause", DEVICE_DROPS)
+def test_device_drops_are_said_in_words(cause: str) -> None:
+    report = text(training().run(dropped={cause: 2}), width=140)
+    assert re.search(rf"\nDropped \({cause}\): 2 (spans|device times) \w+ ", report + "\n")
 
 
 def test_gpus_are_counted_by_name() -> None:

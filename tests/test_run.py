@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.device_clock import DeviceClock
 from pyinstrument_gpu.run import (
     SPAN_DTYPE,
     STEP_DTYPE,
@@ -12,8 +13,11 @@ from pyinstrument_gpu.run import (
     SpanFlag,
     Step,
     Steps,
+    Stream,
+    named_streams,
     span_scopes,
 )
+from pyinstrument_gpu.statistics import Statistic
 
 
 def make_steps() -> Steps:
@@ -126,6 +130,40 @@ def test_empty_run_says_why() -> None:
 
     assert run.notes == ("PYINSTRUMENT_GPU=0",)
     assert (len(run.spans), len(run.steps), dict(run.phases)) == (0, 0, {})
+
+
+def test_streams_are_named_by_device_in_order_of_appearance() -> None:
+    places = [(0, 70), (0, 0), (1, 70), (0, 2), (0, 60), (1, 3)]
+    names = ["stream 1", "default stream", "stream 1", "default stream", "stream 2", "stream 2"]
+
+    assert named_streams(places) == tuple(
+        Stream(device, handle, name) for (device, handle), name in zip(places, names, strict=True)
+    )
+
+
+def test_device_times_made_by_hand_are_exact_on_the_run_s_clock() -> None:
+    spans = make_spans([(0, 0, 1, 0, 5), (0, 0, 1, 5, 9)])
+    for column in ("device", "stream", "device_begin_ns", "device_end_ns"):
+        spans[column] = -1
+    spans[0]["device"], spans[0]["stream"] = 2, 0
+    spans[0]["device_begin_ns"], spans[0]["device_end_ns"] = 3, 10
+    run = Run(names=("a",), path_parents=[-1], path_names=[0], spans=spans)
+
+    assert run.span_device_ns.tolist() == [7, -1]
+    assert run.span_device_clock_ns.tolist() == [3, -1]
+    assert run.device_clocks == (DeviceClock.same_as_run(2),)
+    assert run.phases["a"].device == Statistic.of(np.array([7]))
+
+
+def test_history_of_a_failed_file_does_not_tell_what_finished_later() -> None:
+    spans = make_spans([(0, 0, SpanFlag.DEVICE | SpanFlag.DEVICE_UNFINISHED, 0, 5)])
+    spans["device_begin_ns"] = spans["device_end_ns"] = -1
+    earlier = Run(names=("a",), path_parents=[-1], path_names=[0], spans=spans)
+    run = Run(names=("a",), path_parents=[-1], path_names=[0]).with_history_of(earlier)
+
+    assert run.spans["flags"].tolist() == [SpanFlag.DEVICE]
+    assert earlier.spans["flags"].tolist() == [SpanFlag.DEVICE | SpanFlag.DEVICE_UNFINISHED]
+    assert (run.span_device_ns.tolist(), run.span_device_clock_ns.tolist()) == ([-1], [-1])
 
 
 def test_overhead_is_part_of_the_environment() -> None:

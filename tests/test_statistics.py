@@ -141,13 +141,15 @@ def test_folding_spans_equals_sorting_them_by_hand(spans: list[tuple[int, Scope,
         by_key.setdefault((path, scope), []).append(duration_ns)
     columns = np.array(spans, dtype=np.int64).reshape(-1, 3)
     odd_ns = np.where(columns[:, 2] % 2 == 1, columns[:, 2] // 2, -1)
+    device_ns = np.where(columns[:, 2] % 3 == 0, columns[:, 2] // 3, -1)
 
-    folded = fold_spans(columns[:, 0], columns[:, 1], columns[:, 2], odd_ns)
+    folded = fold_spans(columns[:, 0], columns[:, 1], columns[:, 2], odd_ns, device_ns)
 
     assert folded == {
         key: PhaseStatistics(
             host=of(values),
             self_host=of(odd) if (odd := [value // 2 for value in values if value % 2]) else None,
+            device=of(timed) if (timed := [v // 3 for v in values if v % 3 == 0]) else None,
         )
         for key, values in by_key.items()
     }

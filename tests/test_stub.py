@@ -20,7 +20,15 @@ VARIABLES = {
 }
 
 # What every type has, and need not be said.
-COMMON = {"__doc__", "__new__", "__repr__", "__reduce__", "__module__", "__hash__"}
+COMMON = {
+    "__doc__",
+    "__new__",
+    "__repr__",
+    "__reduce__",
+    "__module__",
+    "__hash__",
+    "_pybind11_conduit_v1_",
+}
 
 
 def is_public(name: str) -> bool:

@@ -76,6 +76,14 @@ def share(part: float, whole: float) -> str:
     return "" if text == UNKNOWN else f" ({text}%)"
 
 
+def small_percent(part: float, whole: float) -> str:
+    """Two digits of a share that is small as a rule, with the sign."""
+    percentage = 100 * part / whole
+    if 0 < percentage < 0.001:
+        return "<0.001%"
+    return f"{percentage:.0f}%" if percentage >= 10 else f"{percentage:.2g}%"
+
+
 def counted(count: int, noun: str) -> str:
     """The number with its noun, of which an "s" makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu.analysis.kept_steps import kept_steps
 from pyinstrument_gpu.report.layout import (
     MAX_PATHS,
+    UNKNOWN,
     Row,
     counted,
     share,
@@ -19,18 +21,19 @@ from pyinstrument_gpu.report.layout import (
     unshown,
 )
 from pyinstrument_gpu.report.step_times import (
-    kept_steps,
     phases_ns,
     spans_lost_within,
     tree,
 )
-from pyinstrument_gpu.run import Run, Scope, span_scopes
+from pyinstrument_gpu.run import Run, Scope, SpanFlag, span_scopes
 
 
 def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     """Each phase of the step in seconds, their sum, the total and what is missing.
 
-    Of a phase that began in an earlier step or outlasts this one, the part inside this step.
+    Of a phase that began in an earlier step or outlasts this one, the part inside this step. Where
+    the device was timed in this step, the stream times stand beside: of whole calls, and without a
+    sum, for they overlap the host's and each other.
 
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
@@ -55,19 +58,24 @@ def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     missing_ns = total_ns - sum_ns
     decimals = 6 if total_ns >= 1e6 else 9
 
-    def seconds(time_ns: int) -> str:
-        return f"{time_ns / 1e9:.{decimals}f} s"
+    def seconds(time_ns: int | None) -> str:
+        return UNKNOWN if time_ns is None else f"{time_ns / 1e9:.{decimals}f} s"
 
     scopes = span_scopes(run.spans)
     begun_here = run.spans["step"] == index
     open_before = (run.spans["step"] < index) & (run.spans["host_end_ns"] > step.begin_ns)
     of_thread = (scopes == Scope.STEP) & (run.spans["thread"] == step.thread)
-    own = run.spans[of_thread & (begun_here | open_before)]
-    others = run.spans[begun_here & (scopes == Scope.OTHER_THREADS)]
+    own = np.flatnonzero(of_thread & (begun_here | open_before))
+    others = np.flatnonzero(begun_here & (scopes == Scope.OTHER_THREADS))
+    on_device = bool((run.spans["flags"][begun_here] & SpanFlag.DEVICE).any()) or bool(
+        (run.span_device_ns[begun_here] >= 0).any()
+    )
+    headers = ["", "host", "device"] if on_device else []
+    beside = [""] if on_device else []
     sums = [
-        Row("sum", [seconds(sum_ns)]),
-        Row("total" if ended else "total so far", [seconds(total_ns)]),
-        Row("missing", [seconds(missing_ns)], note=share(missing_ns, total_ns).strip()),
+        Row("sum", [seconds(sum_ns), *beside]),
+        Row("total" if ended else "total so far", [seconds(total_ns), *beside]),
+        Row("missing", [seconds(missing_ns), *beside], note=share(missing_ns, total_ns).strip()),
     ]
     facts = [f"Step {index}"]
     if step.samples is not None:
@@ -76,13 +84,17 @@ def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
         facts.append("left before its end" if ended else "had not ended")
     parts: list[Text | Table] = [Text(", ".join(facts), "bold")]
     paths = _tree_of(run, own)
-    parts += [table([], [_phase_rows(run, own, paths, row, seconds), sums], width)]
+    rows = _phase_rows(run, own, paths, row, on_device, seconds)
+    parts += [table(headers, [rows, sums], width)]
     parts += unshown(paths)
     if len(others):
         paths = _tree_of(run, others)
         parts += [Text(), Text("Other threads meanwhile")]
-        parts += [table([], [_phase_rows(run, others, paths, row, seconds)], width)]
+        rows = _phase_rows(run, others, paths, row, on_device, seconds)
+        parts += [table(headers, [rows], width)]
         parts += unshown(paths)
+    if run.device_timing is not None and not on_device:
+        parts.append(Text("The device was not timed in this step"))
     lost = spans_lost_within(run)
     if lost:
         parts.append(
@@ -91,17 +103,19 @@ def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     return parts
 
 
-def _tree_of(run: Run, spans: NDArray[np.void]) -> list[tuple[int, int]]:
-    return tree(run, np.unique(spans["path"]).tolist())
+def _tree_of(run: Run, members: NDArray[np.intp]) -> list[tuple[int, int]]:
+    return tree(run, np.unique(run.spans["path"][members]).tolist())
 
 
 def _phase_rows(
     run: Run,
-    spans: NDArray[np.void],
+    members: NDArray[np.intp],
     paths: list[tuple[int, int]],
     step: NDArray[np.void],
-    seconds: Callable[[int], str],
+    on_device: bool,
+    seconds: Callable[[int | None], str],
 ) -> list[Row]:
+    spans, device_ns = run.spans[members], run.span_device_ns[members]
     (index,), (begin_ns,), (end_ns,) = step["index"], step["begin_ns"], step["end_ns"]
     begins_ns = np.maximum(spans["host_begin_ns"], begin_ns)
     inside_ns = np.maximum(np.minimum(spans["host_end_ns"], end_ns) - begins_ns, 0)
@@ -111,7 +125,7 @@ def _phase_rows(
         of_path = spans["path"] == path
         calls = int(np.count_nonzero(of_path))
         if not calls:  # it began outside the steps
-            rows.append(Row(name, [""], depth))
+            rows.append(Row(name, [""] * (1 + on_device), depth))
             continue
         remarks = [f"{calls} calls"] if calls > 1 else []
         since = int(spans["step"][of_path].min())
@@ -119,6 +133,14 @@ def _phase_rows(
             remarks.append(f"since step {since}")
         if spans["host_end_ns"][of_path].max() > end_ns:
             remarks.append("outlasts the step")
+        cells = [seconds(int(inside_ns[of_path].sum()))]
+        if on_device:
+            known_ns = device_ns[of_path & (device_ns >= 0)]
+            cells.append(seconds(int(known_ns.sum()) if len(known_ns) else None))
+            if 0 < len(known_ns) < calls:
+                remarks.append(f"device: of {len(known_ns)}")
+            if (spans["flags"][of_path] & SpanFlag.DEVICE_UNFINISHED).any():
+                remarks.append("device work not finished")
         note = f"({', '.join(remarks)})" if remarks else ""
-        rows.append(Row(name, [seconds(int(inside_ns[of_path].sum()))], depth, note))
+        rows.append(Row(name, cells, depth, note))
     return rows

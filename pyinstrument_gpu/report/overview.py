@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu.report.device import device_cost, device_times, unfinished_work
 from pyinstrument_gpu.report.layout import (
     MAX_PATHS,
     UNKNOWN,
@@ -19,9 +20,13 @@ from pyinstrument_gpu.report.layout import (
     percent,
     printable,
     share,
+    small_percent,
     table,
     unshown,
 )
+from pyinstrument_gpu.report.ledger import ledger_section
+from pyinstrument_gpu.report.metrics import metrics
+from pyinstrument_gpu.report.savings import savings_section
 from pyinstrument_gpu.report.step_times import (
     QUANTILES,
     attribution,
@@ -30,6 +35,7 @@ from pyinstrument_gpu.report.step_times import (
     step_quantiles,
     tree,
 )
+from pyinstrument_gpu.report.syncs import syncs_section
 from pyinstrument_gpu.run import Run, Scope
 from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
 
@@ -49,6 +55,24 @@ _DROPS = {
     "nested_steps": ("step", 'inside a step, recorded as phase "step"'),
     "open_at_thread_end": ("phase", "not recorded: open when its thread ended"),
     "no_memory": ("span", "not recorded: no memory for the buffers of a thread"),
+    "device_no_context": ("span", "without device time: its thread had no CUDA context"),
+    "device_preparing": ("span", "without device time: the events were not ready yet"),
+    "device_ring_full": ("span", "without device time: all events were in use"),
+    "device_capturing": ("span", "without device time: a CUDA graph was being captured"),
+    "device_side_stream": (
+        "span",
+        "without device time: on a side stream, which timing would hold up with "
+        "CUDA_DEVICE_MAX_CONNECTIONS=1",
+    ),
+    "device_stream_changed": (
+        "span",
+        "without device time: begun on one stream, ended on another",
+    ),
+    "device_budget": ("span", "without device time: outside steps, beyond the budget"),
+    "device_failed": ("span", "without device time: a driver error had switched it off"),
+    "device_unfinished": ("span", "without device time: not completed in time at the end"),
+    "device_history": ("device time", "gone from the history to make room; in the statistics"),
+    "metrics": ("value", "of metrics not recorded: no room"),
 }
 
 
@@ -57,14 +81,24 @@ def overview(run: Run, width: int) -> list[Text | Table]:
     parts: list[Text | Table] = [*_heading(run)]
     if run.step_totals.count:
         parts += _steps(run, width)
+        parts += device_times(run, Scope.STEP, width)
+        parts += ledger_section(run, width)
+        parts += savings_section(run, width)
         parts += _other_threads(run, width)
         parts += _outside(run, width)
     elif run.phases:
         parts += [Text(), Text("No step ended. Per call, over the whole run", "bold")]
         parts += _per_call(run, run.phases, width)
+        parts += device_times(run, None, width)
     else:
         parts += [Text(), Text("No phase ended.")]
-    return [*parts, *_notes(run), *_recorder(run)]
+    return [
+        *parts,
+        *syncs_section(run, width),
+        *metrics(run, width),
+        *_notes(run),
+        *_recorder(run),
+    ]
 
 
 def _heading(run: Run) -> Iterator[Text]:
@@ -84,7 +118,8 @@ def _heading(run: Run) -> Iterator[Text]:
     gpus = environment.get("gpus")
     if gpus is not None:
         facts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
-    if all(phase.device is None for phase in run.phases.values()):
+    never_timed = all(phase.device is None for phase in run.phases.values())
+    if run.device_timing is None and never_timed:
         facts.append("device timing off")
     yield Text(printable(", ".join(facts)))
     yield Text(
@@ -306,6 +341,9 @@ def _notes(run: Run) -> Iterator[Text]:
         notes.append(
             f"Step {run.open_step.index} had not ended: its phases count, its time does not."
         )
+    unfinished = unfinished_work(run)
+    if unfinished is not None:
+        notes.append(unfinished)
     left_early = run.step_totals.count - run.step_totals.complete
     if left_early:
         notes.append(
@@ -330,11 +368,12 @@ def _recorder(run: Run) -> Iterator[Text]:
     if phase_ns is not None and totals.duration.total_ns:
         cost_ns = phases * phase_ns + totals.count * (step_ns or 0)
         what = "phases alone" if step_ns is None else "together"
-        facts.append(f"{what} {_small_percent(cost_ns, totals.duration.total_ns)} of the step")
+        facts.append(f"{what} {small_percent(cost_ns, totals.duration.total_ns)} of the step")
     if run.duration_ns:
-        cpu = _small_percent(run.harvester_cpu_ns, run.duration_ns)
+        cpu = small_percent(run.harvester_cpu_ns, run.duration_ns)
         facts.append(f"its own thread {cpu} of one core")
     yield Text("Recorder: " + ", ".join(facts), "dim")
+    yield from device_cost(run)
     drops = {cause: count for cause, count in run.dropped.items() if count}
     if not drops:
         yield Text("Nothing dropped", "dim")
@@ -342,11 +381,3 @@ def _recorder(run: Run) -> Iterator[Text]:
         noun, fate = _DROPS.get(cause, ("", ""))
         what = f"{counted(count, noun)} {fate}" if noun else f"{count:,}"
         yield Text(f"Dropped ({cause}): {what}", "yellow")
-
-
-def _small_percent(part: float, whole: float) -> str:
-    """Two digits of a share that is small as a rule."""
-    percentage = 100 * part / whole
-    if 0 < percentage < 0.001:
-        return "<0.001%"
-    return f"{percentage:.0f}%" if percentage >= 10 else f"{percentage:.2g}%"

@@ -11,6 +11,17 @@ from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.run import Run
 
 STEPS = 60_000
+SPANS_OF_CHILD = 20_000  # more than fit into the largest file of its test
+
+
+def record_with_full_disk(path: Path, max_file_bytes: int) -> None:
+    """Records spans where no file can grow beyond a size; for a child process."""
+    # Python ignores SIGXFSZ by itself: a write beyond the limit fails with EFBIG.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+    with pig.record(path):
+        for _ in range(SPANS_OF_CHILD):
+            with gpu_phase("forward"):
+                pass
 
 
 def _counts(run: Run) -> dict[str, int]:
@@ -23,7 +34,6 @@ def main() -> None:
     parser.add_argument("--max-file-bytes", type=int)
     arguments = parser.parse_args()
     if arguments.max_file_bytes is not None:
-        # Python ignores SIGXFSZ by itself: a write beyond the limit fails with EFBIG.
         resource.setrlimit(resource.RLIMIT_FSIZE, (arguments.max_file_bytes,) * 2)
 
     recording = pig.start(arguments.path)

@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.run import SPAN_DTYPE, STEP_DTYPE, OpenPhase, Run, Steps, Thread
+from pyinstrument_gpu.run import (
+    SPAN_DTYPE,
+    STEP_DTYPE,
+    OpenPhase,
+    Run,
+    Steps,
+    Thread,
+    named_streams,
+)
+from pyinstrument_gpu.syncs.kinds import SyncKind
+from pyinstrument_gpu.syncs.records import SYNC_DTYPE, Syncs, SyncSite
+
+STREAMS = named_streams([*((0, handle) for handle in range(2, 16)), (1, 0), (1, 7)])
+"""Of device 0 the default stream and 13 more, with their numbers; of device 1 that and another."""
 
 ANCHOR = {"run_ns": 0, "monotonic_ns": 7, "realtime_ns": 1_700_000_000_000_000_000}
 
@@ -21,6 +34,7 @@ def run_of(spans: Any, names: Sequence[str] = ("forward", "attention"), **parts:
         "path_parents": [-1, 0, *[-1] * len(names)][: len(names)],
         "path_names": range(len(names)),
         "threads": [Thread(11, "MainThread"), Thread(12, "")],
+        "streams": STREAMS,
         "spans": np.array(list(spans), SPAN_DTYPE),
     }
     return Run(**(made | parts))
@@ -30,6 +44,22 @@ def rank(number: int, start_ns: int, spans: Any = (), **parts: Any) -> Run:
     """A run of a rank that began so many ns after the first."""
     anchor = ANCHOR | {"realtime_ns": ANCHOR["realtime_ns"] + start_ns}
     return run_of(spans, environment={"rank": number, "host": "box", "anchor": anchor}, **parts)
+
+
+def syncs_of(run: Run) -> Syncs:
+    """Four waits of a run: two priced ones in its first phase and in none, one that is allowed, and
+    on its second thread one without a price."""
+    sites = (
+        SyncSite("/home/a, b/train.py", 57, "train", SyncKind.ITEM, False),
+        SyncSite("/home/a, b/data.py", 7, "<lambda>", SyncKind.H2D_PAGEABLE, True),
+    )
+    events = [
+        (100, 50, 4, 0, 0, 3, 0),
+        (200, 1_001, 4, 0, -1, -1, 0),
+        (2_000, 5, 1 << 40, 1, 0, 4, 0),
+        (150, -1, 8, 0, len(run.paths) - 1, 3, 1),
+    ]
+    return Syncs(sites, np.array(events, SYNC_DTYPE), ((0, 5_000),))
 
 
 def written(write: Callable[..., None], *runs: Run, **options: Any) -> bytes:
@@ -58,7 +88,8 @@ def runs(draw: st.DrawFn) -> Run:
 
     def span() -> tuple[int, ...]:
         path, on_device = draw(paths), draw(st.just(_MISSING) | _INTERVALS)
-        stream = _MISSING if on_device == _MISSING else (draw(st.integers(0, 1)), draw(thread_ids))
+        number = draw(st.integers(0, len(STREAMS) - 1))
+        stream = _MISSING if on_device == _MISSING else (STREAMS[number].device, number)
         where = (path, path, draw(step_ids), draw(depths), draw(thread_ids), *stream)
         return (*where, *draw(_INTERVALS), *on_device, draw(st.just(-1) | _TIMES), 1)
 

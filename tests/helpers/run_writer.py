@@ -25,10 +25,16 @@ from pyinstrument_gpu.blocks import (
     pack_document_first,
     pack_file_header,
 )
+from pyinstrument_gpu.device_clock import DeviceClock
 from pyinstrument_gpu.payloads import (
+    DEVICE_CLOCK_ITEM,
+    DEVICE_TIME_ITEM,
     NONE,
     SPAN_ITEM,
     STEP_ITEM,
+    STREAM_ITEM,
+    TIME_UNFINISHED,
+    DeviceState,
     OpenPhaseState,
     OpenStepState,
     State,
@@ -42,13 +48,18 @@ from pyinstrument_gpu.payloads import (
 from pyinstrument_gpu.run import (
     SPAN_DTYPE,
     STEP_DTYPE,
+    DeviceTiming,
+    SpanFlag,
     StepTotals,
+    Stream,
     Thread,
     fold_steps,
+    named_streams,
 )
 from pyinstrument_gpu.statistics import PhaseStatistics, Scope, fold_spans
 
-_HISTORY = (BlockType.SPANS, BlockType.STEPS)
+_HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES)
+_STREAM_PLACES = [(0, 0), (0, 77), (1, 2)]
 
 
 @dataclass
@@ -132,6 +143,25 @@ class RunWriter:
         self.data[begin : begin + len(block)] = block
 
 
+def merged(
+    *folded: dict[tuple[int, Scope], PhaseStatistics],
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    """Statistics of parts of a run as those of all of them."""
+    keys = dict.fromkeys(key for part in folded for key in part)
+    return {
+        key: PhaseStatistics.merge([part[key] for part in folded if key in part]) for key in keys
+    }
+
+
+def clocks_of_points(points: NDArray[np.void]) -> list[DeviceClock]:
+    """The clocks of devices 0 and 1."""
+    return [
+        DeviceClock(device, of["device_ns"], of["run_ns"], of["uncertainty_ns"])
+        for device in (0, 1)
+        for of in [points[points["device"] == device]]
+    ]
+
+
 class Recording:
     """A made-up recording.
 
@@ -139,7 +169,10 @@ class Recording:
         versions: the bytes of the file after each tick; the last is that of the stopped recording.
         names, paths, threads: all there are; a path is its parent (-1 none) and its name.
         spans, self_ns, steps: all that was ever recorded, also what the file no longer holds.
-        watermarks: for each STATISTICS document the numbers of spans and steps that it covers.
+        device_times: all items of that log; unfinished ones are those that never became known.
+        clock_points: all items of the log of device clocks.
+        watermarks: for each STATISTICS document the numbers of spans, steps and device times that
+            it covers.
         states: every STATE document.
     """
 
@@ -147,13 +180,18 @@ class Recording:
         self._random = random.Random(seed)
         self._writer = RunWriter(self._random.getrandbits(64), max_slots)
         self.versions: list[bytes] = []
-        self.watermarks: list[tuple[int, int]] = []
+        self.watermarks: list[tuple[int, int, int]] = []
         self.states: list[State] = []
         self.names: list[str] = []
         self.paths: list[tuple[int, int]] = []
         self.threads: list[Thread] = []
         self._raw_spans: list[tuple[int, ...]] = []
         self._raw_steps: list[tuple[Any, ...]] = []
+        self._raw_times: list[tuple[int, int, int]] = []
+        self._raw_points: list[tuple[int, ...]] = []
+        self._used_streams: list[int] = []
+        self._pending: list[tuple[int, int, int, int]] = []
+        self._device_now_ns = [random.Random(seed).randrange(10**15), 10**6]
         self._dropped: list[int] = []
         self._serial = 0
         self._open: tuple[int, int] | None = None
@@ -161,6 +199,8 @@ class Recording:
         self._writer.write_document(BlockType.ENVIRONMENT, encode_json({"host": f"h{seed}"}))
         for tick in range(ticks):
             self._tick(final=tick == ticks - 1, with_statistics=tick % 4 == 3)
+        self.device_times = np.array(self._raw_times, DEVICE_TIME_ITEM)
+        self.clock_points = np.array(self._raw_points, DEVICE_CLOCK_ITEM)
         self.spans, self.self_ns = self._span_columns()
         self.steps = self._step_columns()
 
@@ -168,13 +208,44 @@ class Recording:
     def final(self) -> bytes:
         return self.versions[-1]
 
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        return named_streams(_STREAM_PLACES[number] for number in self._used_streams)
+
+    @property
+    def timed_spans(self) -> NDArray[np.int64]:
+        """For each of `device_times` its span."""
+        times = np.array(self._raw_times, DEVICE_TIME_ITEM)
+        spans: NDArray[np.int64] = (times["where"] & np.uint64((1 << 40) - 1)).astype(np.int64)
+        return spans
+
     def fold(self, spans: NDArray[np.intp]) -> dict[tuple[int, Scope], PhaseStatistics]:
-        """The statistics of the spans with these numbers."""
+        """The statistics of the spans with these numbers, without device times."""
         raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[spans]
-        outside = (raw["step"] == NONE) | np.isin(raw["step"], self._dropped)
-        scopes = np.where(outside, Scope.OUTSIDE, np.where(raw["flags"] & 1, 0, 1))
         host_ns = raw["host_end_ns"] - raw["host_begin_ns"]
-        return fold_spans(raw["path"], scopes, host_ns, raw["self_ns"])
+        unknown_ns = np.full(len(raw), -1)
+        return fold_spans(raw["path"], self._scopes(raw), host_ns, raw["self_ns"], unknown_ns)
+
+    def fold_device_times(
+        self, numbers: NDArray[np.intp]
+    ) -> dict[tuple[int, Scope], PhaseStatistics]:
+        """The statistics of the device times with these numbers."""
+        times = np.array(self._raw_times, DEVICE_TIME_ITEM)
+        numbers = numbers[times["duration_ns"][numbers] >= 0]
+        raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[self.timed_spans[numbers]]
+        unknown_ns = np.full(len(raw), -1)
+        device_ns = times["duration_ns"][numbers]
+        return fold_spans(raw["path"], self._scopes(raw), unknown_ns, unknown_ns, device_ns)
+
+    def fold_all(
+        self, spans: NDArray[np.intp], device_times: NDArray[np.intp]
+    ) -> dict[tuple[int, Scope], PhaseStatistics]:
+        """The statistics of these spans and these device times."""
+        return merged(self.fold(spans), self.fold_device_times(device_times))
+
+    def _scopes(self, raw: NDArray[np.void]) -> NDArray[np.int64]:
+        outside = (raw["step"] == NONE) | np.isin(raw["step"], self._dropped)
+        return np.where(outside, Scope.OUTSIDE, np.where(raw["flags"] & 1, 0, 1))
 
     def fold_steps(self, steps: NDArray[np.intp]) -> StepTotals:
         return fold_steps(self.steps[steps])
@@ -182,9 +253,12 @@ class Recording:
     def _tick(self, final: bool, with_statistics: bool) -> None:
         counts = len(self.names), len(self.paths), len(self.threads), len(self._dropped)
         steps, spans = len(self._raw_steps), len(self._raw_spans)
+        streams = len(self._used_streams)
         for _ in range(self._random.randrange(40, 80)):
             self._step()
         open_step = None if final else self._leave_step_open()
+        times, points = len(self._raw_times), len(self._raw_points)
+        self._work_on_devices(final)
         names, paths, threads, dropped = counts
         writer = self._writer
         writer.append(BlockType.NAMES, [encode_name(name) for name in self.names[names:]])
@@ -199,18 +273,25 @@ class Recording:
         )
         self._append_records(BlockType.STEPS, self._raw_steps[steps:], STEP_ITEM)
         self._append_records(BlockType.SPANS, self._raw_spans[spans:], SPAN_ITEM)
+        new_streams = [_STREAM_PLACES[number] for number in self._used_streams[streams:]]
+        stream_items = [(handle, device, 0) for device, handle in new_streams]
+        self._append_records(BlockType.STREAMS, stream_items, STREAM_ITEM)
+        self._append_records(BlockType.DEVICE_CLOCKS, self._raw_points[points:], DEVICE_CLOCK_ITEM)
+        self._append_records(BlockType.DEVICE_TIMES, self._raw_times[times:], DEVICE_TIME_ITEM)
         if final or with_statistics:
-            self.watermarks.append((len(self._raw_spans), len(self._raw_steps)))
+            covered = len(self._raw_spans), len(self._raw_steps), len(self._raw_times)
+            self.watermarks.append(covered)
             self.steps = self._step_columns()
             document = StatisticsDocument(
                 *self.watermarks[-1],
                 self.fold_steps(np.arange(len(self._raw_steps))),
-                self.fold(np.arange(len(self._raw_spans))),
+                self.fold_all(np.arange(covered[0]), np.arange(covered[2])),
             )
             writer.write_document(BlockType.STATISTICS, encode_statistics(document))
         history_dropped = {
             "span_history": writer.history_dropped[BlockType.SPANS],
             "step_history": writer.history_dropped[BlockType.STEPS],
+            "device_history": writer.history_dropped[BlockType.DEVICE_TIMES],
         }
         state = State(
             now_ns=self._now_ns,
@@ -218,6 +299,7 @@ class Recording:
             anchor={"run_ns": self._now_ns, "monotonic_ns": 5},
             spans=len(self._raw_spans),
             steps=len(self._raw_steps),
+            device_times=len(self._raw_times),
             step_drops=len(self._dropped),
             dropped={cause: count for cause, count in history_dropped.items() if count},
             harvester_cpu_ns=len(self.versions),
@@ -226,10 +308,37 @@ class Recording:
             open_phases=()
             if open_step is None
             else (OpenPhaseState(0, 0, self._now_ns - 5, open_step.serial, 0),),
+            device=DeviceState(
+                DeviceTiming(1 + len(self.versions), 2 * len(self._raw_times), 7 * self._now_ns),
+                self._pending_by_path(),
+            ),
         )
         self.states.append(state)
         writer.write_document(BlockType.STATE, encode_state(state))
         self.versions.append(bytes(writer.data))
+
+    def _work_on_devices(self, final: bool) -> None:
+        """Complete some of the pending work, in any order, and read the devices' clocks."""
+        self._random.shuffle(self._pending)
+        kept = []
+        for work in self._pending:
+            span, stream, begin_ns, duration_ns = work
+            if self._random.random() < 0.3:
+                kept.append(work)
+            else:
+                self._raw_times.append((span | stream << 40, begin_ns, duration_ns))
+        if final:
+            for span, stream, _, _ in kept:
+                self._raw_times.append((span | stream << 40 | TIME_UNFINISHED << 56, -1, -1))
+            kept = []
+        self._pending = kept
+        for device, device_ns in enumerate(self._device_now_ns):
+            uncertainty_ns = self._random.randrange(100, 5000)
+            self._raw_points.append((device, 0, device_ns, self._now_ns, uncertainty_ns))
+
+    def _pending_by_path(self) -> tuple[tuple[int, int], ...]:
+        paths = [self._raw_spans[span][4] for span, _, _, _ in self._pending]
+        return tuple((path, paths.count(path)) for path in sorted(set(paths)))
 
     def _append_records(
         self, block_type: BlockType, records: list[tuple[Any, ...]], dtype: np.dtype[Any]
@@ -260,11 +369,26 @@ class Recording:
         self_ns = self._random.randrange(duration_ns + 1)
         begin_ns = self._now_ns
         self._now_ns += duration_ns + 1
+        for device, drift in enumerate((50e-6, -80e-6)):
+            self._device_now_ns[device] += duration_ns + 1 + round(duration_ns * drift)
         thread = self._thread(self._random.choice((0, 0, 0, 1)))
         flags = int(thread == 0 and serial != NONE)
+        if self._random.random() < 0.6:
+            flags |= SpanFlag.DEVICE
+            self._enqueue(duration_ns)
         depth = 0 if self.paths[path][0] < 0 else 1
         span = (begin_ns, begin_ns + duration_ns, self_ns, serial, path, thread, depth, flags)
         self._raw_spans.append(span)
+
+    def _enqueue(self, duration_ns: int) -> None:
+        """Device work of the span that is recorded next."""
+        number = self._random.randrange(len(_STREAM_PLACES))
+        if number not in self._used_streams:
+            self._used_streams.append(number)
+        begin_ns = self._device_now_ns[_STREAM_PLACES[number][0]] - self._random.randrange(1000)
+        work_ns = self._random.randrange(2 * duration_ns + 1)
+        stream = self._used_streams.index(number)
+        self._pending.append((len(self._raw_spans), stream, begin_ns, work_ns))
 
     def _begin_step(self) -> tuple[int, int]:
         self._serial += 1
@@ -291,6 +415,17 @@ class Recording:
                 *(name, path, index_of[serial], depth, thread, missing, missing),
                 *(begin_ns, end_ns, missing, missing, missing, flags),
             )
+        clocks = clocks_of_points(self.clock_points)
+        for where, begin_ns, duration_ns in self._raw_times:
+            row, number = where & (1 << 40) - 1, where >> 40 & 0xFFFF
+            device = self.streams[number].device
+            spans[row]["stream"], spans[row]["device"] = number, device
+            if duration_ns < 0:
+                spans[row]["flags"] |= SpanFlag.DEVICE_UNFINISHED
+                continue
+            ends = np.array([begin_ns, begin_ns + duration_ns])
+            ends = clocks[device].on_run_axis(ends)
+            spans[row]["device_begin_ns"], spans[row]["device_end_ns"] = ends
         return spans, np.array([raw[2] for raw in self._raw_spans], dtype=np.int64)
 
     def _step_columns(self) -> NDArray[np.void]:

@@ -58,6 +58,12 @@ int NVTX_API push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* event)
   say("%d push %s %s\n", name_of(domain), describe(event).c_str());
   return 0;
 }
+void NVTX_API mark(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* event) {
+  char value[32];
+  std::snprintf(value, sizeof value, "%g", event->payload.dValue);
+  say("%d mark %s %s %u %08x %s\n", name_of(domain), event->message.ascii, event->category,
+      event->color, value);
+}
 int NVTX_API pop(nvtxDomainHandle_t domain) {
   say("%d pop %s\n", name_of(domain));
   return 0;
@@ -96,6 +102,7 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
   *core2[NVTX_CBID_CORE2_DomainCreateA] = as_pointer(domain_create);
   *core2[NVTX_CBID_CORE2_DomainRegisterStringA] = as_pointer(register_string);
   *core2[NVTX_CBID_CORE2_DomainNameCategoryA] = as_pointer(name_category);
+  *core2[NVTX_CBID_CORE2_DomainMarkEx] = as_pointer(mark);
   *core2[NVTX_CBID_CORE2_DomainRangePushEx] = as_pointer(push);
   *core2[NVTX_CBID_CORE2_DomainRangePop] = as_pointer(pop);
   *core2[NVTX_CBID_CORE2_DomainRangeStartEx] = as_pointer(start);

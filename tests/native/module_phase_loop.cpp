@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The floor for benchmarks: what recording a phase costs without Python. Each loop runs the
-// recorder's own begin and end on a state that has no harvester.
+// recorder's own begin and end on a state that has no harvester. And what stands in for PyTorch and
+// its device where a benchmark leaves out what is theirs.
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <stdexcept>
 
 #include "clock.h"
+#include "cuda/device_timing.h"
+#include "cuda/driver.h"
+#include "dlpack.h"
 #include "drops.h"
 #include "path_table.h"
 #include "step_tracker.h"
@@ -45,10 +51,80 @@ class PhaseLoop {
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 
+/// The default stream, at the least cost.
+int default_stream(int32_t, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
+
+/// The same with every phase marked on a device. The driver is the library that
+/// PYINSTRUMENT_GPU_LIBCUDA names. This module has device timing of its own, not that of the
+/// installed one.
+class DevicePhaseLoop {
+ public:
+  DevicePhaseLoop() {
+    if (!timing().attach(default_stream)) throw std::runtime_error(pig::cuda::driver_error());
+    pig::tick_kind = pig::choose_tick_kind();
+    clock_.start();
+  }
+  ~DevicePhaseLoop() { timing().finish(); }
+
+  /// Empties all rings. `share_boundaries_ns` as in a recording.
+  void start(uint64_t share_boundaries_ns) {
+    steps_.reset(&clock_, &drops_);
+    state_->reset({&paths_, &drops_, &clock_, &steps_, [] {}}, /*epoch=*/1, /*serial=*/0);
+    timing().start({std::numeric_limits<double>::infinity(), share_boundaries_ns, false}, clock_,
+                   drops_, [] {});
+    timing().step_begins();
+  }
+
+  void run(uint64_t uses) {
+    for (uint64_t i = 0; i < uses; ++i) {
+      state_->begin(0);
+      state_->end(0);
+    }
+  }
+
+  /// Since the start.
+  uint64_t records() const { return timing().records(); }
+
+ private:
+  static pig::cuda::DeviceTiming& timing() { return pig::cuda::DeviceTiming::instance(); }
+
+  pig::Clock clock_;
+  pig::DropCounters drops_;
+  pig::PathTable paths_;
+  pig::StepTracker steps_;
+  std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
+};
+
+int stub_work_stream(pig::dlpack::DeviceType, int32_t device, void** stream) {
+  return default_stream(device, stream);
+}
+
+pig::dlpack::ExchangeApi stub_exchange_api = {{{pig::dlpack::kMajorVersion, 3}, nullptr},
+                                              nullptr,
+                                              nullptr,
+                                              nullptr,
+                                              nullptr,
+                                              stub_work_stream};
+
 }  // namespace
 
 PYBIND11_MODULE(_phase_loop, module) {
   py::class_<PhaseLoop>(module, "PhaseLoop")
       .def(py::init<bool>(), py::kw_only(), py::arg("statistics"))
       .def("run", &PhaseLoop::run, py::arg("uses"), py::arg("depth") = 1);
+  py::class_<DevicePhaseLoop>(module, "DevicePhaseLoop")
+      .def(py::init<>())
+      .def("start", &DevicePhaseLoop::start, py::arg("share_boundaries_ns"))
+      .def("run", &DevicePhaseLoop::run, py::arg("uses"))
+      .def_property_readonly("records", &DevicePhaseLoop::records);
+  module.def("stub_exchange_api",
+             [] { return py::capsule(&stub_exchange_api, pig::dlpack::kCapsuleName); });
+  module.def("detach", [] {
+    const py::module_ native = py::module_::import("pyinstrument_gpu._C");
+    const py::capsule capsule = native.attr("_device_detacher");
+    reinterpret_cast<void (*)()>(capsule.get_pointer())();
+  });
 }

@@ -336,6 +336,40 @@ void test_after_an_error() {
   CHECK(state && state->content.size() == 120);
 }
 
+/// Memory that can't grow beyond a size, as a disk that is full.
+class FullStorage : public pig::Storage {
+ public:
+  explicit FullStorage(uint64_t bytes) : bytes_(bytes) {}
+
+  int write(uint64_t offset, const void* data, size_t bytes) override {
+    return offset + bytes <= bytes_ ? memory_.write(offset, data, bytes) : ENOSPC;
+  }
+
+  Bytes contents() const { return ::contents(memory_); }
+
+ private:
+  uint64_t bytes_;
+  pig::MemoryStorage memory_;
+};
+
+/// A document whose room was taken in time can be written wherever the disk gets full.
+void test_reserved_document() {
+  for (uint64_t slots = 2; slots < 12; ++slots) {
+    FullStorage storage(bytes_of_slots(slots));
+    Writer writer(storage, kUnbounded, kUnbounded);
+    writer.log.reserve_document(BlockType::kState);
+    CHECK_EQ(writer.log.error(), 0);
+    writer.append(BlockType::kSpans, kSpanBytes, 12 * kSpansPerBlock);
+    CHECK_EQ(writer.log.error(), ENOSPC);
+    for (size_t version = 1; version <= 3; ++version) {
+      writer.write_document(BlockType::kState, 100 * version);
+      const auto state = LogReader(storage.contents()).document(number(BlockType::kState));
+      CHECK(state && state->version == version && state->content.size() == 100 * version);
+    }
+    writer.check(LogReader(storage.contents()));
+  }
+}
+
 /// A block whose slot could not be taken over keeps its bytes.
 void test_a_failed_header_is_not_followed_by_its_payload() {
   for (size_t at = 1;; ++at) {
@@ -358,5 +392,6 @@ int main() {
   test_readable_after_every_write();
   test_a_failed_header_is_not_followed_by_its_payload();
   test_after_an_error();
+  test_reserved_document();
   test_readable_after_failing_writes();
 }

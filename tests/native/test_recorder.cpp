@@ -111,7 +111,8 @@ class RecordedRun {
     return count;
   }
 
-  /// The words of STATISTICS: spans and steps below which it counts, then the steps it counts.
+  /// The words of STATISTICS: spans, steps and device times below which it counts, then the steps
+  /// it counts.
   uint64_t statistics_word(size_t index) const {
     const auto document = reader_.document(3);
     CHECK(document.has_value());
@@ -252,7 +253,7 @@ void test_statistics_count_the_steps_of_the_history() {
     recorder().flush();
     const RecordedRun run = recorded_run();
     CHECK(run.has_statistics());
-    CHECK_EQ(run.statistics_word(2), run.statistics_word(1));
+    CHECK_EQ(run.statistics_word(3), run.statistics_word(1));
     ++flushes;
   }
   trainer.join();
@@ -260,7 +261,7 @@ void test_statistics_count_the_steps_of_the_history() {
   const RecordedRun run = recorded_run();
   CHECK(run.final());
   CHECK_EQ(run.steps(), uint64_t{kFlushes} * kStepsPerFlush);
-  CHECK_EQ(run.statistics_word(2), run.steps());
+  CHECK_EQ(run.statistics_word(3), run.steps());
   pig::inject_tick_function(nullptr);
 }
 

@@ -50,7 +50,8 @@ struct Recording {
   }
   std::vector<RawSpan> drain() {
     std::vector<RawSpan> spans;
-    thread.drain(spans);
+    std::vector<ThreadState::Events> events;
+    thread.drain(spans, events);
     return spans;
   }
   std::vector<OpenFrame> open() const {
@@ -451,6 +452,7 @@ void test_open_frames_of_a_working_thread(RandomOwner::Order order) {
   std::thread observer([&] {
     std::vector<OpenFrame> frames;
     std::vector<RawSpan> spans;
+    std::vector<ThreadState::Events> events;
     for (int look = 0; look < kLooks; ++look) {
       frames.clear();
       recording.thread.copy_open(frames);
@@ -471,7 +473,7 @@ void test_open_frames_of_a_working_thread(RandomOwner::Order order) {
       }
       if (look % 1000 == 0) {
         spans.clear();
-        recording.thread.drain(spans);
+        recording.thread.drain(spans, events);
       }
     }
     done.store(true);

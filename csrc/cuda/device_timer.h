@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One device: its events, its streams and its clock.
+//
+// Recording threads record events (`record`); the holder of the harvest lock finds out, stream by
+// stream, which are complete, and when they were (`harvest`). A stream completes its events in
+// order, so one answer about the newest covers all before it. Per stream and harvest at most one
+// query says "not ready". The newest event is asked first; when it is not ready, the next harvests
+// look for the border by bisection: each goes on until an answer is "not ready".
+//
+// Nothing here blocks. The first driver error that is not a matter of course switches the device
+// off for good.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "clock.h"
+#include "cuda/device_clock.h"
+#include "cuda/driver.h"
+#include "cuda/driver_error.h"
+#include "cuda/event_ring.h"
+#include "span.h"
+#include "spin_lock.h"
+
+namespace pig::cuda {
+
+/// A stream, as recording threads use it.
+class StreamUse {
+ public:
+  /// A thread marks a place on the stream during a step.
+  void use(uint32_t thread, uint32_t step) {
+    const uint64_t now = static_cast<uint64_t>(step) << 32 | thread;
+    const uint64_t last = last_use_.load(std::memory_order_relaxed);
+    if (PIG_LIKELY(last == now)) return;
+    if (last != kNever && static_cast<uint32_t>(last >> 32) == step)
+      shared_step_.store(step, std::memory_order_relaxed);
+    last_use_.store(now, std::memory_order_relaxed);
+  }
+  /// Whether two threads have used it in the step.
+  bool shared_in(uint32_t step) const {
+    return shared_step_.load(std::memory_order_relaxed) == (uint64_t{step});
+  }
+  /// A thread has found it in a capture.
+  void captured() { capturing_.store(true, std::memory_order_relaxed); }
+  /// That capture is over.
+  void released() { capturing_.store(false, std::memory_order_relaxed); }
+  bool capturing() const { return capturing_.load(std::memory_order_relaxed); }
+  void reset() {
+    released();
+    last_use_.store(kNever, std::memory_order_relaxed);
+    shared_step_.store(kNever, std::memory_order_relaxed);
+  }
+
+  Stream handle = nullptr;
+  uint32_t thread = 0;  ///< of the per-thread default stream, which is another one in each thread
+  uint32_t index = 0;
+
+ private:
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  std::atomic<uint64_t> last_use_{kNever};  ///< step << 32 | thread
+  std::atomic<uint64_t> shared_step_{kNever};
+  std::atomic<bool> capturing_{false};
+};
+
+class DeviceTimer {
+ public:
+  static constexpr uint32_t kMaxStreams = 256;
+  enum class State : uint8_t { kPreparing, kReady, kFailed };
+
+  DeviceTimer(const Driver& driver, Context context, Device device, uint8_t number)
+      : driver_(driver), context_(context), device_(device), number_(number), clock_(driver) {}
+
+  State state() const { return state_.load(std::memory_order_acquire); }
+  Context context() const { return context_; }
+  Device device() const { return device_; }
+  uint8_t number() const { return number_; }
+
+  // --- recording threads ---
+
+  /// nullptr when the table is full.
+  StreamUse* stream_use(Stream handle, uint32_t thread);
+
+  struct Recorded {
+    uint64_t sequence;  ///< 0: no event was to be had, or `error`
+    DriverError error;
+  };
+  Recorded record(const StreamUse& stream) {
+    lock_.lock();
+    Recorded recorded{ring_.claim(), {}};
+    if (PIG_LIKELY(recorded.sequence != 0)) {
+      const int result = driver_.EventRecord(ring_.event(recorded.sequence), stream.handle);
+      if (PIG_LIKELY(result == kSuccess)) {
+        ring_.publish(recorded.sequence, stream.index);
+      } else {
+        recorded = {0, {"cuEventRecord", result}};
+      }
+    }
+    lock_.unlock();
+    return recorded;
+  }
+
+  /// Switches the device off. Only the first reason is kept.
+  void fail(const DriverError& error);
+  /// Why the device is off; for the one who saw kFailed. Empty when the process is just ending.
+  const std::string& failure() const { return failure_; }
+
+  // --- the holder of the harvest lock, with the context current ---
+
+  /// Creates all events and records each once. Milliseconds; once.
+  void prepare();
+  /// A recording begins: what the last one left is forgotten.
+  void restart(const Clock& clock);
+
+  struct Time {
+    static constexpr int64_t kLost = -1;
+
+    uint64_t sequence;
+    int64_t device_ns;  ///< or kLost: it was captured into a graph
+    uint32_t stream;
+  };
+  /// Appends the times that became known.
+  void harvest(bool busy, std::vector<Time>& times);
+  uint64_t head() const { return ring_.head(); }
+  const StreamUse& stream(uint32_t index) const { return streams_[index]; }
+  DeviceClock& clock() { return clock_; }
+
+ private:
+  /// What of one stream the harvester has not resolved.
+  struct Queue {
+    std::deque<uint64_t> sequences;
+    std::optional<size_t> not_ready;  ///< the first that is known not to have been ready
+  };
+
+  /// Whether any record's time is still to come.
+  bool outstanding() const;
+  DriverError harvest_stream(Queue& queue, std::vector<Time>& times);
+  void lose(Queue& queue, size_t at, std::vector<Time>& times);
+  DriverError resolve(Queue& queue, size_t count, std::vector<Time>& times);
+  bool any_capture();
+
+  const Driver& driver_;
+  const Context context_;
+  const Device device_;
+  const uint8_t number_;
+  std::atomic<State> state_{State::kPreparing};
+  std::atomic_flag failing_ = ATOMIC_FLAG_INIT;
+  std::string failure_;
+
+  SpinLock lock_;  // between recording threads
+  EventRing ring_;
+  std::array<StreamUse, kMaxStreams> streams_;
+  std::atomic<uint32_t> stream_count_{0};
+
+  std::vector<Queue> queues_;  ///< by stream
+  uint64_t collected_ = 0;     ///< records up to here stand in the queues
+  DeviceClock clock_;
+};
+
+}  // namespace pig::cuda

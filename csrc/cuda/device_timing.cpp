@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device_timing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "cuda/context_scope.h"
+
+namespace pig::cuda {
+namespace {
+
+// Until the first are measured, a record is taken to cost this.
+constexpr double kRecordNs = 2'000;
+// Outside steps the budget may be saved up to so many phases.
+constexpr int64_t kMaxOutside = 2048;
+
+bool one_connection() {
+  const char* value = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+std::atomic<Gate> device_gate{Gate::kClosed};
+
+// Leaked: threads may be inside it until the process ends.
+DeviceTiming* DeviceTiming::instance_ = new DeviceTiming;
+
+bool DeviceTiming::attach(StreamFunction current_stream) {
+  if (attached()) return true;
+  if (forked_) return false;
+  const Driver* found = current_stream != nullptr ? cuda::driver() : nullptr;
+  if (found == nullptr) {
+    const std::lock_guard lock(timers_mutex_);
+    warnings_.push_back(current_stream == nullptr
+                            ? "device timing is off: this PyTorch can't be asked for its current "
+                              "stream; version 2.10 and newer can"
+                            : "device timing is off: the CUDA driver can't be used: " +
+                                  driver_error());
+    clock_ = nullptr;
+    return false;
+  }
+  current_stream_ = current_stream;
+  driver_.store(found, std::memory_order_release);
+  if (running_.load()) open_gate();
+  return true;
+}
+
+void DeviceTiming::start(const Options& options, const Clock& clock, DropCounters& drops,
+                         void (*wake)()) {
+  options_ = options;
+  all_side_streams_ = options.all_side_streams || !one_connection();
+  clock_ = &clock;
+  drops_ = &drops;
+  wake_ = wake;
+  share_ticks_ =
+      static_cast<uint64_t>(static_cast<double>(options.share_ns) * clock.frequency_hz() / 1e9);
+  budget_.reset(options.budget);
+  step_begin_ = 0;
+  records_.store(0, std::memory_order_relaxed);
+  record_ticks_.store(0, std::memory_order_relaxed);
+  outside_.store(kMaxOutside, std::memory_order_relaxed);
+  outside_at_ns_ = 0;
+  side_stream_skipped_.store(false, std::memory_order_relaxed);
+  side_stream_reported_ = false;
+  for (DeviceTimer* timer : timers())
+    if (timer->state() == DeviceTimer::State::kReady) timer->restart(clock);
+  running_.store(true);
+  if (attached()) open_gate();
+}
+
+void DeviceTiming::open_gate() {
+  prepare_current();
+  device_gate.store(Gate::kOutside, std::memory_order_release);
+}
+
+void DeviceTiming::finish() {
+  stop();
+  clock_ = nullptr;
+  records_.store(0, std::memory_order_relaxed);
+}
+
+void DeviceTiming::stop() {
+  running_.store(false);
+  device_gate.store(Gate::kClosed, std::memory_order_release);
+}
+
+void DeviceTiming::step_begins() {
+  if (!running_.load(std::memory_order_acquire) || !attached()) return;
+  step_begin_ = read_ticks();
+  step_record_ticks_ = record_ticks_.load(std::memory_order_relaxed);
+  device_gate.store(budget_.begin_step() ? Gate::kTimed : Gate::kClosed, std::memory_order_release);
+}
+
+void DeviceTiming::step_ends() {
+  // A step that was open when device timing began is none to learn from.
+  const uint64_t begin = std::exchange(step_begin_, 0);
+  if (!running_.load(std::memory_order_acquire) || !attached() || begin == 0) return;
+  const double ns_per_tick = 1e9 / clock_->frequency_hz();
+  const uint64_t cost = record_ticks_.load(std::memory_order_relaxed) - step_record_ticks_;
+  budget_.end_step(static_cast<uint64_t>(static_cast<double>(read_ticks() - begin) * ns_per_tick),
+                   static_cast<uint64_t>(static_cast<double>(cost) * ns_per_tick));
+  device_gate.store(Gate::kOutside, std::memory_order_release);
+}
+
+void DeviceTiming::step_is_dropped() {
+  if (std::exchange(step_begin_, 0) == 0 || !running_.load(std::memory_order_relaxed)) return;
+  budget_.drop_step();
+  device_gate.store(Gate::kOutside, std::memory_order_release);
+}
+
+DeviceTimer* DeviceTiming::timer_of(Context context) noexcept {
+  const std::lock_guard lock(timers_mutex_);
+  for (const auto& timer : timers_)
+    if (timer->context() == context) return timer.get();
+  for (const Context foreign : foreign_)
+    if (foreign == context) return nullptr;
+  try {
+    const Driver& driver = this->driver();
+    Device device = 0;
+    unsigned flags = 0;
+    int active = 0;
+    Context primary = nullptr;
+    if (timers_.size() == kMaxDevices || driver.CtxGetDevice(&device) != kSuccess ||
+        driver.DevicePrimaryCtxGetState(device, &flags, &active) != kSuccess)
+      return nullptr;
+    // Retaining makes a context where there is none: only an active one is retained.
+    if (active != 0 && driver.DevicePrimaryCtxRetain(&primary, device) == kSuccess)
+      driver.DevicePrimaryCtxRelease(device);
+    if (primary != context) {
+      if (foreign_.size() < kMaxDevices) foreign_.push_back(context);
+      return nullptr;
+    }
+    timers_.push_back(std::make_unique<DeviceTimer>(driver, context, device,
+                                                    static_cast<uint8_t>(timers_.size())));
+    reported_.push_back(false);
+    if (wake_ != nullptr) wake_();
+    return timers_.back().get();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void DeviceTiming::prepare_current() {
+  Context context = nullptr;
+  if (driver().CtxGetCurrent(&context) != kSuccess || context == nullptr) return;
+  DeviceTimer* timer = timer_of(context);
+  if (timer != nullptr && timer->state() == DeviceTimer::State::kPreparing) prepare(*timer);
+}
+
+void DeviceTiming::prepare(DeviceTimer& timer) {
+  const ContextScope scope(driver(), timer.context());
+  if (scope.error()) {
+    timer.fail(scope.error());
+    return;
+  }
+  timer.prepare();
+  if (timer.state() == DeviceTimer::State::kReady) timer.restart(*clock_);
+}
+
+void DeviceTiming::harvest(std::vector<Known>& known) {
+  if (!attached() || clock_ == nullptr) return;
+  std::vector<DeviceTimer::Time> times;
+  for (DeviceTimer* timer : timers()) {
+    if (timer->state() == DeviceTimer::State::kPreparing) prepare(*timer);
+    if (timer->state() != DeviceTimer::State::kReady) continue;
+    const ContextScope scope(driver(), timer->context());
+    if (scope.error()) {
+      timer->fail(scope.error());
+      continue;
+    }
+    times.clear();
+    timer->harvest(device_gate.load(std::memory_order_relaxed) != Gate::kClosed, times);
+    for (const DeviceTimer::Time& time : times) known.push_back({timer->number(), time});
+  }
+  collect_warnings();
+  refill_outside();
+}
+
+/// What phases outside steps may cost grows with time.
+void DeviceTiming::refill_outside() {
+  const int64_t now_ns = clock_->to_ns(read_ticks());
+  const uint64_t count = records();
+  const double record =
+      count != 0 ? static_cast<double>(record_ns()) / static_cast<double>(count) : kRecordNs;
+  // A phase is at most two records.
+  const double gained =
+      options_.budget * static_cast<double>(now_ns - outside_at_ns_) / std::max(2 * record, 1.0);
+  if (gained >= 1) {
+    const int64_t left = std::max<int64_t>(outside_.load(std::memory_order_relaxed), 0);
+    outside_.store(
+        static_cast<int64_t>(std::min(static_cast<double>(left) + gained, double{kMaxOutside})),
+        std::memory_order_relaxed);
+    outside_at_ns_ = now_ns;
+  }
+}
+
+void DeviceTiming::correlate_soon() const {
+  for (DeviceTimer* timer : timers()) timer->clock().correlate_soon();
+}
+
+bool DeviceTiming::correlation_due() const {
+  for (DeviceTimer* timer : timers())
+    if (timer->state() == DeviceTimer::State::kReady && timer->clock().correlation_due())
+      return true;
+  return false;
+}
+
+std::vector<DeviceClockItem> DeviceTiming::take_clock_points(bool final) {
+  std::vector<DeviceClockItem> items;
+  for (DeviceTimer* timer : timers())
+    for (const DeviceClock::Point& point : timer->clock().take_points(final))
+      items.push_back({static_cast<uint32_t>(timer->device()), 0, point.device_ns, point.run_ns,
+                       point.uncertainty_ns});
+  return items;
+}
+
+std::vector<DeviceTimer*> DeviceTiming::timers() const {
+  const std::lock_guard lock(timers_mutex_);
+  std::vector<DeviceTimer*> timers;
+  timers.reserve(timers_.size());
+  for (const auto& timer : timers_) timers.push_back(timer.get());
+  return timers;
+}
+
+uint64_t DeviceTiming::record_ns() const {
+  if (clock_ == nullptr) return 0;
+  return static_cast<uint64_t>(static_cast<double>(record_ticks_.load(std::memory_order_relaxed)) *
+                               1e9 / clock_->frequency_hz());
+}
+
+std::vector<std::string> DeviceTiming::take_warnings() {
+  const std::lock_guard lock(timers_mutex_);
+  return std::exchange(warnings_, {});
+}
+
+bool DeviceTiming::has_warnings() const {
+  const std::lock_guard lock(timers_mutex_);
+  return !warnings_.empty();
+}
+
+/// Looks for what the user should hear of, and has not yet.
+void DeviceTiming::collect_warnings() {
+  const std::lock_guard lock(timers_mutex_);
+  for (size_t i = 0; i < timers_.size(); ++i) {
+    if (reported_[i] || timers_[i]->state() != DeviceTimer::State::kFailed) continue;
+    reported_[i] = true;
+    if (!timers_[i]->failure().empty())
+      warnings_.push_back("device timing is off for GPU " + std::to_string(timers_[i]->device()) +
+                          ": " + timers_[i]->failure() + "; host times go on");
+  }
+  if (side_stream_skipped_.load(std::memory_order_relaxed) && !side_stream_reported_) {
+    side_stream_reported_ = true;
+    warnings_.emplace_back(
+        "CUDA_DEVICE_MAX_CONNECTIONS=1: phases on side streams are not timed on the device, "
+        "because "
+        "timing events there can keep streams from overlapping; device_timing=\"force\" times them "
+        "all the same");
+  }
+}
+
+void DeviceTiming::after_fork_in_child() {
+  device_gate.store(Gate::kClosed, std::memory_order_relaxed);
+  // The parent's stays behind, locked as it may be.
+  instance_ = new DeviceTiming;
+  instance_->forked_ = true;
+}
+
+}  // namespace pig::cuda

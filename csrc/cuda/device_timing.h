@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device timing of this process: whether it is on, which devices there are, what it may cost.
+//
+// It is attached once PyTorch has initialised CUDA, which is when the driver is first touched, and
+// stays so. A recording starts and stops it. Device contexts are those that PyTorch made: what is
+// current on a recording thread, if it is its device's primary context. In a forked child it is off
+// for good: CUDA does not work there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "clock.h"
+#include "cuda/device_timer.h"
+#include "cuda/driver.h"
+#include "cuda/step_budget.h"
+#include "device_time_item.h"
+#include "drops.h"
+
+namespace pig::cuda {
+
+/// What a phase that begins now does about the device.
+enum class Gate : uint32_t {
+  kClosed = 0,   ///< nothing: not recording, off, or a step that is not timed
+  kTimed = 1,    ///< marks its boundaries
+  kOutside = 2,  ///< the same while the budget outside steps lasts
+};
+PIG_HOT extern std::atomic<Gate> device_gate;
+
+/// Gives the calling thread's current stream on a device. Returns 0, or anything else for none.
+using StreamFunction = int (*)(int32_t device, void** stream);
+
+class DeviceTiming {
+ public:
+  struct Options {
+    double budget = 0;              ///< share of the step time
+    uint64_t share_ns = 0;          ///< how soon after another a boundary shares its event
+    bool all_side_streams = false;  ///< also with CUDA_DEVICE_MAX_CONNECTIONS=1
+  };
+  static constexpr uint32_t kMaxDevices = 64;
+
+  static DeviceTiming& instance() { return *instance_; }
+
+  // --- the recording, under the harvest lock ---
+
+  /// PyTorch has initialised CUDA. Loads the driver, and makes the calling thread's device ready.
+  /// Returns whether there is a driver. Without it, or a way to ask for the stream, there is a
+  /// warning, and no further try in this recording.
+  bool attach(StreamFunction current_stream);
+  bool attached() const { return driver_.load(std::memory_order_acquire) != nullptr; }
+  /// Whether a recording wants device times and PyTorch may yet initialise CUDA.
+  bool wanted() const { return clock_ != nullptr && !attached() && !forked_; }
+
+  void start(const Options& options, const Clock& clock, DropCounters& drops, void (*wake)());
+  /// The recording has ended, and its last harvest is done.
+  void finish();
+
+  // --- the program's steps; with the GIL ---
+
+  /// Ends all marking. What is outstanding can still be harvested.
+  void stop();
+  void step_begins();
+  void step_ends();
+  void step_is_dropped();
+
+  // --- recording threads ---
+
+  const Driver& driver() const { return *driver_.load(std::memory_order_relaxed); }
+  int current_stream(Device device, Stream* stream) const {
+    return current_stream_(device, reinterpret_cast<void**>(stream));
+  }
+  /// The timer of the calling thread's context; nullptr for one that is not its device's primary
+  /// context.
+  DeviceTimer* timer_of(Context context) noexcept;
+  uint64_t share_ticks() const { return share_ticks_; }
+  bool times(Stream stream) const {
+    return all_side_streams_ || reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream;
+  }
+  DropCounters& drops() const { return *drops_; }
+  void count_record(uint64_t ticks) {
+    records_.fetch_add(1, std::memory_order_relaxed);
+    record_ticks_.fetch_add(ticks, std::memory_order_relaxed);
+  }
+  /// Whether a phase outside any step may be timed; and one is.
+  bool may_outside() const { return outside_.load(std::memory_order_relaxed) > 0; }
+  void count_outside() { outside_.fetch_sub(1, std::memory_order_relaxed); }
+  void side_stream_skipped() { side_stream_skipped_.store(true, std::memory_order_relaxed); }
+
+  // --- the holder of the harvest lock ---
+
+  struct Known {
+    uint8_t timer;
+    DeviceTimer::Time time;
+  };
+  /// Prepares devices that are new, and finds out which events are complete.
+  void harvest(std::vector<Known>& known);
+  /// Makes a correlation of all clocks due; and whether one is.
+  void correlate_soon() const;
+  bool correlation_due() const;
+  /// The correlations since the last call; `final`: and what there is of those under way.
+  std::vector<DeviceClockItem> take_clock_points(bool final);
+
+  std::vector<DeviceTimer*> timers() const;
+  uint32_t every() const { return budget_.every(); }
+  uint64_t records() const { return records_.load(std::memory_order_relaxed); }
+  uint64_t record_ns() const;
+
+  /// What the user should hear of, each once. From any thread.
+  std::vector<std::string> take_warnings();
+  bool has_warnings() const;
+
+  /// Device timing is off in a forked child.
+  static void after_fork_in_child();
+  /// For tests: as if PyTorch had not initialised CUDA. Not while something is recorded.
+  static void detach() { instance_ = new DeviceTiming; }
+
+ private:
+  PIG_HOT static DeviceTiming* instance_;
+  static constexpr uintptr_t kLastDefaultStream = 2;  // legacy and per-thread: 0, 1 and 2
+
+  void open_gate();
+  void prepare_current();
+  void prepare(DeviceTimer& timer);
+  void collect_warnings();
+  void refill_outside();
+
+  std::atomic<const Driver*> driver_{nullptr};
+  StreamFunction current_stream_ = nullptr;
+
+  bool forked_ = false;
+  std::atomic<bool> running_{false};
+  Options options_;
+  bool all_side_streams_ = true;
+  uint64_t share_ticks_ = 0;
+  const Clock* clock_ = nullptr;
+  DropCounters* drops_ = nullptr;
+  void (*wake_)() = nullptr;
+
+  StepBudget budget_;
+  uint64_t step_begin_ = 0;         ///< in ticks
+  uint64_t step_record_ticks_ = 0;  ///< `record_ticks_` when the step began
+  std::atomic<uint64_t> records_{0};
+  std::atomic<uint64_t> record_ticks_{0};
+  std::atomic<int64_t> outside_{0};  ///< phases that may still be timed outside steps
+  int64_t outside_at_ns_ = 0;
+
+  mutable std::mutex timers_mutex_;
+  std::vector<std::unique_ptr<DeviceTimer>> timers_;
+  std::vector<Context> foreign_;
+  std::vector<bool> reported_;
+  std::atomic<bool> side_stream_skipped_{false};
+  bool side_stream_reported_ = false;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace pig::cuda

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <type_traits>
+
+namespace pig::cuda {
+namespace {
+
+// The version of the ABI that the declarations above follow.
+constexpr int kAbiVersion = 12000;
+
+const char* library_path() {
+  const char* path = std::getenv("PYINSTRUMENT_GPU_LIBCUDA");
+  return path != nullptr && *path != '\0' ? path : "libcuda.so.1";
+}
+
+struct Loaded {
+  Driver table;
+  std::string error;
+  Loaded();
+};
+
+Loaded::Loaded() {
+  const char* path = library_path();
+  // Never closed: threads may be inside it until the process ends.
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    error = dlerror();
+    return;
+  }
+  using GetProcAddress =
+      int (*)(const char* name, void** function, int version, uint64_t flags, int* status);
+  const auto get_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+  if (get_address == nullptr) {
+    error = std::string(path) +
+            " has no cuGetProcAddress_v2: a driver for CUDA 12.0 or newer is needed";
+    return;
+  }
+  const auto find = [&](const char* name, auto& function) {
+    void* address = nullptr;
+    if (get_address(name, &address, kAbiVersion, 0, nullptr) != kSuccess) address = nullptr;
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(address);
+    return address != nullptr;
+  };
+#define PIG_REQUIRE(name, parameters)                 \
+  if (!find("cu" #name, table.name) && error.empty()) \
+    error = std::string(path) + " has no cu" #name;
+  PIG_CUDA_TIMING_FUNCTIONS(PIG_REQUIRE)
+#undef PIG_REQUIRE
+#define PIG_FIND(name, parameters) find("cu" #name, table.name);
+  PIG_CUDA_KERNEL_FUNCTIONS(PIG_FIND)
+#undef PIG_FIND
+}
+
+const Loaded& loaded() {
+  static const Loaded* const instance = new Loaded;  // leaked: used until the process ends
+  return *instance;
+}
+
+}  // namespace
+
+std::string Driver::describe(int result) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (GetErrorName(result, &name) != kSuccess) name = nullptr;
+  if (GetErrorString(result, &text) != kSuccess) text = nullptr;
+  std::string description = name != nullptr ? name : "error";
+  description += " (" + std::to_string(result) + ")";
+  if (text != nullptr) description += std::string(": ") + text;
+  return description;
+}
+
+bool driver_is_loaded() {
+  void* library = dlopen(library_path(), RTLD_NOW | RTLD_NOLOAD);
+  if (library != nullptr) dlclose(library);
+  return library != nullptr;
+}
+
+const Driver* driver() { return loaded().error.empty() ? &loaded().table : nullptr; }
+
+const std::string& driver_error() { return loaded().error; }
+
+}  // namespace pig::cuda

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "spin_lock.h"
+
+namespace pig::cuda {
+
+/// Which steps are timed on the device: every k-th, so that the driver calls of a timed step cost
+/// at most `budget` of the time of k steps. Cost and step time are medians of the last steps, so
+/// that one slow step (a compilation, a checkpoint) does not count for many. The first steps are
+/// timed all: there is nothing yet to go by.
+class StepBudget {
+ public:
+  /// budget: share of the step time; infinite: every step is timed.
+  void reset(double budget) {
+    const std::lock_guard lock(lock_);
+    budget_ = budget;
+    every_.store(1, std::memory_order_relaxed);
+    untimed_ = 0;
+    timed_ = false;
+    durations_ns_ = {};
+    costs_ns_ = {};
+  }
+
+  /// A step begins. Returns whether to time it.
+  bool begin_step() {
+    const std::lock_guard lock(lock_);
+    timed_ = ++untimed_ >= every_.load(std::memory_order_relaxed);
+    if (timed_) untimed_ = 0;
+    return timed_;
+  }
+
+  /// It has ended; `cost_ns` is what the driver calls in it cost.
+  void end_step(uint64_t duration_ns, uint64_t cost_ns) {
+    const std::lock_guard lock(lock_);
+    durations_ns_.add(duration_ns);
+    // Also after one that was not timed: a first step that was short, or costly, must not decide
+    // for the hundreds after it.
+    if (timed_) costs_ns_.add(cost_ns);
+    const double allowed_ns = budget_ * static_cast<double>(durations_ns_.median());
+    const double every = std::ceil(static_cast<double>(costs_ns_.median()) / allowed_ns);
+    // With a step of no time at all the quotient is no number.
+    every_.store(every >= 1 ? static_cast<uint32_t>(std::min(every, kMaxEvery)) : 1,
+                 std::memory_order_relaxed);
+  }
+
+  /// It was none. The turn that it had is the next one's, or an epoch could end in the same unlucky
+  /// place each time.
+  void drop_step() {
+    const std::lock_guard lock(lock_);
+    untimed_ = timed_ ? every_.load(std::memory_order_relaxed) : untimed_ - 1;
+  }
+
+  uint32_t every() const { return every_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr double kMaxEvery = 100'000;
+
+  /// The last values, and the median of them.
+  class Window {
+   public:
+    void add(uint64_t value) { values_[count_++ % values_.size()] = value; }
+    uint64_t median() const {
+      auto sorted = values_;
+      const auto end = sorted.begin() + static_cast<ptrdiff_t>(std::min(count_, sorted.size()));
+      const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
+      std::nth_element(sorted.begin(), middle, end);
+      return *middle;
+    }
+
+   private:
+    std::array<uint64_t, 31> values_{};
+    size_t count_ = 0;
+  };
+
+  SpinLock lock_;
+  double budget_ = 0;
+  std::atomic<uint32_t> every_{1};
+  uint32_t untimed_ = 0;
+  bool timed_ = false;
+  Window durations_ns_;
+  Window costs_ns_;
+};
+
+}  // namespace pig::cuda

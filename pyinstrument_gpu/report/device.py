@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of the device: its times beside the host's, and who waited for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from pyinstrument_gpu.analysis.bound import Bound, Verdict, verdicts
+from pyinstrument_gpu.analysis.run_ahead import RunAhead, run_ahead
+from pyinstrument_gpu.report.layout import (
+    MAX_PATHS,
+    UNKNOWN,
+    Row,
+    Unit,
+    counted,
+    duration,
+    small_percent,
+    table,
+    unshown,
+)
+from pyinstrument_gpu.report.step_times import tree
+from pyinstrument_gpu.run import Run, Scope, SpanFlag
+from pyinstrument_gpu.statistics import PhaseStatistics
+
+_WIDTH_FOR_QUANTILES = 100
+_LEGEND = {
+    Bound.LAUNCH: "launch: the device waited for the host to enqueue work",
+    Bound.DEVICE: "device: it had a backlog when the host had enqueued all",
+    Bound.BLOCKED: "blocked: the host waited for the device inside the phase",
+    Bound.MIXED: "mixed: neither device nor host made the pace most of the time",
+}
+_LAUNCH_UNSURE = "launch?: unless the host waited for the device inside, which was not measured"
+_WIDE_HEADERS = ("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahead p95", "bound")
+_HEADERS = ("phase", "timed", "host", "device", "p95", "ahead", "bound")
+
+
+def device_times(run: Run, scope: Scope | None, width: int) -> Iterator[Text | Table]:
+    """The table of phases with device times, and what has to be said of it; or nothing.
+
+    Args:
+        scope: whose spans it is about; None for all.
+    """
+    by_path = run.phases if scope is None else run.phases_in(scope)
+    timed = {path: by_path[name] for path, name in enumerate(run.paths) if name in by_path}
+    timed = {path: phase for path, phase in timed.items() if _timed_calls(phase)}
+    if not timed:
+        return
+    ahead, bounds = run_ahead(run, scope), verdicts(run, scope)
+    unit = Unit.fitting(
+        max(
+            statistic.mean_ns
+            for phase in timed.values()
+            for statistic in (phase.host, phase.device)
+            if statistic is not None and statistic.count
+        )
+    )
+    wide = width >= _WIDTH_FOR_QUANTILES
+    headers = _WIDE_HEADERS if wide else _HEADERS
+    paths = tree(run, list(timed))
+    rows = []
+    for path, depth in paths[:MAX_PATHS]:
+        name = run.names[run.path_names[path]]
+        if path not in timed:
+            rows.append(Row(name, [""] * (len(headers) - 1), depth, style="dim"))
+            continue
+        cells = _cells(timed[path], ahead.get(path), bounds.get(path), unit)
+        rows.append(Row(name, [cells[header] for header in headers[1:]], depth))
+    yield Text()
+    yield Text(f"On the device: {unit.name} per call, stream time beside host time", "bold")
+    yield table(headers, [rows], width)
+    yield from unshown(paths)
+    yield from _coverage(run, timed, per_step=scope == Scope.STEP)
+    known = sum(one.spans for path, one in ahead.items() if path in timed)
+    calls = sum(_timed_calls(phase) for phase in timed.values())
+    if known < calls:
+        yield Text(
+            f"Ahead and bound are of {known:,} of {calls:,} timed calls: the others are not in the "
+            "history, or have no place in time"
+        )
+    yield from _legend([bounds[path] for path, _ in paths[:MAX_PATHS] if path in bounds])
+    yield from _clocks(run, max((one.uncertainty_ns for one in ahead.values()), default=0))
+
+
+def unfinished_work(run: Run) -> str | None:
+    """The phases whose device work had not finished, as a sentence; None when there is none."""
+    by_path = dict(run.pending_device_work)
+    if not by_path:
+        unfinished = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
+        paths, spans = np.unique(run.spans["path"][unfinished], return_counts=True)
+        by_path = {
+            run.paths[path]: count
+            for path, count in zip(paths.tolist(), spans.tolist(), strict=True)
+        }
+    if not by_path:
+        return None
+    names = [f"{path} ({counted(spans, 'span')})" for path, spans in by_path.items()]
+    if len(names) > MAX_PATHS:
+        names[MAX_PATHS:] = [counted(len(names) - MAX_PATHS, "more path")]
+    return f"Device work not finished at the end: {', '.join(names)}."
+
+
+def device_cost(run: Run) -> Iterator[Text]:
+    """The line on what timing the device cost the threads of the host, where it was timed."""
+    timing = run.device_timing
+    if timing is None or not timing.records:
+        return
+    facts = [f"{duration(timing.record_ns / timing.records)} per event"]
+    totals = run.step_totals
+    if totals.duration.total_ns:
+        facts.append(f"{timing.records / totals.count:.1f} events per step")
+        facts.append(f"{small_percent(timing.record_ns, totals.duration.total_ns)} of the step")
+    yield Text("Device timing, on the host: " + ", ".join(facts), "dim")
+
+
+def _timed_calls(phase: PhaseStatistics) -> int:
+    return 0 if phase.device is None else phase.device.count
+
+
+def _cells(
+    phase: PhaseStatistics, ahead: RunAhead | None, verdict: Verdict | None, unit: Unit
+) -> dict[str, str]:
+    """The texts of a row by the headers of all columns."""
+    host, device = phase.host, phase.device
+    assert device is not None
+    return {
+        "timed": str(device.count),
+        "host": unit.text(None if host is None else host.mean_ns),
+        "device": unit.text(device.mean_ns),
+        "p50": unit.text(device.p50_ns),
+        "p95": unit.text(device.p95_ns),
+        "ahead": unit.text(None if ahead is None else ahead.p50_ns),
+        "ahead p95": unit.text(None if ahead is None else ahead.p95_ns),
+        "bound": UNKNOWN if verdict is None else str(verdict),
+    }
+
+
+def _coverage(run: Run, timed: Mapping[int, PhaseStatistics], per_step: bool) -> Iterator[Text]:
+    every = 1 if run.device_timing is None else run.device_timing.every
+    if every > 1:
+        yield Text(f"The device is timed in one of {every:,} steps, the host in all")
+    calls = sum(phase.count for phase in timed.values())
+    known = sum(_timed_calls(phase) for phase in timed.values())
+    if known < calls:
+        yield Text(
+            f"Device times are of {known:,} of these phases' {calls:,} calls, host times of all"
+            + (". Per step, above, the mean of those stands for all" if per_step else "")
+        )
+
+
+def _legend(shown: Sequence[Verdict]) -> Iterator[Text]:
+    yield Text("ahead: how long after the host a call began on the device (median)", "dim")
+    kinds = {verdict.bound for verdict in shown}
+    for kind, text in _LEGEND.items():
+        if kind in kinds:
+            yield Text(text, "dim")
+    if any(not verdict.is_certain for verdict in shown):
+        yield Text(_LAUNCH_UNSURE, "dim")
+
+
+def _clocks(run: Run, worst_ns: float) -> Iterator[Text]:
+    """How well clocks agree; `worst_ns` is how well they do for the worst of the times shown."""
+    facts = []
+    for clock in run.device_clocks:
+        drift = "" if clock.drift_ppm is None else f", drift {clock.drift_ppm:.1f} ppm"
+        facts.append(f"GPU {clock.device} within {duration(clock.uncertainty_ns)}{drift}")
+    if worst_ns > max((clock.uncertainty_ns for clock in run.device_clocks), default=0):
+        facts.append(f"some times within {duration(worst_ns)} only")
+    if facts:
+        yield Text("Clocks against the host's: " + "; ".join(facts), "dim")

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics on a GPU: the values, what an update asks of the driver, streams, and CUDA graphs."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pyinstrument_gpu as pig
+from tests.gpu.conftest import why_not
+from tests.helpers.metric_cases import IGNORED, Case, assert_same, expected, random_case
+from tests.helpers.script import run_script
+
+DEVICE = "cuda"
+LOGITS, TARGET = torch.eye(4), torch.arange(4)
+
+
+@pytest.fixture(autouse=True)
+def no_warning() -> Iterator[None]:
+    """That metrics take the slow way would be one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+
+
+def on_device(value: Any) -> Any:
+    return None if value is None else value.to(DEVICE)
+
+
+def updated(case: Case) -> pig.MetricAccumulator:
+    metrics = pig.MetricAccumulator(topk=case.topk, class_dim=case.class_dim, ignore_index=IGNORED)
+    metrics.update(*map(on_device, (case.logits, case.target, case.loss, case.weight)))
+    return metrics
+
+
+def arrived(metrics: pig.MetricAccumulator) -> pig.Reading:
+    """What `latest` gives once the device is done."""
+    torch.cuda.synchronize()
+    reading = metrics.latest()
+    assert reading is not None
+    return reading
+
+
+# --- values ---
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_updates_against_plain_python(part: int) -> None:
+    for seed in range(part * 250, (part + 1) * 250):
+        case = random_case(torch.Generator().manual_seed(seed))
+        metrics = updated(case)
+        assert_same(metrics.compute(), expected([case]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "classes"),
+    [(3000, 2), (3000, 10), (700, 1000), (300, 2047), (300, 2048), (65, 50_257), (5, 256_000)],
+)
+def test_every_layout_of_threads_against_the_cpu(dtype: Any, rows: int, classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    logits = torch.randn(rows, classes, generator=generator).to(dtype)
+    target = torch.randint(-1, classes + 1, (rows,), generator=generator)
+    logits[0, -1] = math.nan
+    logits[1] = 0
+    weight = torch.randint(0, 9, (rows,), generator=generator) / 8
+    options: dict[str, Any] = {"topk": (1, 5, 100)}
+    if classes <= 1000:
+        options |= {"num_classes": classes, "confusion": True}
+    on_cpu, on_gpu = pig.MetricAccumulator(**options), pig.MetricAccumulator(**options)
+    for offset in (0, 1):  # rows that begin at 16 bytes and rows that don't
+        views = logits[:, offset:] if "num_classes" not in options else logits
+        on_cpu.update(views, target, weight, weight)
+        moved = logits.to(DEVICE)
+        moved = moved[:, offset:] if "num_classes" not in options else moved
+        on_gpu.update(moved, *map(on_device, (target, weight, weight)))
+    got, wanted = on_gpu.compute(), on_cpu.compute()
+    for name in [key for key in got if key.endswith("_per_class") or key == "confusion_matrix"]:
+        torch.testing.assert_close(
+            torch.tensor(got.pop(name)), torch.tensor(wanted.pop(name)), equal_nan=True
+        )
+    assert_same(got, wanted)
+
+
+def test_first_non_finite_update() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    for value in (1.0, math.inf, math.nan):
+        metrics.update(LOGITS.to(DEVICE), TARGET.to(DEVICE), torch.tensor(value, device=DEVICE))
+    reading = arrived(metrics)
+    assert reading.values["first_nonfinite_update"] == 2
+    assert (reading.values["nonfinite"], reading.values["loss"]) == (2, 1)
+    assert reading.update == 3
+
+
+def test_a_reading_is_what_compute_gives() -> None:
+    metrics = pig.MetricAccumulator(topk=(1, 2), num_classes=4, confusion=True)
+    for _ in range(20):
+        metrics.update(LOGITS.to(DEVICE), TARGET.to(DEVICE), torch.tensor(2.0, device=DEVICE))
+        metrics.update_scalar("tokens", 4)
+        metrics.update_scalar("grad_norm", torch.tensor(0.5, device=DEVICE))
+    reading = arrived(metrics)
+    assert (reading.update, reading.values) == (20, metrics.compute())
+
+
+# --- waiting ---
+
+
+def test_nothing_waits_for_the_device(kernels: Any) -> None:
+    """While the stream is on hold, whatever waits for it would wait until the hold gives up."""
+    metrics = pig.MetricAccumulator()
+    logits, target, loss = map(on_device, (LOGITS, TARGET, torch.tensor(1.0)))
+    metrics.update(logits, target, loss)
+    metrics.update_scalar("tokens", 1)
+    torch.cuda.synchronize()
+    with kernels.held():
+        begin = time.monotonic()
+        for _ in range(100):
+            metrics.update(logits, target, loss)
+            metrics.update_scalar("tokens", 1)
+            metrics.update_scalar("lr", torch.tensor(0.1))  # a number on the host
+            reading = metrics.latest()
+            assert reading is not None and reading.update == 1
+        metrics.reset()
+        assert metrics.latest() is None
+        assert time.monotonic() - begin < 2
+
+
+LOG_SCRIPT = """
+import torch
+from tests.helpers.driver_log import calls_since, driver_calls
+import pyinstrument_gpu as pig
+
+logits, target = torch.eye(4, device=DEVICE), torch.arange(4, device=DEVICE)
+loss = torch.tensor(2.0, device=DEVICE)
+metrics = pig.MetricAccumulator()
+metrics.update(logits, target, loss)
+before, memory = driver_calls(), torch.cuda.memory_stats().get("allocation.all.allocated")
+for _ in range(100):
+    metrics.update(logits, target, loss)
+    metrics.update_scalar("tokens", 3)
+    metrics.latest()
+print(calls_since(before))
+assert torch.cuda.memory_stats().get("allocation.all.allocated") == memory
+assert metrics.compute()["count"] == 404
+"""
+
+
+def run_log_script(**environment: str) -> str:
+    source = LOG_SCRIPT.replace("DEVICE", repr(DEVICE))
+    return run_script(source, environment=environment).stdout.strip()
+
+
+def test_an_update_is_one_launch_and_no_other_call_that_does_anything() -> None:
+    assert run_log_script() == str({"cuCtxGetCurrent": 200, "cuLaunchKernel": 200})
+
+
+def test_kernels_by_nvrtc() -> None:
+    """The driver that refuses the image is made up; the compiler is real."""
+    printed = run_log_script(FORWARD_FAILS="cuLibraryLoadData", FORWARD_FAILURES="1")
+    assert printed == str({"cuCtxGetCurrent": 200, "cuLaunchKernel": 200})
+
+
+# --- streams and graphs ---
+
+
+def test_on_side_streams() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    logits, target = LOGITS.to(DEVICE), TARGET.to(DEVICE)
+    metrics.update(logits, target)
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    for number in range(50):
+        stream, last = streams[number % 2], torch.cuda.current_stream()
+        stream.wait_stream(last)
+        with torch.cuda.stream(stream):
+            metrics.update(logits, target)
+        last.wait_stream(stream)
+    assert arrived(metrics).values["count"] == 204
+    assert metrics.compute()["count"] == 204
+
+
+def test_replays_of_a_graph() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    logits, target = LOGITS.to(DEVICE), TARGET.to(DEVICE)
+    loss = torch.tensor(0.0, device=DEVICE)
+    metrics.update(logits, target, loss)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss.add_(1)
+        metrics.update(logits, target, loss)
+    for replay in range(1, 11):
+        graph.replay()
+        reading = arrived(metrics)
+        assert (reading.update, reading.step) == (1 + replay, None)
+        assert reading.values["loss_last"] == replay
+    metrics.reset()
+    torch.cuda.synchronize()
+    assert metrics.latest() is None
+    graph.replay()
+    reading = arrived(metrics)
+    assert (reading.update, reading.values["count"]) == (12, 4)
+
+
+def test_in_a_new_thread() -> None:
+    """Where no context is current yet."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    metrics = pig.MetricAccumulator(topk=1)
+    logits, target = LOGITS.to(DEVICE), TARGET.to(DEVICE)
+    metrics.update(logits, target)
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: metrics.update(logits, target), range(40)))
+    assert arrived(metrics).values["count"] == 164
+
+
+@pytest.mark.skipif(why_not() is None and torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_on_a_device_that_is_not_current() -> None:
+    second = torch.device("cuda", 1)
+    metrics = pig.MetricAccumulator(topk=1)
+    for _ in range(3):
+        metrics.update(LOGITS.to(second), TARGET.to(second))
+    assert metrics.compute()["count"] == 12
+    assert torch.cuda.current_device() == 0
+    with pytest.raises(ValueError, match="make an accumulator for each device"):
+        metrics.update(LOGITS.to("cuda:0"), TARGET.to("cuda:0"))
+
+
+def test_compiled() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    model = torch.nn.Linear(4, 4).to(DEVICE)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(x: Any, y: Any) -> Any:
+        logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits, y)
+        metrics.update(logits, y, loss)
+        return loss
+
+    for _ in range(3):
+        step(LOGITS.to(DEVICE), TARGET.to(DEVICE)).backward()
+    assert arrived(metrics).values["count"] == 12

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU for the GPU benchmarks where there is none: its driver is the stub library, its kernels
+take no time. What they print is no measurement, but the way to it is the same.
+
+Importing this names the stub library to the code under test, so it belongs in a process of its own.
+"""
+
+import ctypes
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import _phase_loop as native_loop  # type: ignore[import-not-found]
+
+from benchmarks.stub_device import LIBRARY
+from pyinstrument_gpu._native import native
+
+
+class FakeEvent:
+    def record(self) -> None:
+        pass
+
+    def elapsed_time(self, other: Any) -> float:
+        return 1.0
+
+
+class FakeGpu:
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(str(LIBRARY))
+        self._status = ctypes.c_int64()
+        native.attach_device(native_loop.stub_exchange_api())
+
+    def synchronize(self) -> None:
+        pass
+
+    def spin(self, duration_ns: int) -> None:
+        pass
+
+    def nothing(self) -> None:
+        pass
+
+    def held(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def event(self) -> FakeEvent:
+        return FakeEvent()
+
+    def record_call(self) -> tuple[int, list[int]]:
+        return self._address("cuEventRecord"), [1, 0]
+
+    def capturing_call(self) -> tuple[int, list[int]]:
+        return self._address("cuStreamIsCapturing"), [0, ctypes.addressof(self._status)]
+
+    def side_stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CUDA driver without a device, on a clock that stands still until a test moves it.
+
+Importing this names the simulated library to the code under test: the driver is loaded once a
+process, at its first use. Nothing that it gives is ever a measurement.
+
+Host times are of the virtual clock, device times of the device's own, both in ns. Handles are the
+driver's, as numbers.
+"""
+
+import contextlib
+import ctypes
+import enum
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import _simulated_cuda as native  # type: ignore[import-not-found]
+
+LIBRARY = Path(native.__file__).with_name("simulated_cuda.so")
+os.environ["PYINSTRUMENT_GPU_LIBCUDA"] = str(LIBRARY)
+native.load(str(LIBRARY))
+
+LEGACY_STREAM = 0
+PER_THREAD_STREAM = 2
+BLOCKING_CALLS = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize")
+
+
+class Result(enum.IntEnum):
+    """The driver's results that tests ask for by name."""
+
+    SUCCESS = 0
+    INVALID_VALUE = 1
+    OUT_OF_MEMORY = 2
+    NOT_INITIALIZED = 3
+    DEINITIALIZED = 4
+    INVALID_DEVICE = 101
+    INVALID_IMAGE = 200
+    INVALID_CONTEXT = 201
+    NO_BINARY = 209
+    UNSUPPORTED_PTX = 222
+    INVALID_HANDLE = 400
+    NOT_FOUND = 500
+    NOT_READY = 600
+    ILLEGAL_ADDRESS = 700
+    LAUNCH_TIMEOUT = 702
+    CONTEXT_IS_DESTROYED = 709
+    LAUNCH_FAILED = 719
+    CAPTURE_UNSUPPORTED = 900
+    CAPTURE_INVALIDATED = 901
+    CAPTURE_UNMATCHED = 903
+    CAPTURE_ISOLATION = 905
+    CAPTURE_IMPLICIT = 906
+    CAPTURED_EVENT = 907
+    CAPTURE_WRONG_THREAD = 908
+
+
+class CaptureMode(enum.IntEnum):
+    """Whom a capture forbids unsafe calls: all threads, its own, none."""
+
+    GLOBAL = 0
+    THREAD_LOCAL = 1
+    RELAXED = 2
+
+
+class SimulatedCudaError(Exception):
+    """The simulated driver refused what the test's own program did."""
+
+    def __init__(self, result: int) -> None:
+        self.result = Result(result)
+        super().__init__(f"{self.result.name} ({result})")
+
+
+class Call(NamedTuple):
+    """One call of the driver. The first four arguments, without those that take the answer."""
+
+    function: str
+    result: int
+    thread: int
+    host_ns: int
+    arguments: tuple[int, int, int, int]
+
+
+class Record(NamedTuple):
+    """One record of an event, and the truth about it: None until it has taken place."""
+
+    event: int
+    stream: int
+    thread: int
+    host_ns: int
+    """When the call was made."""
+    device: int
+    device_ns: int | None
+    """When it took place, exactly."""
+    stamp_ns: int | None
+    """What the device wrote down: `device_ns` rounded down to its tick."""
+    done_host_ns: int | None
+    """When it took place, on the host's clock."""
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel by the code under test."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    stream: int
+    thread: int
+    host_ns: int
+
+
+def _check(result: int) -> None:
+    if result != Result.SUCCESS:
+        raise SimulatedCudaError(result)
+
+
+def _answer(answer: tuple[int, int]) -> int:
+    result, value = answer
+    _check(result)
+    return value
+
+
+def _known(result: int, function: str) -> None:
+    if result < 0:
+        raise ValueError(f"the simulated driver has no {function!r}")
+
+
+def _ppb(drift_ppm: float) -> int:
+    return round(drift_ppm * 1000)
+
+
+class SimulatedStream:
+    """A stream as the test's program sees it. A legacy or per-thread one is that of the calling
+    thread's current context."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def launch(self, duration_ns: int) -> None:
+        """Enqueues a kernel that takes so long by the device's clock."""
+        _check(native.launch(self.handle, duration_ns))
+
+    def hang(self) -> None:
+        """Enqueues a kernel that does not end until `release`."""
+        _check(native.hang(self.handle))
+
+    def release(self) -> None:
+        """Ends the oldest hang, now."""
+        _check(native.release(self.handle))
+
+    def wait_event(self, event: int) -> None:
+        """What is enqueued from now on waits for the event's last record. If that was in a capture,
+        the stream joins it."""
+        _check(native.wait_event(self.handle, event))
+
+    @property
+    def pending(self) -> int:
+        """How many entries have not ended."""
+        return _answer(native.pending(self.handle))
+
+    def destroy(self) -> None:
+        """The handle is invalid from now on; what was enqueued still runs."""
+        _check(native.destroy_stream(self.handle))
+
+    def begin_capture(self, mode: CaptureMode = CaptureMode.GLOBAL) -> None:
+        _check(native.begin_capture(self.handle, mode))
+
+    def end_capture(self) -> int:
+        """Returns how many entries were captured. Raises if the capture was invalidated."""
+        return _answer(native.end_capture(self.handle))
+
+    @contextlib.contextmanager
+    def capture(self, mode: CaptureMode = CaptureMode.GLOBAL) -> Iterator[None]:
+        """Ends the capture also when it was invalidated, and does not raise for it: ask
+        `captures_invalidated`."""
+        self.begin_capture(mode)
+        try:
+            yield
+        finally:
+            native.end_capture(self.handle)
+
+    @contextlib.contextmanager
+    def as_current(self, device: int = 0) -> Iterator[None]:
+        """The calling thread's current stream on a device, as PyTorch would tell it."""
+        native.set_current_stream(device, self.handle)
+        try:
+            yield
+        finally:
+            native.set_current_stream(device, LEGACY_STREAM)
+
+
+class SimulatedDevice:
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+
+    def set_clock(self, *, offset_ns: int = 0, drift_ppm: float = 0) -> None:
+        """The device's clock reads `offset_ns` at host time 0. To be set before any work is
+        enqueued."""
+        _check(native.set_device_clock(self.ordinal, offset_ns, _ppb(drift_ppm)))
+
+    def set_drift(self, drift_ppm: float) -> None:
+        """From now on the device's clock gains so much. What was is not changed."""
+        _check(native.set_drift(self.ordinal, _ppb(drift_ppm)))
+
+    def set_tick(self, tick_ns: int) -> None:
+        """Event times are multiples of this; 32 ns unless set."""
+        _check(native.set_tick(self.ordinal, tick_ns))
+
+    def set_record_latency(self, min_ns: int, max_ns: int | None = None, *, seed: int = 0) -> None:
+        """How long after the call a record on an idle stream takes place: always so long, or drawn
+        evenly from a range."""
+        if max_ns is None:
+            max_ns = min_ns
+        _check(native.set_record_latency(self.ordinal, min_ns, max_ns, seed))
+
+    def set_one_queue(self, one_queue: bool = True) -> None:
+        """All streams share one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1): an entry begins no
+        sooner than the one enqueued before it on any stream."""
+        _check(native.set_one_queue(self.ordinal, one_queue))
+
+    def set_attribute(self, attribute: int, value: int) -> None:
+        _check(native.set_attribute(self.ordinal, attribute, value))
+
+    @property
+    def now_ns(self) -> int:
+        return _answer(native.device_ns(self.ordinal))
+
+    def activate(self) -> int:
+        """Makes the primary context, as the program's own initialisation does, and makes it current
+        on the calling thread. Returns its handle."""
+        context = _answer(native.activate(self.ordinal))
+        _check(native.make_current(context))
+        return context
+
+    def deactivate(self) -> None:
+        """Destroys the primary context, whoever holds it."""
+        _check(native.deactivate(self.ordinal))
+
+    def create_context(self) -> int:
+        """A context that is not the primary one. Returns its handle."""
+        return _answer(native.create_context(self.ordinal))
+
+    def create_stream(self, *, non_blocking: bool = True, context: int = 0) -> SimulatedStream:
+        """In the primary context, which is made if need be, unless another one is given. PyTorch's
+        streams are non-blocking."""
+        if not context:
+            context = _answer(native.activate(self.ordinal))
+        return SimulatedStream(_answer(native.create_stream(context, int(non_blocking))))
+
+    @property
+    def retained(self) -> int:
+        """How often the code under test holds the primary context."""
+        return int(native.retained(self.ordinal))
+
+
+class SimulatedCuda:
+    """The one simulated driver of the process."""
+
+    def __init__(self) -> None:
+        self.devices: list[SimulatedDevice] = []
+        self._callbacks: list[object] = []
+
+    def reset(self, devices: int = 1) -> None:
+        """All as new: host time 0, nothing logged, no failures, and device 0 active and current on
+        the calling thread. Handles of before are invalid."""
+        native.reset(devices)
+        native.reset_exchange_api()
+        self._callbacks.clear()
+        self.devices = [SimulatedDevice(ordinal) for ordinal in range(devices)]
+        if devices:
+            self.devices[0].activate()
+
+    # Time
+
+    @property
+    def host_ns(self) -> int:
+        return int(native.now_ns())
+
+    def advance(self, ns: int) -> None:
+        native.advance(ns)
+
+    def run_dry(self) -> None:
+        """Moves the clock until all that can end has ended."""
+        native.run_dry()
+
+    def next_host_ns(self) -> int | None:
+        """The host time at which the next entry of any stream begins or ends, or None."""
+        found, host_ns = native.next_host_ns()
+        return host_ns if found else None
+
+    def set_reading_costs(self, ns: int) -> None:
+        """Each reading of the clock by the code under test moves it: busy waits then end."""
+        native.set_reading_costs(ns)
+
+    def set_cost(self, function: str, ns: int) -> None:
+        """A call takes so long; what it does, it does at its end. "*": all functions."""
+        _known(native.set_cost(function, ns), function)
+
+    # Contexts and streams
+
+    def set_initialized(self, initialized: bool) -> None:
+        native.set_initialized(initialized)
+
+    def set_driver_version(self, version: int) -> None:
+        native.set_driver_version(version)
+
+    def make_current(self, context: int) -> None:
+        """On the calling thread; 0 is none."""
+        _check(native.make_current(context))
+
+    def destroy_context(self, context: int) -> None:
+        _check(native.destroy_context(context))
+
+    @property
+    def current_context(self) -> int:
+        return int(native.current_context())
+
+    @property
+    def default_stream(self) -> SimulatedStream:
+        return SimulatedStream(LEGACY_STREAM)
+
+    @property
+    def thread_stream(self) -> SimulatedStream:
+        return SimulatedStream(PER_THREAD_STREAM)
+
+    @property
+    def captures_invalidated(self) -> int:
+        """How many of the program's captures anyone has spoilt."""
+        return int(native.captures_invalidated())
+
+    # The exchange API
+
+    def fail_current_stream(self, fail: bool = True) -> None:
+        """Asking PyTorch for the current stream raises."""
+        native.fail_current_stream(fail)
+
+    @property
+    def stream_questions(self) -> int:
+        """How often PyTorch was asked for the current stream."""
+        return int(native.stream_questions())
+
+    # Calls
+
+    def fail(self, function: str, result: int, *, after: int = 0, count: int | None = 1) -> None:
+        """The next `after` calls still work, then `count` fail; None: for ever. A call that fails
+        does nothing else. "*": all functions."""
+        _known(native.fail(function, result, after, -1 if count is None else count), function)
+
+    def stop_failing(self) -> None:
+        native.stop_failing()
+
+    def count(self, function: str, result: int | None = None) -> int:
+        """How often it was called, with that result or any. Exact also when the log is off."""
+        found, count = native.count(function, result or 0, result is None)
+        _known(found, function)
+        return int(count)
+
+    @property
+    def blocking_calls(self) -> int:
+        return sum(map(self.count, BLOCKING_CALLS))
+
+    def set_log_capacity(self, calls: int) -> None:
+        """Begins an empty log, of the last so many calls; a million unless set. 0: no log."""
+        native.set_log_capacity(calls)
+
+    @property
+    def end_of_calls(self) -> int:
+        """How many calls have been logged."""
+        return int(native.end_of_calls())
+
+    def calls(self, function: str | None = None, *, since: int = 0) -> list[Call]:
+        """In their order, from the one with that number on; the last million."""
+        first, end = max(since, native.oldest_call()), native.end_of_calls()
+        calls = (Call(*native.read_call(i)) for i in range(first, end))
+        return [call for call in calls if function in (None, call.function)]
+
+    @property
+    def violations(self) -> list[str]:
+        """What the code under test must never do: make a context, or release what is not its."""
+        return [native.violation(i) for i in range(native.violation_count())]
+
+    # The truth
+
+    def truth(self, event: int) -> Record | None:
+        """The last record of an event; None if there is none."""
+        found, record = native.truth(event)
+        return Record(*record) if found else None
+
+    @property
+    def record_count(self) -> int:
+        return int(native.record_count())
+
+    def record(self, i: int) -> Record:
+        """The i-th record, in the order of the calls."""
+        return Record(*native.read_record(i))
+
+    def records(self) -> list[Record]:
+        return [self.record(i) for i in range(self.record_count)]
+
+    def keep_records(self, keep: bool) -> None:
+        """Off: no truth of what is recorded from now on, and no memory for it."""
+        native.keep_records(keep)
+
+    # Kernels and memory
+
+    def on_launch(
+        self, kernel: str, callback: Callable[[list[int]], None], parameters: int
+    ) -> None:
+        """Calls `callback` at each launch, outside of captures, with the addresses of the kernel's
+        so many parameters."""
+
+        def call(addresses: ctypes.Array[ctypes.c_void_p]) -> None:
+            callback([addresses[i] or 0 for i in range(parameters)])
+
+        function = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p))(call)
+        self._callbacks.append(function)  # or it would be freed
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        native.on_launch(kernel, address)
+
+    def set_kernel_duration(self, kernel: str, ns: int) -> None:
+        native.set_kernel_duration(kernel, ns)
+
+    def launches(self) -> list[Launch]:
+        return [Launch(*native.read_launch(i)) for i in range(native.launch_count())]
+
+    @property
+    def host_bytes(self) -> int:
+        """Pinned memory that was allocated and not freed."""
+        return int(native.host_bytes())
+
+
+def exchange_api_capsule() -> object:
+    """Stands in for torch.Tensor.__dlpack_c_exchange_api__."""
+    capsule: object = native.exchange_api_capsule()
+    return capsule
+
+
+@contextlib.contextmanager
+def simulated_cuda(devices: int = 1, *, clock: bool = True) -> Iterator[SimulatedCuda]:
+    """A driver as new, and what is left of it gone at the end.
+
+    With `clock`, recordings that start inside take their time from its host clock.
+    """
+    cuda = SimulatedCuda()
+    cuda.reset(devices)
+    if clock:
+        native.install_clock()
+    try:
+        yield cuda
+    finally:
+        native.detach()
+        if clock:
+            native.remove_clock()
+        cuda.reset(0)

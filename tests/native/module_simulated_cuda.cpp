@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The simulated CUDA driver for Python tests: each function of simulated_control.h by its own name,
+// the virtual clock as the recorder's, and a DLPack exchange API that knows the test's streams.
+//
+// Where a function's last parameter is where the answer goes, Python gets it returned, after the
+// driver's result if there is one.
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "dlpack.h"
+#include "metrics/cpu_scan.h"
+#include "metrics/kernel_store.h"
+#include "simulated_control.h"
+
+namespace py = pybind11;
+
+namespace {
+
+sim::Control control;
+
+/// From the file that the code under test loads, so that both have the same instance.
+void load(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw py::import_error(dlerror());
+#define FIND(type, name, parameters)                                                     \
+  control.name = reinterpret_cast<decltype(control.name)>(dlsym(library, "sim_" #name)); \
+  if (control.name == nullptr) throw py::import_error(path + " has no sim_" #name);
+  SIM_CONTROLS(FIND)
+#undef FIND
+}
+
+template <typename Number>
+Number to_python(Number value) {
+  return value;
+}
+template <typename Number, size_t... I>
+py::tuple numbers(const Number* values, std::index_sequence<I...>) {
+  return py::make_tuple(values[I]...);
+}
+py::tuple to_python(const sim::CallView& call) {
+  return py::make_tuple(call.function, call.result, call.thread, call.host_ns,
+                        numbers(call.arguments, std::make_index_sequence<4>()));
+}
+py::tuple to_python(const sim::RecordView& record) {
+  const auto if_done = [&](int64_t ns) -> py::object {
+    if (!record.done) return py::none();
+    return py::int_(ns);
+  };
+  return py::make_tuple(record.event, record.stream, record.thread, record.host_ns, record.device,
+                        if_done(record.device_ns), if_done(record.stamp_ns),
+                        if_done(record.done_host_ns));
+}
+py::tuple to_python(const sim::LaunchView& launch) {
+  return py::make_tuple(launch.kernel, numbers(launch.grid, std::make_index_sequence<3>()),
+                        numbers(launch.block, std::make_index_sequence<3>()), launch.shared_bytes,
+                        launch.stream, launch.thread, launch.host_ns);
+}
+
+template <typename Parameter>
+constexpr bool is_answer =
+    std::is_pointer_v<Parameter> && !std::is_const_v<std::remove_pointer_t<Parameter>>;
+
+template <typename... Parameters>
+struct LastOf {
+  using Type = void;
+};
+template <typename First, typename... Rest>
+struct LastOf<First, Rest...> {
+  using Type = std::tuple_element_t<sizeof...(Rest), std::tuple<First, Rest...>>;
+};
+
+template <typename Result, typename... Parameters>
+using Function = Result (*)(Parameters...);
+
+template <typename Result, typename... Parameters, size_t... I>
+void bind_answering(py::module_& module, const char* name,
+                    Function<Result, Parameters...> sim::Control::* member,
+                    std::index_sequence<I...>) {
+  using All = std::tuple<Parameters...>;
+  using Answer = std::remove_pointer_t<typename LastOf<Parameters...>::Type>;
+  module.def(name, [member](std::tuple_element_t<I, All>... arguments) {
+    Answer answer{};
+    if constexpr (std::is_void_v<Result>) {
+      (control.*member)(arguments..., &answer);
+      return to_python(answer);
+    } else {
+      const Result result = (control.*member)(arguments..., &answer);
+      return py::make_tuple(result, to_python(answer));
+    }
+  });
+}
+
+template <typename Result, typename... Parameters>
+void bind(py::module_& module, const char* name,
+          Function<Result, Parameters...> sim::Control::* member) {
+  if constexpr (is_answer<typename LastOf<Parameters...>::Type>) {
+    bind_answering(module, name, member, std::make_index_sequence<sizeof...(Parameters) - 1>());
+  } else {
+    module.def(name, [member](Parameters... arguments) { return (control.*member)(arguments...); });
+  }
+}
+
+// The recorder's clock ----------------------------------------------------------------------------
+
+void inject(uint64_t (*function)()) {
+  const auto native = py::module_::import("pyinstrument_gpu._C");
+  const py::capsule capsule = native.attr("_tick_injector");
+  reinterpret_cast<void (*)(uint64_t (*)())>(capsule.get_pointer())(function);
+}
+
+/// The code under test forgets the devices that it has seen.
+void detach() {
+  const auto native = py::module_::import("pyinstrument_gpu._C");
+  const py::capsule capsule = native.attr("_device_detacher");
+  reinterpret_cast<void (*)()>(capsule.get_pointer())();
+}
+
+// The exchange API --------------------------------------------------------------------------------
+
+std::atomic<uint64_t> epoch{1};  ///< grows when all threads' streams are forgotten
+std::atomic<uint64_t> stream_questions{0};
+std::atomic<bool> streams_fail{false};
+
+std::map<int32_t, uint64_t>& current_streams() {
+  thread_local std::map<int32_t, uint64_t> streams;
+  thread_local uint64_t streams_epoch = 0;
+  if (streams_epoch != epoch) {
+    streams.clear();
+    streams_epoch = epoch;
+  }
+  return streams;
+}
+
+int current_work_stream(pig::dlpack::DeviceType type, int32_t device, void** stream) {
+  ++stream_questions;
+  if (streams_fail) {
+    const py::gil_scoped_acquire gil;
+    PyErr_SetString(PyExc_RuntimeError, "the test made current_work_stream fail");
+    return -1;
+  }
+  const auto& streams = current_streams();
+  const auto found = streams.find(device);
+  const bool known = type == pig::dlpack::kCuda && found != streams.end();
+  *stream = known ? reinterpret_cast<void*>(found->second) : nullptr;
+  return 0;
+}
+
+pig::dlpack::ExchangeApi exchange_api = {{{pig::dlpack::kMajorVersion, 3}, nullptr},
+                                         nullptr,
+                                         nullptr,
+                                         nullptr,
+                                         nullptr,
+                                         current_work_stream};
+
+// Tensors that pass for a GPU's
+// --------------------------------------------------------------------
+
+const pig::dlpack::ExchangeApi* torch_api = nullptr;
+int32_t device_of_tensors = 0;
+
+/// PyTorch's own view of a tensor in host memory, said to be on a device.
+int tensor_on_device(void* object, pig::dlpack::Tensor* out) {
+  const int result = torch_api->tensor_from_py_object(object, out);
+  out->device = {pig::dlpack::kCuda, device_of_tensors};
+  return result;
+}
+
+pig::dlpack::ExchangeApi device_api = {{{pig::dlpack::kMajorVersion, 3}, nullptr},
+                                       nullptr,
+                                       nullptr,
+                                       nullptr,
+                                       tensor_on_device,
+                                       current_work_stream};
+
+py::capsule device_api_capsule(const py::capsule& of_torch) {
+  torch_api = static_cast<const pig::dlpack::ExchangeApi*>(of_torch.get_pointer());
+  return py::capsule(&device_api, pig::dlpack::kCapsuleName);
+}
+
+// What the kernels of the metrics do, at once and on the CPU
+// ----------------------------------------
+
+namespace metrics = pig::metrics;
+
+void publish(const metrics::State& state, metrics::I64 classes, metrics::Snapshot* snapshot) {
+  ++snapshot->sequence;
+  snapshot->state = state;
+  if (classes <= metrics::kMaxSnapshotClasses)
+    std::copy_n(metrics::confusion_of(const_cast<metrics::State&>(state)), classes * classes,
+                snapshot->confusion);
+  ++snapshot->sequence;
+}
+
+void run_update(void** parameters) {
+  const auto& p = *static_cast<const metrics::UpdateParameters*>(parameters[0]);
+  const auto set = metrics::best_instruction_set();
+  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, *p.state, 1, set), *p.state);
+  publish(*p.state, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
+}
+
+void run_scalar(void** parameters) {
+  const auto& p = *static_cast<const metrics::ScalarParameters*>(parameters[0]);
+  const double value = p.value == nullptr ? p.number : metrics::load_real(p.value, p.format, 0);
+  metrics::fold_scalar(value, p.state->scalars[p.slot]);
+  publish(*p.state, p.confusion_classes, p.snapshot);
+}
+
+void run_metric_kernels() {
+  const auto run = [](const std::string& name, void (*kernel)(void**)) {
+    control.on_launch(name.c_str(), reinterpret_cast<uint64_t>(kernel));
+  };
+  for (int format = metrics::kFloat64; format <= metrics::kBfloat16; ++format)
+    for (int by = 0; by < metrics::kRowsByCount; ++by)
+      run(metrics::kernel_name(static_cast<metrics::Format>(format),
+                               static_cast<metrics::RowsBy>(by)),
+          run_update);
+  run("pig_metric_scalar", run_scalar);
+}
+
+void reset_exchange_api() {
+  ++epoch;
+  stream_questions = 0;
+  streams_fail = false;
+  device_of_tensors = 0;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_simulated_cuda, module) {
+  module.def("load", load);
+#define BIND(type, name, parameters) bind(module, #name, &sim::Control::name);
+  SIM_CONTROLS(BIND)
+#undef BIND
+
+  module.def("install_clock", [] { inject(control.host_ns); });
+  module.def("remove_clock", [] { inject(nullptr); });
+  module.def("detach", detach);
+
+  module.def("exchange_api_capsule",
+             [] { return py::capsule(&exchange_api, pig::dlpack::kCapsuleName); });
+  module.def("reset_exchange_api", reset_exchange_api);
+  module.def("set_current_stream",
+             [](int32_t device, uint64_t stream) { current_streams()[device] = stream; });
+  module.def("fail_current_stream", [](bool fail) { streams_fail = fail; });
+  module.def("stream_questions", [] { return stream_questions.load(); });
+
+  module.def("device_api_capsule", device_api_capsule);
+  module.def("set_device_of_tensors", [](int32_t device) { device_of_tensors = device; });
+  module.def("run_metric_kernels", run_metric_kernels);
+}

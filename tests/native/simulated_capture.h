@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/driver.h"
+
+namespace sim {
+
+/// One capture of a stream, and of those that join it, into a graph.
+struct Capture {
+  uint64_t thread = 0;  ///< that began it
+  pig::cuda::CaptureMode mode = pig::cuda::kCaptureGlobal;
+  uint64_t origin = 0;  ///< the stream it began on
+  bool invalidated = false;
+  bool ended = false;
+  uint64_t nodes = 0;
+};
+
+/// The captures under way, and the rules of who may do what meanwhile. The rules are those of the
+/// documentation of cuThreadExchangeStreamCaptureMode.
+class Captures {
+ public:
+  void reset() {
+    active_.clear();
+    invalidated_ = 0;
+  }
+
+  std::shared_ptr<Capture> begin(uint64_t thread, pig::cuda::CaptureMode mode, uint64_t origin) {
+    auto capture = std::make_shared<Capture>();
+    capture->thread = thread;
+    capture->mode = mode;
+    capture->origin = origin;
+    active_.push_back(capture);
+    return capture;
+  }
+
+  void end(const std::shared_ptr<Capture>& capture) {
+    capture->ended = true;
+    std::erase(active_, capture);
+  }
+
+  void invalidate(Capture& capture) {
+    if (capture.ended || capture.invalidated) return;
+    capture.invalidated = true;
+    ++invalidated_;
+  }
+
+  /// Whether a thread may make a call that capture does not see. If not, the captures that forbid
+  /// it are invalid from now on.
+  bool permit_unsafe_call(uint64_t thread, pig::cuda::CaptureMode mode) {
+    bool permitted = true;
+    for (const auto& capture : active_) {
+      const bool own = capture->thread == thread;
+      const bool forbids =
+          own ? capture->mode != pig::cuda::kCaptureRelaxed && mode != pig::cuda::kCaptureRelaxed
+              : capture->mode == pig::cuda::kCaptureGlobal && mode == pig::cuda::kCaptureGlobal;
+      if (!forbids) continue;
+      permitted = false;
+      invalidate(*capture);
+    }
+    return permitted;
+  }
+
+  /// How many have become invalid since the reset.
+  uint64_t invalidated() const { return invalidated_; }
+
+ private:
+  std::vector<std::shared_ptr<Capture>> active_;
+  uint64_t invalidated_ = 0;
+};
+
+}  // namespace sim

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace sim {
+
+/// The host's time in ns. It moves when the test moves it, when a call costs time, and, if the test
+/// says so, with every reading: a loop that waits for a time to pass then ends.
+class HostClock {
+ public:
+  void reset() {
+    now_ns_ = 0;
+    reading_costs_ns_ = 0;
+  }
+  int64_t now_ns() const { return now_ns_.load(); }
+  void advance(int64_t ns) { now_ns_ += ns; }
+  void advance_to(int64_t ns) {
+    int64_t now = now_ns_.load();
+    while (now < ns && !now_ns_.compare_exchange_weak(now, ns)) {
+    }
+  }
+
+  void set_reading_costs(int64_t ns) { reading_costs_ns_ = ns; }
+  int64_t read() { return now_ns_.fetch_add(reading_costs_ns_); }
+
+ private:
+  std::atomic<int64_t> now_ns_{0};
+  std::atomic<int64_t> reading_costs_ns_{0};
+};
+
+/// A device's time in ns as a function of the host's: it starts elsewhere and runs at another rate,
+/// which may change. Integers throughout: exact to the ns for as long as a test likes.
+class DeviceClock {
+ public:
+  /// Reads `offset_ns` at host time 0 and gains `drift_ppb` ns in each host second.
+  void reset(int64_t offset_ns, int64_t drift_ppb) { segments_ = {{0, offset_ns, drift_ppb}}; }
+
+  /// The rate from now on. What was is not changed.
+  void set_drift(int64_t now_host_ns, int64_t drift_ppb) {
+    segments_.push_back({now_host_ns, at(now_host_ns), drift_ppb});
+  }
+
+  int64_t at(int64_t host_ns) const {
+    size_t i = segments_.size() - 1;
+    while (i > 0 && host_ns < segments_[i].host_ns) --i;
+    return segments_[i].at(host_ns);
+  }
+
+  /// The first host time at which the device's clock has reached `device_ns`.
+  int64_t host_at(int64_t device_ns) const {
+    size_t i = segments_.size() - 1;
+    while (i > 0 && device_ns <= segments_[i].device_ns) --i;
+    const Segment& segment = segments_[i];
+    const int64_t delta = device_ns - segment.device_ns;
+    int64_t host_ns = segment.host_ns + static_cast<int64_t>(static_cast<Wide>(delta) * kBillion /
+                                                             (kBillion + segment.drift_ppb));
+    while (segment.at(host_ns) < device_ns) ++host_ns;
+    while (segment.at(host_ns - 1) >= device_ns) --host_ns;
+    return host_ns;
+  }
+
+ private:
+  __extension__ typedef __int128 Wide;
+  static constexpr int64_t kBillion = 1'000'000'000;
+
+  struct Segment {
+    int64_t host_ns;
+    int64_t device_ns;
+    int64_t drift_ppb;
+
+    int64_t at(int64_t host) const {
+      const Wide gain = static_cast<Wide>(host - host_ns) * drift_ppb;
+      const Wide down = gain < 0 ? kBillion - 1 : 0;
+      return device_ns + (host - host_ns) + static_cast<int64_t>((gain - down) / kBillion);
+    }
+  };
+
+  std::vector<Segment> segments_{{0, 0, 0}};
+};
+
+}  // namespace sim

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulated_control.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "simulated_driver.h"
+
+// Defined by the same table that the tests load them by.
+#define SIM_DECLARE(type, name, parameters) \
+  extern "C" __attribute__((visibility("default"))) type sim_##name parameters;
+SIM_CONTROLS(SIM_DECLARE)
+#undef SIM_DECLARE
+
+namespace sim {
+namespace {
+
+/// Runs `body` with the driver, locked.
+template <typename Body>
+auto locked(Body body) {
+  SimulatedDriver& driver = SimulatedDriver::instance();
+  const std::lock_guard lock(driver.mutex);
+  return body(driver);
+}
+
+/// The same with a device; invalid device when there is none of that number.
+template <typename Body>
+int with_device(int ordinal, Body body) {
+  return locked([&](SimulatedDriver& driver) -> int {
+    Device* const device = driver.machine.device(ordinal);
+    if (device == nullptr) return kInvalidDevice;
+    body(driver, *device);
+    return kSuccess;
+  });
+}
+
+constexpr int kAllFunctions = -1;
+constexpr int kNoFunction = -2;
+
+int function_of(const char* name) {
+  if (std::strcmp(name, "*") == 0) return kAllFunctions;
+  const int index = function_index(name);
+  return index >= 0 ? index : kNoFunction;
+}
+
+RecordView view_of(SimulatedDriver& driver, const Record& record) {
+  const Device& device = *driver.machine.device(record.device);
+  RecordView view{record.event,
+                  record.stream,
+                  record.thread,
+                  record.host_ns,
+                  record.device,
+                  record.work->ended,
+                  0,
+                  0,
+                  0};
+  if (record.work->ended) {
+    view.device_ns = record.work->end_ns;
+    view.stamp_ns = device.stamp_ns(record.work->end_ns);
+    // A slow clock shows one value for two host times: it was not before the call.
+    view.done_host_ns = std::max(record.host_ns, device.clock.host_at(record.work->end_ns));
+  }
+  return view;
+}
+
+}  // namespace
+}  // namespace sim
+
+using namespace sim;  // NOLINT: the names to define are global
+
+void sim_reset(int devices) {
+  locked([&](SimulatedDriver& driver) {
+    driver.host.reset();
+    driver.machine.reset(devices);
+    driver.calls.reset();
+    driver.callbacks.clear();
+    ++driver.epoch;
+  });
+}
+void sim_set_initialized(int initialized) {
+  locked([&](SimulatedDriver& driver) { driver.machine.initialized = initialized != 0; });
+}
+void sim_set_driver_version(int version) {
+  locked([&](SimulatedDriver& driver) { driver.machine.driver_version = version; });
+}
+
+uint64_t sim_host_ns() { return static_cast<uint64_t>(SimulatedDriver::instance().host.read()); }
+uint64_t sim_now_ns() { return static_cast<uint64_t>(SimulatedDriver::instance().host.now_ns()); }
+void sim_advance(int64_t ns) { SimulatedDriver::instance().host.advance(ns); }
+void sim_set_reading_costs(int64_t ns) { SimulatedDriver::instance().host.set_reading_costs(ns); }
+int sim_next_host_ns(int64_t* host_ns) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.next_host_ns(host_ns); });
+}
+void sim_run_dry() {
+  locked([](SimulatedDriver& driver) { driver.machine.run_dry(); });
+}
+
+int sim_set_device_clock(int device, int64_t offset_ns, int64_t drift_ppb) {
+  return with_device(
+      device, [&](SimulatedDriver&, Device& found) { found.clock.reset(offset_ns, drift_ppb); });
+}
+int sim_set_drift(int device, int64_t drift_ppb) {
+  return with_device(device, [&](SimulatedDriver& driver, Device& found) {
+    driver.machine.settle();
+    found.clock.set_drift(driver.host.now_ns(), drift_ppb);
+  });
+}
+int sim_set_tick(int device, int64_t tick_ns) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) { found.tick_ns = tick_ns; });
+}
+int sim_set_record_latency(int device, int64_t min_ns, int64_t max_ns, uint64_t seed) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) {
+    found.record_latency_min_ns = min_ns;
+    found.record_latency_max_ns = max_ns;
+    found.random.seed(seed);
+  });
+}
+int sim_set_one_queue(int device, int one_queue) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) {
+    found.one_queue = one_queue != 0;
+    found.youngest.reset();
+  });
+}
+int sim_set_attribute(int device, int attribute, int value) {
+  return with_device(device,
+                     [&](SimulatedDriver&, Device& found) { found.attributes[attribute] = value; });
+}
+int sim_device_ns(int device, int64_t* device_ns) {
+  return with_device(device, [&](SimulatedDriver& driver, Device& found) {
+    *device_ns = found.clock.at(driver.host.now_ns());
+  });
+}
+
+int sim_activate(int device, uint64_t* context) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.activate(device, context); });
+}
+int sim_deactivate(int device) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.deactivate(device); });
+}
+int sim_create_context(int device, uint64_t* context) {
+  return locked(
+      [&](SimulatedDriver& driver) { return driver.machine.create_context(device, context); });
+}
+int sim_destroy_context(uint64_t context) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.destroy_context(context); });
+}
+int sim_make_current(uint64_t context) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.ctx_set_current(driver.thread(), context);
+  });
+}
+uint64_t sim_current_context() {
+  return locked([](SimulatedDriver& driver) { return driver.thread().context; });
+}
+int64_t sim_retained(int device) {
+  int64_t retained = -1;
+  with_device(device, [&](SimulatedDriver&, Device& found) { retained = found.retained; });
+  return retained;
+}
+
+int sim_create_stream(uint64_t context, unsigned flags, uint64_t* stream) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.create_stream(context, flags, stream);
+  });
+}
+int sim_destroy_stream(uint64_t stream) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.destroy_stream(driver.thread(), stream);
+  });
+}
+int sim_launch(uint64_t stream, int64_t duration_ns) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.launch(driver.thread(), stream, duration_ns);
+  });
+}
+int sim_hang(uint64_t stream) {
+  return locked(
+      [&](SimulatedDriver& driver) { return driver.machine.hang(driver.thread(), stream); });
+}
+int sim_release(uint64_t stream) {
+  return locked(
+      [&](SimulatedDriver& driver) { return driver.machine.release(driver.thread(), stream); });
+}
+int sim_wait_event(uint64_t stream, uint64_t event) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.wait_event(driver.thread(), stream, event);
+  });
+}
+int sim_pending(uint64_t stream, uint64_t* count) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.pending(driver.thread(), stream, count);
+  });
+}
+int sim_begin_capture(uint64_t stream, int mode) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.begin_capture(driver.thread(), stream,
+                                        static_cast<pig::cuda::CaptureMode>(mode));
+  });
+}
+int sim_end_capture(uint64_t stream, uint64_t* nodes) {
+  return locked([&](SimulatedDriver& driver) {
+    return driver.machine.end_capture(driver.thread(), stream, nodes);
+  });
+}
+uint64_t sim_captures_invalidated() {
+  return locked([](SimulatedDriver& driver) { return driver.machine.captures_invalidated(); });
+}
+
+int sim_fail(const char* function, int result, uint64_t after, int64_t count) {
+  const int index = function_of(function);
+  if (index == kNoFunction) return -1;
+  locked([&](SimulatedDriver& driver) { driver.calls.fail(index, result, after, count); });
+  return 0;
+}
+void sim_stop_failing() {
+  locked([](SimulatedDriver& driver) { driver.calls.stop_failing(); });
+}
+int sim_set_cost(const char* function, int64_t ns) {
+  const int index = function_of(function);
+  if (index == kNoFunction) return -1;
+  locked([&](SimulatedDriver& driver) { driver.calls.set_cost(index, ns); });
+  return 0;
+}
+int sim_count(const char* function, int result, int any_result, uint64_t* count) {
+  const int index = function_of(function);
+  if (index == kNoFunction) return -1;
+  *count = 0;
+  locked([&](SimulatedDriver& driver) {
+    for (int i = 0; i < static_cast<int>(kFunctionNames.size()); ++i) {
+      if (index != kAllFunctions && index != i) continue;
+      for (const auto& [seen, calls] : driver.calls.counts(i))
+        if (any_result || seen == result) *count += calls;
+    }
+  });
+  return 0;
+}
+void sim_set_log_capacity(uint64_t calls) {
+  locked([&](SimulatedDriver& driver) { driver.calls.set_log_capacity(calls); });
+}
+uint64_t sim_oldest_call() {
+  return locked([](SimulatedDriver& driver) { return driver.calls.oldest(); });
+}
+uint64_t sim_end_of_calls() {
+  return locked([](SimulatedDriver& driver) { return driver.calls.logged(); });
+}
+void sim_read_call(uint64_t i, CallView* view) {
+  locked([&](SimulatedDriver& driver) {
+    const Call& call = driver.calls.at(i);
+    *view = {kFunctionNames[static_cast<size_t>(call.function)],
+             call.result,
+             call.thread,
+             call.host_ns,
+             {}};
+    std::copy(call.arguments.begin(), call.arguments.end(), view->arguments);
+  });
+}
+
+void sim_keep_records(int keep) {
+  locked([&](SimulatedDriver& driver) { driver.machine.keep_records(keep != 0); });
+}
+uint64_t sim_record_count() {
+  return locked([](SimulatedDriver& driver) { return driver.machine.records().size(); });
+}
+void sim_read_record(uint64_t i, RecordView* view) {
+  locked([&](SimulatedDriver& driver) {
+    driver.machine.settle();
+    *view = view_of(driver, driver.machine.records()[i]);
+  });
+}
+int sim_truth(uint64_t event, RecordView* view) {
+  return locked([&](SimulatedDriver& driver) {
+    driver.machine.settle();
+    const Record* const record = driver.machine.last_record(event);
+    if (record == nullptr) return 0;
+    *view = view_of(driver, *record);
+    return 1;
+  });
+}
+uint64_t sim_violation_count() {
+  return locked([](SimulatedDriver& driver) { return driver.machine.violations().size(); });
+}
+const char* sim_violation(uint64_t i) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.violations()[i].c_str(); });
+}
+
+void sim_on_launch(const char* kernel, uint64_t callback) {
+  locked([&](SimulatedDriver& driver) {
+    driver.callbacks[kernel] = reinterpret_cast<LaunchCallback>(callback);
+  });
+}
+void sim_set_kernel_duration(const char* kernel, int64_t ns) {
+  locked([&](SimulatedDriver& driver) { driver.machine.set_kernel_duration(kernel, ns); });
+}
+uint64_t sim_launch_count() {
+  return locked([](SimulatedDriver& driver) { return driver.machine.launches().size(); });
+}
+void sim_read_launch(uint64_t i, LaunchView* view) {
+  locked([&](SimulatedDriver& driver) {
+    const Launch& launch = driver.machine.launches()[i];
+    *view = {launch.kernel.c_str(), {}, {}, launch.shared_bytes, launch.stream, launch.thread,
+             launch.host_ns};
+    std::copy_n(launch.grid, 3, view->grid);
+    std::copy_n(launch.block, 3, view->block);
+  });
+}
+uint64_t sim_host_bytes() {
+  return locked([](SimulatedDriver& driver) { return driver.machine.host_bytes(); });
+}

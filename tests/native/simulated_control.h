@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a test does with the simulated driver, exported from its library under names of its own.
+//
+// Handles are the driver's, as numbers: a stream is also 0 or 1 (legacy) or 2 (the calling
+// thread's own) of the current context. What returns `int` returns a driver's result. A function's
+// name may be "*" for all.
+#pragma once
+
+#include <cstdint>
+
+namespace sim {
+
+/// One call of the driver.
+struct CallView {
+  const char* function;
+  int result;
+  uint64_t thread;
+  int64_t host_ns;
+  uint64_t arguments[4];
+};
+
+/// One event record outside a capture, and the truth about it. The last three hold once it is done.
+struct RecordView {
+  uint64_t event;
+  uint64_t stream;
+  uint64_t thread;
+  int64_t host_ns;  ///< of the call
+  int device;
+  int done;
+  int64_t device_ns;     ///< when it took place, on the device's clock
+  int64_t stamp_ns;      ///< what the device wrote down: the same, rounded down to its tick
+  int64_t done_host_ns;  ///< when it took place, on the host's clock
+};
+
+struct LaunchView {
+  const char* kernel;
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  uint64_t stream;
+  uint64_t thread;
+  int64_t host_ns;
+};
+
+#define SIM_CONTROLS(F)                                                                          \
+  /* All as new: devices without contexts, host time 0, nothing logged, no failures. */          \
+  F(void, reset, (int devices))                                                                  \
+  F(void, set_initialized, (int initialized))                                                    \
+  F(void, set_driver_version, (int version))                                                     \
+  /* The clock. `host_ns` is for the code under test: it pays for the reading. Neither locks. */ \
+  F(uint64_t, host_ns, ())                                                                       \
+  F(uint64_t, now_ns, ())                                                                        \
+  F(void, advance, (int64_t ns))                                                                 \
+  F(void, set_reading_costs, (int64_t ns))                                                       \
+  F(int, next_host_ns, (int64_t* host_ns))                                                       \
+  F(void, run_dry, ())                                                                           \
+  /* Devices. */                                                                                 \
+  F(int, set_device_clock, (int device, int64_t offset_ns, int64_t drift_ppb))                   \
+  F(int, set_drift, (int device, int64_t drift_ppb))                                             \
+  F(int, set_tick, (int device, int64_t tick_ns))                                                \
+  F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))        \
+  F(int, set_one_queue, (int device, int one_queue))                                             \
+  F(int, set_attribute, (int device, int attribute, int value))                                  \
+  F(int, device_ns, (int device, int64_t* device_ns))                                            \
+  /* Contexts. */                                                                                \
+  F(int, activate, (int device, uint64_t* context))                                              \
+  F(int, deactivate, (int device))                                                               \
+  F(int, create_context, (int device, uint64_t* context))                                        \
+  F(int, destroy_context, (uint64_t context))                                                    \
+  F(int, make_current, (uint64_t context))                                                       \
+  F(uint64_t, current_context, ())                                                               \
+  F(int64_t, retained, (int device))                                                             \
+  /* Streams and captures. */                                                                    \
+  F(int, create_stream, (uint64_t context, unsigned flags, uint64_t* stream))                    \
+  F(int, destroy_stream, (uint64_t stream))                                                      \
+  F(int, launch, (uint64_t stream, int64_t duration_ns))                                         \
+  F(int, hang, (uint64_t stream))                                                                \
+  F(int, release, (uint64_t stream))                                                             \
+  F(int, wait_event, (uint64_t stream, uint64_t event))                                          \
+  F(int, pending, (uint64_t stream, uint64_t* count))                                            \
+  F(int, begin_capture, (uint64_t stream, int mode))                                             \
+  F(int, end_capture, (uint64_t stream, uint64_t* nodes))                                        \
+  F(uint64_t, captures_invalidated, ())                                                          \
+  /* Calls: -1 when there is no function of that name. */                                        \
+  F(int, fail, (const char* function, int result, uint64_t after, int64_t count))                \
+  F(void, stop_failing, ())                                                                      \
+  F(int, set_cost, (const char* function, int64_t ns))                                           \
+  F(int, count, (const char* function, int result, int any_result, uint64_t* count))             \
+  F(void, set_log_capacity, (uint64_t calls))                                                    \
+  F(uint64_t, oldest_call, ())                                                                   \
+  F(uint64_t, end_of_calls, ())                                                                  \
+  F(void, read_call, (uint64_t i, sim::CallView* view))                                          \
+  /* The truth. */                                                                               \
+  F(void, keep_records, (int keep))                                                              \
+  F(uint64_t, record_count, ())                                                                  \
+  F(void, read_record, (uint64_t i, sim::RecordView* view))                                      \
+  F(int, truth, (uint64_t event, sim::RecordView* view))                                         \
+  F(uint64_t, violation_count, ())                                                               \
+  F(const char*, violation, (uint64_t i))                                                        \
+  /* Kernels and memory. The callback is the address of a void (*)(void** parameters). */        \
+  F(void, on_launch, (const char* kernel, uint64_t callback))                                    \
+  F(void, set_kernel_duration, (const char* kernel, int64_t ns))                                 \
+  F(uint64_t, launch_count, ())                                                                  \
+  F(void, read_launch, (uint64_t i, sim::LaunchView* view))                                      \
+  F(uint64_t, host_bytes, ())
+
+/// The functions above as found in a library that was loaded.
+struct Control {
+#define SIM_DECLARE(type, name, parameters) type(*name) parameters = nullptr;
+  SIM_CONTROLS(SIM_DECLARE)
+#undef SIM_DECLARE
+};
+
+}  // namespace sim

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA driver without a device, for tests: the driver's own names, on a virtual clock that the
+// test moves (simulated_control.h). It has what the project uses, and the calls that block, so that
+// a test can see that nobody made them.
+//
+// Where the documentation leaves a rule open this driver is the stricter one: cuEventElapsedTime
+// and the loading of a library count as unsafe during a capture.
+#include <unistd.h>
+
+#include <array>
+#include <type_traits>
+
+#include "simulated_driver.h"
+
+namespace sim {
+
+SimulatedDriver& SimulatedDriver::instance() {
+  static SimulatedDriver* const driver = new SimulatedDriver;  // leaked: threads outlive main
+  return *driver;
+}
+
+Thread& SimulatedDriver::thread() {
+  static uint64_t last_serial = 0;  // under the mutex, like everything here
+  thread_local Thread thread;
+  thread_local uint64_t thread_epoch = 0;
+  if (thread_epoch != epoch) {
+    thread = Thread();
+    thread.serial = ++last_serial;
+    thread.system_id = static_cast<uint64_t>(gettid());
+    thread_epoch = epoch;
+  }
+  return thread;
+}
+
+namespace {
+
+using pig::cuda::CaptureMode;
+using pig::cuda::CaptureStatus;
+
+template <typename T>
+uint64_t word(T value) {
+  if constexpr (std::is_pointer_v<T>) {
+    return reinterpret_cast<uint64_t>(value);
+  } else {
+    return static_cast<uint64_t>(value);
+  }
+}
+
+/// Runs `body`, which gives a handle as a number, and hands that out if it was successful.
+template <typename Handle, typename Body>
+Result hand_out(Handle* handle, Body body) {
+  uint64_t number = 0;
+  const Result result = body(&number);
+  if (result == kSuccess) *handle = reinterpret_cast<Handle>(number);
+  return result;
+}
+
+bool works_uninitialized(Function function) {
+  return function == Function::kInit || function == Function::kDriverGetVersion ||
+         function == Function::kGetErrorName || function == Function::kGetErrorString;
+}
+
+/// What every call has in common: its cost, the failures ordered, the counts and the log. A call
+/// that is made to fail does nothing else.
+template <typename Body>
+int call(Function function, const std::array<uint64_t, 4>& arguments, Body body) {
+  SimulatedDriver& driver = SimulatedDriver::instance();
+  const std::lock_guard lock(driver.mutex);
+  Thread& thread = driver.thread();
+  driver.host.advance(driver.calls.cost_ns(function));
+  int result = driver.calls.ordered_failure(function);
+  if (result == 0 && !driver.machine.initialized && !works_uninitialized(function))
+    result = kNotInitialized;
+  if (result == 0) result = body(driver.machine, thread);
+  driver.calls.add({function, result, thread.system_id, driver.host.now_ns(), arguments});
+  return result;
+}
+
+}  // namespace
+}  // namespace sim
+
+using namespace sim;  // NOLINT: the driver's names are global
+using pig::cuda::DevicePointer;
+
+#define SIM_EXPORT extern "C" __attribute__((visibility("default")))
+
+SIM_EXPORT int cuInit(unsigned flags) {
+  return call(Function::kInit, {word(flags)}, [](Machine& machine, Thread&) {
+    machine.initialized = true;
+    return kSuccess;
+  });
+}
+
+SIM_EXPORT int cuDriverGetVersion(int* version) {
+  return call(Function::kDriverGetVersion, {}, [&](Machine& machine, Thread&) {
+    *version = machine.driver_version;
+    return kSuccess;
+  });
+}
+
+SIM_EXPORT int cuGetErrorName(int result, const char** name) {
+  return call(Function::kGetErrorName, {word(result)}, [&](Machine&, Thread&) {
+    *name = result_name(result);
+    return *name != nullptr ? kSuccess : kInvalidValue;
+  });
+}
+
+SIM_EXPORT int cuGetErrorString(int result, const char** text) {
+  return call(Function::kGetErrorString, {word(result)}, [&](Machine&, Thread&) {
+    *text = result_text(result);
+    return *text != nullptr ? kSuccess : kInvalidValue;
+  });
+}
+
+SIM_EXPORT int cuCtxGetCurrent(pig::cuda::Context* context) {
+  return call(Function::kCtxGetCurrent, {}, [&](Machine& machine, Thread& thread) {
+    return hand_out(context,
+                    [&](uint64_t* number) { return machine.ctx_get_current(thread, number); });
+  });
+}
+
+SIM_EXPORT int cuCtxSetCurrent(pig::cuda::Context context) {
+  return call(Function::kCtxSetCurrent, {word(context)}, [&](Machine& machine, Thread& thread) {
+    return machine.ctx_set_current(thread, word(context));
+  });
+}
+
+SIM_EXPORT int cuCtxGetDevice(pig::cuda::Device* device) {
+  return call(Function::kCtxGetDevice, {}, [&](Machine& machine, Thread& thread) {
+    return machine.ctx_get_device(thread, device);
+  });
+}
+
+SIM_EXPORT int cuDevicePrimaryCtxGetState(pig::cuda::Device device, unsigned* flags, int* active) {
+  return call(Function::kDevicePrimaryCtxGetState, {word(device)}, [&](Machine& machine, Thread&) {
+    return machine.primary_get_state(device, flags, active);
+  });
+}
+
+SIM_EXPORT int cuDevicePrimaryCtxRetain(pig::cuda::Context* context, pig::cuda::Device device) {
+  return call(Function::kDevicePrimaryCtxRetain, {word(device)}, [&](Machine& machine, Thread&) {
+    return hand_out(context,
+                    [&](uint64_t* number) { return machine.primary_retain(number, device); });
+  });
+}
+
+SIM_EXPORT int cuDevicePrimaryCtxRelease(pig::cuda::Device device) {
+  return call(Function::kDevicePrimaryCtxRelease, {word(device)},
+              [&](Machine& machine, Thread&) { return machine.primary_release(device); });
+}
+
+SIM_EXPORT int cuStreamCreate(pig::cuda::Stream* stream, unsigned flags) {
+  return call(Function::kStreamCreate, {word(flags)}, [&](Machine& machine, Thread& thread) {
+    return hand_out(stream,
+                    [&](uint64_t* number) { return machine.stream_create(thread, number, flags); });
+  });
+}
+
+SIM_EXPORT int cuStreamIsCapturing(pig::cuda::Stream stream, CaptureStatus* status) {
+  return call(Function::kStreamIsCapturing, {word(stream)}, [&](Machine& machine, Thread& thread) {
+    return machine.stream_is_capturing(thread, word(stream), status);
+  });
+}
+
+SIM_EXPORT int cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+  return call(Function::kThreadExchangeStreamCaptureMode, {word(*mode)},
+              [&](Machine& machine, Thread& thread) {
+                return machine.exchange_capture_mode(thread, mode);
+              });
+}
+
+SIM_EXPORT int cuEventCreate(pig::cuda::Event* event, unsigned flags) {
+  return call(Function::kEventCreate, {word(flags)}, [&](Machine& machine, Thread& thread) {
+    return hand_out(event,
+                    [&](uint64_t* number) { return machine.event_create(thread, number, flags); });
+  });
+}
+
+SIM_EXPORT int cuEventRecord(pig::cuda::Event event, pig::cuda::Stream stream) {
+  return call(Function::kEventRecord, {word(event), word(stream)},
+              [&](Machine& machine, Thread& thread) {
+                return machine.event_record(thread, word(event), word(stream));
+              });
+}
+
+SIM_EXPORT int cuEventQuery(pig::cuda::Event event) {
+  return call(Function::kEventQuery, {word(event)}, [&](Machine& machine, Thread& thread) {
+    return machine.event_query(thread, word(event));
+  });
+}
+
+SIM_EXPORT int cuEventElapsedTime(float* milliseconds, pig::cuda::Event begin,
+                                  pig::cuda::Event end) {
+  return call(Function::kEventElapsedTime, {word(begin), word(end)},
+              [&](Machine& machine, Thread& thread) {
+                return machine.event_elapsed(thread, milliseconds, word(begin), word(end));
+              });
+}
+
+SIM_EXPORT int cuCtxSynchronize() {
+  return call(Function::kCtxSynchronize, {},
+              [](Machine& machine, Thread& thread) { return machine.ctx_synchronize(thread); });
+}
+
+SIM_EXPORT int cuStreamSynchronize(pig::cuda::Stream stream) {
+  return call(Function::kStreamSynchronize, {word(stream)}, [&](Machine& machine, Thread& thread) {
+    return machine.stream_synchronize(thread, word(stream));
+  });
+}
+
+SIM_EXPORT int cuEventSynchronize(pig::cuda::Event event) {
+  return call(Function::kEventSynchronize, {word(event)}, [&](Machine& machine, Thread& thread) {
+    return machine.event_synchronize(thread, word(event));
+  });
+}
+
+SIM_EXPORT int cuDeviceGetAttribute(int* value, int attribute, pig::cuda::Device device) {
+  return call(Function::kDeviceGetAttribute, {word(attribute), word(device)},
+              [&](Machine& machine, Thread&) {
+                return machine.device_attribute(value, attribute, device);
+              });
+}
+
+SIM_EXPORT int cuLibraryLoadData(pig::cuda::Library* library, const void* code, int*, void**,
+                                 unsigned, int*, void**, unsigned) {
+  return call(Function::kLibraryLoadData, {word(code)}, [&](Machine& machine, Thread& thread) {
+    return hand_out(library,
+                    [&](uint64_t* number) { return machine.library_load(thread, number, code); });
+  });
+}
+
+SIM_EXPORT int cuLibraryGetKernel(pig::cuda::Kernel* kernel, pig::cuda::Library library,
+                                  const char* name) {
+  return call(Function::kLibraryGetKernel, {word(library)}, [&](Machine& machine, Thread&) {
+    return hand_out(kernel, [&](uint64_t* number) {
+      return machine.library_get_kernel(number, word(library), name);
+    });
+  });
+}
+
+SIM_EXPORT int cuLibraryUnload(pig::cuda::Library library) {
+  return call(Function::kLibraryUnload, {word(library)}, [&](Machine& machine, Thread& thread) {
+    return machine.library_unload(thread, word(library));
+  });
+}
+
+SIM_EXPORT int cuKernelGetFunction(pig::cuda::Function* function, pig::cuda::Kernel kernel) {
+  return call(Function::kKernelGetFunction, {word(kernel)}, [&](Machine& machine, Thread& thread) {
+    return hand_out(function, [&](uint64_t* number) {
+      return machine.kernel_get_function(thread, number, word(kernel));
+    });
+  });
+}
+
+SIM_EXPORT int cuLaunchKernel(pig::cuda::Kernel kernel, unsigned grid_x, unsigned grid_y,
+                              unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned shared_bytes, pig::cuda::Stream stream, void** parameters,
+                              void**) {
+  const Launch launch{
+      {}, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, word(stream), 0, 0};
+  LaunchCallback callback = nullptr;
+  const int result = call(
+      Function::kLaunchKernel, {word(kernel), word(stream), word(grid_x), word(block_x)},
+      [&](Machine& machine, Thread& thread) {
+        std::string name;
+        bool runs = false;
+        const Result launched = machine.launch_kernel(thread, word(kernel), launch, &name, &runs);
+        if (runs) {
+          const auto& callbacks = SimulatedDriver::instance().callbacks;
+          if (const auto found = callbacks.find(name); found != callbacks.end())
+            callback = found->second;
+        }
+        return launched;
+      });
+  // Not under the mutex: it may be Python, which waits for its own lock.
+  if (callback != nullptr) callback(parameters);
+  return result;
+}
+
+SIM_EXPORT int cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+  return call(Function::kMemHostAlloc, {word(bytes), word(flags)},
+              [&](Machine& machine, Thread& thread) {
+                return machine.host_alloc(thread, pointer, bytes, flags);
+              });
+}
+
+SIM_EXPORT int cuMemHostGetDevicePointer(DevicePointer* device_pointer, void* pointer,
+                                         unsigned flags) {
+  return call(Function::kMemHostGetDevicePointer, {word(pointer), word(flags)},
+              [&](Machine& machine, Thread& thread) {
+                return machine.host_device_pointer(thread, device_pointer, pointer);
+              });
+}
+
+SIM_EXPORT int cuMemFreeHost(void* pointer) {
+  return call(Function::kMemFreeHost, {word(pointer)},
+              [&](Machine& machine, Thread& thread) { return machine.host_free(thread, pointer); });
+}
+
+// A signature that differs from the table's would be called with the wrong registers.
+#define SIM_SAME_TYPE(name, parameters) \
+  static_assert(std::is_same_v<decltype(&cu##name), decltype(pig::cuda::Driver::name)>);
+PIG_CUDA_TIMING_FUNCTIONS(SIM_SAME_TYPE)
+PIG_CUDA_KERNEL_FUNCTIONS(SIM_SAME_TYPE)
+
+/// Not among the calls that fail, cost time or are counted: the loader makes it, once a process.
+SIM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, int* status) {
+  static void* const addresses[] = {
+#define SIM_ADDRESS(name, parameters) reinterpret_cast<void*>(&cu##name),
+      SIM_FUNCTIONS(SIM_ADDRESS)
+#undef SIM_ADDRESS
+  };
+  const int index = function_index(name);
+  *function = index >= 0 ? addresses[index] : nullptr;
+  if (status != nullptr) *status = index >= 0 ? 0 : 1;
+  return index >= 0 ? kSuccess : kNotFound;
+}

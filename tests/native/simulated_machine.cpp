@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulated_machine.h"
+
+#include <algorithm>
+
+namespace sim {
+namespace {
+
+using pig::cuda::CaptureMode;
+
+constexpr uint64_t kNullStream = 0;
+constexpr uint64_t kLegacyStream = 1;
+constexpr uint64_t kPerThreadStream = 2;
+
+}  // namespace
+
+// Setting up --------------------------------------------------------------------------------------
+
+void Machine::reset(int devices) {
+  unlink_work();
+  devices_.clear();
+  devices_.resize(static_cast<size_t>(devices));
+  for (Device& device : devices_)
+    device.attributes = {{75, 9}, {76, 0}, {16, 132}};  // capability 9.0, 132 multiprocessors
+  contexts_.clear();
+  streams_.clear();
+  legacy_streams_.clear();
+  streams_of_threads_.clear();
+  busy_.clear();
+  events_.clear();
+  captures_.reset();
+  records_.clear();
+  keep_records_ = true;
+  violations_.clear();
+  libraries_.clear();
+  kernels_.clear();
+  kernel_ns_.clear();
+  launches_.clear();
+  for (auto& [pointer, memory] : host_memory_) left_memory_.push_back(std::move(memory));
+  host_memory_.clear();
+  host_sizes_.clear();
+  host_bytes_ = 0;
+  initialized = true;
+  driver_version = 13000;
+}
+
+/// A queue is a chain of shared pointers; freed from its end it would recurse as deep as it is
+/// long.
+void Machine::unlink_work() {
+  for (const auto& stream : busy_) {
+    for (const auto& work : stream->queue) {
+      work->after.clear();
+      work->behind.reset();
+    }
+  }
+}
+
+Device* Machine::device(int ordinal) {
+  const bool exists = ordinal >= 0 && static_cast<size_t>(ordinal) < devices_.size();
+  return exists ? &devices_[static_cast<size_t>(ordinal)] : nullptr;
+}
+
+std::shared_ptr<Context> Machine::new_context(int ordinal) {
+  auto context = std::make_shared<Context>();
+  context->handle = next_handle();
+  context->device = ordinal;
+  contexts_[context->handle] = context;
+  const auto legacy = new_stream(context);
+  legacy->is_legacy = true;
+  legacy_streams_[context->handle] = legacy->handle;
+  return context;
+}
+
+std::shared_ptr<Stream> Machine::new_stream(const std::shared_ptr<Context>& context) {
+  auto stream = std::make_shared<Stream>();
+  stream->handle = next_handle();
+  stream->context = context;
+  streams_[stream->handle] = stream;
+  return stream;
+}
+
+Result Machine::activate(int ordinal, uint64_t* context) {
+  Device* const device = this->device(ordinal);
+  if (device == nullptr) return kInvalidDevice;
+  if (device->primary == nullptr) device->primary = new_context(ordinal);
+  device->held_by_program = true;
+  *context = device->primary->handle;
+  return kSuccess;
+}
+
+Result Machine::deactivate(int ordinal) {
+  Device* const device = this->device(ordinal);
+  if (device == nullptr) return kInvalidDevice;
+  if (device->primary == nullptr) return kInvalidContext;
+  device->held_by_program = false;
+  device->retained = 0;
+  drop_streams_of(device->primary);
+  device->primary.reset();
+  return kSuccess;
+}
+
+Result Machine::create_context(int ordinal, uint64_t* context) {
+  if (device(ordinal) == nullptr) return kInvalidDevice;
+  *context = new_context(ordinal)->handle;
+  return kSuccess;
+}
+
+Result Machine::destroy_context(uint64_t handle) {
+  const auto found = contexts_.find(handle);
+  if (found == contexts_.end()) return kInvalidContext;
+  drop_streams_of(found->second);
+  return kSuccess;
+}
+
+void Machine::drop_streams_of(const std::shared_ptr<Context>& context) {
+  settle();
+  context->alive = false;
+  std::erase_if(streams_, [&](const auto& entry) { return entry.second->context == context; });
+  std::erase_if(streams_of_threads_,
+                [&](const auto& entry) { return entry.first.first == context->handle; });
+  legacy_streams_.erase(context->handle);
+}
+
+Result Machine::create_stream(uint64_t context, unsigned flags, uint64_t* stream) {
+  const auto found = contexts_.find(context);
+  if (found == contexts_.end()) return kInvalidContext;
+  if (!found->second->alive) return kContextIsDestroyed;
+  const auto created = new_stream(found->second);
+  created->non_blocking = (flags & pig::cuda::kStreamNonBlocking) != 0;
+  *stream = created->handle;
+  return kSuccess;
+}
+
+/// What was enqueued still runs.
+Result Machine::destroy_stream(Thread& thread, uint64_t handle) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  streams_.erase(stream->handle);
+  return kSuccess;
+}
+
+// Handles -----------------------------------------------------------------------------------------
+
+Result Machine::current(const Thread& thread, std::shared_ptr<Context>* context) const {
+  const auto found = contexts_.find(thread.context);
+  if (found == contexts_.end()) return kInvalidContext;
+  if (!found->second->alive) return kContextIsDestroyed;
+  *context = found->second;
+  return kSuccess;
+}
+
+Result Machine::find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Stream>* stream) {
+  if (handle == kNullStream || handle == kLegacyStream || handle == kPerThreadStream) {
+    std::shared_ptr<Context> context;
+    if (const Result result = current(thread, &context)) return result;
+    if (handle == kPerThreadStream) {
+      uint64_t& own = streams_of_threads_[{context->handle, thread.serial}];
+      if (own == 0) own = new_stream(context)->handle;
+      handle = own;
+    } else {
+      handle = legacy_streams_[context->handle];
+    }
+  }
+  const auto found = streams_.find(handle);
+  if (found == streams_.end()) return kInvalidHandle;
+  *stream = found->second;
+  return kSuccess;
+}
+
+Result Machine::find_event(uint64_t handle, std::shared_ptr<Event>* event) const {
+  const auto found = events_.find(handle);
+  if (found == events_.end()) return kInvalidHandle;
+  if (!found->second->context->alive) return kContextIsDestroyed;
+  *event = found->second;
+  return kSuccess;
+}
+
+// Queues ------------------------------------------------------------------------------------------
+
+std::shared_ptr<Work> Machine::enqueue(const std::shared_ptr<Stream>& stream, int64_t latency_ns,
+                                       int64_t duration_ns) {
+  Device& device = devices_[static_cast<size_t>(stream->context->device)];
+  auto work = std::make_shared<Work>();
+  work->device = stream->context->device;
+  work->earliest_ns = device.clock.at(host_.now_ns()) + latency_ns;
+  work->duration_ns = duration_ns;
+  // The legacy stream and the blocking ones of its context wait for each other.
+  if (!stream->non_blocking) {
+    for (const auto& [handle, other] : streams_) {
+      if (other == stream || other->non_blocking || other->context != stream->context) continue;
+      if (!stream->is_legacy && !other->is_legacy) continue;
+      if (other->last != nullptr && !other->last->ended) work->after.push_back(other->last);
+    }
+  }
+  if (device.one_queue) {
+    if (device.youngest != nullptr && !device.youngest->begun) work->behind = device.youngest;
+    device.youngest = work;
+  }
+  if (stream->queue.empty()) busy_.push_back(stream);
+  stream->queue.push_back(work);
+  stream->last = work;
+  return work;
+}
+
+/// False while it depends on what has not begun or ended yet.
+bool Machine::begin_time(const Stream& stream, const Work& work, int64_t* device_ns) const {
+  int64_t begin_ns = std::max(work.earliest_ns, stream.free_at_ns);
+  if (work.behind != nullptr) {
+    if (!work.behind->begun) return false;
+    begin_ns = std::max(begin_ns, work.behind->begin_ns);
+  }
+  const auto clock = [&](int device) -> const DeviceClock& {
+    return devices_[static_cast<size_t>(device)].clock;
+  };
+  for (const auto& other : work.after) {
+    if (!other->ended) return false;
+    const int64_t end_ns = other->device == work.device
+                               ? other->end_ns
+                               : clock(work.device).at(clock(other->device).host_at(other->end_ns));
+    begin_ns = std::max(begin_ns, end_ns);
+  }
+  *device_ns = begin_ns;
+  return true;
+}
+
+bool Machine::try_begin(Stream& stream, Work& work) const {
+  if (work.begun) return true;
+  const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_.now_ns());
+  int64_t begin_ns = 0;
+  if (!begin_time(stream, work, &begin_ns) || begin_ns > now_ns) return false;
+  work.begun = true;
+  work.begin_ns = begin_ns;
+  work.after.clear();
+  work.behind.reset();
+  return true;
+}
+
+bool Machine::try_end(Work& work) const {
+  const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_.now_ns());
+  if (work.endless || work.begin_ns + work.duration_ns > now_ns) return false;
+  work.ended = true;
+  work.end_ns = work.begin_ns + work.duration_ns;
+  return true;
+}
+
+void Machine::settle() {
+  // An end on one stream may let another go on.
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (const auto& stream : busy_) {
+      while (!stream->queue.empty()) {
+        const std::shared_ptr<Work> work = stream->queue.front();
+        const bool had_begun = work->begun;
+        if (!try_begin(*stream, *work)) break;
+        if (!had_begun) progress = true;
+        if (!try_end(*work)) break;
+        progress = true;
+        stream->free_at_ns = work->end_ns;
+        stream->queue.pop_front();
+      }
+    }
+    std::erase_if(busy_, [](const auto& stream) { return stream->queue.empty(); });
+  }
+}
+
+bool Machine::next_host_ns(int64_t* host_ns) {
+  settle();
+  bool found = false;
+  for (const auto& stream : busy_) {
+    const Work& work = *stream->queue.front();
+    int64_t device_ns = 0;
+    if (work.begun) {
+      if (work.endless) continue;
+      device_ns = work.begin_ns + work.duration_ns;
+    } else if (!begin_time(*stream, work, &device_ns)) {
+      continue;
+    }
+    const int64_t at_ns = devices_[static_cast<size_t>(work.device)].clock.host_at(device_ns);
+    if (!found || at_ns < *host_ns) *host_ns = at_ns;
+    found = true;
+  }
+  return found;
+}
+
+void Machine::run_dry() {
+  for (int64_t next_ns = 0; next_host_ns(&next_ns);) host_.advance_to(next_ns);
+}
+
+/// The caller blocks: time passes until they have ended. A real driver would wait for a hang for
+/// ever; this one says so.
+Result Machine::wait_for(const std::vector<std::shared_ptr<Work>>& works) {
+  for (const auto& work : works) {
+    settle();
+    while (!work->ended) {
+      int64_t next_ns = 0;
+      if (!next_host_ns(&next_ns)) return kLaunchTimeout;
+      host_.advance_to(next_ns);
+      settle();
+    }
+  }
+  return kSuccess;
+}
+
+Capture* Machine::blocking_capture(const Stream& legacy) const {
+  for (const auto& [handle, stream] : streams_)
+    if (stream->context == legacy.context && !stream->non_blocking && stream->capture != nullptr)
+      return stream->capture.get();
+  return nullptr;
+}
+
+Result Machine::admit(Stream& stream, bool* captured) {
+  *captured = false;
+  if (stream.is_legacy) {
+    if (Capture* const capture = blocking_capture(stream)) {
+      captures_.invalidate(*capture);
+      return kCaptureImplicit;
+    }
+  }
+  if (stream.capture == nullptr) return kSuccess;
+  if (stream.capture->invalidated) return kCaptureInvalidated;
+  *captured = true;
+  ++stream.capture->nodes;
+  return kSuccess;
+}
+
+// The test's program ------------------------------------------------------------------------------
+
+Result Machine::launch(Thread& thread, uint64_t handle, int64_t duration_ns) {
+  std::shared_ptr<Stream> stream;
+  bool captured = false;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (const Result result = admit(*stream, &captured)) return result;
+  if (!captured) enqueue(stream, 0, duration_ns);
+  return kSuccess;
+}
+
+Result Machine::hang(Thread& thread, uint64_t handle) {
+  std::shared_ptr<Stream> stream;
+  bool captured = false;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (const Result result = admit(*stream, &captured)) return result;
+  if (!captured) enqueue(stream, 0, 0)->endless = true;
+  return kSuccess;
+}
+
+Result Machine::release(Thread& thread, uint64_t handle) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  settle();
+  for (const auto& work : stream->queue) {
+    if (!work->endless) continue;
+    work->endless = false;
+    if (work->begun) {
+      const Device& device = devices_[static_cast<size_t>(work->device)];
+      work->duration_ns = device.clock.at(host_.now_ns()) - work->begin_ns;
+    }
+    return kSuccess;
+  }
+  return kInvalidValue;
+}
+
+Result Machine::wait_event(Thread& thread, uint64_t stream_handle, uint64_t event_handle) {
+  std::shared_ptr<Stream> stream;
+  std::shared_ptr<Event> event;
+  if (const Result result = find_stream(thread, stream_handle, &stream)) return result;
+  if (const Result result = find_event(event_handle, &event)) return result;
+  if (event->capture != nullptr && !event->capture->ended) {
+    // This is how a stream joins a capture.
+    if (event->capture->invalidated) return kCaptureInvalidated;
+    if (stream->capture == nullptr) stream->capture = event->capture;
+    return stream->capture == event->capture ? kSuccess : kCaptureIsolation;
+  }
+  if (event->capture != nullptr) return kCapturedEvent;
+  bool captured = false;
+  if (const Result result = admit(*stream, &captured)) return result;
+  if (captured) {
+    captures_.invalidate(*stream->capture);
+    return kCaptureIsolation;
+  }
+  settle();
+  if (event->record == nullptr || event->record->ended) return kSuccess;
+  enqueue(stream, 0, 0)->after.push_back(event->record);
+  return kSuccess;
+}
+
+Result Machine::begin_capture(Thread& thread, uint64_t handle, CaptureMode mode) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (stream->is_legacy) return kCaptureUnsupported;
+  if (stream->capture != nullptr) return kInvalidValue;
+  stream->capture = captures_.begin(thread.serial, mode, stream->handle);
+  return kSuccess;
+}
+
+Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* nodes) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr) return kInvalidValue;
+  if (capture->origin != stream->handle) return kCaptureUnmatched;
+  if (capture->mode != pig::cuda::kCaptureRelaxed && capture->thread != thread.serial)
+    return kCaptureWrongThread;
+  for (const auto& [other_handle, other] : streams_)
+    if (other->capture == capture) other->capture.reset();
+  captures_.end(capture);
+  *nodes = capture->nodes;
+  return capture->invalidated ? kCaptureInvalidated : kSuccess;
+}
+
+Result Machine::pending(Thread& thread, uint64_t handle, uint64_t* count) {
+  std::shared_ptr<Stream> stream;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  settle();
+  *count = stream->queue.size();
+  return kSuccess;
+}
+
+const Record* Machine::last_record(uint64_t event) const {
+  const auto found = events_.find(event);
+  if (found == events_.end() || found->second->record_serial == 0) return nullptr;
+  return &records_[found->second->record_serial - 1];
+}
+
+}  // namespace sim

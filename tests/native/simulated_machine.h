@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Devices, contexts, streams and events as the driver has them, on a virtual clock.
+//
+// A stream is a queue. Nothing runs: `settle` works out which entries have begun and ended by now,
+// on their device's clock, and stops at the first that has not. So hours cost what their work
+// costs, and a change of a clock's rate reaches all that has not ended yet.
+//
+// One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "simulated_capture.h"
+#include "simulated_clock.h"
+#include "simulated_result.h"
+#include "simulated_stream.h"
+
+namespace sim {
+
+/// What the driver keeps for each thread of the process.
+struct Thread {
+  uint64_t serial = 0;     ///< never used twice, unlike the kernel's id
+  uint64_t system_id = 0;  ///< the kernel's
+  uint64_t context = 0;
+  pig::cuda::CaptureMode capture_mode = pig::cuda::kCaptureGlobal;
+};
+
+struct Device {
+  DeviceClock clock;
+  int64_t tick_ns = 32;
+  int64_t record_latency_min_ns = 0;
+  int64_t record_latency_max_ns = 0;
+  std::mt19937_64 random;
+  bool one_queue = false;
+  std::shared_ptr<Work> youngest;  ///< in the one hardware queue
+
+  std::shared_ptr<Context> primary;
+  bool held_by_program = false;
+  int64_t retained = 0;
+  std::map<int, int> attributes;
+
+  /// What an event that took place then has written down.
+  int64_t stamp_ns(int64_t device_ns) const {
+    const int64_t rest = device_ns % tick_ns;
+    return device_ns - (rest < 0 ? rest + tick_ns : rest);
+  }
+};
+
+/// One successful cuEventRecord outside a capture, and the truth about it.
+struct Record {
+  uint64_t event;
+  uint64_t stream;
+  uint64_t thread;
+  int64_t host_ns;  ///< when the call was made
+  int device;
+  std::shared_ptr<Work> work;
+};
+
+struct Launch {
+  std::string kernel;
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  uint64_t stream;
+  uint64_t thread;
+  int64_t host_ns;
+};
+
+struct Kernel {
+  std::string name;
+  uint64_t library;
+};
+
+class Machine {
+ public:
+  explicit Machine(HostClock& host) : host_(host) { reset(1); }
+  ~Machine() { unlink_work(); }
+
+  /// Handles are never used twice: those of before stay invalid.
+  void reset(int devices);
+
+  // What the test does, beside the calls below that share their name with the driver's.
+  Device* device(int ordinal);
+  Result activate(int ordinal, uint64_t* context);
+  Result deactivate(int ordinal);
+  Result create_context(int ordinal, uint64_t* context);
+  Result destroy_context(uint64_t context);
+  Result create_stream(uint64_t context, unsigned flags, uint64_t* stream);
+  Result destroy_stream(Thread& thread, uint64_t stream);
+  Result launch(Thread& thread, uint64_t stream, int64_t duration_ns);
+  Result hang(Thread& thread, uint64_t stream);
+  Result release(Thread& thread, uint64_t stream);
+  Result wait_event(Thread& thread, uint64_t stream, uint64_t event);
+  Result begin_capture(Thread& thread, uint64_t stream, pig::cuda::CaptureMode mode);
+  Result end_capture(Thread& thread, uint64_t stream, uint64_t* nodes);
+  Result pending(Thread& thread, uint64_t stream, uint64_t* count);
+  /// The host time at which the next entry begins or ends; false when none ever will.
+  bool next_host_ns(int64_t* host_ns);
+  /// Moves the clock until all that can end has ended.
+  void run_dry();
+
+  uint64_t captures_invalidated() const { return captures_.invalidated(); }
+  const std::vector<std::string>& violations() const { return violations_; }
+  const std::vector<Launch>& launches() const { return launches_; }
+  std::vector<Record>& records() { return records_; }
+  const Record* last_record(uint64_t event) const;
+  void keep_records(bool keep) { keep_records_ = keep; }
+  void set_kernel_duration(const std::string& name, int64_t ns) { kernel_ns_[name] = ns; }
+  uint64_t host_bytes() const { return host_bytes_; }
+  void settle();
+
+  bool initialized = true;
+  int driver_version = 13000;
+
+  // The driver's calls.
+  Result ctx_get_current(Thread& thread, uint64_t* context);
+  Result ctx_set_current(Thread& thread, uint64_t context);
+  Result ctx_get_device(Thread& thread, int* ordinal);
+  Result primary_get_state(int ordinal, unsigned* flags, int* active);
+  Result primary_retain(uint64_t* context, int ordinal);
+  Result primary_release(int ordinal);
+  Result stream_create(Thread& thread, uint64_t* stream, unsigned flags);
+  Result stream_is_capturing(Thread& thread, uint64_t stream, pig::cuda::CaptureStatus* status);
+  Result exchange_capture_mode(Thread& thread, pig::cuda::CaptureMode* mode);
+  Result event_create(Thread& thread, uint64_t* event, unsigned flags);
+  Result event_record(Thread& thread, uint64_t event, uint64_t stream);
+  Result event_query(Thread& thread, uint64_t event);
+  Result event_elapsed(Thread& thread, float* milliseconds, uint64_t begin, uint64_t end);
+  Result ctx_synchronize(Thread& thread);
+  Result stream_synchronize(Thread& thread, uint64_t stream);
+  Result event_synchronize(Thread& thread, uint64_t event);
+  Result device_attribute(int* value, int attribute, int ordinal);
+  Result library_load(Thread& thread, uint64_t* library, const void* code);
+  Result library_get_kernel(uint64_t* kernel, uint64_t library, const char* name);
+  Result library_unload(Thread& thread, uint64_t library);
+  Result kernel_get_function(Thread& thread, uint64_t* function, uint64_t kernel);
+  /// `*runs` is false inside a capture. The kernel's name goes to `*name`.
+  Result launch_kernel(Thread& thread, uint64_t kernel, const Launch& launch, std::string* name,
+                       bool* runs);
+  Result host_alloc(Thread& thread, void** pointer, size_t bytes, unsigned flags);
+  Result host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer);
+  Result host_free(Thread& thread, void* pointer);
+
+ private:
+  Result current(const Thread& thread, std::shared_ptr<Context>* context) const;
+  std::shared_ptr<Context> new_context(int ordinal);
+  std::shared_ptr<Stream> new_stream(const std::shared_ptr<Context>& context);
+  Result find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Stream>* stream);
+  Result find_event(uint64_t handle, std::shared_ptr<Event>* event) const;
+  /// Whether a stream takes work: `*captured` when into a graph, and not to be run.
+  Result admit(Stream& stream, bool* captured);
+  Capture* blocking_capture(const Stream& legacy) const;
+  std::shared_ptr<Work> enqueue(const std::shared_ptr<Stream>& stream, int64_t latency_ns,
+                                int64_t duration_ns);
+  bool try_begin(Stream& stream, Work& work) const;
+  bool try_end(Work& work) const;
+  bool begin_time(const Stream& stream, const Work& work, int64_t* device_ns) const;
+  Result wait_for(const std::vector<std::shared_ptr<Work>>& works);
+  void drop_streams_of(const std::shared_ptr<Context>& context);
+  void unlink_work();
+  uint64_t next_handle() { return handle_ += 0x100; }
+
+  HostClock& host_;
+  uint64_t handle_ = 0x100000;
+  std::vector<Device> devices_;
+  std::unordered_map<uint64_t, std::shared_ptr<Context>> contexts_;
+  std::map<uint64_t, std::shared_ptr<Stream>> streams_;
+  std::unordered_map<uint64_t, uint64_t> legacy_streams_;                 ///< by context
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> streams_of_threads_;  ///< by context and thread
+  std::vector<std::shared_ptr<Stream>> busy_;  ///< have entries that have not ended
+  std::unordered_map<uint64_t, std::shared_ptr<Event>> events_;
+  Captures captures_;
+  std::vector<Record> records_;
+  bool keep_records_ = true;
+  std::vector<std::string> violations_;
+
+  std::unordered_map<uint64_t, std::map<std::string, uint64_t>> libraries_;  ///< kernels by name
+  std::unordered_map<uint64_t, Kernel> kernels_;
+  std::map<std::string, int64_t> kernel_ns_;
+  std::vector<Launch> launches_;
+  std::map<void*, std::unique_ptr<std::byte[]>> host_memory_;
+  std::map<void*, size_t> host_sizes_;
+  /// What was not freed before a reset: whoever still uses it does no harm.
+  std::vector<std::unique_ptr<std::byte[]>> left_memory_;
+  uint64_t host_bytes_ = 0;
+};
+
+}  // namespace sim

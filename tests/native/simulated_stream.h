@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "simulated_capture.h"
+
+namespace sim {
+
+/// One entry of a stream's queue: a kernel, the record of an event (no duration), a wait for
+/// another one (no duration, `after`), or something that never ends. Times are the device's.
+struct Work {
+  int device = 0;
+  int64_t earliest_ns = 0;  ///< when the device knows of it
+  int64_t duration_ns = 0;
+  bool endless = false;
+  /// Must have ended; besides what stands before it in its stream.
+  std::vector<std::shared_ptr<Work>> after;
+  /// Must have begun: the entry before it in the one hardware queue that all streams share.
+  std::shared_ptr<Work> behind;
+
+  bool begun = false;
+  bool ended = false;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+struct Context {
+  uint64_t handle = 0;
+  int device = 0;
+  bool alive = true;
+};
+
+struct Stream {
+  uint64_t handle = 0;
+  std::shared_ptr<Context> context;
+  bool is_legacy = false;
+  bool non_blocking = false;  ///< neither waits for the legacy stream nor is waited for by it
+  std::deque<std::shared_ptr<Work>> queue;
+  std::shared_ptr<Work> last;  ///< the youngest entry, ended or not
+  int64_t free_at_ns = INT64_MIN;
+  std::shared_ptr<Capture> capture;
+};
+
+struct Event {
+  uint64_t handle = 0;
+  std::shared_ptr<Context> context;
+  bool has_timing = true;
+  std::shared_ptr<Work> record;      ///< of the last record outside a capture
+  std::shared_ptr<Capture> capture;  ///< of the last record, where that was inside one
+  uint64_t record_serial = 0;        ///< one more than its place in the list of records; 0: none
+};
+
+}  // namespace sim

@@ -1,0 +1,804 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated CUDA driver itself: other tests trust its answers."""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pyinstrument_gpu as pig
+from tests.helpers.simulated_cuda import (
+    LIBRARY,
+    CaptureMode,
+    Result,
+    SimulatedCuda,
+    SimulatedCudaError,
+    SimulatedStream,
+    exchange_api_capsule,
+    simulated_cuda,
+)
+from tests.helpers.spans import times_of
+
+_MS = 1_000_000
+_HOUR_NS = 3600 * 1000 * _MS
+
+
+class Driver:
+    """The driver's own functions, as the code under test calls them."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(str(LIBRARY))
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        function: Callable[..., int] = getattr(self._library, name)
+        return function
+
+    def event(self, flags: int = 0) -> int:
+        event = ctypes.c_uint64()
+        assert self.cuEventCreate(ctypes.byref(event), flags) == Result.SUCCESS
+        return event.value
+
+    def record(self, event: int, stream: SimulatedStream) -> int:
+        return self.cuEventRecord(ctypes.c_uint64(event), ctypes.c_uint64(stream.handle))
+
+    def query(self, event: int) -> int:
+        return self.cuEventQuery(ctypes.c_uint64(event))
+
+    def elapsed(self, begin: int, end: int) -> float:
+        result, milliseconds = self.try_elapsed(begin, end)
+        assert result == Result.SUCCESS
+        return milliseconds
+
+    def try_elapsed(self, begin: int, end: int) -> tuple[int, float]:
+        milliseconds = ctypes.c_float(-1)
+        result = self.cuEventElapsedTime(
+            ctypes.byref(milliseconds), ctypes.c_uint64(begin), ctypes.c_uint64(end)
+        )
+        return result, milliseconds.value
+
+    def is_capturing(self, stream: SimulatedStream) -> tuple[int, int]:
+        status = ctypes.c_int(-1)
+        result = self.cuStreamIsCapturing(ctypes.c_uint64(stream.handle), ctypes.byref(status))
+        return result, status.value
+
+    def exchange_mode(self, mode: CaptureMode) -> CaptureMode:
+        value = ctypes.c_int(mode)
+        assert self.cuThreadExchangeStreamCaptureMode(ctypes.byref(value)) == Result.SUCCESS
+        return CaptureMode(value.value)
+
+
+driver = Driver()
+
+
+@pytest.fixture
+def cuda() -> Iterator[SimulatedCuda]:
+    with simulated_cuda(clock=False) as cuda:
+        yield cuda
+
+
+@pytest.fixture
+def stream(cuda: SimulatedCuda) -> SimulatedStream:
+    return cuda.devices[0].create_stream()
+
+
+def _on_thread(function: Callable[[], None]) -> None:
+    """Runs it on a thread of its own, to its end, and passes its exception on."""
+    failures = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _stamp(cuda: SimulatedCuda, event: int) -> int:
+    record = cuda.truth(event)
+    assert record is not None
+    assert record.stamp_ns is not None
+    return record.stamp_ns
+
+
+# Queues and clocks
+
+
+def test_a_record_waits_for_what_stands_before_it(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    begin, end = driver.event(), driver.event()
+    driver.record(begin, stream)
+    stream.launch(5 * _MS)
+    driver.record(end, stream)
+    assert driver.query(begin) == Result.SUCCESS
+    cuda.advance(5 * _MS - 1)
+    assert driver.query(end) == Result.NOT_READY
+    assert driver.try_elapsed(begin, end) == (Result.NOT_READY, -1)
+    cuda.advance(1)
+    assert driver.query(end) == Result.SUCCESS
+    assert driver.elapsed(begin, end) == 5
+    assert driver.elapsed(end, begin) == -5
+
+
+def test_streams_end_out_of_order(cuda: SimulatedCuda) -> None:
+    slow, fast = (cuda.devices[0].create_stream() for _ in range(2))
+    first, second = driver.event(), driver.event()
+    slow.launch(10)
+    driver.record(first, slow)
+    fast.launch(3)
+    driver.record(second, fast)
+    cuda.advance(3)
+    assert (driver.query(first), driver.query(second)) == (Result.NOT_READY, Result.SUCCESS)
+
+
+def test_a_hang_ends_when_released(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    event = driver.event()
+    stream.hang()
+    driver.record(event, stream)
+    cuda.advance(_HOUR_NS)
+    assert driver.query(event) == Result.NOT_READY
+    assert cuda.next_host_ns() is None
+    stream.release()
+    assert driver.query(event) == Result.SUCCESS
+    record = cuda.truth(event)
+    assert record is not None
+    assert record.done_host_ns == _HOUR_NS
+
+
+def test_a_stream_waits_for_an_event_of_another(cuda: SimulatedCuda) -> None:
+    first, second = (cuda.devices[0].create_stream() for _ in range(2))
+    fork, join = driver.event(), driver.event()
+    first.launch(100)
+    driver.record(fork, first)
+    second.wait_event(fork)
+    second.launch(50)
+    driver.record(join, second)
+    cuda.run_dry()
+    assert cuda.host_ns == 150
+    assert cuda.truth(join)[5:] == (150, 128, 150)  # type: ignore[index]
+
+
+def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(cuda: SimulatedCuda) -> None:
+    device = cuda.devices[0]
+    device.set_tick(1)
+    blocking, free = device.create_stream(non_blocking=False), device.create_stream()
+    after_blocking, after_legacy, beside = (driver.event() for _ in range(3))
+    blocking.launch(100)
+    cuda.default_stream.launch(10)
+    driver.record(after_blocking, cuda.default_stream)
+    cuda.thread_stream.launch(1)
+    driver.record(after_legacy, cuda.thread_stream)
+    driver.record(beside, free)
+    cuda.run_dry()
+    assert [_stamp(cuda, e) for e in (after_blocking, after_legacy, beside)] == [110, 111, 0]
+
+
+def test_in_one_hardware_queue_a_record_takes_the_overlap(cuda: SimulatedCuda) -> None:
+    def end_of_two_streams(timed: bool) -> int:
+        start_ns = cuda.host_ns
+        first, second = (cuda.devices[0].create_stream() for _ in range(2))
+        first.launch(100)
+        if timed:
+            driver.record(driver.event(), first)
+        second.launch(100)
+        cuda.run_dry()
+        return cuda.host_ns - start_ns
+
+    assert [end_of_two_streams(timed) for timed in (False, True)] == [100, 100]
+    cuda.devices[0].set_one_queue()
+    assert [end_of_two_streams(timed) for timed in (False, True)] == [100, 200]
+
+
+def test_devices_have_clocks_of_their_own() -> None:
+    with simulated_cuda(devices=2, clock=False) as cuda:
+        first, second = cuda.devices
+        second.set_clock(offset_ns=-500, drift_ppm=100)
+        cuda.advance(10**9)
+        assert (first.now_ns, second.now_ns) == (10**9, 10**9 + 100_000 - 500)
+        second.set_drift(-50)
+        cuda.advance(24 * _HOUR_NS)
+        assert second.now_ns == 10**9 + 100_000 - 500 + 24 * _HOUR_NS // 10**6 * (10**6 - 50)
+
+
+@given(
+    offset_ns=st.integers(-(10**15), 10**15),
+    drifts_ppm=st.lists(st.integers(-200_000, 200_000).map(lambda ppb: ppb / 1000), max_size=4),
+    pause_ns=st.integers(1, 24 * _HOUR_NS),
+    tick_ns=st.sampled_from([1, 32, 500, 1024]),
+)
+def test_the_truth_of_a_record_is_the_clock_at_its_time(
+    offset_ns: int, drifts_ppm: list[float], pause_ns: int, tick_ns: int
+) -> None:
+    with simulated_cuda(clock=False) as cuda:
+        device = cuda.devices[0]
+        device.set_clock(offset_ns=offset_ns)
+        device.set_tick(tick_ns)
+        stream = device.create_stream()
+        expected = []
+        for drift_ppm in (0.0, *drifts_ppm):
+            device.set_drift(drift_ppm)
+            cuda.advance(pause_ns)
+            driver.record(driver.event(), stream)
+            now_ns = device.now_ns
+            expected.append((now_ns, now_ns - now_ns % tick_ns))
+        assert [(r.device_ns, r.stamp_ns) for r in cuda.records()] == expected
+        for record in cuda.records():
+            assert record.done_host_ns == record.host_ns
+
+
+def test_a_clock_that_changes_its_rate_reaches_work_that_is_under_way(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    event = driver.event()
+    stream.launch(2 * 10**9)
+    driver.record(event, stream)
+    cuda.advance(10**9)
+    cuda.devices[0].set_drift(100)
+    cuda.run_dry()
+    record = cuda.truth(event)
+    assert record is not None
+    assert record.device_ns == 2 * 10**9
+    assert record.done_host_ns == 10**9 + 999_900_010  # ceil(10^9 / 1.0001)
+
+
+def test_elapsed_times_are_floats_of_milliseconds(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    begin, end = driver.event(), driver.event()
+    driver.record(begin, stream)
+    cuda.advance(_HOUR_NS + 100)
+    driver.record(end, stream)
+    # Steps of 0.25 ms after an hour: 96 ns of ticks are lost.
+    assert driver.elapsed(begin, end) == 3_600_000
+    assert _stamp(cuda, end) - _stamp(cuda, begin) == _HOUR_NS + 96
+
+
+def test_record_latency_is_drawn_from_its_range_by_the_seed(cuda: SimulatedCuda) -> None:
+    device = cuda.devices[0]
+    device.set_tick(1)
+
+    def latencies() -> list[int]:
+        device.set_record_latency(500, 2000, seed=7)
+        stream = device.create_stream()
+        first = len(cuda.records())
+        for _ in range(50):
+            driver.record(driver.event(), stream)
+            cuda.run_dry()
+        records = cuda.records()[first:]
+        return [(r.device_ns or 0) - r.host_ns for r in records]
+
+    drawn = latencies()
+    assert all(500 <= latency_ns <= 2000 for latency_ns in drawn)
+    assert len(set(drawn)) > 40
+    assert latencies() == drawn
+
+
+def test_hours_cost_what_their_work_costs(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    event = driver.event()
+    for _ in range(1000):
+        stream.launch(24 * _HOUR_NS)
+    driver.record(event, stream)
+    cuda.advance(24_000 * _HOUR_NS)
+    assert driver.query(event) == Result.SUCCESS
+    assert stream.pending == 0
+
+
+# Events
+
+
+def test_an_event_that_was_never_recorded(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    never, once = driver.event(), driver.event()
+    driver.record(once, stream)
+    assert driver.query(never) == Result.SUCCESS
+    assert driver.try_elapsed(once, never)[0] == Result.INVALID_HANDLE
+    assert driver.try_elapsed(never, once)[0] == Result.INVALID_HANDLE
+    assert cuda.truth(never) is None
+
+
+def test_an_event_without_timing_has_no_times(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    untimed = driver.event(flags=2)
+    driver.record(untimed, stream)
+    assert driver.query(untimed) == Result.SUCCESS
+    assert driver.try_elapsed(untimed, untimed)[0] == Result.INVALID_HANDLE
+
+
+def test_recording_again_overwrites(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    event = driver.event()
+    driver.record(event, stream)
+    stream.launch(64)
+    driver.record(event, stream)
+    assert driver.query(event) == Result.NOT_READY
+    cuda.advance(64)
+    assert _stamp(cuda, event) == 64
+    assert [record.stamp_ns for record in cuda.records()] == [0, 64]
+
+
+def test_what_belongs_to_another_context_is_refused(cuda: SimulatedCuda) -> None:
+    event = driver.event()
+    foreign = cuda.devices[0].create_context()
+    stream = cuda.devices[0].create_stream(context=foreign)
+    assert driver.record(event, stream) == Result.INVALID_HANDLE
+    cuda.make_current(foreign)
+    assert driver.record(event, cuda.default_stream) == Result.INVALID_HANDLE
+    cuda.destroy_context(foreign)
+    assert driver.record(event, cuda.default_stream) == Result.CONTEXT_IS_DESTROYED
+    assert driver.cuEventQuery(ctypes.c_uint64(12345)) == Result.INVALID_HANDLE
+
+
+def test_a_destroyed_stream_is_refused_and_its_work_ends(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    event = driver.event()
+    stream.launch(10)
+    driver.record(event, stream)
+    stream.destroy()
+    assert driver.record(driver.event(), stream) == Result.INVALID_HANDLE
+    cuda.advance(10)
+    assert driver.query(event) == Result.SUCCESS
+
+
+# Contexts
+
+
+def test_each_thread_has_its_own_current_context(cuda: SimulatedCuda) -> None:
+    assert cuda.current_context
+
+    def on_another_thread() -> None:
+        current = ctypes.c_uint64(99)
+        assert driver.cuCtxGetCurrent(ctypes.byref(current)) == Result.SUCCESS
+        assert current.value == 0
+        event = ctypes.c_uint64()
+        assert driver.cuEventCreate(ctypes.byref(event), 0) == Result.INVALID_CONTEXT
+
+    _on_thread(on_another_thread)
+
+
+def test_retaining_and_releasing_the_primary_context() -> None:
+    with simulated_cuda(devices=2, clock=False) as cuda:
+        context = ctypes.c_uint64()
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == Result.SUCCESS
+        assert context.value == cuda.current_context
+        assert cuda.devices[0].retained == 1
+        assert driver.cuDevicePrimaryCtxRelease(0) == Result.SUCCESS
+        assert (cuda.devices[0].retained, cuda.violations) == (0, [])
+        assert cuda.current_context == context.value
+
+        assert driver.cuDevicePrimaryCtxRelease(0) == Result.INVALID_CONTEXT
+        flags, active = ctypes.c_uint(), ctypes.c_int(7)
+        state = (ctypes.byref(flags), ctypes.byref(active))
+        assert driver.cuDevicePrimaryCtxGetState(1, *state) == Result.SUCCESS
+        assert active.value == 0
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1) == Result.SUCCESS
+        assert driver.cuDevicePrimaryCtxGetState(1, *state) == Result.SUCCESS
+        assert active.value == 1
+        assert [text.split()[0] for text in cuda.violations] == [
+            "cuDevicePrimaryCtxRelease",
+            "cuDevicePrimaryCtxRetain",
+        ]
+        assert driver.cuDevicePrimaryCtxGetState(2, *state) == Result.INVALID_DEVICE
+
+
+def test_handles_of_before_a_reset_are_invalid(cuda: SimulatedCuda) -> None:
+    event = driver.event()
+    cuda.reset()
+    assert driver.event() != event
+    assert driver.query(event) == Result.INVALID_HANDLE
+
+
+def test_a_driver_that_is_not_initialised(cuda: SimulatedCuda) -> None:
+    cuda.set_initialized(False)
+    context = ctypes.c_uint64()
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == Result.NOT_INITIALIZED
+    assert driver.cuInit(0) == Result.SUCCESS
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == Result.SUCCESS
+
+
+# Captures
+
+
+def test_a_record_in_a_capture_leaves_no_time(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    event = driver.event()
+    assert driver.is_capturing(stream) == (Result.SUCCESS, 0)
+    stream.begin_capture()
+    assert driver.is_capturing(stream) == (Result.SUCCESS, 1)
+    assert driver.record(event, stream) == Result.SUCCESS
+    stream.launch(100)
+    assert stream.end_capture() == 2
+    assert (stream.pending, cuda.records(), cuda.captures_invalidated) == (0, [], 0)
+    assert driver.query(event) == Result.CAPTURED_EVENT
+    driver.record(event, stream)
+    assert driver.query(event) == Result.SUCCESS
+
+
+@pytest.mark.parametrize("mode", CaptureMode)
+def test_asking_for_a_captured_event_spoils_the_capture_in_any_mode(
+    cuda: SimulatedCuda, stream: SimulatedStream, mode: CaptureMode
+) -> None:
+    event = driver.event()
+    driver.exchange_mode(mode)
+    stream.begin_capture(mode)
+    driver.record(event, stream)
+    assert driver.query(event) == Result.CAPTURED_EVENT
+    assert driver.is_capturing(stream) == (Result.SUCCESS, 2)
+    assert driver.record(event, stream) == Result.CAPTURE_INVALIDATED
+    with pytest.raises(SimulatedCudaError, match="CAPTURE_INVALIDATED"):
+        stream.end_capture()
+    assert cuda.captures_invalidated == 1
+    assert driver.is_capturing(stream) == (Result.SUCCESS, 0)
+
+
+# The rules of cuThreadExchangeStreamCaptureMode: a row is the mode of the capture, that of the
+# thread that asks, and whether it may, as the thread that captures and as another.
+@pytest.mark.parametrize(
+    ("capture_mode", "thread_mode", "own_may", "other_may"),
+    [
+        (CaptureMode.GLOBAL, CaptureMode.GLOBAL, False, False),
+        (CaptureMode.GLOBAL, CaptureMode.THREAD_LOCAL, False, True),
+        (CaptureMode.GLOBAL, CaptureMode.RELAXED, True, True),
+        (CaptureMode.THREAD_LOCAL, CaptureMode.GLOBAL, False, True),
+        (CaptureMode.THREAD_LOCAL, CaptureMode.THREAD_LOCAL, False, True),
+        (CaptureMode.THREAD_LOCAL, CaptureMode.RELAXED, True, True),
+        (CaptureMode.RELAXED, CaptureMode.GLOBAL, True, True),
+        (CaptureMode.RELAXED, CaptureMode.THREAD_LOCAL, True, True),
+        (CaptureMode.RELAXED, CaptureMode.RELAXED, True, True),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("call", ["query", "elapsed", "alloc", "load"])
+def test_who_may_make_an_unsafe_call_during_a_capture(
+    cuda: SimulatedCuda,
+    stream: SimulatedStream,
+    capture_mode: CaptureMode,
+    thread_mode: CaptureMode,
+    own_may: bool,
+    other_may: bool,
+    own: bool,
+    call: str,
+) -> None:
+    event = driver.event()
+    driver.record(event, stream)
+    context = cuda.current_context
+    may = own_may if own else other_may
+
+    def ask() -> None:
+        cuda.make_current(context)
+        assert driver.exchange_mode(thread_mode) is CaptureMode.GLOBAL
+        slot = ctypes.c_uint64()
+        answers = {
+            "query": lambda: driver.query(event),
+            "elapsed": lambda: driver.try_elapsed(event, event)[0],
+            "alloc": lambda: driver.cuMemHostAlloc(ctypes.byref(slot), ctypes.c_size_t(64), 1),
+            "load": lambda: driver.cuLibraryLoadData(
+                ctypes.byref(slot), b"code", None, None, 0, None, None, 0
+            ),
+        }
+        assert answers[call]() == (Result.SUCCESS if may else Result.CAPTURE_UNSUPPORTED)
+        assert driver.exchange_mode(CaptureMode.GLOBAL) is thread_mode
+
+    with stream.capture(capture_mode):
+        if own:
+            ask()
+        else:
+            _on_thread(ask)
+    assert cuda.captures_invalidated == (0 if may else 1)
+
+
+def test_the_legacy_stream_beside_the_capture_of_a_blocking_stream(cuda: SimulatedCuda) -> None:
+    event = driver.event()
+    blocking = cuda.devices[0].create_stream(non_blocking=False)
+    free = cuda.devices[0].create_stream()
+    with free.capture():
+        assert driver.is_capturing(cuda.default_stream) == (Result.SUCCESS, 0)
+        assert driver.record(event, cuda.default_stream) == Result.SUCCESS
+    with blocking.capture(CaptureMode.RELAXED):
+        # To ask does no harm; to use it does.
+        assert driver.is_capturing(cuda.default_stream)[0] == Result.CAPTURE_IMPLICIT
+        assert cuda.captures_invalidated == 0
+        assert driver.record(event, cuda.default_stream) == Result.CAPTURE_IMPLICIT
+        assert cuda.captures_invalidated == 1
+
+
+def test_a_stream_joins_a_capture_by_waiting_for_its_event(cuda: SimulatedCuda) -> None:
+    origin, side = (cuda.devices[0].create_stream() for _ in range(2))
+    fork = driver.event()
+    origin.begin_capture()
+    driver.record(fork, origin)
+    side.wait_event(fork)
+    assert driver.is_capturing(side) == (Result.SUCCESS, 1)
+    with pytest.raises(SimulatedCudaError, match="CAPTURE_UNMATCHED"):
+        side.end_capture()
+    origin.end_capture()
+    assert driver.is_capturing(side) == (Result.SUCCESS, 0)
+
+
+def test_a_capture_ends_on_the_thread_that_began_it(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    def end() -> None:
+        with pytest.raises(SimulatedCudaError, match="CAPTURE_WRONG_THREAD"):
+            stream.end_capture()
+
+    stream.begin_capture()
+    _on_thread(end)
+    assert stream.end_capture() == 0
+
+
+# Calls
+
+
+def test_ordered_failures(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    event = driver.event()
+    cuda.fail("cuEventRecord", Result.LAUNCH_FAILED, after=2, count=2)
+    results = [driver.record(event, stream) for _ in range(6)]
+    assert results == [0, 0, Result.LAUNCH_FAILED, Result.LAUNCH_FAILED, 0, 0]
+    assert len(cuda.records()) == 4
+    assert cuda.count("cuEventRecord") == 6
+    assert cuda.count("cuEventRecord", Result.LAUNCH_FAILED) == 2
+
+    cuda.fail("*", Result.ILLEGAL_ADDRESS, count=None)
+    assert [driver.query(event), driver.record(event, stream)] == [Result.ILLEGAL_ADDRESS] * 2
+    cuda.stop_failing()
+    assert driver.query(event) == Result.SUCCESS
+    with pytest.raises(ValueError, match="no 'cuEventRecrod'"):
+        cuda.fail("cuEventRecrod", 1)
+
+
+def test_the_log(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    event = driver.event()
+    cuda.set_cost("cuEventRecord", 700)
+    cuda.advance(50)
+    driver.record(event, stream)
+    driver.query(event)
+    assert [(call.function, call.host_ns) for call in cuda.calls()] == [
+        ("cuEventCreate", 0),
+        ("cuEventRecord", 750),
+        ("cuEventQuery", 750),
+    ]
+    (record,) = cuda.calls("cuEventRecord")
+    assert record.arguments[:2] == (event, stream.handle)
+    assert record.thread == threading.get_native_id()
+    assert cuda.truth(event)[3] == 750  # type: ignore[index]
+
+
+def test_the_log_is_bounded_and_the_counts_are_exact(cuda: SimulatedCuda) -> None:
+    event = driver.event()
+    cuda.set_log_capacity(4)
+    for _ in range(7):
+        driver.query(event)
+    driver.event()
+    expected = ["cuEventQuery"] * 3 + ["cuEventCreate"]
+    assert [call.function for call in cuda.calls()] == expected
+    cuda.set_log_capacity(0)
+    driver.query(event)
+    assert cuda.calls() == []
+    assert cuda.count("cuEventQuery") == 8
+    assert cuda.count("*") == 10
+
+
+def test_calls_that_block_move_the_clock_and_are_counted(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    event = driver.event()
+    stream.launch(100)
+    driver.record(event, stream)
+    assert cuda.blocking_calls == 0
+    assert driver.cuEventSynchronize(ctypes.c_uint64(event)) == Result.SUCCESS
+    assert cuda.host_ns == 100
+    stream.launch(100)
+    assert driver.cuStreamSynchronize(ctypes.c_uint64(stream.handle)) == Result.SUCCESS
+    assert cuda.host_ns == 200
+    stream.hang()
+    assert driver.cuCtxSynchronize() == Result.LAUNCH_TIMEOUT
+    assert cuda.blocking_calls == 3
+
+
+def test_a_clock_that_moves_when_it_is_read(cuda: SimulatedCuda) -> None:
+    cuda.set_reading_costs(10)
+    assert [driver.sim_host_ns() for _ in range(3)] == [0, 10, 20]
+    assert [cuda.host_ns for _ in range(3)] == [30, 30, 30]  # the test reads for nothing
+
+
+def test_recordings_take_their_time_from_it() -> None:
+    with simulated_cuda() as cuda, pig.record() as recording:
+        cuda.advance(3)
+        with pig.gpu_phase("a"):
+            cuda.advance(5)
+    assert times_of(recording.run) == [("a", 3, 8)]
+
+
+def test_names_of_results(cuda: SimulatedCuda) -> None:
+    text = ctypes.c_char_p()
+    assert driver.cuGetErrorName(700, ctypes.byref(text)) == Result.SUCCESS
+    assert text.value == b"CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert driver.cuGetErrorString(123456, ctypes.byref(text)) == Result.INVALID_VALUE
+    assert text.value is None
+    for result in Result:
+        assert driver.cuGetErrorName(result, ctypes.byref(text)) == Result.SUCCESS
+        assert result.name in (text.value or b"").decode()
+
+
+def test_functions_are_found_by_name(cuda: SimulatedCuda) -> None:
+    address = ctypes.c_void_p()
+    find = driver.cuGetProcAddress_v2
+    assert find(b"cuEventRecord", ctypes.byref(address), 12000, ctypes.c_uint64(0), None) == 0
+    assert address.value == ctypes.cast(driver.cuEventRecord, ctypes.c_void_p).value  # type: ignore[arg-type]
+    status = ctypes.c_int()
+    missing = find(
+        b"cuNothing", ctypes.byref(address), 12000, ctypes.c_uint64(0), ctypes.byref(status)
+    )
+    assert (missing, address.value, status.value) == (Result.NOT_FOUND, None, 1)
+
+
+# Kernels and memory
+
+
+class Kernels:
+    """A loaded library."""
+
+    def __init__(self) -> None:
+        library = ctypes.c_uint64()
+        arguments = (ctypes.byref(library), b"code", None, None, 0, None, None, 0)
+        self.result = driver.cuLibraryLoadData(*arguments)
+        self.library = library.value
+
+    def find(self, name: bytes) -> int:
+        kernel = ctypes.c_uint64()
+        library = ctypes.c_uint64(self.library)
+        assert driver.cuLibraryGetKernel(ctypes.byref(kernel), library, name) == Result.SUCCESS
+        return kernel.value
+
+    def launch(self, kernel: int, stream: SimulatedStream, *parameters: int, grid: int = 2) -> int:
+        values = [ctypes.c_uint64(parameter) for parameter in parameters]
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        shape = (grid, 1, 1, 128, 1, 1, 64)
+        handle = ctypes.c_uint64(stream.handle)
+        return driver.cuLaunchKernel(ctypes.c_uint64(kernel), *shape, handle, addresses, None)
+
+    def unload(self) -> int:
+        return driver.cuLibraryUnload(ctypes.c_uint64(self.library))
+
+
+def test_a_launch_runs_the_stand_in_with_the_parameters(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    def add(addresses: list[int]) -> None:
+        target, amount = (ctypes.c_uint64.from_address(address).value for address in addresses)
+        ctypes.c_uint64.from_address(target).value += amount
+        assert cuda.count("cuLaunchKernel") > 0  # it may ask: no lock is held
+
+    total = ctypes.c_uint64(40)
+    cuda.on_launch("add", add, parameters=2)
+    cuda.set_kernel_duration("add", 500)
+    kernels = Kernels()
+    kernel = kernels.find(b"add")
+    assert kernel == kernels.find(b"add") != kernels.find(b"other")
+    assert kernels.launch(kernel, stream, ctypes.addressof(total), 2) == Result.SUCCESS
+    assert (total.value, stream.pending) == (42, 1)
+    cuda.advance(500)
+    assert stream.pending == 0
+    (launch,) = cuda.launches()
+    assert launch[:5] == ("add", (2, 1, 1), (128, 1, 1), 64, stream.handle)
+
+    with stream.capture():
+        assert kernels.launch(kernel, stream, ctypes.addressof(total), 2) == Result.SUCCESS
+    assert (total.value, len(cuda.launches())) == (42, 1)
+
+    assert kernels.launch(kernel, stream, grid=0) == Result.INVALID_VALUE
+    assert kernels.unload() == Result.SUCCESS
+    assert kernels.launch(kernel, stream) == Result.INVALID_HANDLE
+
+
+def test_a_library_that_is_refused(cuda: SimulatedCuda) -> None:
+    cuda.fail("cuLibraryLoadData", Result.UNSUPPORTED_PTX)
+    assert Kernels().result == Result.UNSUPPORTED_PTX
+    assert Kernels().result == Result.SUCCESS
+
+
+def test_pinned_memory(cuda: SimulatedCuda) -> None:
+    pointer, on_device = ctypes.c_void_p(), ctypes.c_uint64()
+    size = ctypes.c_size_t(4096)
+    assert driver.cuMemHostAlloc(ctypes.byref(pointer), size, 3) == Result.SUCCESS
+    assert pointer.value is not None
+    ctypes.memset(pointer, 1, 4096)
+    assert cuda.host_bytes == 4096
+    get = driver.cuMemHostGetDevicePointer
+    inside = ctypes.c_void_p(pointer.value + 4095)
+    assert get(ctypes.byref(on_device), inside, 0) == Result.SUCCESS
+    assert on_device.value == inside.value
+    behind = ctypes.c_void_p(pointer.value + 4096)
+    assert get(ctypes.byref(on_device), behind, 0) == Result.INVALID_VALUE
+    assert driver.cuMemFreeHost(pointer) == Result.SUCCESS
+    assert driver.cuMemFreeHost(pointer) == Result.INVALID_VALUE
+    assert cuda.host_bytes == 0
+
+
+def test_attributes(cuda: SimulatedCuda) -> None:
+    value = ctypes.c_int()
+    assert driver.cuDeviceGetAttribute(ctypes.byref(value), 75, 0) == Result.SUCCESS
+    assert value.value == 9
+    assert driver.cuDeviceGetAttribute(ctypes.byref(value), 12345, 0) == Result.INVALID_VALUE
+    cuda.devices[0].set_attribute(12345, 6)
+    assert driver.cuDeviceGetAttribute(ctypes.byref(value), 12345, 0) == Result.SUCCESS
+    assert value.value == 6
+
+
+# The exchange API
+
+
+class _ExchangeApi(ctypes.Structure):
+    """csrc/dlpack.h"""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("pointers", ctypes.c_void_p * 5),
+        (
+            "current_work_stream",
+            # Called with the GIL; raises what it has set.
+            ctypes.PYFUNCTYPE(
+                ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+            ),
+        ),
+    )
+
+
+def _current_stream(device_type: int, device: int) -> int | None:
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    address = pointer_of(exchange_api_capsule(), b"dlpack_exchange_api")
+    api = _ExchangeApi.from_address(address)
+    assert api.major == 1
+    stream = ctypes.c_void_p(1)
+    assert api.current_work_stream(device_type, device, ctypes.byref(stream)) == 0
+    return stream.value
+
+
+def test_each_thread_has_its_own_current_stream(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    cuda_type, cpu_type = 2, 1
+    assert _current_stream(cuda_type, 0) is None
+    with stream.as_current():
+        assert _current_stream(cuda_type, 0) == stream.handle
+        assert _current_stream(cuda_type, 1) is None
+        assert _current_stream(cpu_type, 0) is None
+        answers: list[int | None] = []
+        _on_thread(lambda: answers.append(_current_stream(cuda_type, 0)))
+        assert answers == [None]
+    assert _current_stream(cuda_type, 0) is None
+    assert cuda.stream_questions == 6
+
+
+def test_the_exchange_api_fails_with_a_python_error(cuda: SimulatedCuda) -> None:
+    cuda.fail_current_stream()
+    with pytest.raises(RuntimeError, match="the test made"):
+        _current_stream(2, 0)
+    cuda.fail_current_stream(False)
+    assert _current_stream(2, 0) is None
+
+
+# The stub for benchmarks
+
+
+def test_the_stub_has_what_device_timing_needs_and_succeeds() -> None:
+    stub = ctypes.CDLL(str(LIBRARY.with_name("stub_cuda.so")))
+    milliseconds, status, context = ctypes.c_float(), ctypes.c_int(9), ctypes.c_void_p()
+    assert stub.cuEventElapsedTime(ctypes.byref(milliseconds), None, None) == Result.SUCCESS
+    assert stub.cuStreamIsCapturing(None, ctypes.byref(status)) == Result.SUCCESS
+    assert stub.cuCtxGetCurrent(ctypes.byref(context)) == Result.SUCCESS
+    assert (milliseconds.value, status.value, bool(context.value)) == (1.0, 0, True)
+    address = ctypes.c_void_p()
+    for name, code in ((b"cuEventRecord", Result.SUCCESS), (b"cuLaunchKernel", Result.NOT_FOUND)):
+        found = stub.cuGetProcAddress_v2(
+            name, ctypes.byref(address), 12000, ctypes.c_uint64(0), None
+        )
+        assert (found, address.value is not None) == (code, code == Result.SUCCESS)
