@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Updates on a CUDA device: one kernel on the caller's stream, and a snapshot in host memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "metrics/kernel_store.h"
+#include "metrics/metric_kernel.h"
+
+namespace pig::metrics {
+
+/// What the host decides about one launch.
+struct LaunchShape {
+  RowsBy rows_by = RowsBy::kBlock;
+  unsigned blocks = 1;
+};
+
+/// By the number of classes and how they lie; `processors` is the device's number of
+/// multiprocessors.
+LaunchShape shape_of(const Batch& batch, int processors);
+
+/// One accumulator on one device. Calls come one at a time.
+///
+/// It never waits. Mapped host memory for the snapshot is taken at the first launch outside a
+/// capture, and kept until the process ends: a kernel that still runs may write it.
+class KernelLauncher {
+ public:
+  explicit KernelLauncher(KernelStore& store = KernelStore::instance()) : store_(store) {}
+
+  /// Whether the launch was made. If not, `error()` says why, and the caller does the update
+  /// otherwise.
+  bool update(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
+  bool update_scalar(const void* value, Format format, double number, int slot, State* state,
+                     I64 confusion_classes, int device, cuda::Stream stream);
+
+  /// Copies the newest whole snapshot; false while there is none, or one is being written, and
+  /// after an error.
+  bool read(std::vector<uint8_t>& bytes) const;
+
+  const std::string& error() const { return error_; }
+
+ private:
+  bool prepare(int device, cuda::Stream stream);
+  bool prepare_in(cuda::Context context, int device, cuda::Stream stream);
+  bool launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream, void* parameters);
+  bool fail(const char* call, int result);
+
+  KernelStore& store_;
+  const cuda::Driver* driver_ = nullptr;
+  const Kernels* kernels_ = nullptr;
+  cuda::Context context_ = nullptr;
+  int device_ = -1;
+  int processors_ = 0;
+  Snapshot* snapshot_ = nullptr;         ///< as the host sees it
+  Snapshot* device_snapshot_ = nullptr;  ///< as the device does
+  std::string error_;
+};
+
+}  // namespace pig::metrics

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/metric_accumulator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "metrics/cpu_scan.h"
+#include "recorder.h"
+
+namespace pig::metrics {
+namespace {
+
+constexpr int64_t kReadingIntervalNs = 100'000'000;
+constexpr int64_t kReadingsOfLongRun = 1000;
+
+}  // namespace
+
+void MetricAccumulator::update(const Batch& batch, State& state, int max_threads) {
+  static const InstructionSet set = best_instruction_set();
+  const Totals totals = scan_on_cpu(batch, state, max_threads, set);
+  const std::lock_guard lock(mutex_);
+  fold_update(batch, totals, state);
+  updates_ = state.updates;
+  label();
+}
+
+void MetricAccumulator::update_scalar(double value, int slot, State& state) {
+  const std::lock_guard lock(mutex_);
+  fold_scalar(value, state.scalars[slot]);
+  label();
+}
+
+bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
+                               cuda::Stream stream) {
+  const std::lock_guard lock(mutex_);
+  if (!launcher_.update(batch, state, scratch, device, stream)) return false;
+  ++updates_;
+  label();
+  return true;
+}
+
+bool MetricAccumulator::launch_scalar(const void* value, Format format, double number, int slot,
+                                      State* state, int device, cuda::Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const I64 classes = options_.confusion ? options_.classes : 0;
+  if (!launcher_.update_scalar(value, format, number, slot, state, classes, device, stream))
+    return false;
+  label();
+  return true;
+}
+
+std::string MetricAccumulator::launch_error() const {
+  const std::lock_guard lock(mutex_);
+  return launcher_.error();
+}
+
+void MetricAccumulator::note(bool is_update) {
+  const std::lock_guard lock(mutex_);
+  if (is_update) ++updates_;
+  label();
+}
+
+bool MetricAccumulator::copy_snapshot(std::vector<uint8_t>& bytes) const {
+  const std::lock_guard lock(mutex_);
+  return launcher_.read(bytes);
+}
+
+uint64_t MetricAccumulator::updates() const {
+  const std::lock_guard lock(mutex_);
+  return updates_;
+}
+
+void MetricAccumulator::label() {
+  labels_.set(updates_);
+  news_epoch_ = active_epoch.load(std::memory_order_relaxed);
+}
+
+bool MetricAccumulator::take_news() {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  return std::exchange(news_epoch_, 0) == epoch && epoch != 0;
+}
+
+void MetricAccumulator::copy(const State& state, std::vector<uint8_t>& bytes) const {
+  const std::lock_guard lock(mutex_);
+  std::memcpy(bytes.data(), &state, bytes.size());
+}
+
+uint32_t MetricAccumulator::step_of(uint64_t update) const {
+  const std::lock_guard lock(mutex_);
+  return labels_.step_of(update);
+}
+
+bool MetricAccumulator::reading_is_due() {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0) return false;
+  const int64_t now_ns = Recorder::instance().clock().to_ns(read_ticks());
+  const std::lock_guard lock(mutex_);
+  if (reading_epoch_ == epoch && now_ns < next_reading_ns_) return false;
+  reading_epoch_ = epoch;
+  next_reading_ns_ = now_ns + std::max(kReadingIntervalNs, now_ns / kReadingsOfLongRun);
+  return true;
+}
+
+}  // namespace pig::metrics

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "metrics/kernel_launch.h"
+#include "metrics/metric_batch.h"
+#include "metrics/update_labels.h"
+
+namespace pig::metrics {
+
+/// The host's side of one pyinstrument_gpu.MetricAccumulator. The state itself is a tensor's
+/// memory, which each call brings.
+class MetricAccumulator {
+ public:
+  /// `updates` is how many its state has already.
+  MetricAccumulator(const MetricOptions& options, uint64_t updates)
+      : options_(options), updates_(updates) {}
+
+  const MetricOptions& options() const { return options_; }
+
+  /// Adds a batch in host memory. Only the fold, of microseconds, is under the lock.
+  void update(const Batch& batch, State& state, int max_threads);
+  void update_scalar(double value, int slot, State& state);
+
+  /// The same by a kernel. False where none could be launched.
+  bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
+  bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
+                     int device, cuda::Stream stream);
+  /// Why no kernel can be launched, or empty.
+  std::string launch_error() const;
+
+  /// An update, or a running value, that was added to the state by other means.
+  void note(bool is_update);
+
+  /// A consistent copy, without the confusion matrix unless it stands in `bytes`.
+  void copy(const State& state, std::vector<uint8_t>& bytes) const;
+  /// The newest copy that a kernel has made. False where there is none. Never waits.
+  bool copy_snapshot(std::vector<uint8_t>& bytes) const;
+
+  /// The number of the newest update that the host knows of.
+  uint64_t updates() const;
+
+  /// The serial number of the step that an update was made in; kNoStep where it is not known.
+  uint32_t step_of(uint64_t update) const;
+
+  /// Whether a reading should go to the recording that is active. At most ten a second, and later
+  /// in a long run one in a thousandth of its time: so many are some thousands, however long it
+  /// lasts.
+  bool reading_is_due();
+  /// Whether anything was added during the recording that is active since this was last asked.
+  bool take_news();
+
+ private:
+  void label();
+
+  mutable std::mutex mutex_;
+  const MetricOptions options_;
+  KernelLauncher launcher_;
+  uint64_t updates_;
+  UpdateLabels labels_;
+  uint32_t news_epoch_ = 0;  ///< the recording in which something was added; 0: none
+  uint32_t reading_epoch_ = 0;
+  int64_t next_reading_ns_ = 0;
+};
+
+}  // namespace pig::metrics

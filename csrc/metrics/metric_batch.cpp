@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/metric_batch.h"
+
+#include <algorithm>
+
+namespace pig::metrics {
+namespace {
+
+bool is_real(Format format) { return format >= kFloat64 && format <= kBfloat16; }
+
+bool is_index(Format format) { return format >= kInt64 && format <= kUint8; }
+
+bool same_device(const dlpack::Tensor& a, const dlpack::Tensor& b) {
+  return a.device.type == b.device.type && a.device.id == b.device.id;
+}
+
+bool same_shape(const dlpack::Tensor& a, const dlpack::Tensor& b) {
+  return a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
+}
+
+I64 size_of(const dlpack::Tensor& tensor) {
+  I64 size = 1;
+  for (int dim = 0; dim < tensor.ndim; ++dim) size *= tensor.shape[dim];
+  return size;
+}
+
+/// One dimension of the rows, with its stride in each tensor.
+struct Dimension {
+  I64 size;
+  I64 logits;
+  I64 target;
+  I64 weight;
+  I64 loss;
+
+  bool holds(const Dimension& inner) const {
+    return logits == inner.logits * inner.size && target == inner.target * inner.size &&
+           weight == inner.weight * inner.size && loss == inner.loss * inner.size;
+  }
+};
+
+I64 stride_of(const dlpack::Tensor* tensor, int dim) {
+  return tensor != nullptr ? tensor->strides[dim] : 0;
+}
+
+}  // namespace
+
+Format format_of(const dlpack::DataType& type) {
+  if (type.lanes != 1) return kNone;
+  switch (type.code) {
+    case dlpack::kFloat:
+      return type.bits == 64   ? kFloat64
+             : type.bits == 32 ? kFloat32
+             : type.bits == 16 ? kFloat16
+                               : kNone;
+    case dlpack::kBfloat:
+      return type.bits == 16 ? kBfloat16 : kNone;
+    case dlpack::kInt:
+      return type.bits == 64 ? kInt64 : type.bits == 32 ? kInt32 : kNone;
+    case dlpack::kUint:
+    case dlpack::kBool:
+      return type.bits == 8 ? kUint8 : kNone;
+    default:
+      return kNone;
+  }
+}
+
+const void* data_of(const dlpack::Tensor& tensor) {
+  return static_cast<const char*>(tensor.data) + tensor.byte_offset;
+}
+
+std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tensor& logits,
+                                const dlpack::Tensor& target, const dlpack::Tensor* loss,
+                                const dlpack::Tensor* weight) {
+  Batch batch{};
+  batch.logits_format = format_of(logits.dtype);
+  batch.target_format = format_of(target.dtype);
+  if (!is_real(batch.logits_format) || !is_index(batch.target_format) ||
+      target.dtype.code == dlpack::kBool)
+    return std::nullopt;
+  if (logits.ndim < 2 || target.ndim != logits.ndim - 1 || !same_device(logits, target))
+    return std::nullopt;
+  const int class_dim = options.class_dim < 0 ? logits.ndim - 1 : 1;
+  for (int dim = 0; dim < target.ndim; ++dim)
+    if (target.shape[dim] != logits.shape[dim < class_dim ? dim : dim + 1]) return std::nullopt;
+  batch.classes = logits.shape[class_dim];
+  batch.class_stride = logits.strides[class_dim];
+  if (options.classes != 0 && batch.classes != options.classes) return std::nullopt;
+
+  const dlpack::Tensor* row_loss = nullptr;
+  if (loss != nullptr) {
+    batch.loss_format = format_of(loss->dtype);
+    if (!is_real(batch.loss_format) || !same_device(logits, *loss)) return std::nullopt;
+    if (loss->ndim != 0 && same_shape(*loss, target)) {
+      row_loss = loss;
+      batch.loss_kind = kLossPerRow;
+    } else if (size_of(*loss) == 1) {
+      batch.loss_kind = kMeanLoss;
+    } else {
+      return std::nullopt;
+    }
+    batch.loss = data_of(*loss);
+  }
+  if (weight != nullptr) {
+    batch.weight_format = format_of(weight->dtype);
+    if (batch.weight_format == kNone || !same_device(logits, *weight) ||
+        !same_shape(*weight, target))
+      return std::nullopt;
+    batch.weight = data_of(*weight);
+  }
+
+  batch.rows = size_of(target);
+  std::array<Dimension, kMaxDims> dimensions;
+  for (int dim = 0; dim < target.ndim; ++dim) {
+    const Dimension next{target.shape[dim], logits.strides[dim < class_dim ? dim : dim + 1],
+                         target.strides[dim], stride_of(weight, dim), stride_of(row_loss, dim)};
+    if (next.size == 1) continue;
+    if (batch.dims > 0 && dimensions[batch.dims - 1].holds(next)) {
+      const I64 outer = dimensions[batch.dims - 1].size;
+      dimensions[batch.dims - 1] = next;
+      dimensions[batch.dims - 1].size *= outer;
+    } else if (batch.dims < kMaxDims) {
+      dimensions[batch.dims++] = next;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (batch.dims == 0) dimensions[batch.dims++] = {1, 0, 0, 0, 0};
+  for (int dim = 0; dim < batch.dims; ++dim) {
+    batch.sizes[dim] = dimensions[dim].size;
+    batch.logits_strides[dim] = dimensions[dim].logits;
+    batch.target_strides[dim] = dimensions[dim].target;
+    batch.weight_strides[dim] = dimensions[dim].weight;
+    batch.loss_strides[dim] = dimensions[dim].loss;
+  }
+  batch.logits = data_of(logits);
+  batch.target = data_of(target);
+  batch.ignore_index = options.ignore_index;
+  std::copy_n(options.topk.begin(), options.topk_count, batch.topk);
+  batch.confusion = options.confusion ? 1 : 0;
+  return batch;
+}
+
+}  // namespace pig::metrics

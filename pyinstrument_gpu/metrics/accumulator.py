@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accumulator of metrics: from tensors to values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyinstrument_gpu._native import IMPORT_ERROR, native
+from pyinstrument_gpu.metrics import operator, ranks, reference
+from pyinstrument_gpu.metrics.layout import MAX_SCALARS, RESET_OFFSET, State, word
+from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.values import series_of, values_of
+
+_MAX_NAME_BYTES = 64
+
+# Outcomes of a native update.
+_NOT_DONE = 0
+_DONE = 1
+_READING_IS_DUE = 2
+
+_HOST = torch.device("cpu")
+
+_numbers = itertools.count(1)
+_live: weakref.WeakValueDictionary[int, MetricAccumulator] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Values as they were after some update.
+
+    Attributes:
+        values: by name, as `MetricAccumulator.compute` describes them.
+        update: the number of the newest update in them, from 1 on. Numbers go on after a reset.
+        step: index of the step that update was made in; None outside a step, while nothing is
+            recorded, and where the host did not see the update (a replay of a CUDA graph).
+    """
+
+    values: dict[str, Any]
+    update: int
+    step: int | None
+
+
+class MetricAccumulator:
+    """Accumulates accuracy, loss and more on the device of the logits, without waiting for it.
+
+        metrics = pig.MetricAccumulator(topk=(1, 5))
+        for x, y in gpu_steps(loader):
+            ...
+            metrics.update(logits, y, loss)
+            if (reading := metrics.latest()) is not None:
+                print(reading.step, reading.values["loss"], reading.values["accuracy@1"])
+        print(metrics.compute())
+        metrics.reset()
+
+    The state is one small tensor on the device of the first update. An accumulator is for one
+    device; one per rank, and `compute(sync=True)`, for several. Threads may share it. A copy, by
+    `copy.deepcopy` or `pickle`, has the values so far and goes on by itself.
+
+    Args:
+        topk: for each k, `accuracy@k` is the share of rows whose target is among the k greatest
+            logits. Up to 8 of them.
+        num_classes: how many classes the logits have to have; None accepts any number.
+        confusion: keep a confusion matrix, from which precision, recall and F1 come. Needs
+            `num_classes`; takes 8 * num_classes**2 bytes.
+        ignore_index: a row with this target is left out, as in `torch.nn.functional.cross_entropy`.
+        class_dim: dimension of the classes: 1 for logits of shape (N, C) or (N, C, d1, ...), -1
+            for (N, ..., C), as language models have.
+        name: stands before the names of the values in a recording, as `val/loss`, so that two
+            accumulators can be told apart.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+        MissingDependencyError: PyTorch is not installed.
+    """
+
+    def __init__(
+        self,
+        topk: int | Sequence[int] = (1, 5),
+        num_classes: int | None = None,
+        confusion: bool = False,
+        ignore_index: int = -100,
+        class_dim: int = 1,
+        *,
+        name: str = "",
+    ) -> None:
+        self._options = MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim)
+        if not isinstance(name, str) or len(name.encode()) > _MAX_NAME_BYTES:
+            raise ValueError(f"name must be a str of up to {_MAX_NAME_BYTES} bytes, got {name!r}")
+        self._prefix = f"{name}/" if name else ""
+        self._state: Tensor | None = None
+        self._is_placed = False  # until then the state may move: it has only Python numbers
+        self._scalar_slots: dict[str, int] = {}
+        self._lost_updates = 0
+        self._resets = 0
+        self._begin(updates=0)
+
+    def _begin(self, updates: int) -> None:
+        """What each accumulator has for itself, a copy too."""
+        self._native = _new_native(self._options, updates)
+        self._scratch: Tensor | None = None
+        self._warned = False
+        self._making = threading.Lock()
+        self._number = next(_numbers)
+        _live[self._number] = self
+        operator.register(_update_of)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "_options": self._options,
+            "_prefix": self._prefix,
+            "_state": self._state,
+            "_is_placed": self._is_placed,
+            "_scalar_slots": self._scalar_slots,
+            "_lost_updates": self._lost_updates,
+            "_resets": self._resets,
+            "updates": 0 if self._native is None else self._native.updates(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        updates = state.pop("updates")
+        self.__dict__.update(state)
+        self._begin(updates)
+        if self._state is not None:
+            self._scratch = self._new_scratch(self._state.device)
+
+    def update(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        loss: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> None:
+        """Add one batch.
+
+        Never waits for a device, and allocates nothing there but at the first call. On the CPU it
+        reads the logits once, with as many of PyTorch's threads as pay off. Inside `torch.compile`
+        it is one operator and breaks no graph.
+
+        Args:
+            logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
+                float16 or bfloat16, with any strides. Only their order counts, so probabilities
+                do as well.
+            target: the class of each row, int64, int32 or uint8: the shape of the logits without
+                C. A target that is no class makes its row invalid: counted, and left out.
+            loss: the loss of this batch: one number, the mean over its rows, or one per row. It
+                enters the sum with the weight of the rows that count.
+            weight: one per row, in the shape of the target. A row whose weight is not finite is
+                invalid.
+
+        Raises:
+            TypeError, ValueError: the tensors do not fit each other or this accumulator.
+        """
+        state = self._state
+        if torch.compiler.is_compiling():
+            if state is None or not self._is_placed:
+                state = self._place(logits.device)
+            operator.call(
+                state,
+                logits.detach(),
+                target,
+                None if loss is None else loss.detach(),
+                weight,
+                self._number,
+            )
+            return
+        if state is None or not self._is_placed:
+            self._options.check(logits, target, loss, weight)
+            with self._making:
+                state = self._place(logits.device)
+        self._update(state, logits, target, loss, weight)
+
+    def update_scalar(self, name: str, value: Tensor | float) -> None:
+        """Add a number to a running value, as a gradient norm or a count of tokens.
+
+        `compute()` has its mean under `name`, and `name_sum`, `name_min`, `name_max`, `name_last`
+        and `name_nonfinite`. Numbers that are not finite are counted and left out.
+
+        Args:
+            name: of 1 to 64 bytes; an accumulator has room for 16. What finds none is left out,
+                with one warning.
+            value: a tensor of one element, which is not waited for, or a Python number.
+
+        Raises:
+            TypeError, ValueError: the name or the value is of the wrong kind.
+        """
+        slot = self._scalar_slots.get(name)
+        outcome = _NOT_DONE
+        if slot is not None and self._native is not None:
+            outcome = self._native.update_scalar(self._state, slot, value)
+        if outcome == _NOT_DONE:
+            outcome = self._update_scalar_with_care(name, value)
+        if outcome == _READING_IS_DUE:
+            self.record_reading()
+
+    def latest(self) -> Reading | None:
+        """The newest values that have arrived, without waiting; None before any has.
+
+        For tensors on the CPU they are the current ones.
+        """
+        if self._state is None or self._native is None:
+            return None
+        data = self._native.read(self._state)
+        if data is None or data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET:
+            return None
+        names = tuple(self._scalar_slots)
+        classes = self._options.confusion_classes
+        if len(data) < self._options.state_bytes:
+            classes = 0  # a GPU does not send the matrix of many classes
+        state = State.of(data, classes, len(names))
+        if state.resets != self._resets:
+            return None  # a snapshot from before the reset
+        step = self._native.step_of(state.updates)
+        values = values_of(state, self._options.topk, names, self._lost_updates)
+        return Reading(values, state.updates, None if step is None else step[1])
+
+    def compute(self, sync: bool = False) -> dict[str, Any]:
+        """The values of all updates since the last reset. Waits for them.
+
+        Keys: `count` (rows that count), `loss` (mean over them), `loss_min`, `loss_max` and
+        `loss_last` (of the updates' means), `perplexity` (exp of `loss`), `accuracy@k`,
+        `nonfinite` (the sum of `nonfinite_rows` and `nonfinite_losses`), `first_nonfinite_update`
+        (None when there was none), `ignored`, `invalid`, `lost_updates` (updates that an error kept
+        out of all other values; 0 unless there was a warning), the running values of
+        `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
+        `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`. What is not
+        known, as an accuracy without rows, is NaN.
+
+        Args:
+            sync: merge all ranks of the default process group of `torch.distributed`, by one
+                all_gather; every rank has to call it and gets the same values. The state stays as
+                it is. Without a process group it is this process alone.
+
+        Raises:
+            ValueError: the accumulators of the ranks were made differently.
+        """
+        data = self._read()
+        classes = self._options.confusion_classes
+        names = tuple(self._scalar_slots)
+        if sync and ranks.available():
+            device = None if self._state is None else self._state.device
+            state, names, lost = ranks.merge(data, names, self._lost_updates, self._options, device)
+        else:
+            state, lost = State.of(data, classes, len(names)), self._lost_updates
+        return values_of(state, self._options.topk, names, lost)
+
+    def reset(self) -> None:
+        """Forget all values; update numbers go on. Does not wait."""
+        self._lost_updates = 0
+        if self._state is not None:
+            self._resets += 1
+            self._state[RESET_OFFSET:].zero_()
+            self._state.view(torch.int64)[word("resets")] += 1
+
+    def record_reading(self) -> None:
+        """Write the latest values into the active recording, if there is one and they are new.
+
+        `update` does it by itself some times a second, and the recording when it stops.
+        """
+        if self._native is None or not self._native.take_news():
+            return
+        reading = self.latest()
+        if reading is None:
+            return
+        step = self._native.step_of(reading.update)
+        series = series_of(reading.values, self._options.topk, tuple(self._scalar_slots))
+        native.append_reading(
+            reading.update,
+            None if step is None else step[0],
+            [(self._prefix + name, value) for name, value in series],
+        )
+
+    def _update(
+        self,
+        state: Tensor,
+        logits: Tensor,
+        target: Tensor,
+        loss: Tensor | None,
+        weight: Tensor | None,
+    ) -> None:
+        outcome = _NOT_DONE
+        if self._native is not None:
+            outcome = self._native.update(state, self._scratch, logits, target, loss, weight)
+        if outcome == _NOT_DONE:
+            self._options.check(logits, target, loss, weight)
+            if logits.device != state.device:
+                raise ValueError(
+                    f"the first update was on {state.device}, this one is on {logits.device}: "
+                    "make an accumulator for each device"
+                )
+            self._add_slowly(
+                reference.add_update, state, logits, target, loss, weight, self._options
+            )
+        elif outcome == _READING_IS_DUE:
+            self.record_reading()
+
+    def _update_scalar_with_care(self, name: str, value: Tensor | float) -> int:
+        """The first value of a name, one of another kind or place, one that the native side can't
+        take."""
+        if not isinstance(value, Tensor):
+            value = _real(name, value)
+        elif value.numel() != 1 or value.is_complex() or value.is_meta:
+            raise ValueError(
+                f"{name} must be one real number, got a tensor of {value.dtype} "
+                f"with shape {tuple(value.shape)} on {value.device}"
+            )
+        slot = self._scalar_slots.get(name)
+        if slot is None:
+            slot = self._new_slot(name)
+            if slot is None:
+                return _DONE
+        device = value.device if isinstance(value, Tensor) else _HOST
+        with self._making:
+            if device.type != _HOST.type:
+                state = self._place(device)
+            else:  # it says nothing of where the logits will be
+                state = self._new_state(_HOST) if self._state is None else self._state
+                self._state = state
+        if isinstance(value, Tensor) and device != state.device:
+            if device.type != _HOST.type:
+                raise ValueError(
+                    f"{name} is on {device}, the first update was on {state.device}: make an "
+                    "accumulator for each device"
+                )
+            value = float(value)
+        outcome = _NOT_DONE
+        if self._native is not None:
+            outcome = int(self._native.update_scalar(state, slot, value))
+        if outcome == _NOT_DONE:
+            self._add_slowly(reference.add_scalar, state, slot, value)
+            return _DONE
+        return outcome
+
+    def _add_slowly(self, add: Callable[..., None], *arguments: Any) -> None:
+        """Add in torch operations what the native side has not. Where they fail too, it is lost:
+        that is counted, and the training goes on."""
+        error = "" if self._native is None else self._native.launch_error()
+        message = f"metrics take the slow way, many small kernels for each update: {error}"
+        try:
+            add(*arguments)
+            if self._native is not None:
+                self._native.note(add is reference.add_update)
+        except Exception as raised:
+            self._lost_updates += 1
+            first_line = str(raised).partition("\n")[0]
+            reason = f"{type(raised).__name__}: {first_line}"
+            error = f"{error}; {reason}" if error else reason
+            message = f"an update of the metrics is lost, and counted as lost_updates: {error}"
+        if error and not self._warned:
+            self._warned = True
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def _place(self, device: torch.device) -> Tensor:
+        """Have the state on the device of the first tensors. Python numbers, which say nothing of a
+        device, may have come before."""
+        numbers = self._state
+        if numbers is not None and (self._is_placed or numbers.device == device):
+            state = numbers
+        else:
+            state = self._new_state(device)
+            if numbers is not None:
+                state.copy_(numbers)
+        self._state = state
+        self._is_placed = True
+        return state
+
+    def _new_state(self, device: torch.device) -> Tensor:
+        self._scratch = self._new_scratch(device)
+        # It has to outlive inference, and a state that inference has made may not be changed later.
+        with torch.inference_mode(False):
+            return torch.zeros(self._options.state_bytes, dtype=torch.uint8, device=device)
+
+    def _new_scratch(self, device: torch.device) -> Tensor | None:
+        if self._native is None or not _on_cuda(device):
+            return None
+        with torch.inference_mode(False):
+            return torch.zeros(native.METRIC_SCRATCH_BYTES, dtype=torch.uint8, device=device)
+
+    def _new_slot(self, name: str) -> int | None:
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {type(name).__name__}")
+        if not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
+            raise ValueError(f"name must have 1 to {_MAX_NAME_BYTES} bytes, got {name!r}")
+        with self._making:
+            slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
+            if slot < MAX_SCALARS:
+                return slot
+            del self._scalar_slots[name]
+        warnings.warn(
+            f"{name!r} is left out: an accumulator has room for {MAX_SCALARS} running values",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+
+    def _read(self) -> bytes:
+        if self._state is None:
+            return bytes(self._options.state_bytes)
+        if self._native is not None and not _on_cuda(self._state.device):
+            data: bytes | None = self._native.read(self._state)
+            if data is not None:
+                return data
+        return self._state.cpu().numpy().tobytes()
+
+
+def record_readings() -> None:
+    """Write a reading of every accumulator into the active recording."""
+    for accumulator in list(_live.values()):
+        accumulator.record_reading()
+
+
+def _update_of(
+    state: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    loss: Tensor | None,
+    weight: Tensor | None,
+    number: int,
+) -> None:
+    """What the operator does when a compiled function runs."""
+    _live[number]._update(state, logits, target, loss, weight)
+
+
+def _real(name: str, value: Any) -> float:
+    """A Python number as a float."""
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _on_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _new_native(options: MetricOptions, updates: int) -> Any:
+    """The native side, or None where the reference has to do all work."""
+    if IMPORT_ERROR is not None or not _torch_is_known():
+        return None
+    return native.MetricAccumulator(
+        topk=options.topk,
+        num_classes=options.num_classes or 0,
+        confusion=options.confusion,
+        ignore_index=options.ignore_index,
+        class_dim=options.class_dim,
+        updates=updates,
+    )
+
+
+_known: bool | None = None
+
+
+def _torch_is_known() -> bool:
+    global _known
+    if _known is None:
+        api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+        _known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads)
+        native.set_nvrtc_paths(_nvrtc_paths())
+        if not _known:
+            warnings.warn(
+                f"metrics take the slow way: PyTorch {torch.__version__} has no DLPack C exchange "
+                "API of version 1; 2.10 and newer have it",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+    return _known
+
+
+def _nvrtc_paths() -> list[str]:
+    """NVRTC as the packages that PyTorch depends on have it, of the same major version."""
+    if torch.version.cuda is None:
+        return []
+    major = torch.version.cuda.split(".")[0]
+    packages = Path(torch.__file__).parent.parent / "nvidia"
+    return sorted(map(str, packages.glob(f"*/lib/libnvrtc.so.{major}*")))

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a MetricAccumulator is made with, and whether tensors fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyinstrument_gpu.metrics.layout import MAX_TOPK, STATE_DTYPE
+
+_LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
+_MAX_CLASSES = 1 << 14
+"""Of a confusion matrix: one of so many takes 2 GB."""
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """Checked arguments of `MetricAccumulator`, which describes them."""
+
+    topk: tuple[int, ...]
+    num_classes: int | None
+    confusion: bool
+    ignore_index: int
+    class_dim: int
+
+    @classmethod
+    def of(
+        cls,
+        topk: int | Sequence[int],
+        num_classes: int | None,
+        confusion: bool,
+        ignore_index: int,
+        class_dim: int,
+    ) -> MetricOptions:
+        """The options, checked.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong; the message says how.
+        """
+        ks = tuple(sorted({topk} if isinstance(topk, int) else set(topk)))
+        if len(ks) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in ks):
+            raise ValueError(f"topk must be up to {MAX_TOPK} whole numbers >= 1, got {topk!r}")
+        if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
+            raise ValueError(f"num_classes must be an int >= 1 or None, got {num_classes!r}")
+        if confusion and (num_classes is None or num_classes > _MAX_CLASSES):
+            raise ValueError(
+                f"confusion=True needs num_classes, at most {_MAX_CLASSES}, got {num_classes!r}"
+            )
+        if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
+            raise ValueError(f"ignore_index must be an int of 64 bits, got {ignore_index!r}")
+        if class_dim not in (1, -1):
+            raise ValueError(
+                f"class_dim must be 1, for (N, C, ...), or -1, for (N, ..., C), got {class_dim!r}"
+            )
+        return cls(ks, num_classes, bool(confusion), ignore_index, class_dim)
+
+    @property
+    def confusion_classes(self) -> int:
+        """Number of classes of the confusion matrix; 0 when there is none."""
+        return self.num_classes or 0 if self.confusion else 0
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of the state."""
+        return STATE_DTYPE.itemsize + 8 * self.confusion_classes**2
+
+    def class_axis(self, ndim: int) -> int:
+        """The dimension of the classes in logits of `ndim` dimensions."""
+        return 1 if self.class_dim == 1 else ndim - 1
+
+    def check(
+        self, logits: Tensor, target: Tensor, loss: Tensor | None, weight: Tensor | None
+    ) -> None:
+        """Raise TypeError or ValueError unless the tensors fit each other and the options."""
+        tensors = {"logits": logits, "target": target, "loss": loss, "weight": weight}
+        for name, tensor in tensors.items():
+            if tensor is None and name in ("loss", "weight"):
+                continue
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+            if tensor.device != logits.device:
+                raise ValueError(
+                    f"all tensors must be on one device: logits are on {logits.device}, "
+                    f"{name} is on {tensor.device}"
+                )
+        if logits.is_meta:
+            raise ValueError("logits are on the device meta: they have no values")
+        if logits.dtype not in _LOGIT_DTYPES:
+            raise TypeError(f"logits must be floating-point numbers, got {logits.dtype}")
+        if target.dtype not in _TARGET_DTYPES:
+            raise TypeError(f"target must hold class indices as integers, got {target.dtype}")
+        if logits.ndim < 2:
+            raise ValueError(
+                "logits must have a dimension for the rows and one for the classes, "
+                f"got shape {tuple(logits.shape)}"
+            )
+        axis = self.class_axis(logits.ndim)
+        classes = logits.shape[axis]
+        if self.num_classes is not None and classes != self.num_classes:
+            raise ValueError(
+                f"logits have {classes} classes in dimension {axis} of {tuple(logits.shape)}, "
+                f"num_classes is {self.num_classes}: class_dim may be wrong"
+            )
+        expected = logits.shape[:axis] + logits.shape[axis + 1 :]
+        if target.shape != expected:
+            raise ValueError(
+                f"target must have the shape of the logits without the classes, {tuple(expected)}, "
+                f"got {tuple(target.shape)}: the logits have shape {tuple(logits.shape)}, "
+                f"class_dim is {self.class_dim}"
+            )
+        if loss is not None and loss.numel() != 1 and loss.shape != expected:
+            raise ValueError(
+                "loss must be one number or have the shape of the target, "
+                f"{tuple(expected)}, got {tuple(loss.shape)}"
+            )
+        if loss is not None and not loss.is_floating_point():
+            raise TypeError(f"loss must be floating-point, got {loss.dtype}")
+        if weight is not None and weight.shape != expected:
+            raise ValueError(
+                f"weight must have the shape of the target, {tuple(expected)}: one weight per row; "
+                f"got {tuple(weight.shape)}"
+            )
+        if weight is not None and weight.is_complex():
+            raise TypeError(f"weight must hold real numbers, got {weight.dtype}")

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An update in plain torch operations.
+
+It defines what the native code computes, and does the work where that cannot: tensor subclasses,
+devices without a kernel of ours, builds without the native module. It allocates several times the
+logits' size and launches dozens of kernels, but it never waits for a device either.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyinstrument_gpu.metrics.layout import SCALAR_DTYPE, STATE_DTYPE, word
+from pyinstrument_gpu.metrics.options import MetricOptions
+
+
+@torch.no_grad()
+def add_update(
+    state: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    loss: Tensor | None,
+    weight: Tensor | None,
+    options: MetricOptions,
+) -> None:
+    """Add one update to the state.
+
+    Args:
+        state: the accumulator's state, uint8, on the device of the logits.
+        logits, target, loss, weight: as `MetricAccumulator.update` takes them, checked.
+        options: what the accumulator was made with.
+    """
+    integers = state.view(torch.int64)
+    reals = state.view(torch.float64)
+
+    classes = logits.shape[options.class_axis(logits.ndim)]
+    rows = logits.movedim(options.class_axis(logits.ndim), -1).reshape(-1, classes)
+    targets = target.reshape(-1).to(torch.int64)
+    if weight is None:
+        weights = torch.ones(len(targets), dtype=torch.float64, device=state.device)
+    else:
+        weights = weight.reshape(-1).to(torch.float64)
+
+    ignored = targets == options.ignore_index
+    wrong = (targets < 0) | (targets >= classes) | ~weights.isfinite()
+    counted = ~(ignored | wrong)
+    weights = torch.where(counted, weights, 0)
+    safe_targets = torch.where(counted, targets, 0)
+
+    # What takes the logits' size of memory comes first: where there is none, nothing was added.
+    nonfinite_rows = torch.zeros((), dtype=torch.int64, device=state.device)
+    if classes:
+        ranks = _ranks(rows, safe_targets)
+        nonfinite_rows = (counted & ~rows.isfinite().all(dim=1)).sum()
+        if options.confusion and len(rows):
+            matrix = reals[STATE_DTYPE.itemsize // 8 :]
+            matrix.index_add_(0, safe_targets * classes + rows.argmax(dim=1), weights)
+        for slot, k in enumerate(options.topk):
+            reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
+    integers[word("updates")] += 1
+    integers[word("count")] += counted.sum()
+    integers[word("ignored")] += ignored.sum()
+    integers[word("invalid")] += (wrong & ~ignored).sum()
+    integers[word("nonfinite_rows")] += nonfinite_rows
+    reals[word("weight")] += weights.sum()
+
+    nonfinite_losses = torch.zeros((), dtype=torch.int64, device=state.device)
+    if loss is not None:
+        nonfinite_losses = _add_loss(
+            integers, reals, loss, loss.ndim != 0 and loss.shape == target.shape, counted, weights
+        )
+    first = integers[word("first_nonfinite_update")]
+    is_first = (first == 0) & ((nonfinite_losses != 0) | (nonfinite_rows != 0))
+    first.copy_(torch.where(is_first, integers[word("updates")], first))
+
+
+def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
+    """How many logits of each row stand before the target's in the order of torch.argmax."""
+    columns = torch.arange(rows.shape[1], device=rows.device)
+    own = rows.gather(1, targets[:, None])
+    earlier = columns < targets[:, None]
+    later = columns > targets[:, None]
+    # Unordered compares: true for a NaN, which is greatest.
+    ahead = (earlier & ~(rows < own)) | (later & ~(rows <= own))
+    # Before a NaN stand only earlier ones.
+    return torch.where(own.isnan(), earlier & rows.isnan(), ahead).sum(dim=1)
+
+
+def _add_loss(
+    integers: Tensor, reals: Tensor, loss: Tensor, per_row: bool, counted: Tensor, weights: Tensor
+) -> Tensor:
+    """Adds the loss of an update; returns the number of losses that are not finite."""
+    losses = loss.reshape(-1).to(torch.float64)
+    if per_row:
+        finite = losses.isfinite()
+        nonfinite = (counted & ~finite).sum()
+        finite &= counted
+        loss_weight = torch.where(finite, weights, 0).sum()
+        loss_sum = torch.where(finite, losses * weights, 0).sum()
+        mean = loss_sum / loss_weight
+        given = counted.any()
+    else:
+        mean = losses[0]
+        finite = mean.isfinite()
+        nonfinite = (~finite).to(torch.int64)
+        loss_weight = torch.where(finite, weights.sum(), 0)
+        loss_sum = torch.where(finite, mean * loss_weight, 0)
+        given = torch.ones((), dtype=torch.bool, device=loss.device)
+    integers[word("nonfinite_losses")] += nonfinite
+    reals[word("loss_sum")] += loss_sum
+    reals[word("loss_weight")] += loss_weight
+    integers[word("losses")] += given
+    _replace(reals[word("loss_last")], mean, given)
+    _widen(
+        integers[word("finite_losses")],
+        reals[word("loss_min")],
+        reals[word("loss_max")],
+        mean,
+        given & mean.isfinite(),
+    )
+    return nonfinite
+
+
+@torch.no_grad()
+def add_scalar(state: Tensor, slot: int, value: Tensor | float) -> None:
+    """Add a number, or a tensor of one element, to the running value in a slot of the state."""
+    integers = state.view(torch.int64)
+    reals = state.view(torch.float64)
+    begin = word("scalars") + slot * SCALAR_DTYPE.itemsize // 8
+    count, nonfinite = integers[begin], integers[begin + 1]
+    total, least, greatest, last = (reals[begin + i] for i in range(2, 6))
+    if isinstance(value, Tensor):
+        number = value.reshape(()).to(device=state.device, dtype=torch.float64)
+    else:
+        number = torch.full(
+            (), value, dtype=torch.float64, device=state.device
+        )  # no copy to wait for
+    finite = number.isfinite()
+    last.copy_(number)
+    nonfinite += ~finite
+    total += torch.where(finite, number, 0)
+    _widen(count, least, greatest, number, finite)
+
+
+def _widen(count: Tensor, least: Tensor, greatest: Tensor, value: Tensor, valid: Tensor) -> None:
+    """Takes a value that is valid into the extremes of `count` values, and counts it."""
+    first = count == 0
+    _replace(least, value, valid & (first | (value < least)))
+    _replace(greatest, value, valid & (first | (value > greatest)))
+    count += valid
+
+
+def _replace(where: Tensor, value: Tensor, condition: Tensor) -> None:
+    where.copy_(torch.where(condition, value, where))

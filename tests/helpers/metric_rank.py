@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a job that merges its metrics; started by torchrun. Writes what it got as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import pyinstrument_gpu as pig
+
+
+def batch(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The batch of this number, of all ranks together."""
+    generator = torch.Generator().manual_seed(number)
+    logits = torch.randn(6, 5, generator=generator)
+    target = torch.randint(-1, 6, (6,), generator=generator)
+    loss = torch.tensor(number / 4 if number != 5 else float("nan"))
+    return logits, target, loss
+
+
+def accumulate(numbers: range) -> pig.MetricAccumulator:
+    """An accumulator that has seen these batches."""
+    metrics = pig.MetricAccumulator(topk=(1, 2), num_classes=5, confusion=True, ignore_index=-1)
+    for number in numbers:
+        logits, target, loss = batch(number)
+        metrics.update(logits, target, loss)
+        metrics.update_scalar("tokens", number + 0.5)
+    return metrics
+
+
+def main() -> None:
+    folder, batches = Path(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    metrics = accumulate(range(rank, batches, world_size))
+    if rank == world_size - 1:
+        metrics.update_scalar("of the last rank", 2.0)
+    before = metrics.compute()
+    merged = [metrics.compute(sync=True) for _ in range(2)]
+    unchanged = json.dumps(metrics.compute()) == json.dumps(before)
+    error = ""
+    try:
+        pig.MetricAccumulator(topk=rank + 1).compute(sync=True)
+    except ValueError as raised:
+        error = str(raised)
+    empty = pig.MetricAccumulator()
+    if rank == 0:
+        empty.update(torch.eye(3), torch.arange(3))
+    of_one_rank = empty.compute(sync=True)
+    # A rank that leaves closes its connections, which others may still be reading from: not before
+    # all have what they came for.
+    done = dist.FileStore(str(folder / "done"), world_size)  # type: ignore[attr-defined]
+    done.set(str(rank), "")
+    done.wait([str(each) for each in range(world_size)])
+    dist.destroy_process_group()
+    result = {
+        "merged": merged,
+        "unchanged": unchanged,
+        "error": error,
+        "of_one_rank": of_one_rank["count"],
+    }
+    (folder / f"{rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's side of updates on a GPU, with a driver table of this test: what it is asked, and what
+// comes of its failures. The "kernels" run at once, on the CPU. From where they are loaded, too.
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "metrics/cpu_scan.h"
+#include "metrics/kernel_launch.h"
+
+using namespace pig::metrics;
+namespace cuda = pig::cuda;
+
+namespace {
+
+struct Launch {
+  std::string kernel;
+  unsigned blocks;
+  unsigned threads;
+  cuda::Stream stream;
+};
+
+std::vector<std::string> names;  ///< of the kernels asked for; a kernel is an index plus one
+std::vector<Launch> launches;
+int host_allocations = 0;
+cuda::CaptureStatus capture_status = cuda::kNotCapturing;
+int launch_result = cuda::kSuccess;
+
+std::vector<std::string> loaded;  ///< the codes, in the order of their loading
+std::string refused;              ///< the code that the driver does not take
+std::string found_unfit;          ///< the code whose kernels it does not take
+int unloaded = 0;
+cuda::Context current_context = nullptr;
+cuda::Context context_of_launch = nullptr;
+cuda::Context const kContext = reinterpret_cast<cuda::Context>(3);
+
+int load(cuda::Library* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
+  loaded.emplace_back(static_cast<const char*>(code));
+  *library = reinterpret_cast<cuda::Library>(loaded.size());
+  return loaded.back() == refused ? 209 : cuda::kSuccess;
+}
+
+int get_function(cuda::Function* function, cuda::Kernel kernel) {
+  *function = reinterpret_cast<cuda::Function>(kernel);
+  return loaded.back() == found_unfit ? 209 : cuda::kSuccess;
+}
+
+int get_kernel(cuda::Kernel* kernel, cuda::Library, const char* name) {
+  names.emplace_back(name);
+  *kernel = reinterpret_cast<cuda::Kernel>(names.size());
+  return cuda::kSuccess;
+}
+
+int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+           unsigned, unsigned, cuda::Stream stream, void** parameters, void**) {
+  if (launch_result != cuda::kSuccess) return launch_result;
+  const std::string& name = names[reinterpret_cast<size_t>(kernel) - 1];
+  launches.push_back({name, blocks, threads, stream});
+  context_of_launch = current_context;
+  State* state = nullptr;
+  Snapshot* snapshot = nullptr;
+  if (name == "pig_metric_scalar") {
+    const auto& p = *static_cast<ScalarParameters*>(parameters[0]);
+    state = p.state;
+    snapshot = p.snapshot;
+    fold_scalar(p.value == nullptr ? p.number : load_real(p.value, p.format, 0),
+                state->scalars[p.slot]);
+  } else {
+    const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
+    state = p.state;
+    snapshot = p.snapshot;
+    fold_update(p.batch, scan_on_cpu(p.batch, *state, 1, best_instruction_set()), *state);
+  }
+  snapshot->state = *state;
+  snapshot->sequence += 2;
+  return cuda::kSuccess;
+}
+
+const cuda::Driver* driver() {
+  static const cuda::Driver table = [] {
+    cuda::Driver made;
+    made.StreamIsCapturing = [](cuda::Stream, cuda::CaptureStatus* status) {
+      *status = capture_status;
+      return 0;
+    };
+    made.GetErrorName = [](int, const char** name) {
+      *name = "CUDA_ERROR_MADE_UP";
+      return 0;
+    };
+    made.GetErrorString = [](int, const char** text) {
+      *text = "made up";
+      return 0;
+    };
+    made.DeviceGetAttribute = [](int* value, int, cuda::Device) {
+      *value = 4;
+      return 0;
+    };
+    made.CtxGetCurrent = [](cuda::Context* context) {
+      *context = current_context;
+      return 0;
+    };
+    made.CtxSetCurrent = [](cuda::Context context) {
+      current_context = context;
+      return 0;
+    };
+    made.DevicePrimaryCtxRetain = [](cuda::Context* context, cuda::Device) {
+      *context = kContext;
+      return 0;
+    };
+    made.DevicePrimaryCtxRelease = [](cuda::Device) { return 0; };
+    made.ThreadExchangeStreamCaptureMode = [](cuda::CaptureMode*) { return 0; };
+    made.LibraryLoadData = load;
+    made.LibraryUnload = [](cuda::Library) {
+      ++unloaded;
+      return 0;
+    };
+    made.KernelGetFunction = get_function;
+    made.MemFreeHost = [](void*) { return 0; };
+    made.LibraryGetKernel = get_kernel;
+    made.LaunchKernel = launch;
+    made.MemHostAlloc = [](void** pointer, size_t bytes, unsigned) {
+      ++host_allocations;
+      *pointer = new char[bytes];  // kept, as the launcher keeps it
+      return 0;
+    };
+    made.MemHostGetDevicePointer = [](cuda::DevicePointer* device, void* pointer, unsigned) {
+      *device = reinterpret_cast<cuda::DevicePointer>(pointer);
+      return 0;
+    };
+    return made;
+  }();
+  return &table;
+}
+
+std::vector<std::pair<int, int>> compiled_for;
+
+cuda::CompiledCode compile(int major, int minor) {
+  compiled_for.emplace_back(major, minor);
+  return {"compiled", {}};
+}
+
+cuda::CompiledCode compile_nothing(int, int) { return {{}, "NVRTC was not found"}; }
+
+const float kLogits[] = {3, 1, 2, 0, 5, 5};
+const I64 kTargets[] = {0, 2};
+cuda::Stream const kStream = reinterpret_cast<cuda::Stream>(7);
+
+Batch batch() {
+  Batch made{};
+  made.logits = kLogits;
+  made.target = kTargets;
+  made.logits_format = kFloat32;
+  made.target_format = kInt64;
+  made.dims = 1;
+  made.rows = 2;
+  made.classes = 3;
+  made.class_stride = 1;
+  made.sizes[0] = 2;
+  made.logits_strides[0] = 3;
+  made.target_strides[0] = 1;
+  made.ignore_index = -100;
+  made.topk[0] = 1;
+  made.topk[1] = 2;
+  return made;
+}
+
+State newest(const KernelLauncher& launcher) {
+  std::vector<uint8_t> bytes(sizeof(State));
+  CHECK(launcher.read(bytes));
+  State state;
+  std::memcpy(&state, bytes.data(), sizeof state);
+  return state;
+}
+
+void test_one_launch_for_each_update() {
+  names.clear();
+  KernelStore store(driver, "image", compile);
+  KernelLauncher launcher(store);
+  State state{};
+  std::vector<uint8_t> bytes(sizeof(State));
+  CHECK(!launcher.read(bytes));
+  launches.clear();
+  for (int i = 0; i < 3; ++i) CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(launcher.update_scalar(nullptr, kNone, 2.5, 3, &state, 0, 0, kStream));
+
+  CHECK_EQ(launches.size(), 4u);
+  CHECK_EQ(launches[0].kernel, std::string("pig_metric_update_float32_thread"));
+  CHECK_EQ(launches[0].blocks, 1u);
+  CHECK_EQ(launches[0].threads, static_cast<unsigned>(kThreads));
+  CHECK(launches[0].stream == kStream);
+  CHECK_EQ(launches[3].kernel, std::string("pig_metric_scalar"));
+  CHECK_EQ(newest(launcher).updates, 3u);
+  CHECK_EQ(newest(launcher).count, 6u);
+  CHECK_EQ(newest(launcher).correct[0], 3.0);
+  CHECK_EQ(newest(launcher).correct[1], 6.0);
+  CHECK_EQ(newest(launcher).scalars[3].last, 2.5);
+  CHECK_EQ(names.size(), 13u);
+}
+
+void test_nothing_is_prepared_during_a_capture() {
+  KernelStore store(driver, "image", compile);
+  KernelLauncher launcher(store);
+  State state{};
+  const int allocations = host_allocations;
+  capture_status = cuda::kCapturing;
+  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK_EQ(host_allocations, allocations);
+  CHECK(launcher.error().empty());
+  capture_status = cuda::kNotCapturing;
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  // What is prepared may be captured: a launch is all there is.
+  capture_status = cuda::kCapturing;
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  capture_status = cuda::kNotCapturing;
+  CHECK_EQ(host_allocations, allocations + 1);
+}
+
+void test_a_failed_launch_is_the_last() {
+  KernelStore store(driver, "image", compile);
+  KernelLauncher launcher(store);
+  State state{};
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  launch_result = 719;
+  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK_EQ(launcher.error(), std::string("cuLaunchKernel: CUDA_ERROR_MADE_UP (719): made up"));
+  launch_result = cuda::kSuccess;
+  launches.clear();
+  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(launches.empty());
+  // What the snapshot has is of before the error.
+  std::vector<uint8_t> bytes(sizeof(State));
+  CHECK(!launcher.read(bytes));
+}
+
+void test_a_launch_that_a_capture_refuses_is_not_the_last() {
+  KernelStore store(driver, "image", compile);
+  KernelLauncher launcher(store);
+  State state{};
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  launch_result = 901;
+  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(launcher.error().empty());
+  launch_result = cuda::kSuccess;
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK_EQ(newest(launcher).updates, 2u);
+}
+
+void test_a_launch_is_in_the_context_of_the_tensors() {
+  KernelStore store(driver, "image", compile);
+  KernelLauncher launcher(store);
+  State state{};
+  for (const auto context : {cuda::Context(nullptr), reinterpret_cast<cuda::Context>(8)}) {
+    current_context = context;
+    CHECK(launcher.update(batch(), &state, nullptr, 0, nullptr));
+    CHECK(context_of_launch == kContext);
+    CHECK(current_context == context);
+  }
+}
+
+/// The error of a launcher whose store has this image and compiler; empty where it works.
+std::string error_with(const char* image, KernelStore::Compile compiler) {
+  loaded.clear();
+  compiled_for.clear();
+  unloaded = 0;
+  KernelStore store(driver, image, compiler);
+  KernelLauncher first(store), second(store);
+  State state{};
+  const bool works = first.update(batch(), &state, nullptr, 0, kStream);
+  CHECK_EQ(second.update(batch(), &state, nullptr, 0, kStream), works);
+  CHECK_EQ(first.error(), second.error());
+  CHECK_EQ(first.error().empty(), works);
+  return first.error();
+}
+
+void test_where_the_kernels_come_from() {
+  using Codes = std::vector<std::string>;
+  CHECK_EQ(error_with("image", compile), std::string());
+  CHECK(loaded == Codes{"image"} && compiled_for.empty());
+
+  // The fake answers every question about a device with 4.
+  CHECK_EQ(error_with("", compile), std::string());
+  CHECK(loaded == Codes{"compiled"});
+  CHECK(compiled_for == (std::vector<std::pair<int, int>>{{4, 4}}));
+
+  refused = "image";
+  CHECK_EQ(error_with("image", compile), std::string());
+  CHECK((loaded == Codes{"image", "compiled"}) && unloaded == 0);
+  refused.clear();
+
+  // A driver may put off looking at the code until a kernel is wanted.
+  found_unfit = "image";
+  CHECK_EQ(error_with("image", compile), std::string());
+  CHECK((loaded == Codes{"image", "compiled"}) && unloaded == 1);
+  CHECK_EQ(error_with("image", compile_nothing),
+           std::string("cuKernelGetFunction(pig_metric_update_float64_thread): CUDA_ERROR_MADE_UP "
+                       "(209): made up; NVRTC was not found"));
+  found_unfit.clear();
+
+  CHECK_EQ(error_with("", compile_nothing),
+           std::string("this build has no compiled kernels: nvcc was not found when it was made; "
+                       "NVRTC was not found"));
+  refused = "compiled";
+  CHECK_EQ(error_with("", compile),
+           std::string("this build has no compiled kernels: nvcc was not found when it was made; "
+                       "compiled by NVRTC: cuLibraryLoadData: CUDA_ERROR_MADE_UP (209): made up"));
+  refused.clear();
+}
+
+void test_compiled_once_for_devices_of_a_kind() {
+  compiled_for.clear();
+  KernelStore store(driver, "", compile);
+  KernelLauncher first(store), second(store);
+  State state{};
+  CHECK(first.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(second.update(batch(), &state, nullptr, 1, kStream));
+  CHECK_EQ(compiled_for.size(), 1u);
+}
+
+}  // namespace
+
+int main() {
+  test_one_launch_for_each_update();
+  test_nothing_is_prepared_during_a_capture();
+  test_a_failed_launch_is_the_last();
+  test_a_launch_that_a_capture_refuses_is_not_the_last();
+  test_a_launch_is_in_the_context_of_the_tensors();
+  test_where_the_kernels_come_from();
+  test_compiled_once_for_devices_of_a_kind();
+}

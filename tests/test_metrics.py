@@ -1,0 +1,546 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MetricAccumulator: the values, against other means, against PyTorch's order, and case by case."""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pyinstrument_gpu as pig
+from tests.helpers.metric_cases import IGNORED, Case, assert_same, expected, random_case
+
+torch = pytest.importorskip("torch")
+nan = math.nan
+
+
+def accumulator_for(case: Case, **options: Any) -> pig.MetricAccumulator:
+    return pig.MetricAccumulator(
+        topk=case.topk, class_dim=case.class_dim, ignore_index=IGNORED, **options
+    )
+
+
+def by_reference(metrics: pig.MetricAccumulator) -> pig.MetricAccumulator:
+    """Has an accumulator do without its native side."""
+    metrics._native = None
+    return metrics
+
+
+def update(metrics: pig.MetricAccumulator, case: Case) -> pig.MetricAccumulator:
+    metrics.update(case.logits, case.target, case.loss, case.weight)
+    return metrics
+
+
+# --- against other means ---
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**63 - 1))
+def test_random_updates_against_plain_python(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    case = random_case(generator)
+
+    assert_same(update(accumulator_for(case), case).compute(), expected([case]))
+    assert_same(update(by_reference(accumulator_for(case)), case).compute(), expected([case]))
+
+
+def check_against_reference(seed: int) -> None:
+    case = random_case(torch.Generator().manual_seed(seed))
+    with_matrix = seed % 2 == 0 and case.classes <= 64
+    options = {"confusion": True, "num_classes": case.classes} if with_matrix else {}
+
+    got = update(accumulator_for(case, **options), case).compute()
+    wanted = update(by_reference(accumulator_for(case, **options)), case).compute()
+    for name in [key for key in got if key.endswith("_per_class") or key == "confusion_matrix"]:
+        torch.testing.assert_close(
+            torch.tensor(got.pop(name)), torch.tensor(wanted.pop(name)), equal_nan=True
+        )
+    assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_sweep_against_the_torch_reference(part: int) -> None:
+    for seed in range(part * 750, (part + 1) * 750):
+        check_against_reference(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(100))
+def test_long_sweep_against_the_torch_reference(part: int) -> None:
+    for seed in range(3000 + part * 1000, 3000 + (part + 1) * 1000):
+        check_against_reference(seed)
+
+
+def test_several_updates_against_plain_python() -> None:
+    generator = torch.Generator().manual_seed(1)
+    cases: list[Case] = []
+    while len(cases) < 30:
+        case = random_case(generator)
+        cases.append(Case(case.logits, case.target, case.loss, case.weight, case.class_dim, (1, 5)))
+    cases = [case for case in cases if case.class_dim == -1]
+    native = accumulator_for(cases[0])
+    reference = by_reference(accumulator_for(cases[0]))
+    for number, case in enumerate(cases, start=1):
+        assert_same(update(native, case).compute(), expected(cases[:number]))
+        assert_same(update(reference, case).compute(), expected(cases[:number]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("classes", [1000, 70_000, 300_000])
+def test_wide_rows(dtype: Any, classes: int) -> None:
+    """More classes than a 16-bit lane can count, and rows shared among threads."""
+    generator = torch.Generator().manual_seed(classes)
+    rows = 24
+    logits = torch.randn(rows, classes, generator=generator).to(dtype)
+    target = torch.randint(classes, (rows,), generator=generator)
+    target[0], target[1] = 0, classes - 1
+    logits[2], logits[3] = 1, 0  # all equal
+    logits[4, -1] = nan
+    position = torch.sort(logits, dim=1, descending=True, stable=True).indices == target[:, None]
+    ranks = position.int().argmax(dim=1)
+    topk = tuple(sorted({1, 5, *((ranks[:6] + 1).tolist())}))
+    metrics = pig.MetricAccumulator(topk=topk)
+
+    metrics.update(logits, target)
+    values = metrics.compute()
+
+    for k in topk:
+        assert values[f"accuracy@{k}"] == int((ranks < k).sum()) / rows
+    assert values["nonfinite_rows"] == 1
+    across = pig.MetricAccumulator(topk=topk)
+    across.update(logits.t().contiguous().t(), target)
+    assert_same(across.compute(), values)
+
+
+def test_result_does_not_depend_on_the_number_of_threads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40_000, 100, generator=generator)
+    target = torch.randint(100, (40_000,), generator=generator)
+    weight = torch.rand(40_000, generator=generator)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            metrics = pig.MetricAccumulator(num_classes=100, confusion=True)
+            metrics.update(logits, target, weight, weight)
+            values = metrics.compute()
+            matrix = torch.tensor(values.pop("confusion_matrix"))
+            assert matrix.sum() == pytest.approx(float(weight.double().sum()))
+            results.append(
+                {k: v for k, v in values.items() if not k.startswith(("precision", "recall", "f1"))}
+            )
+    finally:
+        torch.set_num_threads(before)
+
+    assert results[0] == results[1] == results[2]
+
+
+# --- PyTorch's order ---
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1, 1, 1, 1],
+        [0.0, -0.0, 0.0, -0.0],
+        [-0.0, 0.0, -1, 0.0],
+        [nan, 1, nan, math.inf],
+        [1, math.inf, math.inf, nan],
+        [-math.inf, -math.inf, -1, -math.inf],
+        [-nan, nan, -nan, 3],
+    ],
+)
+@pytest.mark.parametrize("width", [4, 64, 257])
+def test_top_1_is_argmax(dtype: Any, row: list[float], width: int) -> None:
+    logits = torch.tensor((row * width)[:width], dtype=dtype).expand(width, width)
+    metrics = pig.MetricAccumulator(topk=1, num_classes=width, confusion=True)
+
+    metrics.update(logits, torch.arange(width))
+
+    predicted = int(logits[0].argmax())
+    values = metrics.compute()
+    assert values["accuracy@1"] == 1 / width
+    matrix = torch.tensor(values["confusion_matrix"])
+    assert matrix[:, predicted].tolist() == [1] * width
+
+
+# --- what counts ---
+
+
+def test_a_loop_as_it_is_written() -> None:
+    metrics = pig.MetricAccumulator(topk=(1, 2))
+    assert metrics.latest() is None
+    logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]], requires_grad=True)
+
+    metrics.update(logits, torch.tensor([0, 1]), torch.tensor(0.5))
+    metrics.update(logits[:1], torch.tensor([2]), torch.tensor(2.0))
+
+    reading = metrics.latest()
+    assert reading is not None
+    assert (reading.update, reading.step) == (2, None)
+    assert reading.values == metrics.compute()
+    assert reading.values == {
+        "count": 3,
+        "loss": 1.0,
+        "loss_min": 0.5,
+        "loss_max": 2.0,
+        "loss_last": 2.0,
+        "perplexity": math.e,
+        "accuracy@1": 1 / 3,
+        "accuracy@2": 2 / 3,
+        "nonfinite": 0,
+        "nonfinite_rows": 0,
+        "nonfinite_losses": 0,
+        "first_nonfinite_update": None,
+        "ignored": 0,
+        "invalid": 0,
+        "lost_updates": 0,
+    }
+
+
+def test_reset_forgets_the_values_and_goes_on_numbering() -> None:
+    metrics = pig.MetricAccumulator(topk=1, num_classes=2, confusion=True)
+    metrics.update(torch.ones(4, 2), torch.zeros(4, dtype=torch.long), torch.tensor(nan))
+    metrics.reset()
+
+    assert metrics.latest() is None
+    assert metrics.compute()["count"] == 0
+    assert metrics.compute()["confusion_matrix"] == [[0, 0], [0, 0]]
+    metrics.update(torch.ones(1, 2), torch.ones(1, dtype=torch.long), torch.tensor(nan))
+    values = metrics.compute()
+    assert (values["count"], values["first_nonfinite_update"]) == (1, 2)
+
+
+def test_before_any_update() -> None:
+    metrics = pig.MetricAccumulator(num_classes=2, confusion=True)
+    values = metrics.compute()
+
+    assert values["count"] == 0
+    assert math.isnan(values["loss"]) and math.isnan(values["accuracy@1"])
+    assert math.isnan(values["f1_macro"]) and values["first_nonfinite_update"] is None
+
+
+def test_rows_that_do_not_count_are_not_read() -> None:
+    logits = torch.full((3, 4), nan)
+    metrics = pig.MetricAccumulator()
+    metrics.update(logits, torch.tensor([-100, 4, -1]))
+
+    values = metrics.compute()
+    assert (values["ignored"], values["invalid"], values["count"]) == (1, 2, 0)
+    assert values["nonfinite"] == 0
+
+
+def test_running_values() -> None:
+    metrics = pig.MetricAccumulator()
+    for value in (2.0, nan, 4.0):
+        metrics.update_scalar("grad_norm", torch.tensor(value))
+    metrics.update_scalar("tokens", 128)
+    metrics.update_scalar("tokens", torch.tensor([64], dtype=torch.int32))
+    metrics.update_scalar("lr", torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True))
+
+    values = metrics.compute()
+    assert values["grad_norm"] == 3
+    assert (values["grad_norm_min"], values["grad_norm_max"]) == (2, 4)
+    assert (values["grad_norm_last"], values["grad_norm_nonfinite"]) == (4, 1)
+    assert values["tokens_sum"] == 192
+    assert values["lr"] == 0.5
+    reading = metrics.latest()
+    assert reading is not None and reading.update == 0 and reading.values["tokens_last"] == 64
+
+
+def test_no_room_for_another_running_value() -> None:
+    metrics = pig.MetricAccumulator()
+    for number in range(16):
+        metrics.update_scalar(f"x{number}", 1.0)
+    with pytest.warns(RuntimeWarning, match="'x16' is left out: .* 16 running values"):
+        metrics.update_scalar("x16", 1.0)
+    assert "x16" not in metrics.compute()
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topk": ()}, None),
+        ({"topk": (0,)}, "topk"),
+        ({"topk": True}, "topk"),
+        ({"topk": range(1, 10)}, "topk"),
+        ({"num_classes": 0}, "num_classes"),
+        ({"confusion": True}, "num_classes"),
+        ({"ignore_index": 0.5}, "ignore_index"),
+        ({"class_dim": 2}, "class_dim"),
+        ({"name": "x" * 65}, "name"),
+    ],
+)
+def test_arguments(options: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert "accuracy@1" not in pig.MetricAccumulator(**options).compute()
+        return
+    with pytest.raises(ValueError, match=message):
+        pig.MetricAccumulator(**options)
+
+
+LOGITS, TARGET = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([1.0], TARGET), TypeError, "logits must be a tensor, got list"),
+        ((LOGITS.int(), TARGET), TypeError, "logits must be floating-point"),
+        ((LOGITS, TARGET.float()), TypeError, "target must hold class indices"),
+        ((LOGITS[0], TARGET[0]), ValueError, r"got shape \(3,\)"),
+        ((LOGITS, TARGET[:3]), ValueError, r"target must have the shape .*\(4,\), got \(3,\)"),
+        ((LOGITS.t(), TARGET), ValueError, "class"),
+        ((LOGITS, TARGET, torch.ones(2)), ValueError, r"loss must be .*\(4,\), got \(2,\)"),
+        ((LOGITS, TARGET, torch.tensor(1)), TypeError, "loss must be floating-point"),
+        ((LOGITS, TARGET, None, torch.ones(3)), ValueError, "one weight per row"),
+        ((LOGITS, TARGET.to("meta")), ValueError, "target is on meta"),
+    ],
+)
+def test_tensors_that_do_not_fit(
+    arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    metrics = pig.MetricAccumulator(num_classes=3)
+    for _ in range(2):  # also once there is a state
+        with pytest.raises(error, match=message):
+            metrics.update(*arguments)
+        metrics.update(LOGITS, TARGET)
+    assert metrics.compute()["count"] == 8
+
+
+# --- how it is done ---
+
+
+def test_no_operator_is_dispatched_for_an_update() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Log(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.operators: list[str] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.operators.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    metrics = pig.MetricAccumulator(num_classes=3, confusion=True)
+    logits = LOGITS.clone().requires_grad_()
+    metrics.update(logits, TARGET)  # makes the state
+    with Log() as log:
+        metrics.update(logits, TARGET, logits.detach().sum(), torch.ones(4))
+        seen_before = list(log.operators)
+        metrics.update(logits, TARGET, None, None)
+        metrics.update_scalar("x", torch.ones(()))
+        metrics.latest()
+    by_us = log.operators[len(seen_before) :]
+
+    assert metrics.compute()["count"] == 12
+    assert [name for name in by_us if name != "aten.ones.default"] == []
+
+
+def test_tensor_subclasses_take_the_reference() -> None:
+    class Wrapped(torch.Tensor):  # type: ignore[misc,name-defined]
+        pass
+
+    metrics = pig.MetricAccumulator()
+    metrics.update(LOGITS.as_subclass(Wrapped), TARGET, torch.tensor(2.0))
+
+    assert metrics.compute()["count"] == 4
+    assert metrics.compute()["loss"] == 2
+
+
+def test_threads_may_share_an_accumulator() -> None:
+    metrics = pig.MetricAccumulator(topk=1, num_classes=3, confusion=True)
+    logits = torch.eye(3).repeat(500, 1)
+    target = torch.arange(3).repeat(500)
+
+    def work() -> None:
+        for _ in range(50):
+            metrics.update(logits, target, torch.tensor(1.0))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    values = metrics.compute()
+    assert values["count"] == values["accuracy@1"] * 1500 * 200
+    assert values["confusion_matrix"] == [[1e5, 0, 0], [0, 1e5, 0], [0, 0, 1e5]]
+    reading = metrics.latest()
+    assert reading is not None and reading.update == 200
+
+
+def test_layout_is_that_of_the_native_side() -> None:
+    """Fields that the native side writes are read as what they are."""
+    from pyinstrument_gpu.metrics.layout import STATE_DTYPE
+
+    metrics = pig.MetricAccumulator(topk=tuple(range(1, 9)))
+    metrics.update(LOGITS, TARGET, torch.tensor(0.25))
+    metrics.update_scalar("x", 7.0)
+    assert metrics._state is not None
+    assert len(metrics._state) == STATE_DTYPE.itemsize
+    values = metrics.compute()
+    assert [values[f"accuracy@{k}"] for k in range(1, 9)] == [1] * 8
+    assert (values["loss_max"], values["x_last"]) == (0.25, 7)
+
+
+# --- tensors and settings that are out of the ordinary ---
+
+
+def test_views_of_the_negative() -> None:
+    """The imaginary part of a conjugate: what is stored has the other sign."""
+    metrics = pig.MetricAccumulator(topk=1)
+    loss = torch.tensor([1 + 2j]).conj().imag[0]
+    assert loss.is_neg()
+    metrics.update(torch._neg_view(-torch.eye(4)), torch.arange(4), loss)
+    metrics.update_scalar("x", loss)
+
+    values = metrics.compute()
+    assert (values["accuracy@1"], values["loss"], values["x"]) == (1, -2, -2)
+
+
+def test_weights_that_are_a_view_of_the_negative() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    weight = torch._neg_view(-torch.tensor([1.0, 3.0]))
+    metrics.update(torch.eye(2), torch.tensor([0, 0]), weight=weight)
+
+    assert metrics.compute()["accuracy@1"] == 1 / 4
+
+
+def test_a_state_made_in_inference_may_be_changed_outside() -> None:
+    metrics, slow = pig.MetricAccumulator(topk=1), by_reference(pig.MetricAccumulator(topk=1))
+    for each in (metrics, slow):
+        with torch.inference_mode():
+            each.update(torch.eye(2), torch.arange(2), torch.tensor(1.0))
+            each.update_scalar("x", 1.0)
+        each.update(torch.eye(2), torch.arange(2))
+        assert each.compute()["count"] == 4
+        each.reset()
+        assert each.compute()["count"] == 0
+
+
+@pytest.mark.parametrize("by", ["deepcopy", "pickle"])
+def test_a_copy_goes_on_by_itself(by: str) -> None:
+    import copy
+    import pickle
+
+    metrics = pig.MetricAccumulator(topk=1, num_classes=3, confusion=True, name="val")
+    metrics.update(LOGITS, TARGET, torch.tensor(1.0))
+    metrics.update_scalar("x", 2.0)
+    other = copy.deepcopy(metrics) if by == "deepcopy" else pickle.loads(pickle.dumps(metrics))
+    before = metrics.compute()
+    assert str(other.compute()) == str(before)  # NaN is NaN
+    other.update(LOGITS, TARGET)
+    other.update_scalar("x", 4.0)
+
+    assert str(metrics.compute()) == str(before)
+    assert (other.compute()["count"], other.compute()["x"]) == (8, 3)
+    reading = other.latest()
+    assert reading is not None and reading.update == 2
+
+
+def test_a_copy_of_one_that_has_seen_nothing() -> None:
+    import copy
+
+    other = copy.deepcopy(pig.MetricAccumulator(topk=1))
+    other.update(LOGITS, TARGET)
+    assert other.compute()["count"] == 4
+
+
+def test_autocast_changes_nothing() -> None:
+    metrics, slow = pig.MetricAccumulator(topk=1), by_reference(pig.MetricAccumulator(topk=1))
+    loss = torch.tensor(1.0 + 2**-20, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for each in (metrics, slow):
+            each.update(torch.eye(2), torch.arange(2), loss)
+    assert metrics.compute()["loss"] == slow.compute()["loss"] == float(loss)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "functionalize", "grad"])
+def test_inside_a_transformation(transform: str) -> None:
+    """What has no numbers is lost, and said to be; nothing is read that is not there."""
+    metrics = pig.MetricAccumulator(topk=1)
+    metrics.update(LOGITS, TARGET)
+
+    def evaluate(logits: Any) -> Any:
+        metrics.update(logits, TARGET)
+        return logits.sum()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if transform == "vmap":
+            torch.vmap(evaluate)(torch.stack([LOGITS, LOGITS]))
+        else:
+            getattr(torch.func, transform)(evaluate)(LOGITS)
+    values = metrics.compute()
+    lost = [str(each.message) for each in caught if "lost_updates" in str(each.message)]
+    assert values["lost_updates"] == len(lost)
+    assert values["count"] == 8 - 4 * len(lost)
+    assert (len(lost) == 0) == (transform == "grad")
+
+
+def test_the_meta_device_has_no_values() -> None:
+    with pytest.raises(ValueError, match="device meta: they have no values"):
+        pig.MetricAccumulator().update(LOGITS.to("meta"), TARGET.to("meta"))
+
+
+def test_numbers_before_tensors_say_nothing_of_the_device() -> None:
+    metrics = pig.MetricAccumulator()
+    metrics.update_scalar("lr", 0.5)
+    metrics.update_scalar("lr", 1.5)
+    with pytest.raises(ValueError, match="meta"):
+        metrics.update(LOGITS.to("meta"), TARGET.to("meta"))
+    metrics.update(LOGITS, TARGET)
+    assert (metrics.compute()["lr"], metrics.compute()["count"]) == (1, 4)
+
+
+@pytest.mark.parametrize("value", [None, "1.5", torch.ones(2), torch.ones((), dtype=torch.cfloat)])
+def test_what_is_no_number(value: Any) -> None:
+    metrics = pig.MetricAccumulator()
+    with pytest.raises((TypeError, ValueError), match="x must be"):
+        metrics.update_scalar("x", value)
+    assert "x" not in metrics.compute()
+
+
+def test_numbers_of_other_kinds() -> None:
+    import numpy as np
+
+    metrics = pig.MetricAccumulator()
+    for value in (True, 2, np.float32(0.5), np.int64(3), 10**400, torch.tensor(True)):
+        metrics.update_scalar("x", value)
+    values = metrics.compute()
+    assert (values["x_sum"], values["x_nonfinite"], values["lost_updates"]) == (7.5, 1, 0)
+
+
+def test_threads_that_begin_at_once_share_one_state() -> None:
+    for _ in range(50):
+        metrics = pig.MetricAccumulator(topk=1)
+        ready = threading.Barrier(4)
+
+        def work(
+            metrics: pig.MetricAccumulator = metrics, ready: threading.Barrier = ready
+        ) -> None:
+            ready.wait()
+            metrics.update(LOGITS, TARGET)
+            metrics.update_scalar("x", 1.0)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        values = metrics.compute()
+        assert (values["count"], values["x_sum"]) == (16, 4)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MetricAccumulator.update inside torch.compile: no graph break, and the same values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pyinstrument_gpu as pig
+from tests.helpers.script import run_script
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def batches(count: int) -> list[tuple[Any, Any]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randn(8, 6, generator=generator),
+            torch.randint(-1, 5, (8,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_forward_loss_and_update_in_one_graph(backend: str) -> None:
+    model = torch.nn.Linear(6, 5)
+    metrics = pig.MetricAccumulator(topk=(1, 2), num_classes=5, confusion=True, ignore_index=-1)
+    plain = pig.MetricAccumulator(topk=(1, 2), num_classes=5, confusion=True, ignore_index=-1)
+
+    def step(x: Any, y: Any, into: pig.MetricAccumulator) -> Any:
+        logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits, y, ignore_index=-1)
+        into.update(logits, y, loss)
+        return loss
+
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    for x, y in batches(5):
+        loss = compiled(x, y, metrics)
+        loss.backward()
+        assert loss == step(x, y, plain)
+
+    assert metrics.compute() == plain.compute()
+    reading = metrics.latest()
+    assert reading is not None and reading.update == 5
+
+
+def test_with_weights_and_without_a_loss() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+
+    @torch.compile(backend="eager", fullgraph=True)  # type: ignore[untyped-decorator]
+    def evaluate(logits: Any, target: Any, weight: Any) -> Any:
+        metrics.update(logits * 2, target, weight=weight)
+        return logits.sum()
+
+    for _ in range(3):
+        evaluate(torch.eye(3), torch.tensor([0, 1, 0]), torch.tensor([1.0, 2.0, 5.0]))
+
+    values = metrics.compute()
+    assert (values["count"], values["accuracy@1"]) == (9, 3 / 8)
+    assert math.isnan(values["loss"])
+
+
+def test_graph_is_not_compiled_again_and_again() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    compilations = 0
+
+    def count(graph: Any, inputs: Any) -> Any:
+        nonlocal compilations
+        compilations += 1
+        return graph.forward
+
+    @torch.compile(backend=count, fullgraph=True)  # type: ignore[untyped-decorator]
+    def evaluate(logits: Any, target: Any) -> Any:
+        metrics.update(logits * 1, target)
+        return logits.sum()
+
+    for _ in range(6):
+        evaluate(torch.eye(3), torch.tensor([0, 1, 0]))
+
+    assert metrics.compute()["count"] == 18
+    # Once to make the state, once with it.
+    assert compilations <= 2
+
+
+@pytest.mark.parametrize("with_loss", [False, True])
+def test_operator_is_what_it_says(with_loss: bool) -> None:
+    metrics = pig.MetricAccumulator(topk=1, class_dim=-1)
+    logits, target = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.int32)
+    metrics.update(logits, target)
+    state = metrics._state
+    assert state is not None
+    loss = torch.tensor(1.0) if with_loss else None
+    torch.library.opcheck(
+        torch.ops.pyinstrument_gpu.metric_update.default,
+        (state.clone(), logits, target, loss, None, metrics._number),
+    )
+
+
+@pytest.mark.slow
+def test_inductor() -> None:
+    script = """
+import torch
+import pyinstrument_gpu as pig
+
+metrics = pig.MetricAccumulator(topk=1)
+model = torch.nn.Linear(6, 5)
+
+@torch.compile(fullgraph=True)
+def step(x, y):
+    logits = model(x)
+    loss = torch.nn.functional.cross_entropy(logits, y)
+    metrics.update(logits, y, loss)
+    return loss
+
+plain = pig.MetricAccumulator(topk=1)
+for seed in range(4):
+    torch.manual_seed(seed)
+    x, y = torch.randn(16, 6), torch.randint(5, (16,))
+    loss = step(x, y)
+    logits = model(x)
+    plain.update(logits, y, torch.nn.functional.cross_entropy(logits, y))
+got, wanted = metrics.compute(), plain.compute()
+assert got["count"] == 64 and got["accuracy@1"] == wanted["accuracy@1"], (got, wanted)
+assert abs(got["loss"] - wanted["loss"]) < 1e-5, (got, wanted)
+"""
+    run_script(script)
+
+
+def test_neither_dynamo_nor_cuda_is_started() -> None:
+    script = """
+import sys
+import torch
+import pyinstrument_gpu as pig
+
+metrics = pig.MetricAccumulator()
+metrics.update(torch.ones(2, 3), torch.zeros(2, dtype=torch.long))
+metrics.compute()
+assert "torch._dynamo" not in sys.modules
+assert not torch.cuda.is_initialized()
+"""
+    run_script(script)

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MetricAccumulator on a GPU that is simulated: what the driver is asked, and what comes of its
+failures. From Python down to the driver's calls it is the code that runs on a GPU."""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pyinstrument_gpu as pig
+from tests.helpers.script import run_script
+
+torch = pytest.importorskip("torch")
+
+import _simulated_cuda as simulated  # type: ignore[import-not-found] # noqa: E402
+
+from tests.helpers.metric_cases import assert_same, expected, random_case  # noqa: E402
+from tests.helpers.metric_gpu import (  # noqa: E402
+    BLOCKING_OR_ALLOCATING,
+    FAKE_NVRTC,
+    metric_gpu,
+    set_device_of_tensors,
+)
+from tests.helpers.simulated_cuda import Result, SimulatedCuda  # noqa: E402
+
+LOGITS, TARGET = torch.eye(4), torch.arange(4)
+
+
+@pytest.fixture
+def gpu() -> Iterator[SimulatedCuda]:
+    with metric_gpu() as cuda:
+        yield cuda
+
+
+def started(**options: Any) -> pig.MetricAccumulator:
+    """An accumulator that has made its first update."""
+    metrics = pig.MetricAccumulator(**options)
+    metrics.update(LOGITS, TARGET, torch.tensor(1.0))
+    return metrics
+
+
+# --- what the driver is asked ---
+
+
+def test_one_kernel_for_each_update_and_nothing_that_waits(gpu: SimulatedCuda) -> None:
+    metrics = started(topk=(1, 2), num_classes=4, confusion=True)
+    begin, launches = gpu.end_of_calls, len(gpu.launches())
+    for _ in range(10):
+        metrics.update(LOGITS, TARGET, torch.tensor(3.0), torch.ones(4))
+        metrics.update_scalar("tokens", 2)
+        metrics.update_scalar("grad_norm", torch.tensor(0.5))
+        assert metrics.latest() is not None
+
+    assert len(gpu.launches()) - launches == 30
+    calls = {call.function for call in gpu.calls(since=begin)}
+    assert calls == {"cuCtxGetCurrent", "cuLaunchKernel"}
+    assert not calls & set(BLOCKING_OR_ALLOCATING)
+    assert gpu.blocking_calls == 0
+    assert gpu.violations == []
+    reading = metrics.latest()
+    assert reading is not None
+    assert reading.update == 11
+    assert reading.values == metrics.compute()
+    assert (reading.values["count"], reading.values["accuracy@1"]) == (44, 1)
+    assert (reading.values["loss"], reading.values["tokens_sum"]) == (31 / 11, 20)
+    assert reading.values["confusion_matrix"] == [
+        [11.0 * (i == j) for j in range(4)] for i in range(4)
+    ]
+
+
+def test_on_the_current_stream(gpu: SimulatedCuda) -> None:
+    metrics = started()
+    side = gpu.devices[0].create_stream()
+    simulated.set_current_stream(0, side.handle)
+    metrics.update(LOGITS, TARGET)
+    simulated.set_current_stream(0, 0)
+    metrics.update(LOGITS, TARGET)
+
+    assert [launch.stream for launch in gpu.launches()] == [0, side.handle, 0]
+
+
+def test_on_the_device_of_the_tensors_whichever_is_current() -> None:
+    """The default stream of every device has the number 0: the context says which it is."""
+    with metric_gpu(devices=2) as gpu:
+        second = gpu.devices[1].activate()
+        contexts: list[int] = []
+        first = gpu.devices[0].activate()
+        set_device_of_tensors(1)
+        metrics = pig.MetricAccumulator()
+        gpu.make_current(first)
+        metrics.update(LOGITS, TARGET)
+        gpu.make_current(0)  # as in a new thread
+        metrics.update(LOGITS, TARGET)
+
+        assert gpu.current_context == 0
+        for index, call in enumerate(gpu.calls()):
+            if call.function == "cuLaunchKernel":
+                before = [c for c in gpu.calls()[:index] if c.function == "cuCtxSetCurrent"]
+                contexts.append(before[-1].arguments[0])
+        assert contexts == [second, second]
+        assert metrics.compute()["count"] == 8
+
+
+def test_kernels_are_chosen_by_shape_and_dtype(gpu: SimulatedCuda) -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        for classes in (3, 100, 5000):
+            metrics = pig.MetricAccumulator(topk=1)
+            metrics.update(torch.zeros(2, classes, dtype=dtype), torch.zeros(2, dtype=torch.long))
+            assert metrics.compute()["accuracy@1"] == 1
+    names = [launch.kernel.removeprefix("pig_metric_update_") for launch in gpu.launches()]
+    assert names == [
+        f"{dtype}_{layout}"
+        for dtype in ("float64", "float32", "float16", "bfloat16")
+        for layout in ("thread", "warp", "block")
+    ]
+
+
+def test_random_updates(gpu: SimulatedCuda) -> None:
+    """The tensors' way to the kernel: addresses, strides, formats."""
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(200):
+        case = random_case(generator)
+        metrics = pig.MetricAccumulator(topk=case.topk, class_dim=case.class_dim, ignore_index=3)
+        metrics.update(case.logits, case.target, case.loss, case.weight)
+        assert_same(metrics.compute(), expected([case]))
+        reading = metrics.latest()
+        if reading is not None:
+            assert_same(reading.values, expected([case]))
+    # Only what has too many dimensions to be merged is not for the kernel.
+    assert 180 <= len(gpu.launches()) <= 200
+
+
+def test_the_matrix_of_many_classes_is_not_in_a_snapshot(gpu: SimulatedCuda) -> None:
+    for classes, there in ((64, True), (65, False)):
+        metrics = pig.MetricAccumulator(num_classes=classes, confusion=True)
+        metrics.update(torch.eye(classes), torch.arange(classes))
+        reading = metrics.latest()
+        assert reading is not None
+        assert ("confusion_matrix" in reading.values) == there
+        assert metrics.compute()["recall_macro"] == 1
+
+
+# --- latest ---
+
+
+def test_latest_is_what_has_arrived(gpu: SimulatedCuda) -> None:
+    metrics = started(topk=1)
+    simulated.on_launch("pig_metric_update_float32_thread", 0)  # this kernel is not done yet
+    metrics.update(LOGITS, TARGET)
+
+    reading = metrics.latest()
+    assert reading is not None and (reading.update, reading.values["count"]) == (1, 4)
+
+
+def test_update_and_step_of_a_reading(gpu: SimulatedCuda) -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    with pig.record(device_timing=False) as recording:
+        for number in pig.gpu_steps(range(5)):
+            metrics.update(LOGITS, TARGET, torch.tensor(float(number)))
+            if number == 2:
+                simulated.on_launch("pig_metric_update_float32_thread", 0)
+        reading = metrics.latest()
+    assert reading is not None
+    assert (reading.update, reading.step, reading.values["loss_last"]) == (3, 2, 2)
+    run = recording.run
+    last = run.metrics[run.metrics["name"] == run.metric_names.index("loss_last")][-1]
+    assert (last["update"], last["step"], last["value"]) == (3, 2, 2)
+
+
+def test_reset(gpu: SimulatedCuda) -> None:
+    metrics = started(topk=1)
+    metrics.reset()
+
+    assert metrics.latest() is None  # the snapshot is of before
+    metrics.update(LOGITS[:1], TARGET[:1])
+    reading = metrics.latest()
+    assert reading is not None and (reading.update, reading.values["count"]) == (2, 1)
+
+
+def test_reset_after_updates_that_the_host_has_not_seen(gpu: SimulatedCuda) -> None:
+    """As replays of a graph: the device has counted further than the host."""
+    metrics = started(topk=1)
+    assert metrics._state is not None
+    metrics._state.view(torch.int64)[0] += 10
+    metrics.update(LOGITS, TARGET)
+    reading = metrics.latest()
+    assert reading is not None and (reading.update, reading.step) == (12, None)
+    metrics.reset()
+
+    assert metrics.latest() is None
+    metrics.update(LOGITS, TARGET)
+    reading = metrics.latest()
+    assert reading is not None and (reading.update, reading.values["count"]) == (13, 4)
+
+
+def test_a_copy_goes_on_by_itself(gpu: SimulatedCuda) -> None:
+    import copy
+
+    metrics = started(topk=1)
+    other = copy.deepcopy(metrics)
+    other.update(LOGITS, TARGET)
+
+    assert (metrics.compute()["count"], other.compute()["count"]) == (4, 8)
+    reading = other.latest()
+    assert reading is not None and (reading.update, reading.values["count"]) == (2, 8)
+    other.reset()
+    assert other.latest() is None
+
+
+# --- captures ---
+
+
+def test_a_first_update_during_a_capture_takes_the_slow_way(gpu: SimulatedCuda) -> None:
+    stream = gpu.devices[0].create_stream()
+    simulated.set_current_stream(0, stream.handle)
+    metrics = pig.MetricAccumulator(topk=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stream.begin_capture()
+        metrics.update(LOGITS, TARGET)
+        stream.end_capture()
+        metrics.update(LOGITS, TARGET)
+
+    assert gpu.captures_invalidated == 0
+    assert len(gpu.launches()) == 1
+    assert metrics.compute()["count"] == 8
+
+
+def test_another_threads_capture_is_not_disturbed(gpu: SimulatedCuda) -> None:
+    captured = gpu.devices[0].create_stream()
+    captured.begin_capture()
+    side = gpu.devices[0].create_stream()
+    context = gpu.current_context
+
+    def work() -> None:
+        gpu.make_current(context)
+        simulated.set_current_stream(0, side.handle)
+        started()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert gpu.captures_invalidated == 0
+    assert [launch.stream for launch in gpu.launches()] == [side.handle]
+    captured.end_capture()
+
+
+def test_a_captured_update_is_a_launch_and_nothing_else(gpu: SimulatedCuda) -> None:
+    stream = gpu.devices[0].create_stream()
+    simulated.set_current_stream(0, stream.handle)
+    metrics = started()
+    begin = gpu.end_of_calls
+    stream.begin_capture()
+    metrics.update(LOGITS, TARGET)
+    assert stream.end_capture() == 1
+
+    functions = {call.function for call in gpu.calls(since=begin)}
+    assert functions == {"cuCtxGetCurrent", "cuLaunchKernel"}
+    assert gpu.captures_invalidated == 0
+
+
+# --- what fails ---
+
+PREPARING = (
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuDeviceGetAttribute",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer",
+)
+
+
+@pytest.mark.parametrize("function", PREPARING)
+def test_a_failure_before_the_first_launch_loses_nothing(gpu: SimulatedCuda, function: str) -> None:
+    gpu.fail(function, Result.OUT_OF_MEMORY)
+    metrics = pig.MetricAccumulator(topk=1)
+    with pytest.warns(
+        RuntimeWarning, match=rf"slow way.*[:;] {function}: CUDA_ERROR_OUT"
+    ) as caught:
+        for _ in range(3):
+            metrics.update(LOGITS, TARGET, torch.tensor(2.0))
+            metrics.update_scalar("tokens", 5)
+
+    assert len(caught) == 1
+    values = metrics.compute()
+    assert (values["count"], values["loss"], values["tokens_sum"]) == (12, 2, 15)
+    assert values["lost_updates"] == 0
+    assert metrics.latest() is None
+    assert gpu.launches() == []
+
+
+def test_a_launch_that_fails_is_done_otherwise(gpu: SimulatedCuda) -> None:
+    metrics = started(topk=1)
+    gpu.fail("cuLaunchKernel", Result.LAUNCH_FAILED)
+    with pytest.warns(
+        RuntimeWarning, match="slow way.*: cuLaunchKernel: CUDA_ERROR_LAUNCH"
+    ) as caught:
+        for _ in range(3):
+            metrics.update(LOGITS, TARGET, torch.tensor(2.0))
+
+    assert len(caught) == 1
+    assert len(gpu.launches()) == 1
+    values = metrics.compute()
+    assert (values["count"], values["lost_updates"]) == (16, 0)
+    assert metrics.latest() is None  # what the kernel had written is old
+
+
+def test_where_the_device_is_lost_so_are_updates_and_the_values_say_so(
+    gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyinstrument_gpu.metrics import reference
+
+    def fails(*arguments: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    metrics = started(topk=1)
+    monkeypatch.setattr(reference, "add_update", fails)
+    monkeypatch.setattr(reference, "add_scalar", fails)
+    gpu.fail("cuLaunchKernel", Result.ILLEGAL_ADDRESS)
+    with pytest.warns(
+        RuntimeWarning, match="is lost.*cuLaunchKernel.*; RuntimeError: CUDA error"
+    ) as caught:
+        for _ in range(3):
+            metrics.update(LOGITS, TARGET, torch.tensor(2.0))
+        metrics.update_scalar("tokens", 5)
+
+    assert len(caught) == 1
+    values = metrics.compute()
+    # What there was before stays, and is said not to be all.
+    assert (values["count"], values["loss"], values["lost_updates"]) == (4, 1, 4)
+    assert math.isnan(values["tokens"])
+    metrics.reset()
+    assert metrics.compute()["lost_updates"] == 0
+
+
+def test_no_stream_to_be_had(gpu: SimulatedCuda) -> None:
+    gpu.fail_current_stream()
+    metrics = started(topk=1)
+
+    assert gpu.launches() == []
+    assert metrics.compute()["count"] == 4
+
+
+# --- where the kernels come from ---
+
+SCRIPT = """
+import warnings
+import torch
+import pyinstrument_gpu as pig
+from tests.helpers.metric_gpu import metric_gpu
+from tests.helpers.simulated_cuda import Result
+
+with metric_gpu() as gpu, warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    gpu.fail("cuLibraryLoadData", Result.NO_BINARY, count=int(FAILURES))
+    metrics = pig.MetricAccumulator(topk=1)
+    for _ in range(3):
+        metrics.update(torch.eye(4), torch.arange(4))
+    assert metrics.compute()["count"] == 12
+    print(len(gpu.launches()), gpu.count("cuLibraryLoadData"), *[str(w.message) for w in caught])
+"""
+
+
+def run_with(failures: int, nvrtc: object, **variables: str) -> str:
+    done = run_script(
+        SCRIPT.replace("FAILURES", str(failures)),
+        environment={"PYINSTRUMENT_GPU_LIBNVRTC": str(nvrtc), **variables},
+    )
+    return done.stdout.strip()
+
+
+def test_an_image_that_the_driver_refuses_is_replaced_by_nvrtcs() -> None:
+    # A build without nvcc has none to begin with.
+    has_image = run_with(0, "/nowhere/libnvrtc.so").startswith("3 ")
+    printed = run_with(int(has_image), FAKE_NVRTC)
+    assert printed == f"3 {1 + has_image}"
+
+
+@pytest.mark.parametrize(
+    ("failures", "nvrtc", "variables", "said"),
+    [
+        (1, "/nowhere/libnvrtc.so", {}, "/nowhere/libnvrtc.so: cannot open"),
+        (1, FAKE_NVRTC, {"FAKE_NVRTC_FAILS": "1"}, "nvrtcCompileProgram: NVRTC_ERROR_COMPILATION"),
+        (2, FAKE_NVRTC, {}, "compiled by NVRTC: cuLibraryLoadData: CUDA_ERROR_NO_BINARY"),
+    ],
+)
+def test_without_nvrtc_the_slow_way_is_the_last(
+    failures: int, nvrtc: object, variables: dict[str, str], said: str
+) -> None:
+    printed = run_with(failures, nvrtc, **variables)
+    assert printed.startswith("0 ")
+    assert printed.count("metrics take the slow way") == 1
+    assert said in printed
+
+
+# --- what the tests on a GPU rest on ---
+
+
+def test_a_driver_that_counts_and_hands_on() -> None:
+    """tests/gpu sees by it what an update asks of the real driver."""
+    done = run_script(
+        """
+import os
+import torch
+import pyinstrument_gpu as pig
+from tests.helpers.metric_gpu import metric_gpu
+from tests.helpers.simulated_cuda import LIBRARY
+os.environ["FORWARD_TO"] = str(LIBRARY)
+from tests.helpers.driver_log import calls_since, driver_calls
+
+with metric_gpu() as gpu:
+    metrics = pig.MetricAccumulator()
+    metrics.update(torch.eye(4), torch.arange(4))
+    before = driver_calls()
+    for _ in range(5):
+        metrics.update(torch.eye(4), torch.arange(4))
+    print(calls_since(before), len(gpu.launches()), before["cuLibraryLoadData"])
+""",
+        environment={
+            "FORWARD_FAILS": "cuLibraryLoadData",
+            "FORWARD_FAILURES": "1",
+            "PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC),
+        },
+    )
+    calls = {"cuCtxGetCurrent": 5, "cuLaunchKernel": 5}
+    # Of a build without nvcc the first to be loaded is what NVRTC has made.
+    assert done.stdout.strip() in (f"{calls} 6 2", "{} 0 1")
