@@ -19,12 +19,12 @@ from pyinstrument_gpu.export.csv import write
 from pyinstrument_gpu.run import SPAN_DTYPE, Run, Scope
 from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
 from tests.helpers.csv_rows import csv_rows
-from tests.helpers.made_runs import ANCHOR, rank, run_of
+from tests.helpers.made_runs import ANCHOR, STREAMS, rank, run_of, syncs_of
 from tests.helpers.made_runs import written as written_by
 
 HEADER = (
-    b"phase,path,step,depth,thread,thread_name,device,stream,host_begin_ns,host_end_ns,"
-    b"device_begin_ns,device_end_ns,blocked_ns,flags\r\n"
+    b"phase,path,step,depth,thread,thread_name,device,stream,stream_name,host_begin_ns,"
+    b"host_end_ns,device_begin_ns,device_end_ns,device_ns,blocked_ns,flags\r\n"
 )
 
 QUANTILES = ("p50_ns", "p95_ns", "p99_ns")
@@ -43,9 +43,9 @@ def written(run: Run, **options: Any) -> bytes:
 
 def test_one_row_per_span() -> None:
     assert written(run_of(SPANS)) == HEADER + (
-        b"attention,forward/attention,0,1,0,MainThread,,,1000,20000,,,,1\r\n"
-        b"forward,forward,0,0,0,MainThread,0,7,0,1234567890123,9999,10000,0,1\r\n"
-        b"forward,forward,,0,1,,,,5,6,,,,0\r\n"
+        b"attention,forward/attention,0,1,0,MainThread,,,,1000,20000,,,,,1\r\n"
+        b"forward,forward,0,0,0,MainThread,0,7,stream 7,0,1234567890123,9999,10000,1,0,1\r\n"
+        b"forward,forward,,0,1,,,,,5,6,,,,,0\r\n"
     )
 
 
@@ -78,6 +78,26 @@ def test_summary_has_one_row_per_path() -> None:
         + ["1", "7", "7.000", "0.000", "7", "7", "7", "7", "7"]
         + [""] * 27,
     ]
+
+
+def test_syncs_as_rows() -> None:
+    first, second = rank(0, 0), rank(1, 1_000)
+    first.syncs = second.syncs = syncs_of(first)
+    rows = [tuple(row.values()) for row in csv_rows(written(first, syncs=True).decode())]
+    item = ("/home/a, b/train.py", "57", "train", "item", "0")
+    copy = ("/home/a, b/data.py", "7", "<lambda>", "h2d_pageable", "1")
+    assert rows == [
+        (*item, "forward", "3", "0", "MainThread", "100", "50", "4"),
+        (*item, "", "", "0", "MainThread", "200", "1001", "4"),
+        (*copy, "forward", "4", "0", "MainThread", "2000", "5", str(1 << 40)),
+        (*item, "forward/attention", "3", "1", "", "150", "", "8"),
+    ]
+    both = csv_rows(written_by(write, first, second, syncs=True).decode())
+    assert [row["rank"] for row in both] == ["0"] * 4 + ["1"] * 4
+    assert [row["begin_ns"] for row in both][4:] == ["1100", "1200", "3000", "1150"]
+    assert csv_rows(written(run_of([]), syncs=True).decode()) == []
+    with pytest.raises(ExportError, match="metrics and syncs are tables"):
+        written(first, metrics=True, syncs=True)
 
 
 def test_names_are_data_and_survive() -> None:
@@ -120,6 +140,7 @@ def test_equals_pyarrow() -> None:
     names = [f"{i:x}" * (i % 9 + 1) for i in range(300)]
     spans["phase"] = spans["path"] = generator.integers(0, len(names), count)
     spans["thread"] = generator.integers(0, 2, count)
+    spans["stream"] = generator.integers(-1, len(STREAMS), count)
     run = run_of(spans, tuple(names))
 
     def column(name: str) -> Any:
@@ -130,6 +151,9 @@ def test_equals_pyarrow() -> None:
     columns["phase"] = pa.array(np.array(run.names)[spans["phase"]])
     columns["path"] = pa.array(np.array(run.paths)[spans["path"]])
     columns["thread_name"] = pa.array([run.threads[i].name for i in spans["thread"]])
+    stream_names = [*(stream.name for stream in run.streams), None]
+    columns["stream_name"] = pa.array([stream_names[i] for i in spans["stream"]], pa.string())
+    columns["device_ns"] = pa.array(run.span_device_ns, mask=run.span_device_ns < 0)
     table = pa.table({name: columns[name] for name in HEADER.decode().strip().split(",")})
     sink = io.BytesIO()
     options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="none")
@@ -158,9 +182,21 @@ def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
     spans = [(0, 0, 0, 0, 1, 0, 7, 1, 2, 3, -1, 9, 1)]
     later, earlier = rank(3, 1_000, spans), rank(0, 0, spans)
     assert written_by(write, later, earlier) == b"rank," + HEADER + (
-        b"3,forward,forward,0,0,1,,0,7,1001,1002,1003,,9,1\r\n"
-        b"0,forward,forward,0,0,1,,0,7,1,2,3,,9,1\r\n"
+        b"3,forward,forward,0,0,1,,0,7,stream 7,1001,1002,1003,,,9,1\r\n"
+        b"0,forward,forward,0,0,1,,0,7,stream 7,1,2,3,,,9,1\r\n"
     )
+
+
+def test_stream_time_is_exact_and_there_without_a_place_on_the_axis() -> None:
+    spans = np.array(SPANS[:2], SPAN_DTYPE)
+    spans["stream"], spans["device"] = (14, 0), (1, 0)
+    run = run_of(spans, span_device_ns=np.array([77, 2]), span_device_clock_ns=np.array([5, 6]))
+    rows = csv_rows(written(run).decode())
+    columns = ("stream_name", "device_begin_ns", "device_end_ns", "device_ns")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("default stream", "", "", "77"),
+        ("default stream", "9999", "10000", "2"),
+    ]
 
 
 def test_several_summaries_need_no_common_axis() -> None:
@@ -183,7 +219,7 @@ def test_last_reading_of_the_clocks_will_do() -> None:
     text = written_by(
         write, rank(0, 0), run_of([(0, 0, 0, 0, 0, -1, -1, 1, 2, -1, -1, -1, 1)], anchor=anchor)
     )
-    assert b",11,12,,,,1\r\n" in text
+    assert b",11,12,,,,,1\r\n" in text
 
 
 def test_several_runs_of_which_one_has_no_clock_are_refused() -> None:

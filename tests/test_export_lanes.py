@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes on which ranges nest, beside a plain stack."""
 
+import contextlib
+import json
+import sqlite3
+import tempfile
+from typing import Any
+from unittest import mock
+
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.export.lanes import lanes_of, outermost_first
+from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, tables
+from pyinstrument_gpu.export.lanes import Lanes
+from pyinstrument_gpu.export.tables import Table, Window, by_begin, slices_of, table_of
+from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import runs, written
+from tests.helpers.nsight import read_nvtxt
 
 Times = list[tuple[int, int]]
 
@@ -13,13 +25,31 @@ _TIMES = st.integers(0, 30)
 _RANGES = st.lists(st.tuples(_TIMES, _TIMES).map(lambda times: (min(times), max(times))))
 
 
+def table(times: Times, first_number: int = 0) -> Table:
+    """Ranges in the order given."""
+    begin_ns, end_ns = np.array(times, np.int64).reshape(-1, 2).T
+
+    def read(part: slice) -> Window:
+        number = np.arange(first_number + part.start, first_number + part.stop)
+        return Window(number, begin_ns[part], end_ns[part])
+
+    return table_of(slices_of(len(times)), read)
+
+
+def in_order(times: Times) -> list[int]:
+    """Their numbers in the order of their begins; of those that begin together the outermost
+    first."""
+    return sorted(range(len(times)), key=lambda i: (times[i][0], -times[i][1], -i))
+
+
 def placed(times: Times) -> list[tuple[int, int, int]]:
     """Lane, begin and end of each range, the outermost first."""
-    begin_ns, end_ns = np.array(times, np.int64).reshape(-1, 2).T
-    order = outermost_first(begin_ns, end_ns)
-    begin_ns, end_ns = begin_ns[order], end_ns[order]
-    lanes = lanes_of(begin_ns, end_ns)
-    return list(zip(lanes.tolist(), begin_ns.tolist(), end_ns.tolist(), strict=True))
+    lanes = Lanes()
+    return [
+        (lane, *times[number])
+        for stretch in by_begin(table(times))
+        for number, lane in zip(stretch.number.tolist(), lanes.place(stretch).tolist(), strict=True)
+    ]
 
 
 def nest(times: Times) -> bool:
@@ -47,6 +77,62 @@ def test_all_nest_on_each_lane_and_one_lane_will_do_where_all_nest(times: Times)
     assert (len(used) <= 1) == all_nest
 
 
+@given(_RANGES, st.integers(1, 5))
+def test_stretch_by_stretch_is_as_all_at_once(times: Times, size: int) -> None:
+    at_once = placed(times)
+    with mock.patch.object(tables, "WINDOW_ROWS", size):
+        assert placed(times) == at_once
+
+
+@given(_RANGES, _RANGES, st.integers(1, 5))
+def test_tables_are_put_in_order_together(one: Times, other: Times, size: int) -> None:
+    with mock.patch.object(tables, "WINDOW_ROWS", size):
+        stretches = list(by_begin(table(one), table(other, first_number=len(one))))
+
+    assert all(len(stretch.number) for stretch in stretches)
+    found = [
+        (number, (begin_ns, end_ns))
+        for stretch in stretches
+        for number, begin_ns, end_ns in zip(*map(np.ndarray.tolist, stretch), strict=True)
+    ]
+    both = one + other
+    assert found == [(number, both[number]) for number in in_order(both)]
+
+
+def test_a_stretch_is_a_window_and_what_was_open_around_it() -> None:
+    """Steps with two phases each, in the order of their ends, and a range around all."""
+    steps = [(10 * i, 10 * i + 9) for i in range(4)]
+    spans = [range_ for begin, end in steps for range_ in ((begin, begin + 3), (begin + 4, end))]
+    with mock.patch.object(tables, "WINDOW_ROWS", 2):
+        stretches = list(by_begin(table([*spans, (0, 100)]), table(steps, first_number=9)))
+
+    assert [stretch.number.tolist() for stretch in stretches] == [
+        [8, 9, 0, 1],
+        [10, 2, 3],
+        [11, 4, 5],
+        [12, 6, 7],
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(runs())
+def test_formats_say_the_same_stretch_by_stretch(run: Run) -> None:
+    def said() -> list[Any]:
+        trace = json.loads(written(perfetto.write, run))["traceEvents"]
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(written(nsys_sqlite.write, run))
+            file.flush()
+            with contextlib.closing(sqlite3.connect(file.name)) as database:
+                rows = database.execute("SELECT * FROM NVTX_EVENTS").fetchall()
+                rows += database.execute("SELECT * FROM ThreadNames").fetchall()
+        text = read_nvtxt(written(nvtxt.write, run))
+        return [sorted(map(str, trace)), text, sorted(map(str, rows))]
+
+    at_once = said()
+    with mock.patch.object(tables, "WINDOW_ROWS", 2):
+        assert said() == at_once
+
+
 def test_range_goes_into_the_innermost_one_around_it() -> None:
     assert placed([(0, 100), (50, 150), (60, 70), (80, 120), (110, 115), (130, 160)]) == [
         (0, 0, 100),
@@ -60,10 +146,10 @@ def test_range_goes_into_the_innermost_one_around_it() -> None:
 
 def test_as_many_lanes_as_overlap() -> None:
     many = [(10 * i, 10 * i + 3_001) for i in range(20_000)]
-    lanes = [lane for lane, _, _ in placed(many)]
-    assert lanes == [i % 301 for i in range(20_000)]
+    found = [lane for lane, _, _ in placed(many)]
+    assert found == [i % 301 for i in range(20_000)]
 
 
 def test_of_equal_ranges_the_one_that_ended_last_is_outermost() -> None:
-    times = np.array([3, 3, 0, 3]), np.array([9, 9, 9, 10])
-    assert outermost_first(*times).tolist() == [2, 3, 1, 0]
+    (stretch,) = by_begin(table([(3, 9), (3, 9), (0, 9), (3, 10)]))
+    assert stretch.number.tolist() == [2, 3, 1, 0]

@@ -159,6 +159,26 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, fake_nsight: Path, name
     assert made(tmp_path) == ["folder.nsys-rep", "pipe"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_link_stays_and_all_is_written_where_it_leads(
+    tmp_path: Path, fake_nsight: Path, there: bool
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    target = folder / "real.nsys-rep"
+    if there:
+        target.write_text("old")
+    link = tmp_path / "x.nsys-rep"
+    link.symlink_to(Path("reports/real.nsys-rep"))
+
+    RUN.export(link)
+
+    assert link.is_symlink()
+    assert target.read_text() == "report\n"
+    assert made(folder) == ["real.nsys-rep", "real.nvtxt", "real.sqlite"]
+    assert made(tmp_path) == ["reports", "x.nsys-rep"]
+
+
 def test_report_that_is_merged_into_is_not_replaced(tmp_path: Path, fake_nsight: Path) -> None:
     report = tmp_path / "r.nsys-rep"
     report.write_text("events")

@@ -89,7 +89,7 @@ def test_device_times_are_rows_by_device_and_stream() -> None:
         [
             on_device(1, 0, 7, 110, 120),
             on_device(0, 0, 7, 100, 150),
-            on_device(0, 1, 7, 100, 130),
+            on_device(0, 1, 15, 100, 130),
             on_device(0, 0, 13, 105, 115),
             on_device(0, 0, -1, 7, 9),
             on_device(0, 0, 7, -1, -1),
@@ -99,7 +99,7 @@ def test_device_times_are_rows_by_device_and_stream() -> None:
         "GPU 0 stream 7": [("forward", 100, 150), ("attention", 110, 120)],
         "GPU 0 stream 13": [("forward", 105, 115)],
         "GPU 0": [("forward", 7, 9)],
-        "GPU 1 stream 7": [("forward", 100, 130)],
+        "GPU 1 stream 1": [("forward", 100, 130)],
     }
 
 

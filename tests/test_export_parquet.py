@@ -36,10 +36,12 @@ ROWS: list[dict[str, Any]] = [
         "thread_name": "MainThread",
         "device": None,
         "stream": None,
+        "stream_name": None,
         "host_begin_ns": 1_000,
         "host_end_ns": 20_000,
         "device_begin_ns": None,
         "device_end_ns": None,
+        "device_ns": None,
         "blocked_ns": None,
         "flags": 1,
     },
@@ -52,10 +54,12 @@ ROWS: list[dict[str, Any]] = [
         "thread_name": "",
         "device": 0,
         "stream": 7,
+        "stream_name": "stream 7",
         "host_begin_ns": 0,
         "host_end_ns": 2**62,
         "device_begin_ns": 9_999,
         "device_end_ns": 10_000,
+        "device_ns": 1,
         "blocked_ns": 0,
         "flags": 0,
     },
@@ -71,7 +75,8 @@ def test_one_row_per_span() -> None:
     assert table.to_pylist() == ROWS
     texts = pa.dictionary(pa.int32(), pa.string())
     expected = {name: pa.from_numpy_dtype(SPAN_DTYPE[name]) for name in SPAN_DTYPE.names or ()}
-    expected.update(phase=texts, path=texts, thread_name=texts)
+    expected.update(phase=texts, path=texts, thread_name=texts, stream_name=texts)
+    expected["device_ns"] = pa.int64()
     assert {field.name: field.type for field in table.schema} == expected
 
 
@@ -130,7 +135,8 @@ def test_summary_has_one_row_per_path() -> None:
         ("forward", "forward", 1, 1, 2**62, 2.0**62, 2**62),
         ("attention", "forward/attention", 1, 1, 19_000, 19_000.0, 19_000),
     ]
-    assert table["device_total_ns"].null_count == 2
+    assert table["device_total_ns"].to_pylist() == [1, None]
+    assert table["blocked_total_ns"].null_count == 2
     assert table.schema.field("host_std_ns").type == pa.float64()
     empty = read(written(parquet.write, run_of([]), summary=True))
     assert empty.num_rows == 0

@@ -17,7 +17,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.perfetto import write
 from pyinstrument_gpu.run import SPAN_DTYPE, STEP_DTYPE, OpenPhase, Run, Steps, Thread
-from tests.helpers.made_runs import rank, run_of, runs, written
+from tests.helpers.made_runs import rank, run_of, runs, syncs_of, written
 
 UNKNOWN = -1
 
@@ -88,6 +88,25 @@ def test_times_are_written_digit_by_digit() -> None:
     text = written(write, run_of([host(0, 2**53 + 1, 2**62 + 7), host(0, 0, 1)]))
     assert b'"ts":9007199254740.993,"dur":4602678819172646.' in text
     assert b'"ts":0.000,"dur":0.001,' in text
+
+
+def test_waits_have_a_track_beside_their_thread() -> None:
+    run = run_of([host(0, 0, 5_000)])
+    run.syncs = syncs_of(run)
+    item = {"file": "/home/a, b/train.py", "line": 57, "function": "train"}
+    copy = {"file": "/home/a, b/data.py", "line": 7, "function": "<lambda>", "allowed": True}
+    name, copy_name = "wait: .item() train.py:57", "wait: copy from pageable memory data.py:7"
+    first = item | {"bytes": 4, "step": 3, "blocked_ns": 50, "path": "forward"}
+    third = copy | {"bytes": 1 << 40, "step": 4, "blocked_ns": 5, "path": "forward"}
+    unpriced = item | {"bytes": 8, "step": 3, "path": "forward/attention"}
+    trace = trace_of(run)
+    assert trace.slices("sync") == [
+        ("MainThread waits", name, 100, 150, first),
+        ("MainThread waits", name, 200, 1_201, item | {"bytes": 4, "blocked_ns": 1_001}),
+        ("MainThread waits", copy_name, 2_000, 2_005, third),
+        ("thread 12 waits", name, 150, 150, unpriced),
+    ]
+    assert len(trace.slices("phase")) == 1
 
 
 def test_steps_have_a_track_of_their_own() -> None:
@@ -186,8 +205,8 @@ def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
     spans = [
         (1, 1, 0, 1, 0, 0, 7, 1_000, 2_000, 5_000, 6_000, -1, 1),
         (0, 0, 0, 0, 0, 0, 7, 1_000, 2_500, 4_001, 6_000, 300, 1),
-        (0, 0, 1, 0, 0, 1, 0, 9_000, 9_900, 8_000, 9_100, -1, 1),
-        (0, 0, 1, 0, 0, 1, 0, 9_950, 9_990, 9_950, -1, -1, 1),  # not harvested
+        (0, 0, 1, 0, 0, 1, 14, 9_000, 9_900, 8_000, 9_100, -1, 1),
+        (0, 0, 1, 0, 0, 1, 14, 9_950, 9_990, 9_950, -1, -1, 1),  # not harvested
     ]
     trace = trace_of(run_of(spans))
     assert trace.slices("gpu") == [
@@ -199,7 +218,7 @@ def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
             {"path": "forward", "step": 0, "blocked_ns": 300},
         ),
         ("GPU 0 stream 7", "attention", 5_000, 6_000, {"path": "forward/attention", "step": 0}),
-        ("GPU 1 stream 0", "forward", 8_000, 9_100, {"path": "forward", "step": 1}),
+        ("GPU 1 default stream", "forward", 8_000, 9_100, {"path": "forward", "step": 1}),
     ]
     launches = {one["bind_id"]: one for one in trace.of("phase") if one.get("flow_out")}
     arrivals = {one["bind_id"]: one for one in trace.of("gpu") if one.get("flow_in")}
@@ -216,8 +235,15 @@ def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
     assert counters == [
         ("GPU 0 stream 7 run-ahead", Decimal("1.000"), {"us": Decimal("3.001")}),
         ("GPU 0 stream 7 run-ahead", Decimal("1.000"), {"us": Decimal("4.000")}),
-        ("GPU 1 stream 0 run-ahead", Decimal("9.000"), {"us": Decimal("-1.000")}),
+        ("GPU 1 default stream run-ahead", Decimal("9.000"), {"us": Decimal("-1.000")}),
     ]
+
+
+def test_stream_time_without_a_place_on_the_axis_is_not_drawn() -> None:
+    span = (0, 0, 0, 0, 0, 1, 14, 10, 20, -1, -1, -1, 3)
+    trace = trace_of(run_of([span], span_device_ns=np.array([77]), device_clocks=()))
+    assert trace.slices("gpu") == []
+    assert not any(event["ph"] == "C" or "bind_id" in event for event in trace.events)
 
 
 def test_ranks_are_processes_on_one_axis() -> None:

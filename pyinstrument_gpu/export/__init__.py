@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import csv, nsys_rep, nsys_sqlite, nvtxt, parquet, perfetto
+from pyinstrument_gpu.export import (
+    csv,
+    nsys_rep,
+    nsys_sqlite,
+    nvtxt,
+    parquet,
+    perfetto,
+    tensorboard,
+)
 from pyinstrument_gpu.export.replacing import check_replaceable, replacing
 from pyinstrument_gpu.run import Run
 
@@ -26,7 +34,8 @@ class Exporter:
     """One format.
 
     Attributes:
-        suffixes: the file suffixes, lower case, that choose this format; or `FOLDER`.
+        suffixes: the file suffixes, lower case, that choose this format; or `FOLDER`. A format
+            without any is chosen by its name only.
         write: `write(runs, sink, advance=advance, **options)` writes the runs, usually the ranks of
             one job; there is at least one. It calls `advance(n)` whenever it is done with n more
             spans. It raises `ExportError` where the format cannot hold the runs.
@@ -47,6 +56,7 @@ FORMATS: Mapping[str, Exporter] = {
     "nsys": Exporter(suffixes=(".nsys-rep",), write=nsys_rep.write, output="path"),
     "nvtxt": Exporter(suffixes=(".nvtxt",), write=nvtxt.write),
     "nsys-sqlite": Exporter(suffixes=(".sqlite",), write=nsys_sqlite.write, output="binary"),
+    "tensorboard": Exporter(suffixes=(), write=tensorboard.write, output="path"),
 }
 
 
@@ -112,7 +122,9 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
         if suffix.lower() in exporter.suffixes:
             return name
     known = ", ".join(
-        f"{'/'.join(exporter.suffixes)} ({name})" for name, exporter in FORMATS.items()
+        f"{'/'.join(exporter.suffixes)} ({name})"
+        for name, exporter in FORMATS.items()
+        if exporter.suffixes
     )
     raise ExportError(
         f"no format has the suffix {suffix!r} of {os.fspath(path)!r}; known: {known}. "

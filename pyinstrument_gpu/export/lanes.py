@@ -8,57 +8,82 @@ lying inside. Interleaved generators and coroutines overlap so on one thread.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-def outermost_first(begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The order by begin. Of those that begin together, the longest, and then the last, is first:
-    spans stand in the order in which they ended."""
-    by_end = np.argsort(end_ns, kind="stable")[::-1]
-    return by_end[np.argsort(begin_ns[by_end], kind="stable")]
+from pyinstrument_gpu.export.tables import Window
 
 
-def lanes_of(begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The lane of each range, counted from 0.
+class Lanes:
+    """The lanes of one thread or stream.
 
     A range goes to the lane of the innermost one around it; where none is around it, to the first
     that is free. What has no length counts as 1 ns long.
-
-    Args:
-        begin_ns, end_ns: in the order of `outermost_first`.
     """
-    end_ns = np.maximum(end_ns, begin_ns + 1)
-    # True of nearly every thread, and seen at once for all its ranges.
-    if np.array_equal(_ends_when_nested(begin_ns, end_ns), end_ns):
-        return np.zeros(len(begin_ns), np.intp)
-    lanes = np.empty(len(begin_ns), np.intp)
-    open_ends: list[list[int]] = []  # of each lane, the innermost last
-    innermost: list[tuple[int, int]] = []  # end and lane of each lane's last, ascending
-    free: list[int] = []
-    for i, (begin, end) in enumerate(zip(begin_ns.tolist(), end_ns.tolist(), strict=True)):
-        while innermost and innermost[0][0] <= begin:
-            _, lane = innermost.pop(0)
-            ends = open_ends[lane]
-            ends.pop()
-            if ends:
-                insort(innermost, (ends[-1], lane))
+
+    def __init__(self) -> None:
+        # The ends of what is open on each lane, the innermost last.
+        self._open_ends: list[list[int]] = []
+
+    def place(self, stretch: Window) -> NDArray[np.intp]:
+        """The lane of each range, counted from 0.
+
+        Args:
+            stretch: as `by_begin` orders them, behind those of the calls before.
+        """
+        self._close_until(int(stretch.begin_ns[0]))
+        if not any(self._open_ends[1:]) and self._all_nest(stretch):
+            return np.zeros(len(stretch.number), np.intp)
+        return self._place_each(stretch)
+
+    def _close_until(self, now_ns: int) -> None:
+        for ends in self._open_ends:
+            while ends and ends[-1] <= now_ns:
+                ends.pop()
+
+    def _all_nest(self, stretch: Window) -> bool:
+        """Put all on the first lane, if they nest there. True of nearly every thread, and seen at
+        once for all ranges."""
+        open_ends = self._open_ends[0] if self._open_ends else []
+        before_ns = np.full(len(open_ends), stretch.begin_ns[0])
+        begin_ns = np.concatenate([before_ns, stretch.begin_ns])
+        end_ns = np.concatenate([np.array(open_ends, np.int64), stretch.visible_end_ns()])
+        if not np.array_equal(_ends_when_nested(begin_ns, end_ns), end_ns):
+            return False
+        self._open_ends[:1] = [end_ns[end_ns > begin_ns[-1]].tolist()]
+        return True
+
+    def _place_each(self, stretch: Window) -> NDArray[np.intp]:
+        open_ends = self._open_ends
+        # End and lane of each lane's innermost, ascending.
+        innermost = sorted((ends[-1], lane) for lane, ends in enumerate(open_ends) if ends)
+        free = [lane for lane, ends in enumerate(open_ends) if not ends]
+        heapify(free)
+        lanes = np.empty(len(stretch.number), np.intp)
+        ranges = zip(stretch.begin_ns.tolist(), stretch.visible_end_ns().tolist(), strict=True)
+        for i, (begin, end) in enumerate(ranges):
+            while innermost and innermost[0][0] <= begin:
+                _, lane = innermost.pop(0)
+                ends = open_ends[lane]
+                ends.pop()
+                if ends:
+                    insort(innermost, (ends[-1], lane))
+                else:
+                    heappush(free, lane)
+            around = bisect_left(innermost, (end, 0))
+            if around < len(innermost):
+                _, lane = innermost.pop(around)
+            elif free:
+                lane = heappop(free)
             else:
-                heappush(free, lane)
-        around = bisect_left(innermost, (end, 0))
-        if around < len(innermost):
-            _, lane = innermost.pop(around)
-        elif free:
-            lane = heappop(free)
-        else:
-            lane = len(open_ends)
-            open_ends.append([])
-        open_ends[lane].append(end)
-        insort(innermost, (end, lane))
-        lanes[i] = lane
-    return lanes
+                lane = len(open_ends)
+                open_ends.append([])
+            open_ends[lane].append(end)
+            insort(innermost, (end, lane))
+            lanes[i] = lane
+        return lanes
 
 
 def lane_name(name: str, lane: int) -> str:

@@ -50,7 +50,7 @@ def write(
 
     Args:
         runs: the ranks of one job, or a single run; each becomes a process.
-        path: the report, x.nsys-rep.
+        path: the report, x.nsys-rep. A link stays a link: all is written where it leads.
         advance: called with the number of spans done since its last call.
         merge_into: a report of `nsys profile` of the same time; ours holds its events too.
 
@@ -63,6 +63,7 @@ def write(
     check_replaceable(path, merge_into)
     if path.exists() and not path.is_file():  # to move a report there would replace the device
         raise ExportError(f"{os.fspath(path)!r} is not a file")
+    path = Path(os.path.realpath(path))
     tools = NsightTools.find()
     text_path = path.with_suffix(".nvtxt")
     base = None if merge_into is None else Path(merge_into)

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,9 +24,9 @@ import numpy as np
 from pyinstrument_gpu import __version__
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.ranks import began_realtime_ns
-from pyinstrument_gpu.export.text import without_surrogates
 from pyinstrument_gpu.export.timeline import Process, processes_of
 from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.surrogates import without_surrogates
 
 _CHUNK_RANGES = 16_384
 
@@ -68,8 +69,7 @@ _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as an SQLite database.
 
-    It is made in a temporary file, but sorting a row needs all of its ranges: beside the run some
-    180 bytes a range are used.
+    It is made in a temporary file; memory does not grow with the number of spans.
 
     Args:
         runs: the ranks of one job, or a single run; each becomes a process.
@@ -139,11 +139,12 @@ def _write_process(
     categories = [_STEP if label.is_step else _PHASE for label in process.labels]
     colors = [label.color for label in process.labels]
     texts = [_text(label.text + " (open)" * label.is_open) for label in process.labels]
-    for row in process.rows():
+    for row in chain.from_iterable(process.tracks()):
         global_tid = global_pid | row.id
-        insert_name = "INSERT INTO StringIds (value) VALUES (?)"
-        name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
-        database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))
+        if row.is_first:
+            insert_name = "INSERT INTO StringIds (value) VALUES (?)"
+            name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
+            database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))
         domain = _DEVICE if row.on_device else _HOST
         # What all have alike is part of the statement: binding it a million times takes long.
         insert = (

@@ -23,9 +23,10 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts, without_surrogates
+from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
 from pyinstrument_gpu.export.timeline import Label, Process, Ranges, processes_of
 from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.surrogates import without_surrogates
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _NUMBERS_BYTES = 60  # no event's keyword, time, colour and step number are wider
@@ -34,8 +35,7 @@ _NUMBERS_BYTES = 60  # no event's keyword, time, colour and step number are wide
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as NVTXT.
 
-    Text is made a chunk at a time, but sorting a row needs all of its ranges: beside the run some
-    270 bytes a range are used.
+    Text is made a chunk at a time; memory does not grow with the number of spans.
 
     Args:
         runs: the ranks of one job, or a single run; each becomes a process.
@@ -64,59 +64,101 @@ def write_processes(
     for process in processes:
         sink.write(b"ProcessId = %d\n" % process.id)
         sink.write(b"NameProcess, %d, %b\n" % (process.id, _quoted(process.name)))
-        for row in process.rows():
-            sink.write(b"ThreadId = %d\n" % row.id)
-            sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, row.id, _quoted(row.name)))
-            for text, labels in _events(row.ranges, process.labels):
-                sink.write(text)
-                advance(0 if row.on_device else int(np.count_nonzero(labels < process.phases)))
-            events += 2 * len(row.ranges.begin_ns)
+        for track in process.tracks():
+            rows: dict[int, _Row] = {}
+            for part in track:
+                sink.write(b"ThreadId = %d\n" % part.id)
+                if part.is_first:
+                    name = _quoted(part.name)
+                    sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
+                    rows[part.id] = _Row(process.labels)
+                sink.writelines(rows[part.id].certain(part.ranges))
+                is_span = part.ranges.label < process.phases
+                advance(0 if part.on_device else int(np.count_nonzero(is_span)))
+                events += 2 * len(part.ranges.begin_ns)
+            for id, row in rows.items():
+                if len(rows) > 1:
+                    sink.write(b"ThreadId = %d\n" % id)
+                sink.writelines(row.rest())
     return events
 
 
-def _events(ranges: Ranges, labels: Sequence[Label]) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
-    """Pushes and pops in the order of time, as text and as labels. Where they meet, pops come
-    first; one has no label: it is that behind the last."""
-    begin_ns, end_ns = _drawable(ranges)
-    order = np.argsort(begin_ns, kind="stable")
-    begin_ns, end_ns = begin_ns[order], np.sort(end_ns)
-    push_at = np.arange(len(order)) + np.searchsorted(end_ns, begin_ns, "right")
-    is_pop = np.ones(2 * len(order), np.bool_)
-    is_pop[push_at] = False
+class _Row:
+    """Writes the events of a thread, of which it gets its ranges a part at a time.
 
-    time_ns = np.empty(len(is_pop), np.int64)
-    time_ns[push_at] = begin_ns
-    time_ns[is_pop] = end_ns
+    A pop is written where no later push can come before it. The ranges that began last wait for the
+    next part: how far they can be moved depends on what begins next.
+    """
 
-    label = np.full(len(is_pop), len(labels))
-    label[push_at] = ranges.label[order]
-    is_step = np.array([label.is_step for label in labels])
-    number = np.full(len(is_pop), -1)
-    number[push_at] = np.where(is_step[ranges.label], ranges.step, -1)[order]
+    def __init__(self, labels: Sequence[Label]) -> None:
+        self._labels = labels
+        self._waiting = Ranges(*[np.empty(0, np.int64)] * 4)
+        self._open_ends_ns = np.empty(0, np.int64)
+        heads, tails = zip(*map(_around_number, labels), strict=True)
+        self._heads, self._tails = (*heads, b""), (*tails, b"\n")
+        widest = max(map(len, self._heads)) + max(map(len, self._tails))
+        self._chunk = chunk_rows(_NUMBERS_BYTES + widest)
 
-    heads, tails = zip(*map(_around_number, labels), strict=True)
-    heads, tails = (*heads, b""), (*tails, b"\n")
-    size = chunk_rows(_NUMBERS_BYTES + max(map(len, heads)) + max(map(len, tails)))
-    for begin in range(0, len(is_pop), size):
-        chunk = slice(begin, begin + size)
-        columns = [
-            texts((b"RangePush, ", b"RangePop, "), is_pop[chunk].view(np.uint8)),
-            integers(time_ns[chunk]),
-            texts(heads, label[chunk]),
-            integers(number[chunk]),
-            texts(tails, label[chunk]),
-        ]
-        yield lines(columns), label[chunk]
+    def certain(self, part: Ranges) -> Iterator[bytes]:
+        """The events that are certain with these ranges."""
+        ranges = Ranges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
+        last_ns = int(ranges.begin_ns[-1])
+        first_waiting = int(np.searchsorted(ranges.begin_ns, last_ns))
+        self._waiting = ranges.some(slice(first_waiting, None))
+        yield from self._events(ranges.some(slice(first_waiting)), last_ns)
+
+    def rest(self) -> Iterator[bytes]:
+        """The events that are left."""
+        ranges, self._waiting = self._waiting, self._waiting.some(slice(0))
+        yield from self._events(ranges, np.iinfo(np.int64).max)
+
+    def _events(self, ranges: Ranges, until_ns: int) -> Iterator[bytes]:
+        """The pushes of ranges, and the pops until the next push, in the order of time. Where they
+        meet, pops come first."""
+        begin_ns, end_ns = _drawable(ranges, until_ns)
+        order = np.argsort(begin_ns, kind="stable")
+        begin_ns = begin_ns[order]
+        end_ns = np.sort(np.concatenate([self._open_ends_ns, end_ns]))
+        pops = int(np.searchsorted(end_ns, until_ns, "right"))
+        end_ns, self._open_ends_ns = end_ns[:pops], end_ns[pops:]
+        push_at = np.arange(len(order)) + np.searchsorted(end_ns, begin_ns, "right")
+        is_pop = np.ones(len(order) + pops, np.bool_)
+        is_pop[push_at] = False
+        if not len(is_pop):
+            return
+
+        time_ns = np.empty(len(is_pop), np.int64)
+        time_ns[push_at] = begin_ns
+        time_ns[is_pop] = end_ns
+
+        # A pop has none: the one behind the last.
+        label = np.full(len(is_pop), len(self._labels))
+        label[push_at] = ranges.label[order]
+        is_step = np.array([label.is_step for label in self._labels])
+        number = np.full(len(is_pop), -1)
+        number[push_at] = np.where(is_step[ranges.label], ranges.step, -1)[order]
+
+        for begin in range(0, len(is_pop), self._chunk):
+            chunk = slice(begin, begin + self._chunk)
+            columns = [
+                texts((b"RangePush, ", b"RangePop, "), is_pop[chunk].view(np.uint8)),
+                integers(time_ns[chunk]),
+                texts(self._heads, label[chunk]),
+                integers(number[chunk]),
+                texts(self._tails, label[chunk]),
+            ]
+            yield lines(columns)
 
 
-def _drawable(ranges: Ranges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begins and ends as Nsight can show them, in the order of `ranges`."""
+def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Begins and ends as Nsight can show them, in the order of `ranges`; the next begin after all
+    of these is `next_ns`."""
     begin_ns, end_ns = ranges.begin_ns, ranges.visible_end_ns()
     position = np.arange(len(begin_ns))
     is_first = np.diff(begin_ns, prepend=-1) != 0
     first = np.maximum.accumulate(np.where(is_first, position, 0))
     next_first = np.append(np.flatnonzero(is_first)[1:], len(begin_ns))[np.cumsum(is_first) - 1]
-    next_begin_ns = np.append(begin_ns, np.iinfo(np.int64).max)[next_first]
+    next_begin_ns = np.append(begin_ns, next_ns)[next_first]
     room_ns = np.minimum(end_ns, next_begin_ns) - begin_ns - 1
     return begin_ns + np.minimum(position - first, room_ns), end_ns
 

@@ -18,8 +18,8 @@ from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.replacing import replacing
-from pyinstrument_gpu.export.text import without_surrogates
 from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.surrogates import without_surrogates
 
 _ROW_GROUP_ROWS = 1 << 17
 
@@ -107,17 +107,20 @@ def _spans(pa: Any, run: Run, offset_ns: int) -> Iterator[tuple[int, Any]]:
         "phase": ("phase", _strings(pa, run.names)),
         "path": ("path", _strings(pa, run.paths)),
         "thread_name": ("thread", _strings(pa, [thread.name for thread in run.threads])),
+        "stream_name": ("stream", _strings(pa, [stream.name for stream in run.streams])),
     }
     for begin in range(0, max(1, len(run.spans)), _ROW_GROUP_ROWS):
-        chunk = run.spans[begin : begin + _ROW_GROUP_ROWS]
+        part = slice(begin, begin + _ROW_GROUP_ROWS)
+        chunk = run.spans[part]
         columns = {}
         for column in span_table.COLUMNS:
             if column in names:
                 ids, fields = names[column]
-                indices = pa.array(chunk[ids].astype(np.int32))
+                numbers = chunk[ids].astype(np.int64)
+                indices = pa.array(numbers, pa.int32(), mask=numbers < 0)
                 columns[column] = pa.DictionaryArray.from_arrays(indices, fields)
             else:
-                values = np.ascontiguousarray(span_table.numbers(chunk, column, offset_ns))
+                values = np.ascontiguousarray(span_table.numbers(run, part, column, offset_ns))
                 missing = values < 0
                 columns[column] = pa.array(values, mask=missing if missing.any() else None)
         yield len(chunk), pa.table(columns)

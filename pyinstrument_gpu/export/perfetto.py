@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -19,10 +20,17 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.groups import groups
-from pyinstrument_gpu.export.lanes import lane_name, lanes_of, outermost_first
+from pyinstrument_gpu.export.lanes import Lanes, lane_name
 from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
-from pyinstrument_gpu.export.spans import has_device_times, streams
+from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
+from pyinstrument_gpu.export.tables import (
+    Table,
+    Window,
+    by_begin,
+    slices_of,
+    table_of,
+    tables_by_key,
+)
 from pyinstrument_gpu.export.text import (
     Column,
     chunk_rows,
@@ -30,9 +38,10 @@ from pyinstrument_gpu.export.text import (
     lines,
     texts,
     thousandths,
-    without_surrogates,
 )
-from pyinstrument_gpu.run import SPAN_DTYPE, Run
+from pyinstrument_gpu.run import SPAN_DTYPE, Run, Thread, has_device_times
+from pyinstrument_gpu.surrogates import without_surrogates
+from pyinstrument_gpu.syncs.records import SyncSite
 
 _NUMBERS_BYTES = 400  # no event's numbers and constant parts are wider
 
@@ -40,8 +49,8 @@ _NUMBERS_BYTES = 400  # no event's numbers and constant parts are wider
 def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as one trace, each as a process.
 
-    Takes about a second per million spans. The text goes out as it is made; what is needed besides
-    the runs is some 110 bytes per span of the busiest thread, to sort them.
+    Takes about a second per million spans. The text goes out as it is made; memory does not grow
+    with the number of spans.
 
     Args:
         runs: the ranks of one job, or a single run.
@@ -59,7 +68,9 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
         process.write_name(_process_name(run, rank, len(runs)), rank)
         process.write_steps()
         process.write_phases(advance)
+        process.write_syncs()
         process.write_device()
+        process.write_metrics()
     trace.end()
 
 
@@ -115,15 +126,14 @@ class _Track:
         name: what stands beside it. Ranges that overlap without nesting go to further tracks,
             "name (2)" and so on.
         category: that of its events.
-        begin_ns, end_ns: the ranges, in the order in which they ended.
+        tables: the ranges.
         rest: of some ranges, by their numbers, what follows the times in their events.
         rest_bytes: no range has more there, apart from its numbers.
     """
 
     name: str
     category: str
-    begin_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    tables: Sequence[Table]
     rest: Callable[[NDArray[np.intp]], list[Column | bytes]]
     rest_bytes: int
 
@@ -136,11 +146,11 @@ class _Process:
         self._run = run
         self._offset_ns = offset_ns
         self._pid = next(trace.ids)
-        self._spans = _with_open_phases(run)
+        self._open = _open_phases(run)
         self._labels = _labels(run)
         self._label_bytes = max(map(len, self._labels), default=0)
         self._first_flow = trace.first_flow
-        trace.first_flow += len(self._spans)
+        trace.first_flow += len(run.spans) + len(self._open)
 
     def write_name(self, name: str, rank: int) -> None:
         """Name the process and place it among the others."""
@@ -149,29 +159,28 @@ class _Process:
     def write_steps(self) -> None:
         """Write the steps, on a track of their own."""
         steps = self._run.steps.array
-        is_open = steps["end_ns"] < 0
-        now_ns = np.maximum(steps["begin_ns"], self._run.duration_ns)
-        samples, sample = np.unique(steps["samples"], return_inverse=True)
-        sample_texts = [_samples(value) for value in samples.tolist()]
         threads = [b',"thread":%b' % _json(thread.name) for thread in self._run.threads]
 
         def rest(rows: NDArray[np.intp]) -> list[Column | bytes]:
             some = steps[rows]
+            samples, sample = np.unique(some["samples"], return_inverse=True)
             return [
                 *(b',"name":"step ', integers(some["index"])),
                 *(b'","args":{"step":', integers(some["index"])),
-                texts(sample_texts, sample[rows]),
+                texts(list(map(_samples, samples.tolist())), sample),
                 *(b',"items":', integers(some["items"])),
                 texts([b',"complete":false', b',"complete":true'], some["complete"]),
-                texts([b"", b',"open":true'], is_open[rows]),
+                texts([b"", b',"open":true'], some["end_ns"] < 0),
                 *(texts(threads, some["thread"]), b"}"),
             ]
+
+        def read(part: slice) -> Window:
+            return Window(np.arange(part.start, part.stop), *step_times(self._run, steps[part]))
 
         track = _Track(
             name="steps",
             category="step",
-            begin_ns=steps["begin_ns"],
-            end_ns=np.where(is_open, now_ns, steps["end_ns"]),
+            tables=[table_of(slices_of(len(steps)), read)],
             rest=rest,
             rest_bytes=max(map(len, threads), default=0),
         )
@@ -182,25 +191,67 @@ class _Process:
         """Write what each thread did, the main thread first."""
         threads = self._run.threads
         main = self._run.environment.get("pid")  # on Linux also the number of its main thread
-        by_thread = list(groups(self._spans["thread"]))
-        for thread, members in sorted(by_thread, key=lambda one: threads[one[0]].native_id != main):
-            name = threads[thread].name or f"thread {threads[thread].native_id}"
-            for rows, events in self._events(self._track(name, "host", members)):
+        spans = of_threads(self._run)
+        found = sorted(spans.keys() | set(self._open["thread"].tolist()))
+        for thread in sorted(found, key=lambda thread: threads[thread].native_id != main):
+            tables = [spans[thread]] if thread in spans else []
+            tables.append(self._open_phases(thread))
+            track = self._track(_thread_name(threads[thread]), "host", tables)
+            for rows, events in self._events(track):
                 self._trace.write(events)
-                advance(int(np.count_nonzero(members[rows] < len(self._run.spans))))
+                advance(int(np.count_nonzero(rows < len(self._run.spans))))
+
+    def _open_phases(self, thread: int) -> Table:
+        def read(part: slice) -> Window:
+            rows = np.flatnonzero(self._open["thread"] == thread)
+            some = self._open[rows]
+            number = rows + len(self._run.spans)
+            return Window(number, some["host_begin_ns"], some["host_end_ns"])
+
+        return table_of([slice(None)], read)
+
+    def write_syncs(self) -> None:
+        """Write where each thread waited for a device, on a track of its own below the threads. A
+        wait whose price is unknown has no length."""
+        run, syncs = self._run, self._run.syncs
+        labels = [_sync_label(site) for site in syncs.sites]
+        paths = [b',"path":%b' % _json(path) for path in run.paths]
+        events = syncs.events
+
+        def rest(rows: NDArray[np.intp]) -> list[Column | bytes]:
+            some = events[rows]
+            return [
+                texts(labels, some["site"]),
+                *(b',"bytes":', integers(some["bytes"])),
+                *_unless_missing(b',"step":', some["step"]),
+                *_unless_missing(b',"blocked_ns":', some["duration_ns"]),
+                *([texts([b"", *paths], some["path"] + 1)] if paths else []),
+                b"}",
+            ]
+
+        for thread, table in tables_by_key(events, _threads_of, _times_of_syncs):
+            track = _Track(
+                name=f"{_thread_name(run.threads[thread])} waits",
+                category="sync",
+                tables=[table],
+                rest=rest,
+                rest_bytes=max(map(len, labels)) + max(map(len, paths), default=0),
+            )
+            for _, text in self._events(track):
+                self._trace.write(text)
 
     def write_device(self) -> None:
         """Write what each device stream did, and beside it how long after its host phase each of
         its phases began."""
-        for name, members in streams(self._spans):
-            track = self._track(name, "device", members)
+        for name, table in of_streams(self._run):
+            track = self._track(name, "device", [table])
             counter = b'{"ph":"C","pid":%d,"name":%b,"ts":' % (
                 self._pid,
                 _json(f"{name} run-ahead"),
             )
             for rows, events in self._events(track):
                 self._trace.write(events)
-                spans = self._spans[members[rows]]
+                spans = self._run.spans[rows]
                 ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
                 begin = thousandths(spans["host_begin_ns"] + self._offset_ns)
                 sign, ahead = texts([b"", b"-"], ahead_ns < 0), thousandths(abs(ahead_ns))
@@ -208,13 +259,29 @@ class _Process:
                 columns = [counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]
                 self._trace.write(lines(columns))
 
-    def _track(self, name: str, side: str, members: NDArray[np.intp]) -> _Track:
+    def write_metrics(self) -> None:
+        """Write each metric as a counter. Viewers sort these by name, so metrics stand together.
+        A trace has no place for what is not finite."""
+        run = self._run
+        heads = [
+            b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, _json(f"metrics/{name}"))
+            for name in run.metric_names
+        ]
+        for metric in run.metrics[np.isfinite(run.metrics["value"])].tolist():
+            _, _, host_ns, name, value = metric
+            microseconds, rest = divmod(host_ns + self._offset_ns, 1000)
+            self._trace.write(
+                heads[name]
+                + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, _json(value))
+            )
+
+    def _track(self, name: str, side: str, tables: Sequence[Table]) -> _Track:
         """The track of spans by their times on one side, "host" or "device"."""
         flow = b',"flow_out":true,"bind_id":' if side == "host" else b',"flow_in":true,"bind_id":'
 
         def rest(rows: NDArray[np.intp]) -> list[Column | bytes]:
-            spans = self._spans[members[rows]]
-            flows = np.where(has_device_times(spans), self._first_flow + members[rows], -1)
+            spans = self._spans(rows)
+            flows = np.where(has_device_times(spans), self._first_flow + rows, -1)
             return [
                 texts(self._labels, spans["path"]),
                 *_unless_missing(b',"step":', spans["step"]),
@@ -223,30 +290,40 @@ class _Process:
                 *_unless_missing(flow, flows),
             ]
 
-        spans = self._spans
         return _Track(
             name=name,
             category="phase" if side == "host" else "gpu",
-            begin_ns=spans[f"{side}_begin_ns"][members],
-            end_ns=spans[f"{side}_end_ns"][members],
+            tables=tables,
             rest=rest,
             rest_bytes=self._label_bytes,
         )
 
     def _events(self, track: _Track) -> Iterator[tuple[NDArray[np.intp], bytes]]:
         """The events of a track, with the numbers of their ranges."""
-        order = outermost_first(track.begin_ns, track.end_ns)
-        lanes = lanes_of(track.begin_ns[order], track.end_ns[order])
-        heads = [self._new_lane(track, lane) for lane in range(lanes.max(initial=-1) + 1)]
         count = chunk_rows(_NUMBERS_BYTES + track.rest_bytes)
-        for first in range(0, len(order), count):
-            rows = order[first : first + count]
-            begin_ns = track.begin_ns[rows]
-            head = texts(heads, lanes[first : first + count])
-            begin = thousandths(begin_ns + self._offset_ns)
-            duration = thousandths(track.end_ns[rows] - begin_ns)
-            columns = [head, begin, b',"dur":', duration, *track.rest(rows), b"},\n"]
-            yield rows, lines(columns)
+        heads: list[bytes] = []
+        placed = Lanes()
+        for stretch in by_begin(*track.tables):
+            lanes = placed.place(stretch)
+            heads += [self._new_lane(track, lane) for lane in range(len(heads), lanes.max() + 1)]
+            for first in range(0, len(lanes), count):
+                some = stretch.some(slice(first, first + count))
+                head = texts(heads, lanes[first : first + count])
+                begin = thousandths(some.begin_ns + self._offset_ns)
+                duration = thousandths(some.end_ns - some.begin_ns)
+                columns = [head, begin, b',"dur":', duration, *track.rest(some.number), b"},\n"]
+                yield some.number, lines(columns)
+
+    def _spans(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+        """Spans, and behind them the open phases, by their numbers."""
+        spans = self._run.spans
+        is_open = numbers >= len(spans)
+        if not is_open.any():
+            return spans[numbers]
+        rows = np.empty(len(numbers), SPAN_DTYPE)
+        rows[~is_open] = spans[numbers[~is_open]]
+        rows[is_open] = self._open[numbers[is_open] - len(spans)]
+        return rows
 
     def _new_lane(self, track: _Track, lane: int) -> bytes:
         """Name a viewer's track; returns how its events begin."""
@@ -265,11 +342,28 @@ class _Process:
         self._trace.write(b"%b,\n%b,\n" % (_json(named), _json(placed)))
 
 
-def _with_open_phases(run: Run) -> NDArray[np.void]:
-    """The spans, and behind them the open phases up to the end of the run; their paths are those of
-    `_labels`."""
-    if not run.open_phases:
-        return run.spans
+def _thread_name(thread: Thread) -> str:
+    return thread.name or f"thread {thread.native_id}"
+
+
+def _threads_of(rows: NDArray[np.void]) -> NDArray[np.int64]:
+    return rows["thread"].astype(np.int64)
+
+
+def _times_of_syncs(syncs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return syncs["begin_ns"], syncs["begin_ns"] + np.maximum(syncs["duration_ns"], 0)
+
+
+def _sync_label(site: SyncSite) -> bytes:
+    """What the events of a site have behind their times."""
+    place = f"{os.path.basename(site.file)}:{site.line}"
+    args = {"file": site.file, "line": site.line, "function": site.function}
+    args |= {"allowed": True} if site.is_allowed else {}
+    return b',"name":%b,"args":%b' % (_json(f"wait: {site.kind.label} {place}"), _json(args)[:-1])
+
+
+def _open_phases(run: Run) -> NDArray[np.void]:
+    """The open phases as spans up to the end of the run; their paths are those of `_labels`."""
     rows = np.zeros(len(run.open_phases), SPAN_DTYPE)
     for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
         rows[column] = -1
@@ -279,7 +373,7 @@ def _with_open_phases(run: Run) -> NDArray[np.void]:
         row["step"], row["depth"], row["thread"] = phase.step, phase.depth, phase.thread
         row["host_begin_ns"] = phase.begin_ns
         row["host_end_ns"] = max(phase.begin_ns, run.duration_ns)
-    return np.concatenate([run.spans, rows])
+    return rows
 
 
 def _labels(run: Run) -> list[bytes]:

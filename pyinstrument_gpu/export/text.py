@@ -8,7 +8,6 @@ which leaves the text. So a million rows need no Python object each.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 Column: TypeAlias = NDArray[np.uint8]
 
 _PAD = 0xFF
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _CHUNK_ROWS = 16_384
 _CHUNK_BYTES = 16 << 20  # fewer rows per chunk when texts are long
@@ -27,11 +25,6 @@ _CHUNK_BYTES = 16 << 20  # fewer rows per chunk when texts are long
 def chunk_rows(widest_row: int) -> int:
     """How many rows to format at once when none is wider than this many bytes."""
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // widest_row))
-
-
-def without_surrogates(text: str) -> str:
-    """The text as UTF-8 can hold it: a lone surrogate becomes U+FFFD."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def lines(columns: Sequence[Column | bytes]) -> bytes:

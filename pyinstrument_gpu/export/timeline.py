@@ -15,16 +15,18 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.groups import groups
-from pyinstrument_gpu.export.lanes import lane_name, lanes_of, outermost_first
+from pyinstrument_gpu.export.lanes import Lanes, lane_name
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.export.ranks import offsets_ns_of
-from pyinstrument_gpu.export.spans import streams
+from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
+from pyinstrument_gpu.export.tables import Table, Window, by_begin, slices_of, table_of
 from pyinstrument_gpu.run import Run
 
 ID_LIMIT = 1 << 24
@@ -57,41 +59,36 @@ class Ranges(NamedTuple):
     label: NDArray[np.int64]
     step: NDArray[np.int64]
 
-    def take(self, members: NDArray[np.intp]) -> Ranges:
-        """Some of the ranges, by position."""
-        return Ranges(*(column[members] for column in self))
+    def some(self, rows: NDArray[np.intp] | slice) -> Ranges:
+        """Those at some places."""
+        return Ranges(*(column[rows] for column in self))
 
     def chunks(self, size: int) -> Iterator[Ranges]:
         """The ranges in order, at most `size` at a time."""
         for begin in range(0, len(self.begin_ns), size):
-            yield Ranges(*(column[begin : begin + size] for column in self))
+            yield self.some(slice(begin, begin + size))
 
     def visible_end_ns(self) -> NDArray[np.int64]:
         """The ends, where a range of no length lasts for 1 ns."""
         return np.maximum(self.end_ns, self.begin_ns + 1)
 
-    def lanes(self) -> Iterator[tuple[int, Ranges]]:
-        """The ranges divided into lanes on which they nest, each in the order of
-        `outermost_first`."""
-        order = outermost_first(self.begin_ns, self.end_ns)
-        lanes = lanes_of(self.begin_ns[order], self.end_ns[order])
-        for lane, members in groups(lanes):
-            yield lane, self.take(order[members])
-
 
 @dataclass(frozen=True)
-class Row:
-    """Ranges that nest.
+class RowPart:
+    """Ranges that nest: a stretch of a row, or all of it. None begins before those of the part
+    before, some of which may still be open.
 
     Attributes:
+        is_first: whether no other part of this row came before.
         id: below `ID_LIMIT`, unlike that of any other row of the process: a thread's own number
             where it can be.
-        name: the thread's name or, for example, "GPU 0 stream 7".
+        name: the thread's name or, for example, "GPU 0 stream 1".
         on_device: whether the times are the device's.
         ranges: on the timeline, ascending by begin; of those that begin together the outermost
             first.
     """
 
+    is_first: bool
     id: int
     name: str
     on_device: bool
@@ -123,23 +120,54 @@ class Process:
         """The labels below this number are those of phases that ended: of spans."""
         return len(self.run.names)
 
-    def rows(self) -> Iterator[Row]:
-        """The rows that hold something, made one after the other."""
+    def tracks(self) -> Iterator[Iterator[RowPart]]:
+        """For each thread that did something, and then each stream, its rows, a stretch at a time.
+        To be read one after the other."""
         threads = self.run.threads
         ids = _UniqueIds()
         thread_ids = ids.assign([thread.native_id for thread in threads])
-        for thread, of_thread in _host_ranges(self.run):
+        spans = of_threads(self.run)
+        for thread in sorted(spans.keys() | self._others.threads()):
             name = threads[thread].name or f"thread {threads[thread].native_id}"
-            for lane, ranges in of_thread.lanes():
-                row_id = ids.free() if lane else thread_ids[thread]
-                yield self._row(row_id, lane_name(name, lane), False, ranges)
-        for name, of_stream in _device_ranges(self.run):
-            for lane, ranges in of_stream.lanes():
-                yield self._row(ids.free(), lane_name(name, lane), True, ranges)
+            tables = [spans[thread]] if thread in spans else []
+            tables += self._others.of_thread(thread)
+            yield self._parts(tables, name, {0: thread_ids[thread]}, ids)
+        for name, of_stream in of_streams(self.run):
+            yield self._parts([of_stream], name, {}, ids)
 
-    def _row(self, id: int, name: str, on_device: bool, ranges: Ranges) -> Row:
-        begin_ns, end_ns = self._on_timeline(ranges.begin_ns), self._on_timeline(ranges.end_ns)
-        return Row(id, name, on_device, ranges._replace(begin_ns=begin_ns, end_ns=end_ns))
+    def _parts(
+        self, tables: Sequence[Table], name: str, id_of_lane: dict[int, int], ids: _UniqueIds
+    ) -> Iterator[RowPart]:
+        on_device = not id_of_lane
+        seen = set()
+        placed = Lanes()
+        for stretch in by_begin(*tables):
+            for lane, members in groups(placed.place(stretch)):
+                if lane not in id_of_lane:
+                    id_of_lane[lane] = ids.free()
+                yield RowPart(
+                    is_first=lane not in seen,
+                    id=id_of_lane[lane],
+                    name=lane_name(name, lane),
+                    on_device=on_device,
+                    ranges=self._ranges(stretch.some(members)),
+                )
+                seen.add(lane)
+
+    def _ranges(self, window: Window) -> Ranges:
+        """Ranges on the timeline, with what their numbers stand for."""
+        spans = self.run.spans
+        label, step = np.empty((2, len(window.number)), np.int64)
+        is_span = window.number < len(spans)
+        of_span, other = window.number[is_span], window.number[~is_span]
+        label[is_span], step[is_span] = spans["phase"][of_span], spans["step"][of_span]
+        label[~is_span], step[~is_span] = self._others.label_and_step(other)
+        begin_ns, end_ns = self._on_timeline(window.begin_ns), self._on_timeline(window.end_ns)
+        return Ranges(begin_ns, end_ns, label, step)
+
+    @cached_property
+    def _others(self) -> _OpenPhasesAndSteps:
+        return _OpenPhasesAndSteps(self.run)
 
     def _on_timeline(self, run_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         # The drift alone is a float: it is small, and so exact.
@@ -171,46 +199,57 @@ def _labels(run: Run) -> tuple[Label, ...]:
     return (*phases, *open_phases, *steps)
 
 
-def _host_ranges(run: Run) -> Iterator[tuple[int, Ranges]]:
-    """For each thread that did something, what."""
-    spans, steps = run.spans, run.steps.array
-    # Ends are alike: the outermost stands last, as with spans.
-    open_phases = sorted(run.open_phases, key=lambda phase: -phase.depth)
-    open_names = [run.path_names[run.paths.index(phase.path)] for phase in open_phases]
-    step_is_open = steps["end_ns"] < 0
+class _OpenPhasesAndSteps:
+    """What a thread did beside its spans. Numbers follow those of the spans: first the open phases,
+    of which, ends being alike, the outermost is last as with spans; then the steps."""
 
-    threads = _joined(spans["thread"], [phase.thread for phase in open_phases], steps["thread"])
-    ranges = Ranges(
-        begin_ns=_joined(
-            spans["host_begin_ns"], [phase.begin_ns for phase in open_phases], steps["begin_ns"]
-        ),
-        end_ns=_joined(
-            spans["host_end_ns"],
-            [run.duration_ns] * len(open_phases),
-            np.where(step_is_open, run.duration_ns, steps["end_ns"]),
-        ),
-        label=_joined(
-            spans["phase"],
-            [len(run.names) + name for name in open_names],
-            2 * len(run.names) + step_is_open,
-        ),
-        step=_joined(spans["step"], [phase.step for phase in open_phases], steps["index"]),
-    )
-    # What is open may have begun after the last sign of life.
-    ranges = ranges._replace(end_ns=np.maximum(ranges.begin_ns, ranges.end_ns))
-    for thread, members in groups(threads):
-        yield thread, ranges.take(members)
+    def __init__(self, run: Run) -> None:
+        phases = sorted(run.open_phases, key=lambda phase: -phase.depth)
+        names = [run.path_names[run.paths.index(phase.path)] for phase in phases]
+        self._phase_label = np.array(names, np.int64) + len(run.names)
+        self._phase_step = np.array([phase.step for phase in phases], np.int64)
+        self._phase_thread = np.array([phase.thread for phase in phases], np.int64)
+        self._phase_begin_ns = np.array([phase.begin_ns for phase in phases], np.int64)
+        self._steps = run.steps.array
+        self._step_label = 2 * len(run.names)
+        self._first_phase = len(run.spans)
+        self._first_step = self._first_phase + len(phases)
+        self._run = run
 
+    def threads(self) -> set[int]:
+        found = set(self._phase_thread.tolist())
+        for part in slices_of(len(self._steps)):
+            found.update(np.unique(self._steps["thread"][part]).tolist())
+        return found
 
-def _device_ranges(run: Run) -> Iterator[tuple[str, Ranges]]:
-    """For each device stream its name and what ran there."""
-    columns = ("device_begin_ns", "device_end_ns", "phase", "step")
-    for name, members in streams(run.spans):
-        yield name, Ranges(*(run.spans[column][members].astype(np.int64) for column in columns))
+    def of_thread(self, thread: int) -> list[Table]:
+        def read_phases(part: slice) -> Window:
+            rows = np.flatnonzero(self._phase_thread == thread)
+            begin_ns = self._phase_begin_ns[rows]
+            return Window(
+                rows + self._first_phase, begin_ns, np.maximum(begin_ns, self._run.duration_ns)
+            )
 
+        def read_steps(part: slice) -> Window:
+            rows = np.flatnonzero(self._steps["thread"][part] == thread)
+            times = step_times(self._run, self._steps[part][rows])
+            return Window(rows + (self._first_step + part.start), *times)
 
-def _joined(*columns: ArrayLike) -> NDArray[np.int64]:
-    return np.concatenate([np.asarray(column, np.int64) for column in columns])
+        return [
+            table_of([slice(None)], read_phases),
+            table_of(slices_of(len(self._steps)), read_steps),
+        ]
+
+    def label_and_step(
+        self, numbers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        label, step = np.empty((2, len(numbers)), np.int64)
+        is_step = numbers >= self._first_step
+        phases, rows = numbers[~is_step] - self._first_phase, numbers[is_step] - self._first_step
+        label[~is_step], step[~is_step] = self._phase_label[phases], self._phase_step[phases]
+        step_is_open = self._steps["end_ns"][rows] < 0
+        label[is_step], step[is_step] = self._step_label + step_is_open, self._steps["index"][rows]
+        return label, step
 
 
 class _UniqueIds:

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges put in the order of their begins, some ten thousand at a time.
+
+Spans stand in the order in which they ended; a timeline wants them in that in which they began. To
+sort them all at once takes memory for all. But nearly every range begins within the window of
+ranges that it stands in: only those that were open where the window begins do not, and they are
+few. So a table is read twice, a window at a time. The first reading notes until when each window
+lasts, and keeps the ranges that began before theirs. The second gives to each window its other
+ranges, and the kept ones that began in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW_ROWS = 1 << 16
+
+_BEFORE_ALL_NS = np.iinfo(np.int64).min
+
+
+class Window(NamedTuple):
+    """Some ranges, as columns.
+
+    Attributes:
+        number: unlike that of any other range; of two with the same begin and end, the higher
+            number is the outer.
+        begin_ns, end_ns: when the range was.
+    """
+
+    number: NDArray[np.int64]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+
+    def some(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Window:
+        """Those at some places, or where a mask says so."""
+        return Window(*(column[rows] for column in self))
+
+    def visible_end_ns(self) -> NDArray[np.int64]:
+        """The ends, where a range of no length lasts for 1 ns."""
+        return np.maximum(self.end_ns, self.begin_ns + 1)
+
+
+_NOTHING = Window(*[np.empty(0, np.int64)] * 3)
+
+Table: TypeAlias = Callable[[], Iterator[Window]]
+"""Reads ranges from the first to the last, roughly in the order in which they ended; each call
+reads the same windows."""
+
+
+def table_of(slices: Iterable[slice], read: Callable[[slice], Window]) -> Table:
+    """A table of ranges that stand, perhaps among others, in an array.
+
+    Args:
+        slices: the parts of the array to look in.
+        read: the ranges in a part.
+    """
+    slices = tuple(slices)
+
+    def windows() -> Iterator[Window]:
+        waiting: list[Window] = []
+        rows = 0
+        for part in slices:
+            waiting.append(read(part))
+            rows += len(waiting[-1].number)
+            # Of one thread among many, each part holds little.
+            if 2 * rows >= WINDOW_ROWS:
+                yield _joined(waiting)
+                waiting, rows = [], 0
+        if rows:
+            yield _joined(waiting)
+
+    return windows
+
+
+def tables_by_key(
+    records: NDArray[np.void],
+    keys: Callable[[NDArray[np.void]], NDArray[np.int64]],
+    times: Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> Iterator[tuple[int, Table]]:
+    """For each key from 0 on, ascending, the records that have it. Their numbers are their places.
+
+    Args:
+        records: in the order in which they ended, or nearly so.
+        keys: of some records; below 0 for what belongs nowhere.
+        times: their begins and ends.
+    """
+    slices: dict[int, list[slice]] = {}
+    for part in slices_of(len(records)):
+        for key in np.unique(keys(records[part])).tolist():
+            slices.setdefault(key, []).append(part)
+
+    def table(key: int) -> Table:
+        def read(part: slice) -> Window:
+            rows = np.flatnonzero(keys(records[part]) == key)
+            begin_ns, end_ns = times(records[part])
+            return Window(rows + part.start, begin_ns[rows], end_ns[rows])
+
+        return table_of(slices[key], read)
+
+    for key in sorted(slices):
+        if key >= 0:
+            yield key, table(key)
+
+
+def slices_of(rows: int) -> Iterator[slice]:
+    """An array of so many rows in parts, of `WINDOW_ROWS` and what remains."""
+    for begin in range(0, rows, WINDOW_ROWS):
+        yield slice(begin, min(begin + WINDOW_ROWS, rows))
+
+
+def by_begin(*tables: Table) -> Iterator[Window]:
+    """The ranges of all tables by their begins, ascending, a stretch at a time. Of those that begin
+    together the longest is first, and of equal ones that with the highest number.
+
+    Memory is used for about a window of each table, and for the ranges that were open where one
+    begins.
+    """
+    streams = [_Stream(table) for table in tables]
+    while streams := [stream for stream in streams if stream.fill()]:
+        until_ns = min(stream.until_ns for stream in streams)
+        stretch = _joined([stream.take(until_ns) for stream in streams])
+        if len(stretch.number):
+            # Stable sorts, the last key first.
+            stretch = stretch.some(np.argsort(stretch.number)[::-1])
+            stretch = stretch.some(np.argsort(-stretch.end_ns, kind="stable"))
+            yield stretch.some(np.argsort(stretch.begin_ns, kind="stable"))
+
+
+class _Stream:
+    """What of one table is next."""
+
+    def __init__(self, table: Table) -> None:
+        self._windows = _windows_by_begin(table)
+        self._next = _NOTHING
+        self.until_ns = _BEFORE_ALL_NS
+
+    def fill(self) -> bool:
+        """Have all at hand that begins until `until_ns`; false when there is nothing more."""
+        if len(self._next.number):
+            return True
+        window = next(self._windows, None)
+        if window is None:
+            return False
+        self.until_ns, self._next = window
+        return True
+
+    def take(self, until_ns: int) -> Window:
+        """Take what begins until then."""
+        is_due = self._next.begin_ns <= until_ns
+        taken, self._next = self._next.some(is_due), self._next.some(~is_due)
+        return taken
+
+
+def _windows_by_begin(table: Table) -> Iterator[tuple[int, Window]]:
+    """Windows with all that begins in them, and the last moment of each."""
+    ends_ns: list[int] = []
+    strays = []
+    latest_ns = _BEFORE_ALL_NS
+    for window in table():
+        strays.append(window.some(window.begin_ns <= latest_ns))
+        latest_ns = max(latest_ns, int(window.begin_ns.max()), int(window.end_ns.max()))
+        ends_ns.append(latest_ns)
+    stray = _joined(strays)
+    home = np.searchsorted(np.array(ends_ns, np.int64), stray.begin_ns)
+    by_home = np.argsort(home, kind="stable")
+    bounds = np.searchsorted(home[by_home], np.arange(len(ends_ns) + 1)).tolist()
+    previous_ns = _BEFORE_ALL_NS
+    for place, window in enumerate(table()):
+        own = window.some(window.begin_ns > previous_ns)
+        others = stray.some(by_home[bounds[place] : bounds[place + 1]])
+        yield ends_ns[place], _joined([own, others])
+        previous_ns = ends_ns[place]
+
+
+def _joined(windows: Sequence[Window]) -> Window:
+    if len(windows) == 1:
+        return windows[0]
+    return Window(*map(np.concatenate, zip(_NOTHING, *windows, strict=True)))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorBoard event files: the scalars that `TensorBoardSink` writes, of a run that is over.
+
+docs/exporters/tensorboard.md lists the tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.export.ranks import began_realtime_ns, ranks_of
+from pyinstrument_gpu.export.replacing import replacing
+from pyinstrument_gpu.export.tables import Window, by_begin, slices_of, table_of
+from pyinstrument_gpu.report.step_times import spans_lost_within
+from pyinstrument_gpu.run import Run, span_scopes
+from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, summed
+from pyinstrument_gpu.sinks.tensorboard import MAX_PATHS, scalars_of
+from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
+from pyinstrument_gpu.statistics import Scope
+
+_FORMAT = "brain.Event:2"
+
+
+def write(runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None]) -> None:
+    """Write one event file per run into a log directory; several runs go to `rank0/` and so on.
+
+    The file bears the id of its run: writing a run again replaces it, and other event files stay.
+    Values are 32-bit floats, as all scalars of TensorBoard.
+
+    Raises:
+        ExportError: the directory is a file.
+        MissingDependencyError: tensorboard is not installed.
+    """
+    try:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except ImportError as error:
+        raise MissingDependencyError(
+            "writing for TensorBoard needs tensorboard: pip install 'pyinstrument-gpu[tensorboard]'"
+        ) from error
+    for run, rank in zip(runs, ranks_of(runs), strict=True):
+        target = folder / f"rank{rank}" if len(runs) > 1 else folder
+        target.mkdir(parents=True, exist_ok=True)
+        with replacing(target / _file_name(run)) as sink:
+            records = RecordWriter(sink)
+            for event in _events(run):
+                records.write(event)
+        advance(len(run.spans))
+
+
+def _file_name(run: Run) -> str:
+    # TensorBoard knows its files by "tfevents", and reads those of one directory by name.
+    began_s = (began_realtime_ns(run) or 0) // 1_000_000_000
+    return f"events.out.tfevents.{began_s:010d}.{run.environment.get('run_id', 'run')}"
+
+
+def _events(run: Run) -> Iterator[bytes]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    began_s = (began_realtime_ns(run) or 0) / 1e9
+    yield Event(wall_time=began_s, file_version=_FORMAT).SerializeToString()
+    for update in _updates(run):
+        scalars = scalars_of(update, update.steps, MAX_PATHS)
+        for (step, walltime), of_step in groupby(scalars, attrgetter("step", "walltime")):
+            values = [Summary.Value(tag=each.tag, simple_value=each.value) for each in of_step]
+            event = Event(wall_time=walltime, step=step, summary=Summary(value=values))
+            yield event.SerializeToString()
+
+
+def _updates(run: Run) -> Iterator[RunUpdate]:
+    """A run that is over, as updates of some steps each; the last has the metrics.
+
+    Where spans were lost for another reason than their age, nobody can tell of which steps: then
+    no step has phase times. Where they were lost for their age, those of other threads are left
+    out.
+    """
+    steps = run.steps.closed
+    known = kept_steps(run)["index"]
+    if spans_lost_within(run):
+        known = known[:0]
+    scopes = [Scope.STEP]
+    if len(run.spans) == run.phases_recorded:
+        scopes.append(Scope.OTHER_THREADS)
+    totals = Totals(run.phases, run.step_totals)
+    for stretch, rows, final in _stretches(run, steps):
+        spans = run.spans[rows]
+        wanted = np.isin(spans["step"], known) & np.isin(span_scopes(spans), scopes)
+        metrics = run.metrics if final else run.metrics[:0]
+        yield RunUpdate(
+            environment=run.environment,
+            began_realtime_ns=began_realtime_ns(run),
+            paths=run.paths,
+            steps=stretch,
+            phase_times=_phase_times(spans[wanted], run.span_device_ns[rows][wanted]),
+            metric_names=run.metric_names,
+            metrics=metrics,
+            metric_steps=steps_of_metrics(metrics, steps["index"], steps["end_ns"]),
+            dropped=run.dropped,
+            phases_recorded=run.phases_recorded,
+            final=final,
+            decode_totals=lambda: totals,
+        )
+
+
+def _stretches(
+    run: Run, steps: NDArray[np.void]
+) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], bool]]:
+    """Some of the steps, the places of all their spans, and whether these are the last."""
+
+    def read(part: slice) -> Window:
+        # Spans are put in order by their steps, as if those were moments.
+        step = run.spans["step"][part]
+        rows = np.flatnonzero(step >= 0)
+        return Window(rows + part.start, step[rows], step[rows])
+
+    begin = 0
+    for window in by_begin(table_of(slices_of(len(run.spans)), read)):
+        end = int(np.searchsorted(steps["index"], window.begin_ns[-1], side="right"))
+        yield steps[begin:end], np.sort(window.number), False
+        begin = end
+    yield steps[begin:], np.empty(0, np.int64), True
+
+
+def _phase_times(spans: NDArray[np.void], device_ns: NDArray[np.int64]) -> NDArray[np.void]:
+    timed = device_ns >= 0
+    rows = rows_of(
+        keys_of(spans["step"], spans["path"], span_scopes(spans)),
+        count=1,
+        host_ns=spans["host_end_ns"] - spans["host_begin_ns"],
+        timed=timed,
+        device_ns=np.where(timed, device_ns, 0),
+    )
+    return phase_times(summed(rows))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that gives sinks what is new."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from pyinstrument_gpu._native import native
+from pyinstrument_gpu.sinks.sink import Sink
+from pyinstrument_gpu.sinks.tail import RunTail
+from pyinstrument_gpu.sinks.update import RunUpdate
+
+# Of one processor's time, at most this share goes to sinks.
+_MOST_OF_THE_TIME = 0.05
+
+
+class SinkFeeder:
+    """Feeds the sinks of one recording, at intervals, on a daemon thread."""
+
+    def __init__(self, environment: Mapping[str, Any], deadline_s: float) -> None:
+        self._tail = RunTail(environment)
+        self._deadline_s = deadline_s
+        self._sinks: list[Sink] = []
+        self._interval_s = threading.TIMEOUT_MAX
+        # Held while the log is read, and not while a sink writes, which may take for ever.
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._abandoned = False
+        native.open_tap()
+        self._thread = threading.Thread(target=self._run, name="pig-sinks", daemon=True)
+        self._thread.start()
+
+    def add(self, sink: Sink, interval_s: float) -> None:
+        """Open a sink and feed it from now on. Of several intervals the shortest holds for all.
+
+        Raises what the sink raises when it is opened.
+        """
+        sink.open()
+        with self._lock:
+            self._sinks.append(sink)
+            self._interval_s = min(self._interval_s, interval_s)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Give the sinks the rest, after the recording has stopped, and close them.
+
+        Waits until the deadline at most; a sink that takes longer is left behind with a warning.
+        """
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(self._deadline_s)
+        with self._lock:
+            self._abandoned = True
+            native.close_tap()
+        if self._thread.is_alive():
+            _warn(
+                f"a sink did not finish within {self._deadline_s:g} s and is left behind: the last "
+                "of what it was to be given may be missing there; the run itself is whole"
+            )
+
+    def _run(self) -> None:
+        try:
+            self._feed()
+        except BaseException as error:  # nothing of ours ends a training
+            for sink in tuple(self._sinks):
+                self._switch_off(sink, error)
+
+    def _feed(self) -> None:
+        cost_s = 0.0
+        while True:
+            # What wakes it is a new sink, or the end.
+            self._wake.wait(max(self._interval_s, cost_s / _MOST_OF_THE_TIME))
+            self._wake.clear()
+            began_s = time.thread_time()
+            final = self._stopping
+            with self._lock:
+                if self._abandoned:
+                    return
+                update = self._tail.look(native.take_tap(), final)
+                sinks = tuple(self._sinks)
+            for sink in sinks:
+                self._give(sink, update)
+            if final:
+                for sink in tuple(self._sinks):
+                    self._close(sink)
+                return
+            cost_s = time.thread_time() - began_s
+
+    def _give(self, sink: Sink, update: RunUpdate) -> None:
+        try:
+            sink.write(update)
+        except BaseException as error:
+            self._switch_off(sink, error)
+
+    def _close(self, sink: Sink) -> None:
+        with self._lock:
+            self._sinks.remove(sink)
+        try:
+            sink.close()
+        except BaseException as error:
+            _warn(f"{type(sink).__name__} could not be closed: {error!r}; the run is whole")
+
+    def _switch_off(self, sink: Sink, error: BaseException) -> None:
+        _warn(
+            f"{type(sink).__name__} failed and is switched off: {error!r}; "
+            "the recording and other sinks go on"
+        )
+        self._close(sink)
+
+
+def _warn(text: str) -> None:
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    except RuntimeWarning:  # warnings are errors here, and on this thread nobody catches them
+        print(f"pyinstrument_gpu: {text}", file=sys.stderr)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus: the statistics of the run so far, for whoever scrapes them.
+
+docs/exporters/prometheus.md lists the metrics.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyinstrument_gpu.errors import MissingDependencyError, SinkError
+from pyinstrument_gpu.sinks.labels import labels_of
+from pyinstrument_gpu.sinks.sink import Sink
+from pyinstrument_gpu.sinks.update import RunUpdate, Totals
+from pyinstrument_gpu.statistics import Statistic, bucket_index
+from pyinstrument_gpu.surrogates import without_surrogates
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+    from prometheus_client.core import HistogramMetricFamily
+
+_MAX_PATHS = 32
+_MAX_METRICS = 64
+
+# Ends of the recorder's own buckets, so that counts are exact: 2^k - 1 ns, from 16 us to 69 s.
+_BOUNDS_NS = np.array([(1 << power) - 1 for power in range(14, 37)])
+_BOUND_TEXTS = [*(repr(bound_ns / 1e9) for bound_ns in _BOUNDS_NS.tolist()), "+Inf"]
+
+_servers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class PrometheusSink(Sink):
+    """Serves the statistics of the run on `http://host:port/metrics` while it goes on.
+
+    Args:
+        port: the port to listen on; 0 takes a free one.
+        host: the address to listen on. With the default only this machine can reach it.
+        max_paths: of more paths than this the later ones are counted as "other", so that the
+            number of time series has a bound.
+        max_metrics: of more metrics than this the later ones are left out.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        *,
+        max_paths: int = _MAX_PATHS,
+        max_metrics: int = _MAX_METRICS,
+    ) -> None:
+        self._port = port
+        self._host = host
+        self._max_paths = max_paths
+        self._max_metrics = max_metrics
+        self._metrics: dict[str, float] = {}
+        self._families: Iterable[Metric] = ()
+        self._server: Any = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once it was added to a recording."""
+        return self._port
+
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+            SinkError: the port is taken, or there is no such address.
+            MissingDependencyError: prometheus_client is not installed.
+        """
+        try:
+            import prometheus_client
+        except ImportError as error:
+            raise MissingDependencyError(
+                "the Prometheus sink needs prometheus_client: "
+                "pip install 'pyinstrument-gpu[prometheus]'"
+            ) from error
+        # One of its own: what else this process exports is not ours to publish.
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server, _ = prometheus_client.start_http_server(self._port, self._host, registry)
+        except (OSError, OverflowError) as error:
+            raise SinkError(
+                f"can't listen on {self._host}:{self._port}: {error}. Choose another port, or 0 "
+                "for a free one"
+            ) from error
+        self._port = self._server.server_port
+        _servers.add(self._server)
+
+    def write(self, update: RunUpdate) -> None:
+        """Make ready what the next scrapes get."""
+        for name, value in update.metrics[["name", "value"]].tolist():
+            if name < self._max_metrics:
+                self._metrics[without_surrogates(update.metric_names[name])] = value
+        self._families = [*_families(update, self._max_paths), *_of_metrics(self._metrics)]
+
+    def collect(self) -> Iterable[Metric]:
+        """What prometheus_client asks of a collector, on a thread of its own."""
+        return self._families
+
+    def close(self) -> None:
+        """Stop listening."""
+        _servers.discard(self._server)
+        self._server.socket.shutdown(socket.SHUT_RDWR)  # or it would look up only now and then
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _families(update: RunUpdate, max_paths: int) -> list[Metric]:
+    from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
+
+    info = InfoMetricFamily("pyinstrument_gpu_run", "What is recorded.")
+    info.add_metric([], _info(update.environment))
+    dropped = CounterMetricFamily(
+        "pyinstrument_gpu_dropped", "What was not recorded as asked, by cause.", labels=["cause"]
+    )
+    for cause, count in update.dropped.items():
+        dropped.add_metric([cause], count)
+    spans = CounterMetricFamily(
+        "pyinstrument_gpu_spans", "Executions of phases.", update.phases_recorded
+    )
+    if update.totals is None:
+        return [info, dropped, spans]
+    labels = dict(zip(update.paths, labels_of(update.paths, max_paths), strict=True))
+    return [info, dropped, spans, *_of_totals(update.totals, labels)]
+
+
+def _info(environment: Mapping[str, Any]) -> dict[str, str]:
+    keys = ("host", "rank", "world_size", "run_id", "version")
+    return {key: str(environment[key]) for key in keys if environment.get(key) is not None}
+
+
+def _of_totals(totals: Totals, labels: Mapping[str, str]) -> list[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    steps = CounterMetricFamily("pyinstrument_gpu_steps", "Steps that ended.", labels=["complete"])
+    steps.add_metric(["true"], totals.steps.complete)
+    steps.add_metric(["false"], totals.steps.count - totals.steps.complete)
+    duration = HistogramMetricFamily("pyinstrument_gpu_step_seconds", "Durations of steps.")
+    _add(duration, [], totals.steps.duration)
+    families: list[Metric] = [steps, duration]
+    if totals.steps.sampled:
+        samples = CounterMetricFamily(
+            "pyinstrument_gpu_samples",
+            "Samples of the steps of which they are known.",
+            totals.steps.samples,
+        )
+        families.append(samples)
+    for measure, name, what in (
+        ("host", "phase", "Durations of phases on the CPU."),
+        ("device", "phase_device", "Durations of phases on their device stream."),
+    ):
+        by_label: dict[str, list[Statistic]] = {}
+        for path, phase in totals.phases.items():
+            statistic = getattr(phase, measure)
+            if statistic is not None:
+                by_label.setdefault(labels[path], []).append(statistic)
+        if by_label:
+            family = HistogramMetricFamily(
+                f"pyinstrument_gpu_{name}_seconds", what, labels=["path"]
+            )
+            for label, statistics in by_label.items():
+                _add(family, [label], Statistic.merge(statistics))
+            families.append(family)
+    return families
+
+
+def _of_metrics(newest: Mapping[str, float]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    if not newest:
+        return
+    family = GaugeMetricFamily(
+        "pyinstrument_gpu_metric", "Metrics of the training, as last read.", labels=["name"]
+    )
+    for name, value in newest.items():
+        family.add_metric([name], value)
+    yield family
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], statistic: Statistic) -> None:
+    up_to = np.append(0, np.cumsum(statistic.bucket_counts))
+    places = np.searchsorted(statistic.bucket_indices, bucket_index(_BOUNDS_NS), side="right")
+    counts = [*up_to[places].tolist(), statistic.count]
+    family.add_metric(
+        labels, list(zip(_BOUND_TEXTS, counts, strict=True)), statistic.total_ns / 1e9
+    )
+
+
+def _close_in_child() -> None:
+    # The parent's socket stays open as long as any process holds it: a scrape of a parent that was
+    # killed would then wait instead of being refused.
+    for server in _servers:
+        server.socket.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

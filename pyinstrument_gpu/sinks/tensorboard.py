@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorBoard: phase times, step times, samples per second and metrics as scalars by step.
+
+docs/exporters/tensorboard.md lists the tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.sinks.labels import labels_of
+from pyinstrument_gpu.sinks.sink import Sink
+from pyinstrument_gpu.sinks.update import RunUpdate
+from pyinstrument_gpu.statistics import Scope
+from pyinstrument_gpu.surrogates import without_surrogates
+
+_GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}
+MAX_PATHS = 64
+_STEPS_PER_UPDATE = 100
+
+
+class Scalar(NamedTuple):
+    """One point of a curve. `walltime`: when the step ended or the metric was read, in seconds of
+    the wall clock; or since the run began where it is not known when that was."""
+
+    tag: str
+    value: float
+    step: int
+    walltime: float
+
+
+class ScalarWriter(Protocol):
+    """As `torch.utils.tensorboard.SummaryWriter` and that of tensorboardX."""
+
+    def add_scalar(
+        self, tag: str, scalar_value: float, global_step: int, walltime: float, /
+    ) -> object: ...
+
+
+class TensorBoardSink(Sink):
+    """Writes scalars of every step, and the metrics that are read, to a `SummaryWriter`.
+
+    Args:
+        writer: a `torch.utils.tensorboard.SummaryWriter`, or anything with
+            `add_scalar(tag, value, step, walltime)`. It stays the caller's: it is flushed and not
+            closed.
+        max_paths: of more paths than this the later ones are summed up as "other".
+        steps_per_update: of more steps than this between two updates, evenly spaced ones are
+            written.
+    """
+
+    def __init__(
+        self,
+        writer: ScalarWriter,
+        *,
+        max_paths: int = MAX_PATHS,
+        steps_per_update: int = _STEPS_PER_UPDATE,
+    ) -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(
+                "writer must have add_scalar(tag, value, step, walltime), as torch's "
+                f"SummaryWriter does, got {writer!r}"
+            )
+        self._writer = writer
+        self._max_paths = max_paths
+        self._steps_per_update = steps_per_update
+
+    def write(self, update: RunUpdate) -> None:
+        """Write the scalars of the steps and readings that are new."""
+        stride = -(-len(update.steps) // self._steps_per_update)
+        for scalar in scalars_of(update, update.steps[:: max(1, stride)], self._max_paths):
+            self._writer.add_scalar(*scalar)
+
+    def close(self) -> None:
+        """Flush the writer."""
+        flush = getattr(self._writer, "flush", None)
+        if flush is not None:
+            flush()
+
+
+def scalars_of(update: RunUpdate, steps: NDArray[np.void], max_paths: int) -> Iterator[Scalar]:
+    """The scalars of some of the steps of an update, in the order of the steps, and then of its
+    metrics."""
+    began_ns = update.began_realtime_ns or 0
+    labels = labels_of(update.paths, max_paths)
+    first = np.searchsorted(update.phase_times["step"], steps["index"]).tolist()
+    last = np.searchsorted(update.phase_times["step"], steps["index"], side="right").tolist()
+    columns = ("index", "begin_ns", "end_ns", "samples")
+    for row, begin, end in zip(steps[list(columns)].tolist(), first, last, strict=True):
+        index, begin_ns, end_ns, samples = row
+        walltime = (began_ns + end_ns) / 1e9
+        values = {"step/time_ms": (end_ns - begin_ns) / 1e6}
+        if samples == samples and end_ns > begin_ns:  # NaN: unknown
+            values["step/samples_per_s"] = samples / (end_ns - begin_ns) * 1e9
+        values.update(_phase_values(update.phase_times[begin:end], labels))
+        for tag, value in values.items():
+            yield Scalar(tag, value, index, walltime)
+    yield from _metrics(update)
+
+
+def _metrics(update: RunUpdate) -> Iterator[Scalar]:
+    began_ns = update.began_realtime_ns or 0
+    tags = [f"metrics/{without_surrogates(name)}" for name in update.metric_names]
+    values = update.metrics[["host_ns", "name", "value"]].tolist()
+    for step, (host_ns, name, value) in zip(update.metric_steps.tolist(), values, strict=True):
+        if step >= 0:
+            yield Scalar(tags[name], value, step, (began_ns + host_ns) / 1e9)
+
+
+def _phase_values(times: NDArray[np.void], labels: list[str]) -> dict[str, float]:
+    host_ns: dict[str, int] = {}
+    device_ns: dict[str, int] = {}
+    unknown = set()
+    columns = ["path", "scope", "host_ns", "device_ns"]
+    for path, scope, on_host_ns, on_device_ns in times[columns].tolist():
+        group, label = _GROUPS[Scope(scope)], labels[path]
+        host_tag, device_tag = f"{group}/{label}", f"{group}_device/{label}"
+        host_ns[host_tag] = host_ns.get(host_tag, 0) + on_host_ns
+        device_ns[device_tag] = device_ns.get(device_tag, 0) + on_device_ns
+        if on_device_ns < 0:
+            unknown.add(device_tag)
+    for tag in unknown:
+        del device_ns[tag]
+    return {tag: total_ns / 1e6 for tag, total_ns in (host_ns | device_ns).items()}
