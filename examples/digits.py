@@ -2,6 +2,8 @@
 """Trains a small CNN on the real handwritten digits that ship inside scikit-learn, and times it."""
 
 import argparse
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -11,6 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_steps
+
+PRINT_EVERY = 500
+"""Batches between two lines of running values."""
 
 
 class DigitNet(nn.Sequential):
@@ -47,13 +52,14 @@ def train_epoch(
     loader: DataLoader[tuple[Tensor, ...]],
     optimizer: torch.optim.Optimizer,
     device: torch.device,
-) -> tuple[float, float]:
-    """Trains on every batch once; returns the mean loss and the accuracy."""
+    metrics: pig.MetricAccumulator,
+    batches: Iterator[int],
+) -> None:
+    """Trains on every batch once, and now and then prints how it goes.
+
+    `batches` counts the batches of all epochs.
+    """
     model.train()
-    # Summed on the device and read once an epoch: an .item() in every step would make the CPU wait.
-    loss_sum = torch.zeros((), device=device)
-    correct = torch.zeros((), device=device)
-    count = 0
     for images, labels in gpu_steps(loader, samples=lambda batch: len(batch[0])):
         if device.type != "cpu":
             with gpu_phase("h2d"):
@@ -68,10 +74,14 @@ def train_epoch(
             optimizer.step()
             optimizer.zero_grad()
         with gpu_phase("metrics"):
-            loss_sum += loss.detach() * len(labels)
-            correct += (logits.detach().argmax(1) == labels).sum()
-        count += len(labels)
-    return loss_sum.item() / count, correct.item() / count
+            metrics.update(logits, labels, loss)
+        if next(batches) % PRINT_EVERY == 0 and (reading := metrics.latest()) is not None:
+            # It came without a wait for the device, as an .item() would have cost. On a GPU it may
+            # be some steps old, and says of which step it is.
+            print(
+                f"  step {reading.step}: loss {reading.values['loss']:.4f}, "
+                f"accuracy {reading.values['accuracy@1']:.4f}"
+            )
 
 
 @torch.no_grad()
@@ -103,13 +113,18 @@ def main() -> None:
     model = DigitNet().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
+    metrics = pig.MetricAccumulator(topk=1, num_classes=10)
+    batches = itertools.count(1)
     with pig.record(arguments.output, overwrite=arguments.overwrite) as recording:
         for epoch in range(1, arguments.epochs + 1):
-            loss, accuracy = train_epoch(model, loader, optimizer, device)
+            train_epoch(model, loader, optimizer, device, metrics, batches)
+            values = metrics.compute()
+            metrics.reset()
             with gpu_phase("validation"):
                 validation_accuracy = validate(model, validation_set, device)
             print(
-                f"epoch {epoch:3}: loss {loss:.4f}, accuracy {accuracy:.4f}, "
+                f"epoch {epoch:3}: loss {values['loss']:.4f}, "
+                f"accuracy {values['accuracy@1']:.4f}, "
                 f"validation accuracy {validation_accuracy:.4f}"
             )
     print(recording.run.report())

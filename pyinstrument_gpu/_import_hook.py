@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""To be called when the program imports a module, without importing it oneself."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def when_imported(name: str, call: Callable[[], None]) -> Callable[[], None]:
+    """Call `call` now if the module is loaded, else once it will be.
+
+    Returns the function that takes this back, as long as it has not happened.
+    """
+    module = sys.modules.get(name)
+    # One that is being imported is half there: it counts as loaded only when it is done.
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        call()
+        return _nothing
+    finder = _Finder(name, call)
+    sys.meta_path.insert(0, finder)
+    return finder.withdraw
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as the others do, and calls back when it is loaded."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self.call = call
+
+    def withdraw(self) -> None:
+        self.call = _nothing
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        position = sys.meta_path.index(self) if self in sys.meta_path else -1
+        others: list[Any] = sys.meta_path[position + 1 :]
+        for finder in others:
+            spec: importlib.machinery.ModuleSpec | None = finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _CallingLoader(spec.loader, self)
+                return spec
+        return None
+
+
+class _CallingLoader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # From here on everything looks as if we had not been there.
+        call = self._finder.call
+        self._finder.withdraw()
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        call()

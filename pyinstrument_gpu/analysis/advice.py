@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice: the savings of a run that are worth an edit, each with the edit.
+
+There is no advice without evidence from this run. A saving gives one if the likely part of it is at
+least `MIN_SHARE` of the step, over at least `MIN_STEPS` steps. That the device itself is the limit
+gives one if it is proven to have been busy for `BUSY_SHARE` of the time: then no wait is worth
+removing, and less or faster work is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyinstrument_gpu.analysis.ledger import ledger
+from pyinstrument_gpu.analysis.savings import Change, Limit, Saving, Savings
+from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.syncs.kinds import SyncKind
+
+MIN_SHARE = 0.02
+"""The share of the step from which on a likely saving is worth advice."""
+MIN_STEPS = 5
+"""The steps it has to be known of."""
+BUSY_SHARE = 0.7
+"""The proven busy share of the time from which on the device is the limit."""
+
+_READ_LATER = (
+    "keep the value on the device and read it every N steps; for metrics, MetricAccumulator"
+)
+_COPY_LATER = "copy into pinned memory with non_blocking=True and use it a step later"
+_FIXED_SHAPES = "keep shapes fixed: torch.where or a product with the mask instead of selecting"
+_NO_SYNCHRONIZE = "remove it: phases are timed on the device without it"
+_EDITS = {
+    SyncKind.TOLIST: _COPY_LATER,
+    SyncKind.NUMPY: _COPY_LATER,
+    SyncKind.CPU: _COPY_LATER,
+    SyncKind.TO_CPU: _COPY_LATER,
+    SyncKind.PRINT: "print every N steps",
+    SyncKind.FORMAT: "log every N steps",
+    SyncKind.DATA_DEPENDENT_SHAPE: _FIXED_SHAPES,
+    SyncKind.BOOLEAN_INDEX: _FIXED_SHAPES,
+    SyncKind.COMPARE: "compare on the device, and read the answer every N steps",
+    SyncKind.SYNCHRONIZE: _NO_SYNCHRONIZE,
+    SyncKind.STREAM_SYNCHRONIZE: _NO_SYNCHRONIZE,
+    SyncKind.EVENT_SYNCHRONIZE: _NO_SYNCHRONIZE,
+}
+_PIN = "DataLoader(pin_memory=True), and .to(device, non_blocking=True)"
+_LOAD = "DataLoader: more num_workers, persistent_workers=True, a larger prefetch_factor"
+_GRAPH = "fewer, larger launches: torch.compile, CUDA graphs, or a larger batch"
+_LAUNCH_EDITS = {
+    "optimizer": f"a fused optimizer (fused=True); or {_GRAPH}",
+    "zero_grad": "zero_grad(set_to_none=True)",
+}
+_LESS_WORK = "less or faster device work: AMP (torch.autocast), TF32, torch.compile"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change.
+
+    Attributes:
+        about: what it is about: a place in the program, or a phase.
+        edit: what to change.
+        reason: why, with this run's numbers, in one line.
+        saving: what it could save; None where that can't be said.
+    """
+
+    about: str
+    edit: str
+    reason: str
+    saving: Saving | None
+
+
+def advice(run: Run, found: Savings) -> list[Advice]:
+    """What to change in the program of a run, the largest likely saving first.
+
+    Args:
+        found: the run's `savings`.
+    """
+    if found.steps < MIN_STEPS:
+        return []
+    given = [
+        Advice(subject(run, row), _edit(run, row), reason(row, found), row)
+        for row in found.rows
+        if row.likely_ns >= MIN_SHARE * found.step_ns and row.change != Change.ALL_SYNCS
+    ]
+    return [*given, *_device_limit(run, found)]
+
+
+def subject(run: Run, saving: Saving) -> str:
+    """What a saving is about, in words."""
+    if saving.change == Change.SYNC:
+        site = run.syncs.sites[saving.site]
+        return f"{site.kind.label} at {site.file}:{site.line}"
+    if saving.change == Change.LAUNCHES:
+        return f"launches in {run.paths[saving.path]}"
+    words: str = saving.change.value
+    return words
+
+
+def reason(saving: Saving, found: Savings) -> str:
+    """Where the interval comes from, in one line."""
+    time = f"{_ms(saving.time_ns)} of {_ms(found.step_ns)} ms per step"
+    if saving.limit == Limit.DEVICE and found.busy_ns is not None:
+        return f"{time}, but the device has work for {_ms(found.busy_ns)} ms or more"
+    if saving.change == Change.LAUNCHES:
+        return f"{time}, as far as the host is launching; the device keeps pace with it"
+    if saving.likely_ns < 0.95 * saving.at_most_ns:
+        return f"{time}; part of it will likely be waited for elsewhere"
+    return f"{time}; no other wait is likely to take its place"
+
+
+def _edit(run: Run, saving: Saving) -> str:
+    if saving.change == Change.SYNC:
+        return _EDITS.get(run.syncs.sites[saving.site].kind, _READ_LATER)
+    if saving.change == Change.LAUNCHES:
+        name = run.names[run.path_names[saving.path]]
+        return _LAUNCH_EDITS.get(name.rstrip("0123456789"), _GRAPH)
+    return _PIN if saving.change == Change.COPIES else _LOAD
+
+
+def _device_limit(run: Run, found: Savings) -> list[Advice]:
+    if found.busy_ns is None or found.busy_ns < BUSY_SHARE * found.step_ns:
+        return []
+    entries = ledger(run).entries
+    entries = entries[(entries["busy_ns"] > 0) & (entries["path"] >= 0)]
+    paths, place = np.unique(entries["path"], return_inverse=True)
+    if not len(paths):
+        return []
+    sums_ns = np.zeros(len(paths), np.int64)
+    np.add.at(sums_ns, place, entries["busy_ns"])
+    share = found.busy_ns / found.step_ns
+    why = f"the device is busy for {_ms(found.busy_ns)} of {_ms(found.step_ns)} ms ({share:.0%})"
+    return [Advice(run.paths[paths[np.argmax(sums_ns)]], _LESS_WORK, why, None)]
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3f}"

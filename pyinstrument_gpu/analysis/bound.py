@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a phase is launch-bound or device-bound: who waited for whom.
+
+What two events can prove. A span's begin event completes when the device has done all that was
+enqueued on the stream before it, its end event when all of the span's own work there is done. The
+host enqueued the last of that work before the span ended on the host, at `h`. With `b` and `e` when
+the events completed, on the same axis, the stream time `e - b` has two parts:
+
+- up to `h` the host was still enqueuing. The device may have worked on what was there, or waited;
+- from `h` to `e`, the *backlog*, all of the span's work was in the queue. Whatever the host did
+  then, it could not have made this part shorter.
+
+So a span of which at least half the stream time is backlog was **device-bound**. One of which less
+than a quarter is ran at the host's pace: its begin event was complete when its last work was being
+enqueued, and the device followed closely. Two things look like that:
+
+- **launch-bound**: the host was slower at enqueuing than the device at working;
+- **blocked**: the host waited for the device inside the span, and so ended it when the device did.
+  Events can't tell these apart, the blocked time can: it counts from a tenth of the host time on.
+  Where that is not known, the verdict is launch-bound with a question mark.
+
+Between a quarter and a half lies some of both: such a span is **mixed**.
+
+What they can't prove, and no verdict here says:
+
+- that the device was busy: stream time includes what it waited;
+- what happens on other streams: work there, and waiting for it, are invisible;
+- what a full launch queue does: where a span enqueues more than the driver's queue holds (about a
+  thousand launches), launching itself waits for the device, and the span looks launch-bound.
+
+Spans whose backlog is within the clocks' uncertainty of a border are not judged, nor those with
+next to no stream time: events alone take some microseconds. A phase has the verdict that holds for
+two thirds of the stream time that was judged, else it is mixed; it has none with fewer than five
+spans judged, or with less than half of its stream time judged.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
+from pyinstrument_gpu.run import Run, Scope, span_scopes
+
+DEVICE_SHARE = 0.5
+"""The share of its stream time that is backlog, from which on a span is device-bound."""
+HOST_PACE_SHARE = 0.25
+"""The same share below which a span ran at the host's pace."""
+BLOCKED_SHARE = 0.1
+"""The share of its host time beyond which a span that waited for the device is blocked."""
+MIN_STREAM_NS = 10_000
+"""Spans with less stream time are not judged."""
+MIN_SPANS = 5
+"""Phases with fewer judged spans have no verdict."""
+MIN_JUDGED_SHARE = 0.5
+"""The share of a phase's stream time that has to be judged."""
+MAJORITY = 2 / 3
+"""The share of the judged stream time that makes a verdict."""
+
+
+class Bound(enum.IntEnum):
+    """Who waited for whom."""
+
+    UNKNOWN = 0
+    LAUNCH = 1
+    """The device waited for the host to enqueue work."""
+    DEVICE = 2
+    """The host had enqueued all work, and the device was still at it."""
+    BLOCKED = 3
+    """The host waited for the device inside the phase."""
+    MIXED = 4
+    """Some of both, or of a phase: none of them for most of its stream time."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What holds for a phase.
+
+    Attributes:
+        bound: the verdict.
+        is_certain: false where a verdict of launch-bound rests on spans of which it is not known
+            how long the host waited for the device in them.
+        spans: number of spans judged.
+        stream_ns: the stream time of each kind of judged span.
+    """
+
+    bound: Bound
+    is_certain: bool
+    spans: int
+    stream_ns: Mapping[Bound, int]
+
+    def __str__(self) -> str:
+        if self.bound == Bound.UNKNOWN:
+            return "-"
+        return self.bound.name.lower() + ("" if self.is_certain else "?")
+
+
+def verdicts(run: Run, scope: Scope | None = None) -> Mapping[int, Verdict]:
+    """The verdict by path (an index into `Run.paths`), over the kept spans of one scope or all.
+
+    A path is here if a span of it has a stream time.
+    """
+    timed = run.span_device_ns >= 0
+    if scope is not None:
+        timed &= span_scopes(run.spans) == scope
+    bounds, paths = span_bounds(run)[timed], run.spans["path"][timed]
+    stream_ns, blocked_known = run.span_device_ns[timed], run.spans["blocked_ns"][timed] >= 0
+    by_path = {}
+    for path in np.unique(paths).tolist():
+        of_path = paths == path
+        by_path[path] = _verdict(bounds[of_path], stream_ns[of_path], blocked_known[of_path])
+    return by_path
+
+
+def span_bounds(run: Run) -> NDArray[np.int64]:
+    """The `Bound` of each span."""
+    spans, stream_ns = run.spans, run.span_device_ns
+    uncertainty_ns = clock_uncertainty_ns(run)
+    backlog_ns = spans["device_end_ns"] - spans["host_end_ns"]
+    least_ns, most_ns = backlog_ns - uncertainty_ns, backlog_ns + uncertainty_ns
+    device_ns, host_pace_ns = DEVICE_SHARE * stream_ns, HOST_PACE_SHARE * stream_ns
+    host_ns = spans["host_end_ns"] - spans["host_begin_ns"]
+    # Comparisons with NaN are false: a span without a place on the axis is not judged.
+    judged = stream_ns >= np.maximum(MIN_STREAM_NS, 2 * uncertainty_ns)
+    device_bound = judged & (least_ns >= device_ns)
+    at_host_pace = judged & (most_ns < host_pace_ns)
+    mixed = judged & (least_ns >= host_pace_ns) & (most_ns < device_ns)
+    blocked = spans["blocked_ns"] > BLOCKED_SHARE * host_ns
+    return np.select(
+        [device_bound, at_host_pace & blocked, at_host_pace, mixed],
+        [Bound.DEVICE, Bound.BLOCKED, Bound.LAUNCH, Bound.MIXED],
+        Bound.UNKNOWN,
+    ).astype(np.int64)
+
+
+def _verdict(
+    bounds: NDArray[np.int64], stream_ns: NDArray[np.int64], blocked_known: NDArray[np.bool_]
+) -> Verdict:
+    judged = bounds != Bound.UNKNOWN
+    kinds = (Bound.LAUNCH, Bound.DEVICE, Bound.BLOCKED, Bound.MIXED)
+    by_kind = {kind: int(stream_ns[bounds == kind].sum()) for kind in kinds}
+    spans, judged_ns = int(np.count_nonzero(judged)), sum(by_kind.values())
+    bound, is_certain = Bound.UNKNOWN, True
+    if spans >= MIN_SPANS and judged_ns >= MIN_JUDGED_SHARE * int(stream_ns.sum()):
+        # At most one can hold more than half.
+        majority = [kind for kind in kinds if by_kind[kind] >= MAJORITY * judged_ns]
+        bound = majority[0] if majority else Bound.MIXED
+    if bound == Bound.LAUNCH:
+        certain = (bounds == Bound.LAUNCH) & blocked_known
+        is_certain = int(stream_ns[certain].sum()) >= MAJORITY * judged_ns
+    return Verdict(bound, is_certain, spans, by_kind)

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Did a change make training faster, and did time only move from one phase to another?
+
+The verdict rests on the means of runs. The steps of one run share its machine, its clocks and its
+memory layout, so a thousand steps of one run are one observation, not a thousand. Runs of each side
+are compared by Welch's t (`welch.py`); with a single run on a side nothing can be said, unless the
+run-to-run noise is given.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.finals import FinalValue, final_values
+from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
+from pyinstrument_gpu.analysis.welch import t_quantile, welch
+from pyinstrument_gpu.run import Run
+
+CONFIDENCE = 0.95
+POWER = 0.8
+DEFAULT_MARGIN_PERCENT = 1.0
+_RESAMPLES = 500
+_ENVIRONMENT = {
+    "host": "host",
+    "gpus": "GPUs",
+    "torch": "torch version",
+    "cuda": "CUDA version",
+    "python": "Python version",
+    "platform": "platform",
+    "world_size": "number of ranks",
+    "version": "pyinstrument_gpu version",
+    "revision": "code revision",
+}
+
+
+class Verdict(enum.Enum):
+    """What the runs show."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    """The difference is within the margin, with confidence."""
+    AMBIGUOUS = "AMBIGUOUS"
+    """They show neither a difference nor that there is none."""
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """The mean self time per step of one phase on both sides; 0 where it did not occur."""
+
+    path: str
+    before_ns: float
+    after_ns: float
+
+    @property
+    def change_ns(self) -> float:
+        """After minus before."""
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides of runs.
+
+    Attributes:
+        verdict: what they show.
+        unit: what the change is of: time per "sample" where the samples are known, else per "step".
+        change: relative change of that time; -0.06 is 6 % less.
+        interval: of that change, at `CONFIDENCE`; None when it is not known.
+        smallest_effect: the smallest relative change that such runs show in `POWER` of the cases;
+            None when it is not known.
+        margin: relative change up to which times are called the same.
+        steps_interval: of the change of the step time, by block bootstrap over steps. It knows
+            nothing of the noise between runs, and is no ground for a verdict.
+        before_ns, after_ns: mean time per step of each run.
+        before_rate, after_rate: mean samples per second; None when not known.
+        steps: number of steps of each run that were compared.
+        phases: the phases, the largest change first; the changes add up to that of the step.
+        finals: the last values of the metrics that all runs have.
+        warnings: sentences on why the sides may not be comparable.
+    """
+
+    verdict: Verdict
+    unit: str
+    change: float
+    interval: tuple[float, float] | None
+    smallest_effect: float | None
+    margin: float
+    steps_interval: tuple[float, float]
+    before_ns: tuple[float, ...]
+    after_ns: tuple[float, ...]
+    before_rate: float | None
+    after_rate: float | None
+    steps: int
+    phases: tuple[PhaseChange, ...]
+    finals: tuple[FinalValue, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def left_ns(self) -> float:
+        """Time per step that went out of phases which became shorter."""
+        return -sum(phase.change_ns for phase in self.phases if phase.change_ns < 0)
+
+    @property
+    def arrived_ns(self) -> float:
+        """Time per step that came into phases which became longer."""
+        return sum(phase.change_ns for phase in self.phases if phase.change_ns > 0)
+
+    @property
+    def moved_ns(self) -> float:
+        """Time per step that only moved from one phase to another."""
+        return min(self.left_ns, self.arrived_ns)
+
+
+def compare(
+    before: Sequence[Run],
+    after: Sequence[Run],
+    *,
+    noise_percent: float | None = None,
+    margin_percent: float = DEFAULT_MARGIN_PERCENT,
+) -> Comparison:
+    """Compare two sides of runs.
+
+    Args:
+        before: the runs without the change.
+        after: the runs with it.
+        noise_percent: a floor for the standard deviation between runs of one side, in percent.
+            Needed for a verdict on single runs.
+        margin_percent: change up to which times are called the same.
+
+    Raises:
+        ValueError: a side has no run, or a run has no complete step.
+        MissingDependencyError: scipy is not installed.
+    """
+    if not before or not after:
+        raise ValueError("a comparison needs at least one run on each side")
+    samples = run_samples([*before, *after])
+    sides = samples[: len(before)], samples[len(before) :]
+    unit = "step" if any(s.samples_per_step is None for s in samples) else "sample"
+    times = [np.array([_time(sample, unit) for sample in side]) for side in sides]
+    change, error, freedom = _difference(times[0], times[1], noise_percent)
+    interval = smallest = None
+    if error is not None:
+        quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + CONFIDENCE) / 2, POWER))
+        interval = (change - quantile * error, change + quantile * error)
+        smallest = (quantile + power_quantile) * error
+    margin = margin_percent / 100
+    rates = [_rate(side) for side in sides]
+    finals = final_values(before, after)
+    return Comparison(
+        verdict=_verdict(interval, margin),
+        unit=unit,
+        change=change,
+        interval=interval,
+        smallest_effect=smallest,
+        margin=margin,
+        steps_interval=_bootstrap(*sides),
+        before_ns=tuple(sample.step_ns for sample in sides[0]),
+        after_ns=tuple(sample.step_ns for sample in sides[1]),
+        before_rate=rates[0],
+        after_rate=rates[1],
+        steps=len(samples[0].durations_ns),
+        phases=_phase_changes(*sides),
+        finals=finals,
+        warnings=(*_warnings(before, after, sides), *_differing(finals)),
+    )
+
+
+def _time(sample: RunSample, unit: str) -> float:
+    return sample.step_ns / (sample.samples_per_step or 1 if unit == "sample" else 1)
+
+
+def _rate(side: Sequence[RunSample]) -> float | None:
+    rates = [s.samples_per_step / s.step_ns * 1e9 for s in side if s.samples_per_step is not None]
+    return sum(rates) / len(rates) if len(rates) == len(side) else None
+
+
+def _difference(
+    before: NDArray[np.float64], after: NDArray[np.float64], noise_percent: float | None
+) -> tuple[float, float | None, float]:
+    """The relative change of the mean, its standard error (None: not known) and the degrees of
+    freedom, by Welch and Satterthwaite."""
+    base = float(before.mean())
+    change = float(after.mean()) / base - 1
+    error, freedom = welch(before, after)
+    if error is not None:
+        error /= base
+    if noise_percent is not None:
+        floor = (
+            noise_percent
+            / 100
+            * math.sqrt(1 / len(before) + (float(after.mean()) / base) ** 2 / len(after))
+        )
+        if error is None or floor > error:
+            return change, floor, math.inf
+    return change, error, freedom
+
+
+def _verdict(interval: tuple[float, float] | None, margin: float) -> Verdict:
+    if interval is None:
+        return Verdict.AMBIGUOUS
+    low, high = interval
+    if -margin <= low and high <= margin:
+        return Verdict.SAME
+    if high < 0:
+        return Verdict.FASTER
+    return Verdict.SLOWER if low > 0 else Verdict.AMBIGUOUS
+
+
+def _bootstrap(before: Sequence[RunSample], after: Sequence[RunSample]) -> tuple[float, float]:
+    """An interval of the change of the step time from steps drawn in blocks, within each run."""
+    random = np.random.default_rng(0)  # the same runs give the same answer
+    means = [
+        np.mean([_resampled_means(sample.durations_ns, random) for sample in side], axis=0)
+        for side in (before, after)
+    ]
+    low, high = np.quantile(means[1] / means[0] - 1, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def _resampled_means(
+    durations_ns: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.float64]:
+    count = len(durations_ns)
+    length = max(1, round(count ** (1 / 3)))  # neighbours depend on each other
+    sums = np.append(0, np.cumsum(np.tile(durations_ns, 2)))
+    starts = random.integers(count, size=(_RESAMPLES, -(-count // length)))
+    means: NDArray[np.float64] = (sums[starts + length] - sums[starts]).mean(axis=1) / length
+    return means
+
+
+def _phase_changes(
+    before: Sequence[RunSample], after: Sequence[RunSample]
+) -> tuple[PhaseChange, ...]:
+    paths = dict.fromkeys(path for sample in (*before, *after) for path in sample.phase_ns)
+    changes = [PhaseChange(path, _mean_ns(before, path), _mean_ns(after, path)) for path in paths]
+    return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
+
+
+def _mean_ns(side: Sequence[RunSample], path: str) -> float:
+    return sum(sample.phase_ns.get(path, 0.0) for sample in side) / len(side)
+
+
+def _warnings(
+    before: Sequence[Run], after: Sequence[Run], sides: Sequence[Sequence[RunSample]]
+) -> list[str]:
+    warnings = []
+    batches = [sorted({round(s.samples_per_step or 0, 3) for s in side}) for side in sides]
+    if batches[0] != batches[1]:
+        warnings.append(f"samples per step differ: {_shown(batches[0])} and {_shown(batches[1])}")
+    counts = [sorted({run.step_totals.count for run in runs}) for runs in (before, after)]
+    if counts[0] != counts[1]:
+        warnings.append(f"numbers of steps differ: {_shown(counts[0])} and {_shown(counts[1])}")
+    for key, what in _ENVIRONMENT.items():
+        values = [_values(runs, key) for runs in (before, after)]
+        if values[0] != values[1]:
+            warnings.append(f"{what} differs: {_shown(values[0])} and {_shown(values[1])}")
+    if any(not run.complete for run in (*before, *after)):
+        warnings.append("not every run was recorded to its end")
+    if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):
+        warnings.append("the history is not whole: some time of phases counts as unattributed")
+    return warnings
+
+
+def _differing(finals: Sequence[FinalValue]) -> Iterator[str]:
+    for final in finals:
+        if final.differs:
+            yield (
+                f"final {final.name} differs beyond the noise between runs: "
+                f"{final.before_mean:.6g} and {final.after_mean:.6g}"
+            )
+
+
+def _values(runs: Sequence[Run], key: str) -> list[str]:
+    environments: list[Mapping[str, Any]] = [run.environment for run in runs]
+    return sorted({str(environment.get(key, "unknown")) for environment in environments})
+
+
+def _shown(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: each step's time, entered twice, once for the host and once for the device.
+
+Both sides of a step add up to its wall time, to the nanosecond. When a wait is removed from one
+place and appears in another, the ledger shows it under its new name, and that the sum has not
+moved.
+
+The host's side. At each moment of a step its thread is in one innermost phase, or in none. There it
+is either *blocked*, in a call that waits for the device, or *computing*: all else, a wait for the
+loader included. Blocked times are those of the recorded syncs; where syncs were not watched,
+computing and blocked are unknown and only their sum is given.
+
+The device's side. At each moment the stream stands between two marks (see `marks`): so it belongs
+to the phase in which the host enqueued what lies between them. What it did there, events can prove
+in part. Let a stretch begin at the mark (h0, d0) and end at (h1, d1), host and device times:
+
+- from the later of d0 and h1 to d1 all of its work had been enqueued, and it was not done. So the
+  stream was **busy**. (It may have waited for another stream; that too was work enqueued before.)
+- Before h1, the host may have been enqueuing. When it did what, events don't tell: a stretch in
+  which the device kept pace with the host may have been all work or nearly none. That a mark's
+  event completed at once proves that the device was idle then, and not for how long. So this time
+  is **unattributed**, unless the stretch is known to enqueue nothing.
+- A stretch that enqueues nothing is **idle** from d0 to h1. Two kinds are taken for such. One is
+  the own time of a phase `data`, because it means a wait for the loader. The other is a stretch
+  that was found empty when the host passed the same two boundaries at other times: where the device
+  reached the first after the host had left the second, the time between them is that of the work
+  exactly. Five such times, all within what events themselves take, and none against it, count as
+  found. A phase `data` that was found to have work is not empty either.
+
+An idle time has a cause: **data wait** in a phase `data`; **host blocked** if the host has waited
+in a sync since the device last had a backlog, because then the host lost its lead there; else
+**host late**.
+
+What this can't see: other streams, and other threads of the host. How long before a kernel that was
+launched late the device idled stays unattributed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.analysis.marks import (
+    LATENCY_NS,
+    Marks,
+    boundaries,
+    marks,
+    priced_syncs,
+)
+from pyinstrument_gpu.run import Run
+
+LEDGER_DTYPE = np.dtype(
+    [
+        ("step", "<i8"),
+        ("path", "<i8"),
+        ("host_ns", "<i8"),
+        ("blocked_ns", "<i8"),
+        ("busy_ns", "<i8"),
+        ("data_wait_ns", "<i8"),
+        ("host_blocked_ns", "<i8"),
+        ("host_late_ns", "<i8"),
+        ("unattributed_ns", "<i8"),
+    ]
+)
+"""What one phase was in one step. `step` is the step's index, `path` indexes `Run.paths`, -1 is
+outside all phases. `host_ns` is the host's own time in it, of which `blocked_ns` waiting, -1
+unknown. The last five are the device's, all -1 where the device was not timed in that step."""
+
+DEVICE_COLUMNS = (
+    "busy_ns",
+    "data_wait_ns",
+    "host_blocked_ns",
+    "host_late_ns",
+    "unattributed_ns",
+)
+BUSY, _DATA_WAIT, _HOST_BLOCKED, _HOST_LATE, _UNATTRIBUTED = range(len(DEVICE_COLUMNS))
+IDLE_COLUMNS = DEVICE_COLUMNS[_DATA_WAIT:_UNATTRIBUTED]
+
+EMPTY_NS = 10_000
+"""The stream time up to which a stretch holds nothing but events."""
+MIN_FOUND = 5
+"""How often a stretch has to be found empty."""
+DATA_PHASE = "data"
+"""The name of the phase that is a wait for the loader."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The entries of a run.
+
+    Attributes:
+        steps: the steps it is about, as rows of `Run.steps.array`: closed, and with all spans kept.
+        entries: one for each step and phase that has any time (`LEDGER_DTYPE`), by step and path.
+    """
+
+    steps: NDArray[np.void]
+    entries: NDArray[np.void]
+
+    @property
+    def wall_ns(self) -> NDArray[np.int64]:
+        """The duration of each step: the sum of its `host_ns`, and of its device columns."""
+        wall_ns: NDArray[np.int64] = self.steps["end_ns"] - self.steps["begin_ns"]
+        return wall_ns
+
+    @property
+    def is_timed(self) -> NDArray[np.bool_]:
+        """For each entry whether the device's side is known."""
+        known: NDArray[np.bool_] = self.entries["busy_ns"] >= 0
+        return known
+
+    def of_step(self, index: int) -> NDArray[np.void]:
+        """The entries of the step with this index."""
+        entries: NDArray[np.void] = self.entries[self.entries["step"] == index]
+        return entries
+
+
+def ledger(run: Run) -> Ledger:
+    """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans."""
+    steps = kept_steps(run)
+    steps = steps[steps["end_ns"] >= 0]
+    found = marks(run)
+    steps = steps[steps["thread"] == found.thread]
+    host = _host_side(run, found, steps)
+    device = _device_side(run, found, steps)
+    is_timed, is_watched = timed_steps(run, found, steps), watched_steps(run, steps)
+    keys = np.unique(np.concatenate([host.keys, device.keys]))
+    entries = np.zeros(len(keys), LEDGER_DTYPE)
+    position, entries["path"] = np.divmod(keys, len(run.paths) + 1)
+    entries["path"] -= 1
+    entries["step"] = steps["index"][position]
+    for column, sums in (
+        (("host_ns", "blocked_ns"), host),
+        (DEVICE_COLUMNS, device),
+    ):
+        rows = np.searchsorted(keys, sums.keys)
+        for number, name in enumerate(column):
+            entries[name][rows] = sums.columns_ns[number]
+    entries["blocked_ns"][~is_watched[position]] = -1
+    for name in DEVICE_COLUMNS:
+        entries[name][~is_timed[position]] = -1
+    held = (entries["host_ns"] > 0) | (is_timed[position] & np.isin(keys, device.keys))
+    return Ledger(steps, entries[held])
+
+
+def watched_steps(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether all waits in each step are known."""
+    watched = np.zeros(len(steps), dtype=bool)
+    syncs = run.syncs
+    if syncs.dropped or syncs.is_as_if:
+        return watched
+    for begin_ns, end_ns in syncs.watched_ns:
+        watched |= (steps["begin_ns"] >= begin_ns) & (steps["end_ns"] <= end_ns)
+    return watched
+
+
+def timed_steps(run: Run, found: Marks, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether the device was timed in each step, on the stream of the marks."""
+    timed = (run.spans["stream"] == found.stream) & (run.span_device_ns >= 0)
+    timed &= run.spans["thread"] == found.thread
+    return np.isin(steps["index"], np.unique(run.spans["step"][timed])) & (found.stream >= 0)
+
+
+@dataclass(frozen=True)
+class DevicePieces:
+    """What the stream did, as pieces without gaps between the first mark and the last.
+
+    Attributes:
+        edges_ns: where they begin, and where the last one ends.
+        state: of each piece, the number of its column in `DEVICE_COLUMNS`.
+        path: of each piece, the phase in which the host enqueued it.
+    """
+
+    edges_ns: NDArray[np.int64]
+    state: NDArray[np.int64]
+    path: NDArray[np.int64]
+
+
+def device_pieces(run: Run, found: Marks) -> DevicePieces:
+    """The stretches of a run's stream, each cut where the host had left it: what may have been
+    anything before, and busy behind."""
+    if len(found) < 2:
+        none = np.empty(0, np.int64)
+        return DevicePieces(none, none, none)
+    begins_ns, ends_ns = found.device_ns[:-1], found.device_ns[1:]
+    error_ns = np.maximum(found.uncertainty_ns[:-1], found.uncertainty_ns[1:])
+    enqueued_ns = np.clip(found.host_ns[1:] + error_ns + LATENCY_NS, begins_ns, ends_ns)
+    is_data, is_empty = empty_stretches(run, found)
+    # Since when the device has not had a backlog, and whether the host has been blocked since.
+    places = np.arange(len(found))
+    is_sync = found.site >= 0
+    had_backlog = ~is_sync & (
+        found.device_ns > found.host_ns + found.uncertainty_ns + LATENCY_NS + EMPTY_NS
+    )
+    waited = is_sync & (found.resume_ns - found.host_ns > LATENCY_NS + EMPTY_NS)
+    last_backlog = np.maximum.accumulate(np.where(had_backlog, places, -1))
+    last_wait = np.maximum.accumulate(np.where(waited, places, -1))
+    lost_lead = (last_wait > last_backlog)[:-1]
+    open_state = np.select(
+        [is_empty & is_data, is_empty & lost_lead, is_empty],
+        [_DATA_WAIT, _HOST_BLOCKED, _HOST_LATE],
+        _UNATTRIBUTED,
+    )
+    edges_ns = np.append(np.column_stack([begins_ns, enqueued_ns]).ravel(), ends_ns[-1])
+    state = np.column_stack([open_state, np.full(len(open_state), BUSY)]).ravel()
+    return DevicePieces(edges_ns, state, np.repeat(found.path[:-1], 2))
+
+
+def empty_stretches(run: Run, found: Marks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each stretch whether it is a phase `data`'s own, and whether it enqueues nothing."""
+    names = np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
+    is_data = np.append(names, False)[found.path[:-1]]
+    kinds = found.stretch_kind
+    stream_ns = np.diff(found.device_ns)
+    # The work of these is known exactly.
+    measured = found.device_ns[:-1] - found.uncertainty_ns[:-1] >= found.host_ns[1:]
+    measured &= found.site[1:] < 0
+    count = int(kinds.max(initial=-1)) + 1
+    had_work = np.bincount(kinds[measured & (stream_ns > EMPTY_NS)], minlength=count) > 0
+    found_empty = np.bincount(kinds[measured & (stream_ns <= EMPTY_NS)], minlength=count)
+    is_empty = ~had_work[kinds] & (is_data | (found_empty >= MIN_FOUND)[kinds])
+    return is_data, is_empty
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums by key: position of the step * (number of paths + 1) + path + 1."""
+
+    keys: NDArray[np.int64]
+    columns_ns: NDArray[np.int64]
+
+
+def _host_side(run: Run, found: Marks, steps: NDArray[np.void]) -> _Sums:
+    spans = run.spans
+    of_thread = (spans["thread"] == found.thread) & (spans["host_end_ns"] > spans["host_begin_ns"])
+    edges = boundaries(run, np.flatnonzero(of_thread))
+    syncs = priced_syncs(run, found.thread)
+    sync_ends_ns = syncs["begin_ns"] + syncs["duration_ns"]
+    pieces = _Pieces.between(steps, edges.host_ns, syncs["begin_ns"], sync_ends_ns)
+    place = np.searchsorted(edges.host_ns, pieces.begins_ns, side="right")
+    path = np.append(-1, edges.path)[place]
+    is_blocked = _within(syncs["begin_ns"], sync_ends_ns, pieces.begins_ns) >= 0
+    return pieces.sums(len(run.paths), path, [np.ones(len(path), dtype=bool), is_blocked])
+
+
+def _device_side(run: Run, found: Marks, steps: NDArray[np.void]) -> _Sums:
+    device = device_pieces(run, found)
+    pieces = _Pieces.between(steps, device.edges_ns)
+    place = np.searchsorted(device.edges_ns, pieces.begins_ns, side="right")
+    # Before the first mark and behind the last nothing is known.
+    state = np.concatenate([[_UNATTRIBUTED], device.state, [_UNATTRIBUTED]])[
+        np.minimum(place, len(device.state) + 1)
+    ]
+    path = np.concatenate([[-1], device.path, [-1]])[np.minimum(place, len(device.path) + 1)]
+    return pieces.sums(
+        len(run.paths), path, [state == number for number in range(len(DEVICE_COLUMNS))]
+    )
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The time of steps, cut at all edges."""
+
+    begins_ns: NDArray[np.int64]
+    lengths_ns: NDArray[np.int64]
+    step: NDArray[np.int64]
+
+    @classmethod
+    def between(cls, steps: NDArray[np.void], *edges_ns: NDArray[np.int64]) -> _Pieces:
+        # Each of them is sorted, which this sort makes use of.
+        cuts_ns = np.sort(
+            np.concatenate([steps["begin_ns"], steps["end_ns"], *edges_ns]), kind="stable"
+        )
+        step = _within(steps["begin_ns"], steps["end_ns"], cuts_ns[:-1])
+        inside = (step >= 0) & (np.diff(cuts_ns) > 0)
+        return cls(cuts_ns[:-1][inside], np.diff(cuts_ns)[inside], step[inside])
+
+    def sums(self, paths: int, path: NDArray[np.int64], columns: list[NDArray[np.bool_]]) -> _Sums:
+        keys, place = np.unique(self.step * (paths + 1) + path + 1, return_inverse=True)
+        columns_ns = np.zeros((len(columns), len(keys)), np.int64)
+        for number, chosen in enumerate(columns):
+            np.add.at(columns_ns[number], place[chosen], self.lengths_ns[chosen])
+        return _Sums(keys, columns_ns)
+
+
+def _within(
+    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], moments_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """In which of the intervals, ascending and not overlapping, each moment lies; -1 in none."""
+    place = np.searchsorted(begins_ns, moments_ns, side="right") - 1
+    inside = moments_ns < np.append(ends_ns, np.iinfo(np.int64).min)[place]
+    return np.where((place >= 0) & inside, place, -1)

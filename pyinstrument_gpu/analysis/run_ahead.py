@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run-ahead: how long after a phase began on the host its work began on the device.
+
+It is what was still queued on the stream when the phase began. Near zero, the device is keeping up
+with the host and about to wait for it. It compares two clocks, so it is known as well as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.run import Run, Scope, has_device_times, span_scopes
+
+
+@dataclass(frozen=True)
+class RunAhead:
+    """The run-ahead of a phase.
+
+    Attributes:
+        spans: number of spans it is known of.
+        p50_ns, p95_ns: quantiles by nearest rank. Negative where the clocks disagree by more.
+        uncertainty_ns: by how much that of one span may be off, at worst.
+    """
+
+    spans: int
+    p50_ns: int
+    p95_ns: int
+    uncertainty_ns: float
+
+
+def run_ahead(run: Run, scope: Scope | None = None) -> Mapping[int, RunAhead]:
+    """The run-ahead by path (an index into `Run.paths`), over the kept spans of one scope or all.
+
+    A path is here if a span of it has a place on the run's axis, and its clock an uncertainty.
+    """
+    uncertainty_ns = clock_uncertainty_ns(run)
+    chosen = ~np.isnan(uncertainty_ns)
+    if scope is not None:
+        chosen &= span_scopes(run.spans) == scope
+    spans = run.spans[chosen]
+    uncertainty_ns = uncertainty_ns[chosen]
+    ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
+    by_path = {}
+    for path in np.unique(spans["path"]).tolist():
+        of_path = spans["path"] == path
+        sorted_ns = np.sort(ahead_ns[of_path])
+        p50_ns, p95_ns = (
+            int(sorted_ns[max(0, math.ceil(q * len(sorted_ns)) - 1)]) for q in (0.5, 0.95)
+        )
+        worst_ns = float(uncertainty_ns[of_path].max())
+        by_path[path] = RunAhead(len(sorted_ns), p50_ns, p95_ns, worst_ns)
+    return by_path
+
+
+def clock_uncertainty_ns(run: Run) -> NDArray[np.float64]:
+    """By how much the device times of each span may be off on the run's axis.
+
+    Returns:
+        float64, one per span: the larger of those of its begin and end; NaN where it has no place
+        on the axis or nothing is known of its clock.
+    """
+    uncertainty_ns = np.full(len(run.spans), np.nan)
+    placed = has_device_times(run.spans) & (run.span_device_ns >= 0)
+    for clock in run.device_clocks:
+        of_device = np.flatnonzero(placed & (run.spans["device"] == clock.device))
+        begin_ns = run.span_device_clock_ns[of_device]
+        uncertainty_ns[of_device] = np.maximum(
+            clock.uncertainty_at_ns(begin_ns),
+            clock.uncertainty_at_ns(begin_ns + run.span_device_ns[of_device]),
+        )
+    return uncertainty_ns

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a change could save per step, before it is made: an interval [likely, at most].
+
+The time that counts runs from the begin of the first step until host and device are done with the
+last, divided by the steps. So a wait that only moves to another place, or behind the last step,
+saves nothing.
+
+*At most* can't be beaten by taking out what is named, whatever the rest then does. It is the
+smaller of
+
+- the time of the calls themselves, waiting and own cost, or of the wait for the loader, or the
+  host's own time in the phase. Take away so much from the host, and nothing of the rest can happen
+  sooner by more: each other thing waits for the host, the device or both, and both are at most so
+  much ahead of where they were. Added are two events of the recorder's for each call: boundaries
+  that come to lie next to each other share one;
+- the elapsed time less what the device is proven to have been busy, for it has to do that work
+  anyhow. Proven are the times in which it had a backlog (see `ledger`). Off them is what the copies
+  of the calls may have been. Where the device worked on several streams, or was not timed, nothing
+  is proven that holds for the whole device, and this limit is not used.
+
+A third limit, the elapsed time less the time the host was busy, is never the smallest: it is all
+waits together.
+
+*Likely* is what the backlog model (see `replay`) saves when it plays the run again without it. It
+is known per step too: the quantiles of that are the spread. Taking out the host's time in a
+launch-bound phase means that all of its work is enqueued at once, as a replayed graph does; the
+more of the phase is not launching, the less of it can be had.
+
+Savings do not add up: what one change frees another may not free again. So there is one for all
+syncs together.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.bound import Bound, verdicts
+from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.analysis.ledger import BUSY, DATA_PHASE, device_pieces, empty_stretches
+from pyinstrument_gpu.analysis.marks import (
+    CALL_NS,
+    COPY_NS_PER_BYTE,
+    Marks,
+    boundaries,
+    marks,
+    priced_syncs,
+)
+from pyinstrument_gpu.analysis.replay import Stretches, fit
+from pyinstrument_gpu.analysis.replay import replay as play
+from pyinstrument_gpu.run import Run, Scope
+from pyinstrument_gpu.syncs.kinds import SyncKind
+
+COPY_KINDS = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
+MAX_SITES = 20
+"""The sync sites that take most, so many at most, are looked at one by one."""
+MAX_MARKS = 100_000
+"""The newest marks are played again, so many at most: each change takes some 50 ms for that."""
+SPREAD = (0.1, 0.9)
+"""The quantiles over steps."""
+
+
+class Change(enum.Enum):
+    """What is taken out."""
+
+    SYNC = "sync"
+    """The calls of one site."""
+    ALL_SYNCS = "all syncs"
+    COPIES = "copies to the device"
+    """Copies that make the host wait: from pageable memory, or not `non_blocking`."""
+    DATA_WAIT = "wait for data"
+    LAUNCHES = "launches"
+    """The host's own time in a launch-bound phase."""
+
+
+class Limit(enum.Enum):
+    """What makes `at_most_ns` so small."""
+
+    TIME = "time"
+    """The host spends no more on it."""
+    DEVICE = "device"
+    """The device's proven work has to be done anyhow."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What one change could save. Times are per step.
+
+    Attributes:
+        change: what is taken out.
+        site: of a sync its site, an index into `Run.syncs.sites`; else -1.
+        path: of launches their phase, an index into `Run.paths`; else -1.
+        calls: how often, per step.
+        time_ns: what the host spends on it.
+        likely_ns, at_most_ns: the interval.
+        spread_ns: quantiles of the likely saving over the steps, as `SPREAD` says.
+        limit: what makes the upper end.
+    """
+
+    change: Change
+    site: int
+    path: int
+    calls: float
+    time_ns: float
+    likely_ns: float
+    at_most_ns: float
+    spread_ns: tuple[float, float]
+    limit: Limit
+
+
+@dataclass(frozen=True)
+class Savings:
+    """The savings of a run, the largest likely one first.
+
+    Attributes:
+        steps: number of steps they are about.
+        step_ns: elapsed time per step.
+        busy_ns: of that, what the device is proven to have been busy; None where that is not known
+            of the whole device.
+        rows: the savings; of changes that take out something.
+    """
+
+    steps: int
+    step_ns: float
+    busy_ns: float | None
+    rows: tuple[Saving, ...]
+
+
+def savings(run: Run) -> Savings:
+    """What changes could save. Costs a replay for each sync site; see `MAX_MARKS`."""
+    found = marks(run)
+    steps = kept_steps(run)
+    steps = steps[(steps["end_ns"] >= 0) & (steps["thread"] == found.thread)]
+    if len(found) > MAX_MARKS:
+        since_ns = found.host_ns[-MAX_MARKS]
+        steps = steps[steps["begin_ns"] >= since_ns]
+    if not len(steps):
+        return Savings(0, 0.0, None, ())
+    case = _Case(run, found, steps)
+    rows = [case.saving(part) for part in case.parts()]
+    rows.sort(key=lambda row: (row.likely_ns, row.at_most_ns), reverse=True)
+    busy_ns = None if case.busy_ns is None else case.busy_ns / len(steps)
+    return Savings(len(steps), case.elapsed_ns / len(steps), busy_ns, tuple(rows))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is taken out: of the host's time these intervals, which do not overlap.
+
+    Attributes:
+        copies_ns: what of the device's work may go with it.
+        is_launching: whether the host enqueues work in it.
+    """
+
+    change: Change
+    begins_ns: NDArray[np.int64]
+    ends_ns: NDArray[np.int64]
+    calls: int
+    site: int = -1
+    path: int = -1
+    copies_ns: int = 0
+    is_launching: bool = False
+
+    @property
+    def time_ns(self) -> int:
+        return int((self.ends_ns - self.begins_ns).sum())
+
+
+class _Case:
+    """A run under study."""
+
+    def __init__(self, run: Run, found: Marks, steps: NDArray[np.void]) -> None:
+        self._run = run
+        self._steps = steps
+        begin_ns, end_ns = int(steps["begin_ns"][0]), int(steps["end_ns"][-1])
+        # From the last mark before the first step on, so that the first stretch is whole.
+        first = max(0, int(np.searchsorted(found.host_ns, begin_ns, side="right")) - 1)
+        beyond = int(np.searchsorted(found.host_ns, end_ns, side="right"))
+        self._marks = found.between(first, beyond)
+        if len(self._marks):
+            self._marks = self._marks.closed_at(end_ns)
+        self._begin_ns = begin_ns
+        timing = run.device_timing
+        self._event_ns = timing.record_ns / max(1, timing.records) if timing is not None else 0.0
+        last_ns = int(self._marks.device_ns[-1]) if len(self._marks) else end_ns
+        self._end_ns = max(end_ns, last_ns)
+        self.elapsed_ns = self._end_ns - begin_ns
+        self.busy_ns = self._busy_ns()
+        self._stretches = fit(self._marks, empty_stretches(run, self._marks)[1])
+        self._steps_begin = np.searchsorted(self._marks.host_ns, steps["begin_ns"])
+        self._was_done_ns = self._done_ns(self._stretches, None)
+
+    def parts(self) -> Iterator[_Part]:
+        run, steps = self._run, self._steps
+        events = priced_syncs(run, self._marks.thread)
+        events = events[
+            (events["begin_ns"] >= self._begin_ns)
+            & (events["begin_ns"] + events["duration_ns"] <= int(steps["end_ns"][-1]))
+        ]
+        events = events[~run.syncs.is_meant(events)]
+        is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
+        of_copies = is_copy[events["site"]] if len(events) else np.zeros(0, dtype=bool)
+        reads = events[~of_copies]
+        by_site = [
+            _syncs(Change.SYNC, reads[reads["site"] == site], site)
+            for site in np.unique(reads["site"]).tolist()
+        ]
+        by_site.sort(key=lambda part: part.time_ns, reverse=True)
+        yield from by_site[:MAX_SITES]
+        if of_copies.any():
+            yield _syncs(Change.COPIES, events[of_copies])
+        if len(np.unique(events["site"])) > 1:
+            yield _syncs(Change.ALL_SYNCS, events)
+        yield from self._own_times(Change.DATA_WAIT)
+        yield from self._own_times(Change.LAUNCHES)
+
+    def saving(self, part: _Part) -> Saving:
+        steps = len(self._steps)
+        time_ns = part.time_ns
+        at_most_ns, limit = time_ns + round(2 * part.calls * self._event_ns), Limit.TIME
+        if self.busy_ns is not None:
+            left_ns = self.elapsed_ns - max(0, self.busy_ns - part.copies_ns)
+            if left_ns < at_most_ns:
+                at_most_ns, limit = left_ns, Limit.DEVICE
+        gains_ns = self._gains_ns(part)
+        likely_ns = min(max(int(gains_ns.sum()), 0), at_most_ns)
+        low, high = (float(np.sort(gains_ns)[max(0, math.ceil(q * steps) - 1)]) for q in SPREAD)
+        return Saving(
+            change=part.change,
+            site=part.site,
+            path=part.path,
+            calls=part.calls / steps,
+            time_ns=time_ns / steps,
+            likely_ns=likely_ns / steps,
+            at_most_ns=at_most_ns / steps,
+            spread_ns=(low, high),
+            limit=limit,
+        )
+
+    def _gains_ns(self, part: _Part) -> NDArray[np.int64]:
+        """By how much each step is shorter in the model."""
+        found = self._marks
+        if len(found) < 2:
+            return np.zeros(len(self._steps), np.int64)
+        stretches = self._stretches
+
+        def taken_before(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+            return covered_before(part.begins_ns, part.ends_ns, times_ns)
+
+        taken_ns = taken_before(found.host_ns[1:]) - taken_before(found.resume_ns[:-1])
+        if part.is_launching:
+            # What was launched over a time is now launched at once, and then takes its time.
+            share = taken_ns / np.maximum(stretches.host_ns, 1)
+            risen_ns = np.rint(share * (stretches.work_ns - stretches.tail_ns)).astype(np.int64)
+            tail_ns = stretches.tail_ns + np.maximum(risen_ns, 0)
+            stretches = replace(stretches, tail_ns=tail_ns)
+        stretches = replace(stretches, host_ns=stretches.host_ns - taken_ns)
+        is_out = (found.site >= 0) & (taken_before(found.resume_ns) > taken_before(found.host_ns))
+        return np.diff(self._was_done_ns - self._done_ns(stretches, is_out), prepend=0)
+
+    def _done_ns(
+        self, stretches: Stretches, taken_out: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """When host and device were done with each step: at the first mark of the next, and after
+        all marks."""
+        if len(self._marks) < 2:
+            return np.zeros(len(self._steps), np.int64)
+        done_ns = play(self._marks, stretches, taken_out).done_ns
+        last = np.minimum(self._steps_begin[1:], len(done_ns) - 1)
+        return np.append(done_ns[last], done_ns[-1])
+
+    def _busy_ns(self) -> int | None:
+        found = self._marks
+        if found.stream < 0 or not found.is_only_stream:
+            return None
+        pieces = device_pieces(self._run, found)
+        edges_ns = np.clip(pieces.edges_ns, self._begin_ns, self._end_ns)
+        return int(np.diff(edges_ns)[pieces.state == BUSY].sum())
+
+    def _own_times(self, change: Change) -> Iterator[_Part]:
+        """Where the host was in the own time of the phases in question, and not blocked."""
+        run, thread = self._run, self._marks.thread
+        spans = run.spans
+        chosen = (spans["thread"] == thread) & (spans["host_end_ns"] > spans["host_begin_ns"])
+        edges = boundaries(run, np.flatnonzero(chosen))
+        syncs = priced_syncs(run, thread)
+        syncs_end_ns = syncs["begin_ns"] + syncs["duration_ns"]
+        end_ns = int(self._steps["end_ns"][-1])
+        cuts_ns = np.unique(
+            np.clip(
+                np.concatenate([edges.host_ns, syncs["begin_ns"], syncs_end_ns]),
+                self._begin_ns,
+                end_ns,
+            )
+        )
+        begins_ns, ends_ns = cuts_ns[:-1], cuts_ns[1:]
+        path = np.append(-1, edges.path)[np.searchsorted(edges.host_ns, begins_ns, side="right")]
+        waited_ns = covered_before(syncs["begin_ns"], syncs_end_ns, ends_ns)
+        free = waited_ns == covered_before(syncs["begin_ns"], syncs_end_ns, begins_ns)
+        is_data = np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
+        groups: list[tuple[int, NDArray[np.bool_]]]
+        if change == Change.DATA_WAIT:
+            groups = [(-1, np.append(is_data, False)[path])]
+        else:
+            by_path = verdicts(run, Scope.STEP)
+            bound = [
+                one
+                for one, verdict in by_path.items()
+                if verdict.bound == Bound.LAUNCH and not is_data[one]
+            ]
+            groups = [(one, path == one) for one in bound]
+        for one, in_phase in groups:
+            of_phase = in_phase & free
+            if of_phase.any():
+                yield _Part(
+                    change,
+                    begins_ns[of_phase],
+                    ends_ns[of_phase],
+                    calls=int(
+                        np.count_nonzero(edges.is_begin & np.isin(edges.path, path[of_phase]))
+                    ),
+                    path=one,
+                    is_launching=change == Change.LAUNCHES,
+                )
+
+
+def _syncs(change: Change, events: NDArray[np.void], site: int = -1) -> _Part:
+    copies_ns = np.minimum(
+        events["duration_ns"], CALL_NS + COPY_NS_PER_BYTE * events["bytes"].astype(np.int64)
+    )
+    return _Part(
+        change,
+        events["begin_ns"],
+        events["begin_ns"] + events["duration_ns"],
+        calls=len(events),
+        site=site,
+        copies_ns=int(copies_ns.sum()),
+    )
+
+
+def covered_before(
+    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How much of the intervals, ascending and not overlapping, lies before each time."""
+    lengths_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
+    begun = np.searchsorted(begins_ns, times_ns, side="right")
+    beyond_ns = np.append(np.iinfo(np.int64).min, ends_ns)[begun]
+    covered_ns: NDArray[np.int64] = lengths_ns[begun] - np.maximum(
+        np.where(begun > 0, beyond_ns, times_ns) - times_ns, 0
+    )
+    return covered_ns

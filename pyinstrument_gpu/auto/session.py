@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the wrappers of one `auto_phases` share: which activity is going on, and whom to tell.
+
+An activity (a forward pass, a backward pass, ...) is a phase. What it calls is part of it: inside a
+forward pass no submodule is one of its own. An optimizer's step is the exception, as its closure
+may run forward and backward passes; they nest in it, and are no step of the loop.
+
+A wrapper calls through at once where it has nothing to say: under torch.compile, inside an
+activity, once the patches are taken back. What goes wrong on our side is kept in `error`, ends the
+placing of steps, and never reaches the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torch import is_grad_enabled
+from torch.compiler import is_compiling
+
+from pyinstrument_gpu import steps, warning_places
+from pyinstrument_gpu._native import native
+from pyinstrument_gpu.auto.border import Border
+from pyinstrument_gpu.patches import Patches
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu._C import Phase
+
+
+class _Inside(threading.local):
+    """What the calling thread is in."""
+
+    activity = False
+    updates: tuple[tuple[Phase, int, FrameType], ...] = ()  # optimizers' steps, outermost first
+
+
+class Session:
+    """One `auto_phases`, once torch is there.
+
+    Attributes:
+        border: the state of the loop.
+        patches: what has been replaced in torch.
+        inside: what the calling thread is in.
+        copies: number and bytes of the copies to a device, by whether the memory was pinned and the
+            copy `non_blocking`.
+        error: what went wrong on our side, or None.
+    """
+
+    def __init__(
+        self,
+        on_step_end: Callable[[], None] | None = None,
+        on_own_step: Callable[[], None] | None = None,
+    ) -> None:
+        self.border = Border(native, on_step_end)
+        self.patches = Patches()
+        self.inside = _Inside()
+        self.copies: dict[tuple[bool, bool], list[int]] = {}
+        self.error: Exception | None = None
+        self.is_in_backward = False
+        self.updated_in_backward = False
+        self._on_own_step = on_own_step
+        steps.before_step = self._before_own_step
+        warning_places.install(self.patches)
+
+    def remove(self) -> None:
+        """Take all patches back and end the step that is open."""
+        self.patches.remove()
+        if steps.before_step == self._before_own_step:
+            steps.before_step = None
+        self.tell(self.border.finish)
+
+    def passes_by(self) -> bool:
+        """Whether a wrapper has nothing to say. What Dynamo may trace asks `is_compiling` first."""
+        return self.inside.activity or not self.patches.active
+
+    def tell(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Tell the border, which never raises into the program."""
+        if self.error is None:
+            try:
+                what(*arguments)
+            except Exception as error:
+                self.error = error
+
+    def begin(self, phase: Phase, announce: Callable[..., None] | None, *arguments: Any) -> int:
+        """Begin an activity: tell the border first, so that its phase is in the right step."""
+        if self.inside.updates:
+            self._settle_updates()
+        if announce is not None and not self.inside.updates:
+            self.tell(announce, *arguments)
+        self.inside.activity = True
+        return native.frame_begin(phase)
+
+    def end(self, phase: Phase, token: int) -> None:
+        """End it."""
+        self.inside.activity = False
+        native.frame_end(phase, token)
+
+    def begin_update(self, phase: Phase, optimizer: object, frame: FrameType) -> None:
+        """An optimizer's step begins; `frame` is that of the function that will end it."""
+        if self.inside.updates:
+            self._settle_updates()
+        if not self.inside.updates:
+            self.tell(self.border.begins_update, optimizer)
+        self.inside.updates += ((phase, native.frame_begin(phase), frame),)
+
+    def end_update(self, optimizer: object) -> None:
+        """It has ended, without an exception."""
+        if self.inside.updates:
+            phase, token, _ = self.inside.updates[-1]
+            self.inside.updates = self.inside.updates[:-1]
+            native.frame_end(phase, token)
+        if not self.inside.updates:
+            self.tell(self.border.ends_update, optimizer)
+
+    def _settle_updates(self) -> None:
+        # The hooks of an optimizer are not told of an exception in its step. Its function is then
+        # no longer among the callers.
+        callers = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            callers.add(frame)
+            frame = frame.f_back
+        while self.inside.updates and self.inside.updates[-1][2] not in callers:
+            phase, token, _ = self.inside.updates[-1]
+            self.inside.updates = self.inside.updates[:-1]
+            native.frame_end(phase, token)
+
+    def _before_own_step(self) -> None:
+        self.tell(self.border.leave_alone)
+        if self._on_own_step is not None:
+            self.tell(self._on_own_step)
+
+
+def timed(
+    session: Session,
+    name: str,
+    announce: Callable[[], None] | None = None,
+    *,
+    without_gradients: str | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What wraps a function so that each call is an activity: the phase `name`.
+
+    Args:
+        announce: the border's method for it.
+        without_gradients: the phase instead, where gradients are off.
+    """
+    phase = native.gpu_phase(name)
+    other = phase if without_gradients is None else native.gpu_phase(without_gradients)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or session.passes_by():
+                return original(*args, **kwargs)
+            of_call = phase if phase is other or is_grad_enabled() else other
+            token = session.begin(of_call, announce)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                session.end(of_call, token)
+
+        return wrapper
+
+    return wrap

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a phase costs, as a table and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from pyinstrument_gpu.overhead.phase_costs import PhaseCost
+from pyinstrument_gpu.overhead.run_step import RunStep
+from pyinstrument_gpu.report.layout import Row, counted, duration, printable, small_percent, table
+
+_WIDTH = 80
+_FEW_ROUNDS = 10
+
+
+def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> str:
+    """A row for each way to mark a block, ours first; below it what could not be measured.
+
+    Args:
+        costs: the first is what the others are compared with.
+        step: of a run, to show the share of it.
+    """
+    ours_ns = costs[0].median_ns
+    rows = [_row(cost, ours_ns, step) for cost in costs]
+    blocks = [
+        [row for cost, row in zip(costs, rows, strict=True) if row is not None and cost.is_ours],
+        [row for cost, row in zip(costs, rows, strict=True) if row and not cost.is_ours],
+    ]
+    headers = ["ns per use, the loop taken off", "median", "best", "x ours"]
+    console = Console(file=StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table([*headers, *(["% step"] if step else [])], blocks, _WIDTH))
+        console.print()
+        console.print(Text(_rounds(costs)))
+        console.print("More or less than a recorded phase of ours:")
+        for cost in costs[1:]:
+            if cost.missing is None:
+                console.print(Padding(Text(f"{cost.name}: {cost.differs}"), (0, 0, 0, 2)))
+        for cost in costs:
+            if cost.missing is not None:
+                console.print(Text(f"Missing: {cost.name}: {cost.missing}"))
+        if step is not None and ours_ns is not None:
+            console.print(Text(_of_step(step, ours_ns)))
+            for caveat in _caveats(step):
+                console.print(Text(caveat))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def overhead_facts(costs: Sequence[PhaseCost], step: RunStep | None = None) -> dict[str, Any]:
+    """The same as plain values for JSON."""
+
+    def share(cost: PhaseCost) -> dict[str, float | None]:
+        if step is None:
+            return {}
+        use_ns = cost.median_ns
+        return {"share_of_step": None if use_ns is None else step.share(use_ns)}
+
+    return {
+        "costs": [{**dataclasses.asdict(cost), **share(cost)} for cost in costs],
+        "step": None if step is None else dataclasses.asdict(step),
+    }
+
+
+def _row(cost: PhaseCost, ours_ns: float | None, step: RunStep | None) -> Row | None:
+    if cost.median_ns is None or cost.best_ns is None:
+        return None
+    cells = [f"{cost.median_ns:,.1f}", f"{cost.best_ns:,.1f}"]
+    cells.append(f"{cost.median_ns / ours_ns:.3g}" if ours_ns and ours_ns > 0 else "-")
+    if step is not None:
+        cells.append(small_percent(step.share(cost.median_ns), 1))
+    return Row(cost.name, cells)
+
+
+def _of_step(step: RunStep, ours_ns: float) -> str:
+    return (
+        f"A step of the run: {step.phases:.1f} phases x {ours_ns:.1f} ns = "
+        f"{duration(step.phases * ours_ns)}, {small_percent(step.share(ours_ns), 1)} of "
+        f"{duration(step.median_ns)} (the median step)"
+    )
+
+
+def _rounds(costs: Sequence[PhaseCost]) -> str:
+    rounds = max(cost.rounds for cost in costs)
+    text = f"Each figure is of {counted(rounds, 'round')}, all in turn, on one core."
+    return f"{text} So few say little." if rounds < _FEW_ROUNDS else text
+
+
+def _caveats(step: RunStep) -> list[str]:
+    caveats = []
+    if step.host is not None and step.host != platform.node():
+        caveats.append(
+            f"The run is of another machine ({printable(step.host)}): its steps, but what a phase "
+            "costs here."
+        )
+    if step.device_timed:
+        caveats.append("The run timed a device as well, which costs more than what is measured.")
+    return caveats

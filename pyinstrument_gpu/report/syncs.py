@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the report that says where the program waits for a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rich.table import Table
+from rich.text import Text
+
+from pyinstrument_gpu.report.layout import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.syncs.records import SyncSite
+
+_MAX_SITES = 20
+
+
+def syncs_section(run: Run, width: int) -> Iterator[Text | Table]:
+    """The sites by what they cost, the dearest first. Nothing where syncs were not watched."""
+    syncs = run.syncs
+    if not syncs.was_watched:
+        return
+    steps = run.step_totals.count
+    sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
+    sites.sort(key=lambda site: (site.totals.blocked_ns, site.totals.count), reverse=True)
+    yield Text()
+    if not sites:
+        what = "would make" if syncs.is_as_if else "made"
+        yield Text(f"Syncs: nothing {what} the host wait for a device, that the watch can see")
+        return
+    title = "Syncs: where the host waits for the device"
+    if syncs.is_as_if:
+        title = "Syncs: where the host would wait if the tensors lay on a GPU (prices unknown)"
+    yield Text(title, "bold")
+    per_step = max(1, steps)
+    unit = Unit.fitting(max(site.totals.blocked_ns for site in sites) / per_step)
+    rows = []
+    for site in sites[:_MAX_SITES]:
+        blocked_ns = site.blocked_ns
+        cells = [
+            site.kind.label,
+            f"{site.totals.count:,}",
+            f"{site.totals.count / steps:.2f}" if steps else UNKNOWN,
+            unit.text(None if blocked_ns is None or not steps else blocked_ns / steps),
+            UNKNOWN if blocked_ns is None else f"{blocked_ns / 1e9:.3f}",
+            f"{site.totals.bytes:,}",
+        ]
+        rows.append(Row(f"{_short(site)}:{site.line}", cells, note=site.function))
+    headers = ["line", "what", "count", "per step", f"{unit.name} per step", "total s", "bytes"]
+    yield table(headers, [rows], width)
+    if len(sites) > _MAX_SITES:
+        yield Text(f"... and {counted(len(sites) - _MAX_SITES, 'more site')}", "yellow")
+    allowed = sum(site.totals.count for site in syncs.sites if site.is_allowed)
+    if allowed:
+        yield Text(f"In allow_sync regions: {counted(allowed, 'sync')}")
+    if syncs.dropped:
+        yield Text(f"Blocked times of phases are unknown: {syncs.dropped:,} waits are not kept")
+
+
+def _short(site: SyncSite) -> str:
+    """The path from the working directory, if it lies below it."""
+    relative = os.path.relpath(site.file) if os.path.isabs(site.file) else site.file
+    return site.file if relative.startswith("..") else relative

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Syncs: the places where the program makes the host wait for a device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pyinstrument_gpu._import_hook import when_imported
+from pyinstrument_gpu._native import IMPORT_ERROR, native
+from pyinstrument_gpu.syncs.allowing import allow_sync
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.syncs.watch import SyncWatch
+
+__all__ = ["Watching", "allow_sync", "watch_syncs"]
+
+_active: Watching | None = None
+
+
+class Watching:
+    """The watch of the process; at most one is on.
+
+    Args:
+        as_if: count calls on tensors of the host as if they lay on a device.
+    """
+
+    def __init__(self, as_if: bool = False) -> None:
+        self._as_if = as_if
+        self._watch: SyncWatch | None = None
+        self._withdraw: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Watch, as soon as torch is imported. Nothing where another watch is on."""
+        global _active
+        if _active is None and IMPORT_ERROR is None:
+            _active = self
+            self._withdraw = when_imported("torch", self._install)
+            self.tell_recording()
+
+    def tell_recording(self) -> None:
+        """Have the active recording know since when it is watched; for one that starts later."""
+        if _active is self:
+            native.sync_watch(True, self._as_if)
+
+    def end(self) -> None:
+        """Stop watching. Again: nothing."""
+        global _active
+        if _active is not self:
+            return
+        _active = None
+        native.sync_watch(False, self._as_if)
+        if self._withdraw is not None:
+            self._withdraw()
+        if self._watch is not None:
+            self._watch.remove()
+
+    def _install(self) -> None:
+        # Here, as torch is needed to import it.
+        from pyinstrument_gpu.syncs.watch import SyncWatch
+
+        self._watch = SyncWatch(self._as_if)
+        self._watch.install()
+
+
+@contextlib.contextmanager
+def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
+    """While the block runs, record each place where the program makes the host wait for a device,
+    with file and line, kind, time and bytes: `run.syncs`.
+
+    The recording must be active when the block begins. Inside another `watch_syncs`, and under
+    `pyinstrument-gpu run`, nothing is done twice.
+
+    Args:
+        as_if_cuda: also count what would wait if the tensors of the host lay on a GPU; such a wait
+            has no price.
+
+    Cost: up to a microsecond for a call that does not wait, some microseconds for one that does.
+    Never synchronises.
+    """
+    watching = Watching(as_if_cuda)
+    watching.begin()
+    try:
+        yield
+    finally:
+        watching.end()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of waits of the host for a device. The numbers stand in run files."""
+
+from __future__ import annotations
+
+import enum
+
+ALLOWED = 1 << 31
+"""Added to the kind of a site inside `allow_sync`."""
+
+
+class SyncKind(enum.IntEnum):
+    """What made the host wait."""
+
+    ITEM = 0
+    FLOAT = 1
+    INT = 2
+    BOOL = 3
+    COMPLEX = 4
+    TOLIST = 5
+    NUMPY = 6
+    CPU = 7
+    TO_CPU = 8
+    PRINT = 9
+    FORMAT = 10
+    H2D_PAGEABLE = 11
+    """A copy to a device from memory that is not pinned, `non_blocking` or not."""
+    H2D_PINNED = 12
+    """A copy to a device from pinned memory without `non_blocking`."""
+    DATA_DEPENDENT_SHAPE = 13
+    """`nonzero`, `unique`, `masked_select`, ...: the host must know how much there is."""
+    BOOLEAN_INDEX = 14
+    COMPARE = 15
+    """`torch.equal`, `allclose`, `in`: the answer is a bool of the host."""
+    SYNCHRONIZE = 16
+    STREAM_SYNCHRONIZE = 17
+    EVENT_SYNCHRONIZE = 18
+    OTHER = 19
+    """Of a newer version."""
+
+    @property
+    def label(self) -> str:
+        """What to call it: as it is written in a program, where that is one thing."""
+        return _LABELS.get(self, self.name.lower().replace("_", " "))
+
+
+_LABELS = {
+    SyncKind.ITEM: ".item()",
+    SyncKind.FLOAT: "float()",
+    SyncKind.INT: "int()",
+    SyncKind.BOOL: "bool()",
+    SyncKind.COMPLEX: "complex()",
+    SyncKind.TOLIST: ".tolist()",
+    SyncKind.NUMPY: ".numpy()",
+    SyncKind.CPU: ".cpu()",
+    SyncKind.TO_CPU: '.to("cpu")',
+    SyncKind.H2D_PAGEABLE: "copy from pageable memory",
+    SyncKind.H2D_PINNED: "copy without non_blocking",
+    SyncKind.SYNCHRONIZE: "synchronize()",
+    SyncKind.STREAM_SYNCHRONIZE: "stream.synchronize()",
+    SyncKind.EVENT_SYNCHRONIZE: "event.synchronize()",
+}

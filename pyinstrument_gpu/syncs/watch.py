@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watching the calls with which a program makes the host wait for a device.
+
+The methods of `torch.Tensor` and the functions of torch that wait are wrapped: a call on a tensor
+of a device is timed from begin to end, its own cost included, and goes to the run with its site. A
+call on a tensor of the host costs one check. Of calls inside each other only the outermost counts.
+A dispatch mode would see more and make every operation of torch slower.
+
+What this can't see: waits inside C++ (a library's own kernels, collectives, `torch.jit`, code that
+`torch.compile` made), waits of autograd's own threads for which no Python runs, memory allocation
+that has to wait, and calls through a reference that was taken before the watch began.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+
+from pyinstrument_gpu import _dynamo, devices, overrides, warning_places
+from pyinstrument_gpu._native import native
+from pyinstrument_gpu.patches import Patches
+from pyinstrument_gpu.syncs import allowing
+from pyinstrument_gpu.syncs.kinds import ALLOWED, SyncKind
+from pyinstrument_gpu.syncs.sites import (
+    caller,
+    names_cpu,
+    program_frame,
+    site_of,
+    stays_on_host,
+)
+
+_Arguments = tuple[Any, ...]
+_Options = dict[str, Any]
+_Waits = Callable[[_Arguments, _Options], SyncKind | None]
+"""Whether a call waits, and how; the first argument is `self`, if there is one."""
+_INDICES = (int, slice, type(None), type(...))
+
+_METHODS = {
+    "item": SyncKind.ITEM,
+    "__float__": SyncKind.FLOAT,
+    "__int__": SyncKind.INT,
+    "__index__": SyncKind.INT,
+    "__bool__": SyncKind.BOOL,
+    "__complex__": SyncKind.COMPLEX,
+    "tolist": SyncKind.TOLIST,
+    "numpy": SyncKind.NUMPY,
+    "cpu": SyncKind.CPU,
+    "__repr__": SyncKind.PRINT,
+    "__format__": SyncKind.FORMAT,
+    "__contains__": SyncKind.COMPARE,
+}
+_FUNCTIONS = {  # of torch, and methods of the same name
+    "nonzero": SyncKind.DATA_DEPENDENT_SHAPE,
+    "argwhere": SyncKind.DATA_DEPENDENT_SHAPE,
+    "unique": SyncKind.DATA_DEPENDENT_SHAPE,
+    "unique_consecutive": SyncKind.DATA_DEPENDENT_SHAPE,
+    "masked_select": SyncKind.DATA_DEPENDENT_SHAPE,
+    "bincount": SyncKind.DATA_DEPENDENT_SHAPE,
+    "equal": SyncKind.COMPARE,
+    "allclose": SyncKind.COMPARE,
+    "is_nonzero": SyncKind.BOOL,
+}
+_SYNCHRONIZERS: tuple[tuple[Any, SyncKind], ...] = (
+    (torch.cuda, SyncKind.SYNCHRONIZE),
+    (torch.accelerator, SyncKind.SYNCHRONIZE),
+    (torch.cuda.Stream, SyncKind.STREAM_SYNCHRONIZE),
+    (torch.cuda.Event, SyncKind.EVENT_SYNCHRONIZE),
+)
+
+
+class _ThisThread(threading.local):
+    inside = False
+    copied: tuple[int, int, int] | None = None  # tensor and frame, by id, and line
+
+
+class SyncWatch:
+    """The patches of one watch.
+
+    Args:
+        as_if: count calls on tensors of the host as if they lay on a device. Nothing is waited for,
+            so their price is unknown.
+    """
+
+    def __init__(self, as_if: bool = False) -> None:
+        self._as_if = as_if
+        self._patches = Patches()
+        self._thread = _ThisThread()
+
+    def install(self) -> None:
+        """Patch torch."""
+        patches = self._patches
+        patches.on_remove(_dynamo.leave_out(sys.modules[__name__], overrides))
+        builtins = [getattr(torch, name) for name in (*_FUNCTIONS, "repeat_interleave", "where")]
+        patches.on_remove(_dynamo.keep_in_graphs(list(filter(inspect.isbuiltin, builtins))))
+        warning_places.install(patches)
+        for name, kind in _METHODS.items():
+            patches.wrap(torch.Tensor, name, self._watching_reader(name, kind))
+        for name, kind in _FUNCTIONS.items():
+            for owner in (torch.Tensor, torch):
+                self._wrap_function(owner, name, self._reads(kind))
+        for owner in (torch.Tensor, torch):
+            self._wrap_function(owner, "repeat_interleave", self._repeats)
+        self._wrap_function(torch, "where", self._finds)
+        patches.wrap(torch.Tensor, "__getitem__", self._watching_index)
+        patches.wrap(torch.Tensor, "to", self._watching_to)
+        methods: dict[str, _Waits] = {
+            "__setitem__": self._assigns,
+            "cuda": self._goes_to_device,
+            "copy_": self._copies,
+        }
+        for name, waits in methods.items():
+            patches.wrap(torch.Tensor, name, self._watching(torch.Tensor, name, waits))
+        for owner, kind in _SYNCHRONIZERS:
+            patches.wrap(owner, "synchronize", self._watching(owner, "synchronize", _always(kind)))
+
+    def remove(self) -> None:
+        """Put back what was there."""
+        self._patches.remove()
+
+    def _wrap_function(self, owner: Any, name: str, waits: _Waits) -> None:
+        from torch._jit_internal import boolean_dispatched
+        from torch.jit import _builtins
+
+        original: Any = getattr(owner, name, None)
+        operator = _builtins._find_builtin(original)
+        self._patches.wrap(owner, name, self._watching(owner, name, waits))
+        wrapper = getattr(owner, name)
+        # torch.jit.script then takes the wrapper for the function.
+        if original in boolean_dispatched:
+            boolean_dispatched[wrapper] = boolean_dispatched[original]
+        if operator is not None:
+            _builtins._register_builtin(wrapper, operator)
+            table = _builtins._get_builtin_table()
+            self._patches.on_remove(lambda: table.pop(id(wrapper), None))
+
+    def _watching(
+        self, owner: Any, name: str, waits: _Waits
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        patches, thread = self._patches, self._thread
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            call = overrides.heeding(owner, name, original)
+
+            @functools.wraps(original)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if is_compiling():
+                    return original(*args, **kwargs)
+                if thread.inside or not patches.active:
+                    return call(*args, **kwargs)
+                try:
+                    kind = waits(args, kwargs)
+                except Exception:
+                    kind = None  # wrong arguments: the function itself will say so
+                if kind is None:
+                    return call(*args, **kwargs)
+                begin = native.sync_begin()
+                thread.inside = True
+                try:
+                    result = call(*args, **kwargs)
+                finally:
+                    thread.inside = False
+                self._record(kind, begin, args, caller(sys._getframe(1)))
+                return result
+
+            return wrapper
+
+        return wrap
+
+    def _watching_reader(
+        self, name: str, kind: SyncKind
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """As `_watching`, with a short way for what is called most: plain tensors of the host."""
+        as_if, has_modes = self._as_if, devices.has_modes
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            watched = self._watching(torch.Tensor, name, self._reads(kind))(original)
+
+            @functools.wraps(original)
+            def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+                if type(self) in devices.PLAIN and not has_modes() and self.is_cpu and not as_if:
+                    return original(self, *args, **kwargs)
+                return watched(self, *args, **kwargs)
+
+            return method
+
+        return wrap
+
+    def _watching_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """As `_watching`, with a short way for indices that select nothing by value."""
+        watched = self._watching(torch.Tensor, "__getitem__", self._indexes)(original)
+
+        @functools.wraps(original)
+        def __getitem__(self: Any, index: Any, /) -> Any:
+            if type(index) in _INDICES:
+                return original(self, index)
+            return watched(self, index)
+
+        return __getitem__
+
+    def _watching_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """As `_watching`, with a short way for what plainly stays on the host."""
+        watched = self._watching(torch.Tensor, "to", self._moves)(original)
+        as_if = self._as_if
+
+        @functools.wraps(original)
+        def to(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if not as_if and devices.plainly_stays(self, args, kwargs):
+                return original(self, *args, **kwargs)
+            return watched(self, *args, **kwargs)
+
+        return to
+
+    def _record(self, kind: SyncKind, begin: int, args: _Arguments, frame: FrameType) -> None:
+        try:
+            tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            is_real = tensor is None or kind in _TO_DEVICE or devices.is_on_device(tensor)
+            if not is_real and (
+                stays_on_host(frame)
+                or (kind is SyncKind.TO_CPU and not names_cpu(frame))
+                or self._was_copied(kind, tensor, frame)
+            ):
+                return
+            site = site_of(program_frame(frame), kind, ALLOWED if allowing.is_allowed() else 0)
+            if site is not None:
+                native.sync_end(site, begin if is_real else None, _bytes_of(kind, args))
+        except Exception:
+            # A wait that is not counted, and a program that goes on.
+            return
+
+    def _was_copied(self, kind: SyncKind, tensor: Any, frame: FrameType) -> bool:
+        # `x.cpu().numpy()` waits once; where nothing is on a device, both are calls on x.
+        here = (id(tensor), id(frame), frame.f_lineno)
+        before, self._thread.copied = self._thread.copied, None
+        if kind in (SyncKind.CPU, SyncKind.TO_CPU):
+            self._thread.copied = here
+            return False
+        return before == here
+
+    # Whether a call waits
+
+    def _lies_there(self, tensor: Any) -> bool:
+        return isinstance(tensor, torch.Tensor) and (
+            devices.is_on_device(tensor) or (self._as_if and devices.is_on_host(tensor))
+        )
+
+    def _reads(self, kind: SyncKind) -> _Waits:
+        return lambda args, kwargs: kind if args and self._lies_there(args[0]) else None
+
+    def _repeats(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
+        is_known = kwargs.get("output_size") is not None or not self._lies_there(repeats)
+        return None if is_known else SyncKind.DATA_DEPENDENT_SHAPE
+
+    def _finds(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        is_found = len(args) + len(kwargs) == 1 and args and self._lies_there(args[0])
+        return SyncKind.DATA_DEPENDENT_SHAPE if is_found else None
+
+    def _indexes(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        index = args[1]
+        for part in index if type(index) is tuple else (index,):
+            if isinstance(part, torch.Tensor) and _is_mask(part) and self._lies_there(part):
+                return SyncKind.BOOLEAN_INDEX
+        return None
+
+    def _assigns(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        # One value for all that the mask selects needs no count.
+        value = args[2]
+        is_one = not isinstance(value, torch.Tensor) or value.numel() == 1
+        return None if is_one else self._indexes(args, kwargs)
+
+    def _moves(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        target = devices.target_of_to(args[1:], kwargs)
+        if target is None:
+            return None
+        if target.type == "cpu":
+            return SyncKind.TO_CPU if self._lies_there(args[0]) else None
+        if target.type in devices.HOST_TYPES:
+            return None
+        return self._goes_to_device(args, kwargs)
+
+    def _goes_to_device(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        return _copy_kind(args[0], devices.is_non_blocking(args[1:], kwargs))
+
+    def _copies(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+        target, source = args[0], args[1]
+        if devices.is_on_device(target):
+            return _copy_kind(source, devices.is_non_blocking(args[2:], kwargs))
+        non_blocking = devices.is_non_blocking(args[2:], kwargs)
+        return SyncKind.CPU if devices.is_on_device(source) and not non_blocking else None
+
+
+def _always(kind: SyncKind) -> _Waits:
+    return lambda args, kwargs: kind
+
+
+_TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
+
+
+def _copy_kind(source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
+    if not devices.is_on_host(source):
+        return None
+    if not source.is_pinned():
+        return SyncKind.H2D_PAGEABLE
+    return None if non_blocking else SyncKind.H2D_PINNED
+
+
+def _is_mask(index: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return index.dtype in (torch.bool, torch.uint8)
+
+
+def _bytes_of(kind: SyncKind, args: _Arguments) -> int:
+    """The bytes that were copied between host and device: those of the first argument, or of the
+    source of a `copy_`."""
+    tensors = [argument for argument in args[:2] if isinstance(argument, torch.Tensor)]
+    if kind in _TO_DEVICE:
+        tensors = [tensor for tensor in tensors if devices.is_on_host(tensor)]
+    elif kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
+        return 0
+    return tensors[0].numel() * tensors[0].element_size() if tensors else 0

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that use torch, each in a process of its own that finds torch loaded.
+
+Importing torch takes seconds, so one process imports it and forks for each program. The child runs
+the program from its `__main__` to the end of the interpreter, as `python` would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Done(NamedTuple):
+    exit_code: int  # minus the signal's number, as with subprocess
+    output: str
+    errors: str
+
+
+class Programs:
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.helpers.programs"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    def run(
+        self,
+        program: Path,
+        *,
+        options: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Done:
+        """Run a script.
+
+        Args:
+            options: those of `pyinstrument-gpu run`, or None to run it without.
+        """
+        assert self._server.stdin is not None and self._server.stdout is not None
+        with tempfile.TemporaryDirectory() as folder:
+            request = {
+                "program": str(program),
+                "options": options,
+                "folder": folder,
+                "environment": dict(environment or {}),
+            }
+            print(json.dumps(request), file=self._server.stdin, flush=True)
+            code = os.waitstatus_to_exitcode(int(self._server.stdout.readline()))
+            return Done(code, *(Path(folder, name).read_text() for name in ("output", "errors")))
+
+    def close(self) -> None:
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.wait()
+
+
+def _serve() -> dict[str, object]:
+    """Forks for each request. Returns in the child, with its request."""
+    import torch
+
+    torch.set_num_threads(1)
+    answers: IO[str] = os.fdopen(os.dup(1), "w")
+    while line := sys.stdin.readline():
+        pid = os.fork()
+        if pid == 0:
+            return dict(json.loads(line))
+        print(os.waitpid(pid, 0)[1], file=answers, flush=True)
+    os._exit(0)
+
+
+def _redirect(descriptor: int, path: Path) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, descriptor)
+    os.close(file)
+
+
+def _main() -> None:
+    request = _serve()
+    folder, program, options = Path(str(request["folder"])), request["program"], request["options"]
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    _redirect(1, folder / "output")
+    _redirect(2, folder / "errors")
+    environment = request["environment"]
+    assert isinstance(environment, dict)
+    os.environ.update(environment)
+    if isinstance(options, list):
+        from pyinstrument_gpu.cli import main
+
+        main(["run", *options, str(program)], prog_name="pyinstrument-gpu")
+    else:
+        from pyinstrument_gpu.program import Program
+
+        Program(str(program)).run()
+
+
+if __name__ == "__main__":
+    _main()

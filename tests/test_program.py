@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu run`: a program runs as it does without, here without torch.
+
+Each program runs twice, by `python` and by `pyinstrument-gpu run`; all that can be seen of the two
+from outside must be equal.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyinstrument_gpu
+from pyinstrument_gpu.run import Run
+
+ROOT = Path(pyinstrument_gpu.__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def plain(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return python(folder, *arguments, **options)
+
+
+def launched(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return python(
+        folder,
+        *("-m", "pyinstrument_gpu", "run", "-o", "run.gpurun", "--overwrite"),
+        *arguments,
+        **options,
+    )
+
+
+def python(
+    folder: Path, *arguments: str, stdin: str = "", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=ENVIRONMENT | (environment or {}),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def errors_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What the program itself wrote: the report comes behind it, after an empty line."""
+    return re.split(r"^\n[^\n]*pyinstrument_gpu run", done.stderr, maxsplit=1, flags=re.M)[0]
+
+
+def check_same(
+    folder: Path, *arguments: str, stdin: str = "", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs it both ways, compares, and returns the plain one."""
+    without = plain(folder, *arguments, stdin=stdin, environment=environment)
+    with_us = launched(folder, *arguments, stdin=stdin, environment=environment)
+    assert with_us.stdout == without.stdout
+    assert errors_of(with_us) == without.stderr
+    assert with_us.returncode == without.returncode
+    assert Run.load(folder / "run.gpurun").complete
+    return without
+
+
+def write(folder: Path, name: str, source: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(textwrap.dedent(source))
+
+
+SHOW = """
+    import os, sys
+    main = sys.modules["__main__"]
+    assert vars(main) is globals()
+    print(sys.argv, __name__, __file__, __package__, __doc__, sys.path[:2], os.getcwd())
+    print(__spec__ and (__spec__.name, __spec__.origin), type(__loader__).__name__)
+    print(sorted(set(vars(main)) - {"__warningregistry__"}))
+"""
+
+
+def test_script_sees_what_it_sees_without(tmp_path: Path) -> None:
+    write(tmp_path, "show.py", SHOW)
+    done = check_same(tmp_path, "show.py", "--epochs", "3", "-o", "x", "--", "--help", "-m")
+    assert "['show.py', '--epochs', '3', '-o', 'x', '--', '--help', '-m'] __main__" in done.stdout
+
+
+def test_script_by_another_path(tmp_path: Path) -> None:
+    write(tmp_path, "inner/show.py", SHOW + "    import beside\n")
+    write(tmp_path, "inner/beside.py", "print('found')")
+    (tmp_path / "link.py").symlink_to("inner/show.py")
+    paths = ("inner/show.py", "inner/../inner/show.py", "link.py")
+    for path in (*paths, str(tmp_path / "inner" / "show.py")):
+        assert "found" in check_same(tmp_path, path, "x").stdout
+
+
+def test_module_and_package(tmp_path: Path) -> None:
+    write(tmp_path, "package/__init__.py", "print('package')")
+    write(tmp_path, "package/__main__.py", SHOW + "    from . import other")
+    write(
+        tmp_path, "package/other.py", SHOW.replace('main = sys.modules["__main__"]', "return_ = 0")
+    )
+    write(tmp_path, "single.py", SHOW)
+    for name in ("single", "package"):
+        without = plain(tmp_path, "-m", name, "--lr", "1")
+        with_us = launched(tmp_path, "-m", name, "--lr", "1")
+        assert with_us.stdout.splitlines()[:2] == without.stdout.splitlines()[:2]
+    write(tmp_path, "package/__main__.py", SHOW)
+    check_same(tmp_path, "-m", "package", "--lr", "1")
+    check_same(tmp_path, "-m", "single")
+
+
+def test_folder_with_a_main(tmp_path: Path) -> None:
+    write(tmp_path, "app/__main__.py", "import sys, beside; print(sys.argv, sys.path[0])")
+    write(tmp_path, "app/beside.py", "print('found')")
+    assert "found" in check_same(tmp_path, "app", "1").stdout
+
+
+def test_module_that_is_not_there(tmp_path: Path) -> None:
+    done = check_same(tmp_path, "-m", "no_such_module")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_script_that_is_not_there(tmp_path: Path) -> None:
+    done = launched(tmp_path, "none.py")
+    assert done.returncode == plain(tmp_path, "none.py").returncode == 2
+    assert "there is no program 'none.py'" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; sys.exit(7)",
+        "import sys; sys.exit('a message')",
+        "import sys; sys.exit(None)",
+        "import sys; sys.exit(True)",
+        "raise SystemExit",
+        "import os; os._exit(5)",
+        "def f():\n    raise ValueError('a\\nb')\nf()",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e",
+        "raise KeyboardInterrupt",
+        "raise EOFError",
+        "this is no python",
+        "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\n1 / 0",
+        "import sys\nsys.excepthook = None\n1 / 0",
+        "import sys\ndef hook(*a):\n    raise KeyError('hook')\nsys.excepthook = hook\n1 / 0",
+        "import sys\nsys.excepthook = lambda *a: sys.exit(9)\n1 / 0",
+        "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    ],
+)
+def test_end_of_the_program(tmp_path: Path, source: str) -> None:
+    write(tmp_path, "end.py", source)
+    without, with_us = plain(tmp_path, "end.py"), launched(tmp_path, "end.py")
+    assert with_us.returncode == without.returncode
+    assert with_us.stdout == without.stdout
+    assert errors_of(with_us) == without.stderr
+    reported = "_exit" not in source and "SIGTERM" not in source
+    assert ("Run file: " in with_us.stderr) is reported
+    assert Run.load(tmp_path / "run.gpurun").complete is reported
+
+
+def test_interrupt_ends_with_the_signal(tmp_path: Path) -> None:
+    write(tmp_path, "end.py", "raise KeyboardInterrupt")
+    assert launched(tmp_path, "end.py").returncode == -signal.SIGINT
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    write(tmp_path, "echo.py", "import sys; print(input(), sys.stdin.read())")
+    assert check_same(tmp_path, "echo.py", stdin="1\n2\n3").stdout == "1 2\n3\n"
+
+
+def test_standard_output_is_not_changed(tmp_path: Path) -> None:
+    write(tmp_path, "encode.py", "import sys; print(sys.stdout.errors); print('\\u20ac')")
+    done = check_same(tmp_path, "encode.py", environment={"PYTHONIOENCODING": "ascii"})
+    assert "UnicodeEncodeError" in done.stderr
+
+
+def test_atexit_comes_in_the_same_order_and_before_the_report(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "last.py",
+        """
+        import atexit, sys, threading
+        import pyinstrument_gpu as pig
+        def last():
+            with pig.gpu_phase("at exit"):
+                print("last", file=sys.stderr)
+        atexit.register(last)
+        atexit.register(lambda: print("first", file=sys.stderr))
+        def wait():
+            threading.main_thread().join()
+            print("thread", file=sys.stderr)
+        threading.Thread(target=wait).start()
+        raise RuntimeError
+        """,
+    )
+    check_same(tmp_path, "last.py")
+    assert Run.load(tmp_path / "run.gpurun").phases["at exit"].count == 1
+
+
+def test_program_with_a_command_line_of_its_own_by_click(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "command.py",
+        """
+        import click
+        print(click.get_current_context(silent=True))
+        @click.command()
+        @click.option("--fail", is_flag=True)
+        def main(fail):
+            if fail:
+                raise click.ClickException("no")
+            raise KeyboardInterrupt
+        main()
+        """,
+    )
+    check_same(tmp_path, "command.py")
+    check_same(tmp_path, "command.py", "--fail")
+    check_same(tmp_path, "command.py", "--help")
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_multiprocessing(tmp_path: Path, method: str) -> None:
+    write(
+        tmp_path,
+        "parallel.py",
+        """
+        import multiprocessing, sys
+        print("imported as", __name__, flush=True)
+        class Task:
+            def __call__(self, x):
+                print("child of", __name__, sys.argv, flush=True)
+                return x * x
+        if __name__ == "__main__":
+            context = multiprocessing.get_context(sys.argv[1])
+            with context.Pool(1) as pool:
+                print(pool.map(Task(), [1, 2]), flush=True)
+            process = context.Process(target=Task(), args=(3,))
+            process.start()
+            process.join()
+            sys.exit(process.exitcode + 4)
+        """,
+    )
+    without, with_us = (way(tmp_path, "parallel.py", method) for way in (plain, launched))
+    assert with_us.stdout == without.stdout
+    assert (with_us.returncode, without.returncode) == (4, 4)
+    assert with_us.stderr.count("Run file: ") == 1
+
+
+def test_program_imports_neither_numpy_nor_torch_because_of_us(tmp_path: Path) -> None:
+    write(tmp_path, "show.py", "import sys; print(*({'numpy', 'torch'} & set(sys.modules)))")
+    assert check_same(tmp_path, "show.py").stdout == "\n"
+
+
+def test_default_run_file_is_always_a_new_one(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "")
+    for count in (1, 2, 3):
+        done = python(tmp_path, "-m", "pyinstrument_gpu", "run", "train.py")
+        files = sorted(tmp_path.glob("train-*.gpurun"))
+        assert len(files) == count
+        named = re.search(r"^Run file: (.*)$", done.stderr, re.M)
+        assert named is not None and Path(named[1]) in files
+        assert Run.load(named[1]).environment["command"][-1] == "train.py"
+
+
+def test_run_file_that_exists_is_an_error_before_the_program(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "print('ran')")
+    command = ("-m", "pyinstrument_gpu", "run", "-o", "run.gpurun")
+    assert python(tmp_path, *command, "train.py").returncode == 0
+    for options in ((), ("--warmup", "3")):
+        done = python(tmp_path, *command, *options, "train.py")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+        assert "exists already: choose another path, or " in done.stderr
+    assert python(tmp_path, *command, "--overwrite", "train.py").returncode == 0
+
+
+def test_switched_off_by_the_environment(tmp_path: Path) -> None:
+    write(tmp_path, "show.py", SHOW)
+    off = {"PYINSTRUMENT_GPU": "0"}
+    without = plain(tmp_path, "show.py", environment=off)
+    with_us = launched(tmp_path, "show.py", environment=off)
+    assert (with_us.stdout, with_us.stderr) == (without.stdout, "")
+    assert not (tmp_path / "run.gpurun").exists()
+
+
+OWN = """
+    import pyinstrument_gpu as pig
+    for batch in pig.gpu_steps(range(5)):
+        with pig.gpu_phase("work"):
+            pass
+"""
+
+
+def test_program_with_its_own_phases_and_steps(tmp_path: Path) -> None:
+    write(tmp_path, "own.py", OWN)
+    check_same(tmp_path, "own.py")
+    run = Run.load(tmp_path / "run.gpurun")
+    assert run.step_totals.count == 5
+    assert {path: phase.count for path, phase in run.phases.items()} == {"data": 5, "work": 5}
+
+
+def test_program_with_its_own_recording_keeps_it(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "own.py",
+        "import pyinstrument_gpu as pig\n"
+        "with pig.record('own.gpurun', overwrite=True) as recording:\n"
+        + textwrap.indent(textwrap.dedent(OWN), "    ")
+        + "print(recording.run.step_totals.count, list(recording.run.phases))\n",
+    )
+    without, with_us = plain(tmp_path, "own.py"), launched(tmp_path, "own.py")
+    assert with_us.stdout == without.stdout == "5 ['data', 'work']\n"
+    assert "the program starts a recording of its own" in with_us.stderr
+    assert Run.load(tmp_path / "own.gpurun").step_totals.count == 5
+    assert Run.load(tmp_path / "run.gpurun").step_totals.count == 0
