@@ -2,15 +2,20 @@
 """A session's board, shown at its end."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from rich.console import Console
 
-from benchmarks.board import Board, describe_machine
+from benchmarks.board import Board
+from benchmarks.machine import describe_machine
 from benchmarks.million_spans import record_million_spans
+from pyinstrument_gpu.overhead.pinning import pinned
 
 _BOARD = pytest.StashKey[Board]()
+_BEGIN_S = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # pytest-benchmark's own table has our batches without their peers.
     config.option.benchmark_quiet = True
+    config.stash[_BEGIN_S] = monotonic()
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +33,13 @@ def board(pytestconfig: pytest.Config) -> Board:
     """Takes the results."""
     board = pytestconfig.stash[_BOARD] = Board(describe_machine())
     return board
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """This thread has a core for itself; the recorder's own is kept off it."""
+    with pinned():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +57,7 @@ def pytest_terminal_summary(
     board = config.stash.get(_BOARD, None)
     if board is None:
         return
+    board.seconds = round(monotonic() - config.stash[_BEGIN_S], 1)
     terminalreporter.section("benchmarks")
     # 120: wide enough for the table where output is no terminal.
     console = Console(width=120, highlight=False)

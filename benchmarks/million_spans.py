@@ -25,5 +25,5 @@ def record_million_spans(path: Path) -> None:
                 pass
             # Steps of a microsecond: without this the ring would overflow.
             if step % _STEPS_BETWEEN_FLUSHES == 0:
-                native.flush()
+                native.flush(0)
     assert len(recording.run.spans) == recording.run.phases_recorded >= 1_000_000

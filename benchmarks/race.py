@@ -9,80 +9,33 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from time import perf_counter_ns
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-_WARM_UP_ROUNDS = 5
+from benchmarks.row import Row
+from pyinstrument_gpu.overhead.contender import Contender, per_use_ns
+from pyinstrument_gpu.overhead.lineup import Lineup
+from pyinstrument_gpu.overhead.peers import OURS
 
-
-def timed(batch: Callable[[], object]) -> Callable[[], int]:
-    """A function that does the batch and returns how many ns it took."""
-
-    def measure() -> int:
-        begin = perf_counter_ns()
-        batch()
-        return perf_counter_ns() - begin
-
-    return measure
-
-
-@dataclass(frozen=True)
-class Contender:
-    """Something to time.
-
-    Attributes:
-        label: its name in the table.
-        measure: does a batch of it and returns how many ns that took.
-        uses: how many times it is done in a batch; times are shown per use.
-        baseline: what the batch costs without it, such as the empty loop; taken off.
-        goal: ours should take at most this multiple of its time. None: shown for comparison only.
-        allowance_ns: added to its time per use before ours is compared with it.
-    """
-
-    label: str
-    measure: Callable[[], int]
-    uses: int = 1
-    baseline: Contender | None = None
-    goal: float | None = None
-    allowance_ns: int = 0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One contender's result.
-
-    Attributes:
-        best_ns, median_ns: time per use.
-        best_ratio, median_ratio: our time as a multiple of this one; None in our own row.
-        goal: what the ratio should be at most.
-    """
-
-    label: str
-    best_ns: float
-    median_ns: float
-    best_ratio: float | None = None
-    median_ratio: float | None = None
-    goal: float | None = None
-
-    @property
-    def verdict(self) -> str:
-        if self.goal is None or self.best_ratio is None or self.median_ratio is None:
-            return ""
-        by_best, by_median = self.best_ratio <= self.goal, self.median_ratio <= self.goal
-        if by_best == by_median:
-            return "met" if by_best else "not met"
-        return f"{'best' if by_best else 'median'} only"
+_MOST_WARM_UP_ROUNDS = 5
+_NO_GOALS: Mapping[str, float] = {}
 
 
 def race(
-    benchmark: BenchmarkFixture, ours: Contender, peers: Sequence[Contender], rounds: int
+    benchmark: BenchmarkFixture,
+    ours: Contender,
+    peers: Sequence[Contender],
+    rounds: int,
+    goals: Mapping[str, float] = _NO_GOALS,
 ) -> list[Row]:
     """Times all of them and returns our row, then one for each peer.
 
     pytest-benchmark drives the rounds and keeps our batches; the peers run as its set-up.
+
+    Args:
+        goals: of some peers, by label: ours should take at most this multiple of its time.
     """
     baselines = [each.baseline for each in (ours, *peers) if each.baseline is not None]
     others = {each.label: each for each in (*peers, *baselines)}
@@ -92,34 +45,58 @@ def race(
         times_ns[ours.label].append(ours.measure())
 
     def measure_others() -> None:
+        gc.collect()
         for label, other in others.items():
             times_ns[label].append(other.measure())
 
+    warm_up = min(_MOST_WARM_UP_ROUNDS, 1 + rounds // 20)
+    # What there is already need not be looked at again in each round.
+    gc.collect()
+    gc.freeze()
     gc.disable()
     try:
         benchmark.pedantic(  # type: ignore[no-untyped-call]
-            measure_ours, setup=measure_others, rounds=rounds, warmup_rounds=_WARM_UP_ROUNDS
+            measure_ours, setup=measure_others, rounds=rounds, warmup_rounds=warm_up
         )
     finally:
         gc.enable()
+        gc.unfreeze()
 
-    def per_use(contender: Contender, figure: Callable[[list[int]], float]) -> float:
-        measured_ns = figure(times_ns[contender.label][_WARM_UP_ROUNDS:]) / contender.uses
-        baseline = contender.baseline
-        return measured_ns - (0 if baseline is None else per_use(baseline, figure))
+    batches_ns = {label: values[warm_up:] for label, values in times_ns.items()}
+    best_ns = per_use_ns(ours, batches_ns, min)
+    median_ns = per_use_ns(ours, batches_ns, statistics.median)
 
-    best_ns, median_ns = per_use(ours, min), per_use(ours, statistics.median)
-    rows = [Row(ours.label, best_ns, median_ns)]
-    for peer in peers:
-        peer_best_ns, peer_median_ns = per_use(peer, min), per_use(peer, statistics.median)
-        rows.append(
-            Row(
-                peer.label,
-                peer_best_ns,
-                peer_median_ns,
-                best_ns / (peer_best_ns + peer.allowance_ns),
-                median_ns / (peer_median_ns + peer.allowance_ns),
-                peer.goal,
-            )
-        )
-    return rows
+    def row(peer: Contender) -> Row:
+        peer_best_ns = per_use_ns(peer, batches_ns, min)
+        peer_median_ns = per_use_ns(peer, batches_ns, statistics.median)
+        ratios = _ratio(best_ns, peer_best_ns), _ratio(median_ns, peer_median_ns)
+        return Row(peer.label, peer_best_ns, peer_median_ns, *ratios, goals.get(peer.label))
+
+    return [Row(ours.label, best_ns, median_ns), *map(row, peers)]
+
+
+def _ratio(ours_ns: float, peer_ns: float) -> float | None:
+    # What is left of little, less a loop in another round, may be nothing, or less.
+    return ours_ns / peer_ns if peer_ns > 0 else None
+
+
+def race_of_peers(
+    benchmark: BenchmarkFixture,
+    line: Lineup,
+    contenders: Sequence[Contender],
+    rounds: int,
+    goals: Mapping[str, float] = _NO_GOALS,
+) -> list[Row]:
+    """A race of those that are there, by the names of their peers, with a row for each that is
+    not."""
+    ours = next(each for each in contenders if each.label == OURS.name)
+    others = [each for each in contenders if each is not ours]
+    notes = {peer.name: peer.differs for peer in (*line.ways, *line.missing)}
+    rows = race(benchmark, ours, others, rounds, goals)
+    return [
+        *(replace(row, note=notes[row.label]) for row in rows),
+        *(
+            Row(peer.name, None, None, note=peer.differs, missing=reason)
+            for peer, reason in line.missing.items()
+        ),
+    ]

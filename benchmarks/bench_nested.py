@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases in phases in phases: what each of them costs."""
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks import titles
+from benchmarks.board import Board
+from benchmarks.race import race, race_of_peers
+from pyinstrument_gpu.overhead.contender import Contender
+from pyinstrument_gpu.overhead.lineup import lineup
+from pyinstrument_gpu.overhead.peers import EMPTY_LOOP, OURS, PEERS
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+ROUNDS = 100
+
+
+def test_nested(benchmark: BenchmarkFixture, board: Board) -> None:
+    with lineup(PEERS) as line:
+        contenders = line.nested(EMPTY_LOOP)
+        board.races[titles.NESTED] = race_of_peers(benchmark, line, contenders, ROUNDS)
+
+
+def test_no_dearer_than_flat(benchmark: BenchmarkFixture, board: Board) -> None:
+    with lineup([OURS, EMPTY_LOOP]) as line:
+        flat, _ = line.flat(EMPTY_LOOP)
+        nested, empty = line.nested(EMPTY_LOOP)
+        # Each has an empty loop of its own.
+        once = Contender(f"{flat.label}, flat", flat.measure, flat.uses, flat.baseline)
+        nested_empty = Contender("empty loop of a third", empty.measure, empty.uses)
+        deep = Contender(f"{nested.label}, nested", nested.measure, nested.uses, nested_empty)
+        board.races[titles.NESTED_AND_FLAT] = race(
+            benchmark, deep, [once], ROUNDS, {once.label: 1.05}
+        )

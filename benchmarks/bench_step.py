@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What marking the phases of a real training step makes of its time.
+
+Blocks of steps take turns: without, without once more, and with each contender, in an order drawn
+anew in each round, each behind a block of its own kind that does not count. The second block
+without gives the floor: the difference seen where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks import titles
+from benchmarks.board import Board
+from benchmarks.row import StepRow
+from pyinstrument_gpu.overhead.interleave import interleaved, relative_difference
+from pyinstrument_gpu.overhead.lineup import Lineup, lineup, measured
+from pyinstrument_gpu.overhead.peers import PEERS
+from pyinstrument_gpu.overhead.way import Way, empty
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.models import Training, gpt_block, residual_cnn, small_mlp  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+BLOCK_NS = 20_000_000
+ROUNDS = 40
+SECONDS = 25.0
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def untimed(training: Training, steps: int) -> Callable[[], int]:
+    """Measures a block of steps in which nothing is marked: nanoseconds."""
+    parts = list(training.parts.values())
+
+    def block() -> None:
+        for _ in range(steps):
+            for part in parts:
+                part()
+
+    return measured(empty(), lambda _: block(), steps)
+
+
+def marked(training: Training, way: Way, steps: int) -> Callable[[], int]:
+    """The same with each part in a phase, and the step in what belongs around it."""
+    parts, phase = list(training.parts.items()), way.phase
+    assert phase is not None
+
+    def block() -> None:
+        for _ in range(steps):
+            with way.step(training.model):
+                for name, part in parts:
+                    with phase(name):
+                        part()
+
+    return measured(way, lambda _: block(), steps)
+
+
+def step_rows(
+    line: Lineup, results: dict[str, NDArray[np.float64]], steps: int, marks: int
+) -> list[StepRow]:
+    """A row for each arm, the untimed ones first, and for each peer that is missing."""
+    notes = {peer.name: peer.differs for peer in line.ways}
+    rows = []
+    for label, times_ns in results.items():
+        step_ns = float(np.median(times_ns)) / steps
+        if label == titles.UNTIMED:
+            rows.append(StepRow(label, step_ns))
+            continue
+        share = relative_difference(results[titles.UNTIMED], times_ns)
+        in_step = marks if label in notes else 0
+        note = notes.get(label, "")
+        rows.append(StepRow(label, step_ns, share.value, share.low, share.high, in_step, note))
+    return rows + [
+        StepRow(peer.name, None, note=peer.differs, missing=reason)
+        for peer, reason in line.missing.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "make"),
+    [
+        ("step: a small MLP", small_mlp),
+        ("step: a small residual CNN", residual_cnn),
+        ("step: a GPT block", gpt_block),
+    ],
+)
+# PyTorch's and the peers' own.
+@pytest.mark.filterwarnings("ignore")
+def test_step(
+    benchmark: BenchmarkFixture, board: Board, title: str, make: Callable[[], Training]
+) -> None:
+    torch.manual_seed(0)
+    training = make()
+    untimed(training, 20)()
+    steps = max(1, round(BLOCK_NS / (untimed(training, 20)() / 20)))
+    with lineup([peer for peer in PEERS if peer.in_steps]) as line:
+        arms: dict[str, Callable[[], float]] = {
+            label: untimed(training, steps) for label in (titles.UNTIMED, titles.UNTIMED_AGAIN)
+        }
+        arms |= {peer.name: marked(training, way, steps) for peer, way in line.ways.items()}
+        results: dict[str, NDArray[np.float64]] = {}
+
+        def measure() -> None:
+            results.update(interleaved(arms, rounds=ROUNDS, seconds=SECONDS))
+
+        # The rounds are ours: each arm is compared with the same round of another.
+        benchmark.pedantic(measure, rounds=1)  # type: ignore[no-untyped-call]
+    board.steps[title] = step_rows(line, results, steps, len(training.parts))

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our own part of a phase that is timed on a device: the driver's calls cost nothing here.
+
+Two C loops are the floor: the hot path alone, and with its marks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from time import perf_counter_ns
+
+import pytest
+from _phase_loop import (  # type: ignore[import-not-found]
+    DevicePhaseLoop,
+    PhaseLoop,
+)
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks.board import Board
+from benchmarks.race import race
+from benchmarks.row import Fact, Row
+from benchmarks.stub_device import stub_device
+from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.overhead.contender import Contender, timed
+from pyinstrument_gpu.overhead.ours import drain, recording
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+ROUNDS = 300
+# Less than half of the events of a device, of which a phase takes two at most.
+TIMED_USES = 999
+GOAL_NS = 60
+
+_null = nullcontext()
+
+
+def drained(batch: Callable[[], object]) -> Callable[[], int]:
+    """Times the batch from an empty ring."""
+    measure = timed(batch)
+
+    def measure_drained() -> int:
+        drain()
+        return measure()
+
+    return measure_drained
+
+
+def _timed_empty_loop() -> None:
+    for _ in range(TIMED_USES):
+        pass
+
+
+def _timed_null_loop() -> None:
+    for _ in range(TIMED_USES):
+        with _null:
+            pass
+
+
+def _timed_phases() -> None:
+    for _ in range(TIMED_USES):
+        with gpu_phase("x"):
+            pass
+
+
+TIMED_EMPTY = Contender("empty loop", timed(_timed_empty_loop), TIMED_USES)
+TIMED_NULL = Contender("a reused nullcontext", timed(_timed_null_loop), TIMED_USES, TIMED_EMPTY)
+TIMED_BY_NAME = Contender(
+    'with gpu_phase("x"): pass', drained(_timed_phases), TIMED_USES, TIMED_EMPTY
+)
+
+
+def timed_c_loop(share_boundaries_ns: int) -> Contender:
+    """The recorder's own begin and end with their marks, called from C."""
+    loop = DevicePhaseLoop()
+
+    def measure() -> int:
+        loop.start(share_boundaries_ns)
+        begin = perf_counter_ns()
+        loop.run(TIMED_USES)
+        duration_ns = perf_counter_ns() - begin
+        # Otherwise this would be the loop without marks.
+        assert loop.records >= (1 if share_boundaries_ns else 2 * TIMED_USES)
+        return duration_ns
+
+    return Contender("C loop: begin, end, ring, marks", measure, TIMED_USES)
+
+
+def race_on_stub(benchmark: BenchmarkFixture, share_boundaries_ns: int) -> list[Row]:
+    """Returns the rows: ours, the nullcontext, the C loop without and with marks."""
+    unmarked = PhaseLoop(statistics=False)
+    floor = Contender(
+        "C loop: begin, end, ring", timed(lambda: unmarked.run(TIMED_USES)), TIMED_USES
+    )
+    peers = [TIMED_NULL, floor, timed_c_loop(share_boundaries_ns)]
+    every_step = recording(
+        device_timing="auto",
+        device_timing_budget=math.inf,
+        share_boundaries_ns=share_boundaries_ns,
+    )
+    with stub_device(), every_step, gpu_step():
+        return race(benchmark, TIMED_BY_NAME, peers, ROUNDS)
+
+
+def show(board: Board, rows: list[Row], how: str) -> None:
+    """The race, and what a phase with marks costs in C when the driver's calls cost nothing."""
+    board.races[f"stubbed device: a phase, the driver's calls cost nothing, {how}"] = rows
+    own_ns = rows[-1].best_ns
+    assert own_ns is not None
+    board.facts.append(
+        Fact(f"Our own part of a phase in C, {how}", own_ns, "ns per phase", GOAL_NS)
+    )
+
+
+def test_marked_on_a_device(benchmark: BenchmarkFixture, board: Board) -> None:
+    """Two records a phase, which cost nothing."""
+    show(board, race_on_stub(benchmark, share_boundaries_ns=0), "two records")
+
+
+def test_marked_on_a_device_sharing(benchmark: BenchmarkFixture, board: Board) -> None:
+    """Every boundary shares the event of the one before."""
+    rows = race_on_stub(benchmark, share_boundaries_ns=1_000_000_000)
+    show(board, rows, "boundaries shared")

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU as the benchmarks use it. Tests give them another, which has no device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from tests.helpers.cuda_kernels import CudaKernels
+
+
+class Gpu(Protocol):
+    """What the benchmarks need of a GPU."""
+
+    device: str
+    """As torch names it."""
+
+    def synchronize(self) -> None: ...
+    def spin(self, duration_ns: int) -> None:
+        """Enqueues a kernel that takes so long."""
+
+    def nothing(self) -> None:
+        """Enqueues a kernel that does nothing."""
+
+    def held(self) -> AbstractContextManager[object]:
+        """What is enqueued in the block on the current stream waits for its end."""
+
+    def event(self) -> Any:
+        """A timing event, as torch's: record(), elapsed_time(other) in ms."""
+
+    def record_call(self) -> tuple[int, list[int]]:
+        """Address and arguments of the driver's bare record of a timing event on the current
+        stream."""
+
+    def capturing_call(self) -> tuple[int, list[int]]:
+        """The same of the driver's question whether the stream is being captured."""
+
+    def side_stream(self) -> AbstractContextManager[object]:
+        """A stream of its own, current in the block."""
+
+
+class CudaGpu:
+    """The first GPU."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self._kernels = CudaKernels()
+        self._event = torch.cuda.Event(enable_timing=True)
+        self._event.record()
+        self._status = torch.zeros(1, dtype=torch.int64)
+        self.synchronize: Callable[[], None] = torch.cuda.synchronize
+        self.spin = self._kernels.spin
+        self.nothing = self._kernels.nothing
+        self.held = self._kernels.held
+
+    def event(self) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)
+
+    def record_call(self) -> tuple[int, list[int]]:
+        stream = torch.cuda.current_stream().cuda_stream
+        return self._kernels.driver.address("cuEventRecord"), [self._event.cuda_event, stream]
+
+    def capturing_call(self) -> tuple[int, list[int]]:
+        stream = torch.cuda.current_stream().cuda_stream
+        address = self._kernels.driver.address("cuStreamIsCapturing")
+        return address, [stream, self._status.data_ptr()]
+
+    def side_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(torch.cuda.Stream())

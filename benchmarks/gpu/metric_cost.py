@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an update of the metrics costs: its kernel beside the floor, and a loop of updates beside
+the same by others.
+
+The floor of a large update is the time in which a copy on the device moves as many bytes as the
+logits have; that of a small one is a kernel that does nothing. A copy reads and writes, so one of
+half the logits moves their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+
+import pyinstrument_gpu as pig
+from benchmarks.gpu.boundary_cost import device_ns
+from benchmarks.gpu.figure import Figure, print_figures
+from benchmarks.gpu.gpu import CudaGpu, Gpu
+from pyinstrument_gpu.overhead.interleave import interleaved
+
+LARGE_GOAL = 1.25
+SMALL_GOAL = 1.5
+
+
+@dataclass(frozen=True)
+class Size:
+    """One shape of logits.
+
+    Attributes:
+        uses: updates in a batch that is timed; enqueued on hold, so far below a full queue.
+    """
+
+    rows: int
+    classes: int
+    dtype: torch.dtype
+    uses: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.classes} {str(self.dtype).removeprefix('torch.')}"
+
+
+LARGE = Size(4096, 32000, torch.bfloat16, 10)
+SMALL = Size(256, 1000, torch.float32, 100)
+
+
+class Batch:
+    """Logits on the device with all that is done to them."""
+
+    def __init__(self, gpu: Gpu, size: Size) -> None:
+        self.size = size
+        self.logits = torch.randn(size.rows, size.classes, device=gpu.device).to(size.dtype)
+        self.target = torch.randint(size.classes, (size.rows,), device=gpu.device)
+        self.loss = torch.tensor(2.5, device=gpu.device)
+        self.metrics = pig.MetricAccumulator(topk=(1, 5))
+        half = self.logits.numel() // 2
+        self._from = self.logits.view(-1)[:half]
+        self._to = torch.empty_like(self._from)
+
+    def update(self) -> None:
+        self.metrics.update(self.logits, self.target, self.loss)
+
+    def copy(self) -> None:
+        """Moves as many bytes as the logits have."""
+        self._to.copy_(self._from)
+
+    def peers(self) -> dict[str, Callable[[], object]]:
+        """The same by other means, of those that are installed."""
+        total = torch.zeros((), device=self.logits.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.logits.device)
+
+        def by_hand() -> None:
+            correct.add_((self.logits.argmax(1) == self.target).sum())
+            total.add_(self.loss * len(self.target))
+
+        calls: dict[str, Callable[[], object]] = {"argmax, eq, sum, add_ by hand": by_hand}
+        try:
+            import torchmetrics
+        except ModuleNotFoundError:
+            pass
+        else:
+            device = self.logits.device
+            accuracy = torchmetrics.classification.MulticlassAccuracy(
+                self.size.classes, average="micro"
+            ).to(device)
+            mean = torchmetrics.MeanMetric().to(device)
+
+            def with_torchmetrics() -> None:
+                accuracy.update(self.logits, self.target)
+                mean.update(self.loss, weight=len(self.target))
+
+            calls["torchmetrics accuracy (micro) + MeanMetric"] = with_torchmetrics
+        try:
+            import torcheval.metrics
+        except ModuleNotFoundError:
+            pass
+        else:
+            peer: Any = torcheval.metrics.MulticlassAccuracy(device=self.logits.device)
+            calls["torcheval accuracy"] = lambda: peer.update(self.logits, self.target)
+        return calls
+
+
+def repeated(times: int, call: Callable[[], object]) -> Callable[[], None]:
+    def repeat() -> None:
+        for _ in range(times):
+            call()
+
+    return repeat
+
+
+def loop_ns(gpu: Gpu, repeat: Callable[[], None]) -> float:
+    """From an idle device until it is idle again: host and device, whichever takes longer."""
+    gpu.synchronize()
+    begin_ns = perf_counter_ns()
+    repeat()
+    gpu.synchronize()
+    return perf_counter_ns() - begin_ns
+
+
+def figures_of(
+    gpu: Gpu, size: Size, floor: str, goal: float, *, rounds: int, seconds: float
+) -> Iterator[Figure]:
+    """Those of one size.
+
+    Args:
+        floor: "copy" or "null kernel".
+        goal: of the update's kernel, as a multiple of the floor.
+    """
+    batch = Batch(gpu, size)
+    update = repeated(size.uses, batch.update)
+    floors = {"copy": batch.copy, "null kernel": gpu.nothing}
+    loops = {"update": update}
+    loops |= {label: repeated(size.uses, call) for label, call in batch.peers().items()}
+
+    def on_device(repeat: Callable[[], None]) -> Callable[[], float]:
+        return lambda: device_ns(gpu, repeat)
+
+    def in_a_loop(repeat: Callable[[], None]) -> Callable[[], float]:
+        return lambda: loop_ns(gpu, repeat)
+
+    results = interleaved(
+        {
+            "kernel": on_device(update),
+            "floor": on_device(repeated(size.uses, floors[floor])),
+            **{label: in_a_loop(loop) for label, loop in loops.items()},
+        },
+        rounds=rounds,
+        seconds=seconds,
+        warm_up=2,
+    )
+    us = {name: float(np.median(values)) / size.uses / 1e3 for name, values in results.items()}
+    yield Figure(f"{size}: device time of the update", us["kernel"], "us")
+    yield Figure(f"{size}: device time of the {floor}", us["floor"], "us")
+    ratio = us["kernel"] / us["floor"]
+    yield Figure(f"{size}: update as a multiple of the {floor}", ratio, "", goal=goal)
+    for label in loops:
+        name = "metrics.update(logits, target, loss)" if label == "update" else label
+        yield Figure(f"{size}, in a loop: {name}", us[label], "us")
+
+
+def figures(
+    gpu: Gpu,
+    *,
+    large: Size = LARGE,
+    small: Size = SMALL,
+    rounds: int = 30,
+    seconds: float = 20,
+) -> Iterator[Figure]:
+    """All that this part measures."""
+    yield from figures_of(gpu, large, "copy", LARGE_GOAL, rounds=rounds, seconds=seconds)
+    yield from figures_of(gpu, small, "null kernel", SMALL_GOAL, rounds=rounds, seconds=seconds)
+
+
+def main() -> None:
+    print_figures(figures(CudaGpu()))
+
+
+if __name__ == "__main__":
+    main()

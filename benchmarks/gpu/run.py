@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that needs a GPU, in one command: build, tests, probes, benchmarks.
+
+It needs nothing from a package registry, and no virtual environment: what is installed for the
+Python that runs it must do, and what is missing is named. Each part runs in a process of its own,
+and one that fails or takes too long does not keep the others from running. Writes what was found as
+JSON and as a table beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, files, version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from benchmarks.gpu.build import ROOT, TEST_MODULES
+from benchmarks.gpu.figure import markdown_table
+from benchmarks.gpu.part import Outcome, Part, run_part
+from benchmarks.gpu.peers import PEERS
+
+TOTAL_S = 525.0
+"""Of the nine minutes that the whole may take."""
+
+
+def _module(name: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments)
+
+
+_PYTEST = (sys.executable, "-m", "pytest", "tests/gpu", "-q", "-p", "no:cacheprovider")
+# Warnings of PyTorch's are not what these tests are about.
+_TESTS = (*_PYTEST, "-W", "default")
+
+# The parts, in their order. A further benchmark is a module here that prints its figures
+# (figure.py), and a line.
+PARTS = (
+    Part("Build", _module("build"), 150),
+    Part("Machine", _module("about"), 40),
+    Part("Tests", _TESTS, 150, {"REQUIRE_GPU": "1"}),
+    Part("Limits of CUDA", _module("limits"), 90),
+    Part("Limits of PyTorch", _module("limits_torch"), 40),
+    Part("What a phase costs the host", _module("phase_cost"), 80),
+    Part("What a boundary costs the device", _module("boundary_cost"), 60),
+    Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
+    Part("Two streams", _module("overlap"), 40),
+    Part("Two streams, one queue", _module("overlap"), 40, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    Part("What an update of the metrics costs", _module("metric_cost"), 70),
+    # Last: it takes what time is left.
+    Part("Training, with and without", _module("training"), 205, fills_s=180),
+)
+
+
+def missing() -> list[str]:
+    """What has to be installed and is not."""
+    modules = ["torch", "numpy", "pytest"]
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    try:
+        if int(version("pybind11").split(".")[0]) < 3:
+            absent.append(f"pybind11 3 or newer (there is {version('pybind11')})")
+    except PackageNotFoundError:
+        absent.append("pybind11")
+    absent += [name for name in ("cmake", "ninja") if shutil.which(name) is None]
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        absent.append("a C++ compiler")
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        absent.append("Python.h (Debian: python3-dev)")
+    try:
+        headers = [file for file in files("nvidia-nvtx") or [] if file.match("nvtx3/nvToolsExt.h")]
+    except PackageNotFoundError:
+        headers = []
+    if not headers:
+        absent.append("nvidia-nvtx (the NVTX headers)")
+    return absent
+
+
+def why_not() -> str | None:
+    """Why nothing can be run here, or None."""
+    absent = missing()
+    if absent:
+        return f"not installed for {sys.executable}: {', '.join(absent)}"
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"there is no GPU that PyTorch can use (torch {torch.__version__})"
+    return None
+
+
+def machine_of(outcomes: Sequence[Outcome], commit: str | None) -> dict[str, Any]:
+    """What the part "Machine" has printed; empty where it failed."""
+    machine: dict[str, Any] = {}
+    for outcome in outcomes:
+        if outcome.part.name == "Machine" and outcome.error is None:
+            machine = json.loads(
+                next(line for line in outcome.output.splitlines() if line.startswith("{"))
+            )
+    if commit is not None:
+        machine["commit"] = commit
+    return machine
+
+
+def as_json(
+    machine: Mapping[str, Any], outcomes: Sequence[Outcome], seconds: float
+) -> dict[str, Any]:
+    """Everything as plain data."""
+    return {
+        "machine": dict(machine),
+        "seconds": round(seconds, 1),
+        "parts": [
+            {
+                "name": outcome.part.name,
+                "seconds": round(outcome.seconds, 1),
+                "error": outcome.error,
+                "last_line": outcome.last_line,
+                "figures": [
+                    {**figure.to_dict(), "verdict": figure.verdict} for figure in outcome.figures
+                ],
+            }
+            for outcome in outcomes
+        ],
+    }
+
+
+def as_markdown(machine: Mapping[str, Any], outcomes: Sequence[Outcome], seconds: float) -> str:
+    """Everything as a page."""
+    lines = [f"# {machine.get('gpu', 'GPU')}, {machine.get('date', date.today().isoformat())}", ""]
+    facts = {key: value for key, value in machine.items() if key not in PEERS}
+    lines += [f"* {key}: {'unknown' if value is None else value}" for key, value in facts.items()]
+    absent = [peer for peer in PEERS if machine.get(peer) is None]
+    there = [f"{peer} {machine[peer]}" for peer in PEERS if machine.get(peer) is not None]
+    lines += [
+        f"* peers: {', '.join(there) or 'none'}; not installed: {', '.join(absent) or 'none'}",
+        f"* the whole took {seconds:.0f} s",
+    ]
+    for outcome in outcomes:
+        state = "" if outcome.error is None else f", **failed: {outcome.error}**"
+        lines += ["", f"## {outcome.part.name}", "", f"{outcome.seconds:.0f} s{state}"]
+        if outcome.figures:
+            lines += ["", markdown_table(outcome.figures)]
+        elif outcome.part.name != "Machine":
+            lines += ["", f"    {outcome.last_line}"]
+    return "\n".join(lines) + "\n"
+
+
+def failures(outcomes: Sequence[Outcome]) -> str:
+    """All that the parts that failed have printed."""
+    return "".join(
+        f"===== {outcome.part.name}: {outcome.error}\n{outcome.output}\n"
+        for outcome in outcomes
+        if outcome.error is not None
+    )
+
+
+def run_parts(parts: Sequence[Part], directory: Path, total_s: float) -> list[Outcome]:
+    """Runs one after the other, whatever becomes of each."""
+    end_s = monotonic() + total_s
+    outcomes = []
+    for part in parts:
+        print(f"{part.name} ...", flush=True)
+        outcome = run_part(part, directory, end_s - monotonic())
+        print(
+            f"    {outcome.seconds:.0f} s, {outcome.error or outcome.last_line or 'done'}",
+            flush=True,
+        )
+        outcomes.append(outcome)
+    return outcomes
+
+
+def write(
+    output: Path, machine: Mapping[str, Any], outcomes: Sequence[Outcome], seconds: float
+) -> Path:
+    """Writes the files and returns the path of the table."""
+    gpu = "".join(c if c.isalnum() else "-" for c in str(machine.get("gpu", "gpu"))).lower()
+    stem = f"{date.today().isoformat()}-{gpu}"
+    output.mkdir(parents=True, exist_ok=True)
+    results = json.dumps(as_json(machine, outcomes, seconds), indent=1)
+    (output / f"{stem}.json").write_text(results + "\n")
+    table = output / f"{stem}.md"
+    table.write_text(as_markdown(machine, outcomes, seconds))
+    log = failures(outcomes)
+    if log:
+        (output / f"{stem}-failures.log").write_text(log)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.gpu.run", description=__doc__)
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIRECTORY"
+    )
+    parser.add_argument(
+        "--commit",
+        default=os.environ.get("COMMIT"),
+        help="what is measured, where git can't tell; also from COMMIT in the environment",
+    )
+    parser.add_argument(
+        "--only", metavar="TEXT", help="of the parts after the first two, those with it in the name"
+    )
+    parser.add_argument("--total", type=float, default=TOTAL_S, metavar="SECONDS")
+    options = parser.parse_args(arguments)
+
+    # Where pip puts programs, for a Python that is not on the path.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    paths = [str(ROOT), str(TEST_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    reason = why_not()
+    if reason is not None:
+        print(f"make gpu: {reason}", file=sys.stderr)
+        return 1
+    parts = [*PARTS[:2], *(part for part in PARTS[2:] if (options.only or "") in part.name)]
+    begin_s = monotonic()
+    outcomes = run_parts(parts, ROOT, options.total)
+    seconds = monotonic() - begin_s
+    machine = machine_of(outcomes, options.commit)
+    table = write(options.output, machine, outcomes, seconds)
+    print(table.read_text())
+    log = failures(outcomes)
+    if log:
+        print(log[-8000:])
+    print(f"{table} and .json; {seconds:.0f} s")
+    return 1 if log else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of somebody's run, to hold a phase's cost against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyinstrument_gpu.run import Run, Scope
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """The steps of a run in two numbers, and what sets them apart from what is measured.
+
+    Attributes:
+        phases: spans of a step on the thread that opened it: the mean over all steps.
+        median_ns: how long a step takes: the median over all steps, within 1.6 %.
+        host: where it was recorded; None where the file does not say.
+        device_timed: whether phases were timed on a device too, which what is measured is not.
+    """
+
+    phases: float
+    median_ns: int
+    host: str | None = None
+    device_timed: bool = False
+
+    @classmethod
+    def of(cls, run: Run) -> RunStep:
+        """The steps of this run.
+
+        Raises:
+            ValueError: it has none, or they took no time.
+        """
+        totals = run.step_totals
+        if not totals.count or not totals.duration.total_ns:
+            raise ValueError(
+                "the run has no steps, so there is no step to take a share of: loop over "
+                "gpu_steps(loader), or put `with gpu_step():` around an iteration"
+            )
+        phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
+        host = run.environment.get("host")
+        return cls(
+            phases / totals.count,
+            max(totals.duration.p50_ns, 1),
+            host if isinstance(host, str) else None,
+            bool(run.device_clocks),
+        )
+
+    def share(self, use_ns: float) -> float:
+        """Which share of a step its phases take, when each costs so much."""
+        return self.phases * use_ns / self.median_ns

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a phase costs in instructions, and what it did when that was last written down.
+
+`python -m tests.helpers.hot_path` writes it down, for the compiler that has built the programs.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.helpers.callgrind import instructions, native_program
+
+COUNTS = Path(__file__).with_name("hot_path_instructions.json")
+WRITE = "python -m tests.helpers.hot_path"
+LOOPS = ("not_recording", "recording", "nested", "device", "device_shared")
+
+_USES = 900
+
+
+def build() -> str:
+    """The compiler, its version, the architecture and the flags: what counts depend on."""
+    program = native_program("test_hot_path_cost")
+    return subprocess.run(
+        [program, "--build"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def count() -> dict[str, float]:
+    """Instructions of one round of each loop, less those of the empty loop."""
+    program = native_program("test_hot_path_cost")
+    stub = {"PYINSTRUMENT_GPU_LIBCUDA": str(native_program("stub_cuda.so"))}
+
+    def per_round(loop: str) -> float:
+        few, many = (instructions(program, loop, uses, environment=stub) for uses in (0, _USES))
+        return (many - few) / _USES
+
+    empty = per_round("empty")
+    return {loop: round(per_round(loop) - empty, 2) for loop in LOOPS}
+
+
+def written() -> dict[str, dict[str, float]]:
+    """The counts that were written down, by build."""
+    counts: dict[str, dict[str, float]] = json.loads(COUNTS.read_text())
+    return counts
+
+
+def changed(before: dict[str, float], now: dict[str, float], by: float) -> dict[str, str]:
+    """The loops whose instructions are more than so large a share above or below, each in words.
+
+    Below too: while counts that are too high are written down, the next growth hides in them.
+    """
+    return {
+        loop: f"{before[loop]:g} instructions before, {now[loop]:g} now"
+        for loop in before
+        if abs(now[loop] - before[loop]) > before[loop] * by
+    }
+
+
+def main() -> None:
+    counts = {**(written() if COUNTS.exists() else {}), build(): count()}
+    COUNTS.write_text(json.dumps(dict(sorted(counts.items())), indent=1) + "\n")
+    print(json.dumps(counts[build()], indent=1))
+
+
+if __name__ == "__main__":
+    main()
