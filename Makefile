@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
+PEERS = $(VENV)/.peers
 NATIVE = build/native
 WERROR = OFF
-CXX_FILES = $(wildcard csrc/*.cpp csrc/*.h tests/native/*.cpp tests/native/*.h)
+CXX_FILES = $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h tests/native/*.cpp tests/native/*.h \
+    benchmarks/native/*.cpp benchmarks/gpu/*.cu)
 
 # For every install, and for the environments in which pip builds (newer pips read the second).
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
@@ -45,23 +47,29 @@ format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: native  ## benchmarks, each against its peers in the same run
-	$(BIN)/pytest benchmarks
+bench: native $(PEERS)  ## benchmarks, each against its peers in the same run: four minutes
+	$(BIN)/pytest benchmarks $(BENCH_OPTIONS)
 
-# There is no device time yet, so this trains and nothing more.
-gpu: $(INSTALLED)  ## what needs a GPU; fails without one
-	$(BIN)/python examples/digits.py --device cuda --output digits.gpurun --overwrite
+# Without an environment: a machine with a GPU is often cut off from every registry, and what it has
+# must do. GPU_OPTIONS="--output DIRECTORY --commit NAME"; --help lists them.
+gpu:  ## what needs a GPU: tests, probes and benchmarks, nine minutes; fails without one
+	$(PYTHON) -m benchmarks.gpu.run $(GPU_OPTIONS)
 
 clean:  ## remove what was built, the environment too
 	rm -rf $(VENV) build *.egg-info pyinstrument_gpu/_C.*.so
 
 # Without isolation, so that a change of one C++ file compiles one file. Editable: a change of a
 # Python file needs no install.
-$(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard csrc/*)
+$(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet setuptools cmake ninja pybind11 nvidia-nvtx
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
 	touch $@
+
+# What the benchmarks compare with. They run without the peers that can't be installed, and name
+# them; the next `make bench` tries those again.
+$(PEERS): $(INSTALLED) benchmarks/install_peers.py
+	if $(BIN)/python -m benchmarks.install_peers; then touch $@; fi
 
 native: $(INSTALLED)
 	$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \

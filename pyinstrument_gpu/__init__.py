@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu import _dynamo, _hooks
 from pyinstrument_gpu._native import native
+from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ExportError,
     MissingDependencyError,
@@ -28,20 +29,27 @@ from pyinstrument_gpu.errors import (
     RunFileError,
     RunFileVersionError,
     RunPathError,
+    SinkError,
 )
 from pyinstrument_gpu.recording import Recording, record, start
 from pyinstrument_gpu.steps import gpu_step, gpu_steps
+from pyinstrument_gpu.syncs import allow_sync, watch_syncs
 
 if TYPE_CHECKING:
+    from pyinstrument_gpu.metrics import MetricAccumulator, Reading
     from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.sinks import PrometheusSink, RunUpdate, Sink, TensorBoardSink
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ExportError",
+    "MetricAccumulator",
     "MissingDependencyError",
     "PhaseNameError",
+    "PrometheusSink",
     "PyinstrumentGpuError",
+    "Reading",
     "Recording",
     "RecordingActiveError",
     "RecordingError",
@@ -50,12 +58,19 @@ __all__ = [
     "RunFileError",
     "RunFileVersionError",
     "RunPathError",
+    "RunUpdate",
+    "Sink",
+    "SinkError",
+    "TensorBoardSink",
     "__version__",
+    "allow_sync",
+    "auto_phases",
     "gpu_phase",
     "gpu_step",
     "gpu_steps",
     "record",
     "start",
+    "watch_syncs",
 ]
 
 gpu_phase = native.gpu_phase
@@ -65,9 +80,17 @@ _dynamo.register_when_imported()
 
 
 def __getattr__(name: str) -> Any:
-    # Run needs numpy, whose import takes longer than everything else here.
+    # These need numpy, whose import takes longer than everything else here.
     if name == "Run":
         from pyinstrument_gpu.run import Run
 
         return Run
+    if name in ("MetricAccumulator", "Reading"):
+        from pyinstrument_gpu import metrics
+
+        return getattr(metrics, name)
+    if name in ("PrometheusSink", "RunUpdate", "Sink", "TensorBoardSink"):
+        from pyinstrument_gpu import sinks
+
+        return getattr(sinks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
