@@ -410,8 +410,8 @@ void Recorder::write_documents(RunLog& log, const RunState& state, bool with_sta
     std::vector<uint8_t> rows;
     merged.encode(rows);
     log.write_statistics(step_totals_, rows);
-    log.write_sync_statistics(syncs_);
   }
+  if (with_statistics || syncs_.take_watch_change()) log.write_sync_statistics(syncs_);
   // Those of the file, also where `log` is its stand-in in memory.
   written.losses = log_->losses();
   // Last: a STATE that says "final" then vouches for all the rest.

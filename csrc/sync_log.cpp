@@ -10,7 +10,7 @@ void SyncLog::reset(const Clock* clock) {
   totals_.assign(sites_.size(), {});
   pending_.clear();
   dropped_ = 0;
-  is_on_ = as_if_ = false;
+  is_on_ = as_if_ = watch_changed_ = false;
   intervals_.clear();
 }
 
@@ -51,12 +51,18 @@ void SyncLog::watch(bool on, bool as_if) {
   const std::lock_guard lock(mutex_);
   if (clock_ == nullptr || on == is_on_) return;
   is_on_ = on;
+  watch_changed_ = true;
   if (on) {
     as_if_ = as_if;
     if (intervals_.size() < kMaxIntervals) intervals_.emplace_back(clock_->to_ns(now), -1);
   } else if (intervals_.back().second < 0) {
     intervals_.back().second = clock_->to_ns(now);
   }
+}
+
+bool SyncLog::take_watch_change() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(watch_changed_, false);
 }
 
 std::vector<SyncItem> SyncLog::take() {

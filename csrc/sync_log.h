@@ -61,6 +61,9 @@ class SyncLog {
   void add(const Event& event);
   /// From now on, or no longer, every wait that can be seen is recorded.
   void watch(bool on, bool as_if);
+  /// Whether the watch began or ended since the last call: a reader takes a run whose file does not
+  /// say that it was watched for one that was not, so that can't wait for the next statistics.
+  bool take_watch_change();
 
   /// The events since the last call.
   std::vector<SyncItem> take();
@@ -88,6 +91,7 @@ class SyncLog {
   uint64_t dropped_ = 0;
   bool is_on_ = false;
   bool as_if_ = false;
+  bool watch_changed_ = false;
   std::vector<std::pair<int64_t, int64_t>> intervals_;
 };
 

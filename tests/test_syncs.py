@@ -457,6 +457,23 @@ def test_without_a_preview_the_host_waits_for_nothing() -> None:
     assert kinds(watched(lambda: [x.item(), float(x), print(x), x.cpu()])) == {}
 
 
+def test_watch_that_begins_later_is_known_at_once(tmp_path: Path) -> None:
+    # Statistics go to the file once a second: with the first snapshot, then not with the second.
+    for path in (tmp_path / "run.gpurun", None):
+        with pig.record(path) as recording:
+            assert not recording.snapshot().syncs.was_watched
+            with pig.watch_syncs(as_if_cuda=True):
+                torch.tensor(1.0).item()
+                syncs = recording.snapshot().syncs
+                assert syncs.was_watched and syncs.is_as_if and len(syncs.events) == 1
+                assert not recording.snapshot().complete
+                torch.tensor(1.0).item()
+                assert len(recording.snapshot().syncs.events) == 2
+            ((begin_ns, end_ns),) = recording.snapshot().syncs.watched_ns
+            assert begin_ns < end_ns < recording.snapshot().duration_ns
+        assert recording.run.syncs.watched_ns == ((begin_ns, end_ns),)
+
+
 # The command
 
 
