@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for every test."""
 
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """Ctrl-C works in this process and those that tests start, also where the tests run in the
+    background of a shell, which has such processes ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
