@@ -33,6 +33,7 @@ import pyinstrument_gpu as pig
 from benchmarks.digits_loop import Training
 from benchmarks.gpu.figure import Figure, print_and_write
 from benchmarks.machine import versions
+from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.auto.session import Session, timed
 from pyinstrument_gpu.overhead.interleave import interleaved, relative_difference
@@ -112,9 +113,9 @@ def _costs(session: Session) -> tuple[float, float]:
     wrapped = timed(session, "cost")(_nothing)
     alone_ns = _per_call(_nothing)
     phase_ns = _per_call(wrapped) - alone_ns
-    session.inside.activity = True
+    native.set_in_activity(True)
     pass_ns = _per_call(wrapped) - alone_ns
-    session.inside.activity = False
+    native.set_in_activity(False)
     return phase_ns, pass_ns
 
 

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "activity_functions.h"
 #include "cuda/device_timing.h"
 #include "frame_functions.h"
 #include "gpu_phase_function.h"
@@ -258,7 +259,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   start_nvtx(current_thread_name);
   if (!ready_phase_type() || !ready_scope_type() || !ready_phase_registry() ||
-      !add_frame_functions(module.ptr()))
+      !add_frame_functions(module.ptr()) || !add_activity_functions(module.ptr()))
     throw py::error_already_set();
   module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(&phase_type_object));
   module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(scope_type()));

@@ -81,6 +81,7 @@ def _register() -> None:
         substitute(native.gpu_phase.scope, skip_signature_check=True)(_null_phase)
         substitute(native.frame_begin, skip_signature_check=True)(_no_frame)
         substitute(native.frame_end, skip_signature_check=True)(_do_nothing)
+        substitute(native.in_activity, skip_signature_check=True)(_is_passed_by)
     except Exception as error:
         warnings.warn(
             f"phases inside torch.compile will break its graphs: {error!r}",
@@ -95,6 +96,11 @@ def _null_phase(name: str, /) -> contextlib.AbstractContextManager[None]:
 
 def _no_frame(phase: Any, /) -> int:
     return 0
+
+
+def _is_passed_by() -> bool:
+    # What is compiled has no automatic phases in it.
+    return True
 
 
 def _do_nothing(phase: Any, token: int, /) -> None:

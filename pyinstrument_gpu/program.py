@@ -14,10 +14,10 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-_OURS = tuple(f"pyinstrument_gpu.{part}" for part in ("auto", "overrides", "program", "syncs"))
+from pyinstrument_gpu.tracebacks import without_our_frames
 
 
 class Program:
@@ -162,29 +162,3 @@ def _be_silent_once() -> None:
         sys.excepthook = hook
 
     sys.excepthook = silent
-
-
-def without_our_frames(error: BaseException) -> None:
-    """Take the frames of this package out of the tracebacks of an exception and of those behind
-    it."""
-    pending: list[BaseException | None] = [error]
-    seen = set()
-    while pending:
-        current = pending.pop()
-        if current is not None and id(current) not in seen:
-            seen.add(id(current))
-            current.__traceback__ = _without_ours(current.__traceback__)
-            pending += [current.__cause__, current.__context__]
-
-
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    entries = []
-    while traceback is not None:
-        if not str(traceback.tb_frame.f_globals.get("__name__")).startswith(_OURS):
-            entries.append(traceback)
-        traceback = traceback.tb_next
-    following: TracebackType | None = None
-    for entry in reversed(entries):
-        entry.tb_next = following
-        following = entry
-    return following

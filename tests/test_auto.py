@@ -5,6 +5,7 @@ import copy
 import gc
 import importlib
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -285,6 +286,47 @@ def test_odd_modules(recording: pig.Recording) -> None:
     with pytest.raises(AttributeError):
         NoInit()()
     assert all_counts(recording.stop())["forward"] >= 1
+
+
+def python_calls(submodules: int) -> int:
+    """The number of Python functions called in a call of a module."""
+    model = nn.Sequential(*(nn.Identity() for _ in range(submodules)))
+    model.register_parameter("weight", nn.Parameter(torch.ones(1)))
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    model(0)
+    sys.setprofile(count)
+    model(0)
+    sys.setprofile(None)
+    return calls
+
+
+def test_submodules_cost_no_python_call() -> None:
+    without = python_calls(7) - python_calls(0)
+    with pig.auto_phases():
+        assert python_calls(7) - python_calls(0) == without > 0
+
+
+def test_submodules_called_in_special_ways(recording: pig.Recording) -> None:
+    compiled, hooked, own = nn.Identity(), nn.Identity(), nn.Identity()
+    compiled._compiled_call_impl = lambda x: x + 1
+    hooked.register_forward_hook(lambda module, args, output: output + 10)
+
+    class Own(nn.Module):
+        def __call__(self, x: int) -> int:
+            return int(super().__call__(x)) + 100
+
+        def forward(self, x: int) -> int:
+            return x + 1000
+
+    model = nn.Sequential(compiled, hooked, own, Own())
+    assert model(0) == 1111
+    recording.stop()
+    assert all_counts(recording.run) == {"forward": 1}
 
 
 def test_copies_and_pickles(recording: pig.Recording) -> None:

@@ -539,7 +539,15 @@ def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
     assert done.exit_code == 2
 
 
-@pytest.mark.parametrize("call", ["torch.ones(3).to(other=1)", "torch.ones(2, 3).item()"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.ones(3).to(other=1)",
+        "torch.ones(2, 3).item()",
+        "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 3))(torch.ones(1, 5))",
+        "torch.nn.Sequential(torch.nn.Linear(2, 3))(torch.ones(1, 5))",
+    ],
+)
 def test_uncaught_error_has_no_frames_of_ours(
     programs: Programs, tmp_path: Path, call: str
 ) -> None:

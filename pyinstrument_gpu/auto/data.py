@@ -62,7 +62,7 @@ def install(session: Session) -> None:
                 session.tell(border.got_none, loader)
                 raise
             finally:
-                session.inside.activity = False
+                native.set_in_activity(False)
                 if token:
                     native.frame_end(_data, token)
             session.tell(lambda: border.got_item(_samples_of(item, loader)))

@@ -5,9 +5,9 @@ An activity (a forward pass, a backward pass, ...) is a phase. What it calls is 
 forward pass no submodule is one of its own. An optimizer's step is the exception, as its closure
 may run forward and backward passes; they nest in it, and are no step of the loop.
 
-A wrapper calls through at once where it has nothing to say: under torch.compile, inside an
-activity, once the patches are taken back. What goes wrong on our side is kept in `error`, ends the
-placing of steps, and never reaches the program.
+A wrapper calls through at once where it has nothing to say: inside an activity, which is a flag
+that the native module keeps per thread; under torch.compile; once the patches are taken back. What
+goes wrong on our side is kept in `error`, ends the placing of steps, and never reaches the program.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
 
 class _Inside(threading.local):
-    """What the calling thread is in."""
+    """What the calling thread is in, beside an activity."""
 
-    activity = False
     updates: tuple[tuple[Phase, int, FrameType], ...] = ()  # optimizers' steps, outermost first
 
 
@@ -75,7 +74,7 @@ class Session:
 
     def passes_by(self) -> bool:
         """Whether a wrapper has nothing to say. What Dynamo may trace asks `is_compiling` first."""
-        return self.inside.activity or not self.patches.active
+        return native.in_activity() or not self.patches.active
 
     def tell(self, what: Callable[..., None], *arguments: Any) -> None:
         """Tell the border, which never raises into the program."""
@@ -91,12 +90,12 @@ class Session:
             self._settle_updates()
         if announce is not None and not self.inside.updates:
             self.tell(announce, *arguments)
-        self.inside.activity = True
+        native.set_in_activity(True)
         return native.frame_begin(phase)
 
     def end(self, phase: Phase, token: int) -> None:
         """End it."""
-        self.inside.activity = False
+        native.set_in_activity(False)
         native.frame_end(phase, token)
 
     def begin_update(self, phase: Phase, optimizer: object, frame: FrameType) -> None:
