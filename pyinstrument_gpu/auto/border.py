@@ -40,6 +40,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Protocol
 
 _UNKNOWN = math.nan
@@ -187,7 +188,7 @@ class Border:
     def begins_update(self, optimizer: object) -> None:
         """An optimizer's step, or one that a gradient scaler may leave out."""
         if not self._left_alone and self._state is _State.CLOSED:
-            self._thread = threading.get_ident()
+            self._thread = get_ident()
         if not self._counts_here():
             return
         if self._state in (_State.CLOSED, _State.WAITING):
@@ -229,7 +230,7 @@ class Border:
             self._left_alone = True
 
     def _counts_here(self) -> bool:
-        return not self._left_alone and threading.get_ident() == self._thread
+        return not self._left_alone and get_ident() == self._thread
 
     def _trains(self) -> None:
         if self._state is _State.UPDATED and self._all_have_stepped():

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from pyinstrument_gpu._C import Phase
 
 
-class _Inside(threading.local):
-    """What the calling thread is in, beside an activity."""
+class _Update(NamedTuple):
+    """An optimizer's step that goes on."""
 
-    updates: tuple[tuple[Phase, int, FrameType], ...] = ()  # optimizers' steps, outermost first
+    phase: Phase
+    token: int
+    frame: FrameType
 
 
 class Session:
@@ -43,7 +45,6 @@ class Session:
     Attributes:
         border: the state of the loop.
         patches: what has been replaced in torch.
-        inside: what the calling thread is in.
         copies: number and bytes of the copies to a device, by whether the memory was pinned and the
             copy `non_blocking`.
         error: what went wrong on our side, or None.
@@ -56,7 +57,7 @@ class Session:
     ) -> None:
         self.border = Border(native, on_step_end)
         self.patches = Patches()
-        self.inside = _Inside()
+        self._updates: dict[int, list[_Update]] = {}  # by thread, outermost first
         self.copies: dict[tuple[bool, bool], list[int]] = {}
         self.error: Exception | None = None
         self.is_in_backward = False
@@ -86,9 +87,7 @@ class Session:
 
     def begin(self, phase: Phase, announce: Callable[..., None] | None, *arguments: Any) -> int:
         """Begin an activity: tell the border first, so that its phase is in the right step."""
-        if self.inside.updates:
-            self._settle_updates()
-        if announce is not None and not self.inside.updates:
+        if announce is not None and not (self._updates and self._is_updating()):
             self.tell(announce, *arguments)
         native.set_in_activity(True)
         return native.frame_begin(phase)
@@ -100,22 +99,27 @@ class Session:
 
     def begin_update(self, phase: Phase, optimizer: object, frame: FrameType) -> None:
         """An optimizer's step begins; `frame` is that of the function that will end it."""
-        if self.inside.updates:
-            self._settle_updates()
-        if not self.inside.updates:
+        if not self._is_updating():
             self.tell(self.border.begins_update, optimizer)
-        self.inside.updates += ((phase, native.frame_begin(phase), frame),)
+        update = _Update(phase, native.frame_begin(phase), frame)
+        self._updates.setdefault(get_ident(), []).append(update)
 
     def end_update(self, optimizer: object) -> None:
         """It has ended, without an exception."""
-        if self.inside.updates:
-            phase, token, _ = self.inside.updates[-1]
-            self.inside.updates = self.inside.updates[:-1]
-            native.frame_end(phase, token)
-        if not self.inside.updates:
+        updates = self._updates.pop(get_ident(), [])
+        if updates:
+            update = updates.pop()
+            native.frame_end(update.phase, update.token)
+        if updates:
+            self._updates[get_ident()] = updates
+        else:
             self.tell(self.border.ends_update, optimizer)
 
-    def _settle_updates(self) -> None:
+    def _is_updating(self) -> bool:
+        """Whether the calling thread is in an optimizer's step."""
+        updates = self._updates.pop(get_ident(), [])
+        if not updates:
+            return False
         # The hooks of an optimizer are not told of an exception in its step. Its function is then
         # no longer among the callers.
         callers = set()
@@ -123,10 +127,12 @@ class Session:
         while frame is not None:
             callers.add(frame)
             frame = frame.f_back
-        while self.inside.updates and self.inside.updates[-1][2] not in callers:
-            phase, token, _ = self.inside.updates[-1]
-            self.inside.updates = self.inside.updates[:-1]
-            native.frame_end(phase, token)
+        while updates and updates[-1].frame not in callers:
+            update = updates.pop()
+            native.frame_end(update.phase, update.token)
+        if updates:
+            self._updates[get_ident()] = updates
+        return bool(updates)
 
     def _before_own_step(self) -> None:
         self.tell(self.border.leave_alone)
