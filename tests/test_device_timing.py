@@ -182,7 +182,7 @@ Phases = st.recursive(
     latency_ns=st.integers(500, 30_000),
     pause_ns=st.integers(0, 400_000_000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_generated_programs_have_exact_times(
     steps: list[Any], drift_ppm: int, offset_ns: int, latency_ns: int, pause_ns: int
 ) -> None:

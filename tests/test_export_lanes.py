@@ -114,7 +114,7 @@ def test_a_stretch_is_a_window_and_what_was_open_around_it() -> None:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(runs())
 def test_formats_say_the_same_stretch_by_stretch(run: Run) -> None:
     def said() -> list[Any]:

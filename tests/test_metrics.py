@@ -39,7 +39,7 @@ def update(metrics: pig.MetricAccumulator, case: Case) -> pig.MetricAccumulator:
 # --- against other means ---
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**63 - 1))
 def test_random_updates_against_plain_python(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -807,7 +807,6 @@ def with_whole_run_statistics(run: Run, host: Statistic) -> Run:
     )
 
 
-@settings(deadline=None)
 @given(runs(), st.lists(times, min_size=1))
 def test_saving_and_loading_gives_the_same_run(run: Run, durations_ns: list[int]) -> None:
     once = resaved(run)

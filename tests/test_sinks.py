@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
@@ -107,7 +107,7 @@ _PHASES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=4)
 _LOOPS = st.lists(st.lists(_PHASES, max_size=6), max_size=5)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(loops=_LOOPS)
 def test_updates_together_are_the_run(loops: list[list[list[str]]]) -> None:
     """However the looks fall: each loop ends with a step that is dropped."""

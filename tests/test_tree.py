@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
@@ -584,16 +584,14 @@ def check(program: Block) -> None:
     assert recorded(recording.run) == modelled(model)
 
 
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=300, derandomize=True)
 @given(programs)
 def test_recorded_tree_equals_the_model(program: Block) -> None:
     check(program)
 
 
 @pytest.mark.slow
-@settings(max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5_000)
 @given(programs)
 def test_recorded_tree_equals_the_model_at_length(program: Block) -> None:
     check(program)

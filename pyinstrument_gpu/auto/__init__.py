@@ -103,9 +103,8 @@ def auto_phases() -> Iterator[None]:
     torch is patched when it is imported, or now; at the end of the block the very objects that were
     there are put back.
 
-    Cost: some microseconds per phase, and one function call per call of a submodule, which takes
-    about a microsecond in a loop that does nothing else and several between kernels
-    (docs/honest-time.md has figures). Never synchronises.
+    Cost: half a microsecond per phase in a loop that does nothing else and several between kernels,
+    and some 40 ns per call of a submodule (docs/honest-time.md has figures). Never synchronises.
     """
     phases = AutoPhases()
     phases.install()
