@@ -5,8 +5,8 @@
 
 namespace pig {
 
-/// Adds in_activity and set_in_activity, for automatic phases. Returns false with a Python error
-/// set.
+/// Adds begin_activities, in_activity and set_in_activity, for automatic phases. Returns false with
+/// a Python error set.
 bool add_activity_functions(PyObject* module);
 
 }  // namespace pig

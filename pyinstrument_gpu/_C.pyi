@@ -53,6 +53,9 @@ def frame_cancel(phase: Phase, token: int, /) -> None:
     """Close the frame and record nothing."""
 
 # Whether the calling thread is inside an activity that is an automatic phase.
+def begin_activities() -> None:
+    """No thread is inside one: those that some are in are of an earlier session."""
+
 def in_activity() -> bool: ...
 def set_in_activity(on: bool, /) -> None: ...
 

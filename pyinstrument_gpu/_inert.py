@@ -53,6 +53,10 @@ def frame_end(phase: Phase, token: int, /) -> None:
 frame_cancel = frame_end
 
 
+def begin_activities() -> None:
+    """Do nothing."""
+
+
 def in_activity() -> bool:
     """So no automatic phase has anything to do."""
     return True

@@ -4,28 +4,18 @@ taken out, and where a wrapper stands in for a function of torch, a frame of tha
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from types import CodeType, TracebackType
-from typing import NamedTuple
+from types import CodeType, FrameType, TracebackType
 
-_OURS = tuple(f"pyinstrument_gpu.{part}" for part in ("auto", "overrides", "program", "syncs"))
-
-
-class StandIn(NamedTuple):
-    """A wrapper that does the work of a function of torch instead of calling it.
-
-    Attributes:
-        code: that function's code.
-        make_entry: makes an entry of a traceback as that function would have left it. Not kept
-            ready: its frame would keep alive all that was called at that time.
-    """
-
-    code: CodeType
-    make_entry: Callable[[], TracebackType | None]
+_OURS = tuple(
+    f"pyinstrument_gpu.{part}" for part in ("_import_hook", "auto", "overrides", "program", "syncs")
+)
 
 
-stand_ins: dict[CodeType, StandIn] = {}
-"""By the wrapper's code."""
+stand_ins: dict[CodeType, Callable[[FrameType], TracebackType | None]] = {}
+"""By the code of a wrapper that may do the work of a function of torch instead of calling it: what
+makes, from a frame of the wrapper, the entry of a traceback that this function would have left."""
 
 
 def without_our_frames(error: BaseException) -> None:
@@ -39,23 +29,30 @@ def without_our_frames(error: BaseException) -> None:
             seen.add(id(current))
             current.__traceback__ = _without_ours(current.__traceback__)
             pending += [current.__cause__, current.__context__]
+            pending += getattr(current, "exceptions", ())  # of a group
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     entries = []
     while traceback is not None:
-        following = traceback.tb_next
-        code = traceback.tb_frame.f_code
-        if not str(traceback.tb_frame.f_globals.get("__name__")).startswith(_OURS):
+        frame, following = traceback.tb_frame, traceback.tb_next
+        if not _is_ours(frame):
             entries.append(traceback)
-        elif code in stand_ins:
-            stand_in = stand_ins[code]
+        elif frame.f_code in stand_ins and not (following and _is_ours(following.tb_frame)):
+            entry = None
+            with contextlib.suppress(Exception):  # the program's error matters more
+                entry = stand_ins[frame.f_code](frame)
             # It may have called the function after all.
-            if following is not None and following.tb_frame.f_code is not stand_in.code:
-                entries += filter(None, [stand_in.make_entry()])
+            called = following and following.tb_frame.f_code
+            if entry is not None and entry.tb_frame.f_code is not called:
+                entries.append(entry)
         traceback = following
     result: TracebackType | None = None
     for entry in reversed(entries):
         entry.tb_next = result
         result = entry
     return result
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_OURS)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`auto_phases` in a process that has torch: what is patched, what survives, what is put back."""
 
+import contextlib
 import copy
 import gc
 import importlib
@@ -213,10 +214,14 @@ def test_exception_in_an_optimizer_closes_its_phase(recording: pig.Recording) ->
             optimizer.step()
         with pig.gpu_phase("after"):
             nn.Linear(1, 1)(torch.ones(1))
+    with pytest.raises(ValueError, match="no"):
+        optimizer.step()
+    nn.utils.clip_grad_norm_([parameter], 1.0)
     with pig.gpu_phase("outside"):
         pass
     run = recording.stop()
-    assert all_counts(run)["optimizer"] == 2
+    assert all_counts(run)["optimizer"] == 3
+    assert all_counts(run)["clip"] == 1
     assert "outside" in run.phases
     assert not any(path.startswith("optimizer/optimizer") for path in run.phases)
 
@@ -228,6 +233,49 @@ def test_threads_have_phases_and_no_steps(recording: pig.Recording) -> None:
     run = recording.stop()
     assert [(span.path, span.thread) for span in spans_of(run)] == [("forward", "other")]
     assert run.step_totals.count == 0
+
+
+def test_optimizer_of_one_thread_during_the_backward_pass_of_another(
+    recording: pig.Recording,
+) -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    in_backward, may_go_on = threading.Event(), threading.Event()
+
+    def backward() -> None:
+        x = torch.ones(1, requires_grad=True)
+
+        def wait(gradient: Tensor) -> None:
+            in_backward.set()
+            may_go_on.wait()
+
+        x.register_hook(wait)
+        x.sum().backward()
+
+    thread = threading.Thread(target=backward)
+    thread.start()
+    in_backward.wait()
+    optimizer.step()
+    may_go_on.set()
+    thread.join()
+    run = recording.stop()
+    assert counts(run) == {"optimizer": 1}
+    assert all_counts(run) == {"optimizer": 1, "backward": 1}
+
+
+def test_session_inside_an_activity_of_an_earlier_one() -> None:
+    inner = nn.Linear(1, 1)
+    with pig.record() as recording, contextlib.ExitStack() as first:
+        first.enter_context(pig.auto_phases())
+
+        class Outer(nn.Module):
+            def forward(self, x: Tensor) -> Any:
+                first.close()
+                with pig.auto_phases():
+                    return inner(x)
+
+        Outer()(torch.ones(1))
+    assert all_counts(recording.run) == {"forward": 1, "forward/forward": 1}
 
 
 def test_copies_to_a_device(recording: pig.Recording, monkeypatch: pytest.MonkeyPatch) -> None:

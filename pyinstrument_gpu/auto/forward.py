@@ -2,17 +2,16 @@
 """Phases "forward", "eval" and "loss": the outermost call of a module.
 
 Every call of a module comes by here, as that of a submodule is told from that of a root only by the
-call around it. So that this costs a submodule next to nothing, the wrapper does not stand before
-torch's own function, which is two lines long, but does what that does. A root is being trained
+call around it. So that this costs a submodule next to nothing, the wrapper does there what torch's
+own function does, a choice between two methods, instead of calling it. A root is being trained
 where it is in training mode and gradients are enabled; else the phase is "eval".
 """
 
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -32,21 +31,17 @@ _loss = native.gpu_phase("loss")
 def install(session: Session) -> None:
     """Patch `Module.__call__`."""
 
-    models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
     def announce(module: nn.Module) -> None:
         # A loss, a metric or a transform is in training mode in a validation loop too.
-        if module not in models:
-            if isinstance(module, _Loss) or next(module.parameters(), None) is None:
-                return
-            models.add(module)
+        if isinstance(module, _Loss) or next(module.parameters(), None) is None:
+            return
         if _is_training(module):
             session.border.runs_forward()
         else:
             session.border.evaluates()
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        stands_in = _entry_of(original) is not None
+        stands_in = _is_torchs_own(original)
         in_activity = native.in_activity
 
         # What the module is called with may have any name.
@@ -65,37 +60,52 @@ def install(session: Session) -> None:
             finally:
                 session.end(phase, token)
 
-        if stands_in:
-            wrapper: Any = __call__
-            tracebacks.stand_ins[wrapper.__code__] = tracebacks.StandIn(
-                original.__code__, lambda: _entry_of(original)
-            )
+        wrapper: Any = __call__
+        tracebacks.stand_ins[wrapper.__code__] = _entry_instead_of
         return __call__
 
     session.patches.wrap(nn.Module, "__call__", wrap)
 
 
-def _entry_of(function: Any) -> TracebackType | None:
-    """An entry of a traceback as it is left by the function that is `Module.__call__`, if to choose
-    between `_call_impl` and `_compiled_call_impl` is all it does."""
+def _is_torchs_own(function: Any) -> bool:
+    """Whether a function is torch's, and all it does is to choose between these two methods."""
     code = getattr(function, "__code__", None)
-    if code is None or code.co_names != ("_compiled_call_impl", "_call_impl"):
+    return (
+        function is vars(nn.Module).get("_wrapped_call_impl")
+        and code is not None
+        and code.co_names == ("_compiled_call_impl", "_call_impl")
+        and not code.co_freevars
+    )
+
+
+def _entry_instead_of(frame: FrameType) -> TracebackType | None:
+    """The entry of a traceback that torch's function would have left where the wrapper stood in for
+    it; `frame` is the wrapper's."""
+    if not frame.f_locals["stands_in"]:
         return None
-
-    class Module:
-        _compiled_call_impl = None
-
-        def _call_impl(self) -> NoReturn:
-            raise NotImplementedError
-
+    module, original = frame.f_locals["self"], frame.f_locals["original"]
+    if not hasattr(module, "_compiled_call_impl"):
+        stub: Any = object()
+    else:
+        stub = _Failing()
+        if module._compiled_call_impl is not None:
+            stub._compiled_call_impl = stub._call_impl
     try:
-        function(Module())
+        original(stub)
     except Exception as error:
-        entry = error.__traceback__
-        while entry is not None and entry.tb_frame.f_code is not code:
-            entry = entry.tb_next
-        return entry and TracebackType(None, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        entry = error.__traceback__ and error.__traceback__.tb_next
+        if entry is not None:
+            return TracebackType(None, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return None
+
+
+class _Failing:
+    """A module of which every call fails."""
+
+    _compiled_call_impl: Any = None
+
+    def _call_impl(self) -> NoReturn:
+        raise RuntimeError
 
 
 def _is_training(module: nn.Module) -> bool:

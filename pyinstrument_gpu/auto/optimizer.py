@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from torch._C import _current_graph_task_id
 from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
@@ -37,10 +38,14 @@ def install(session: Session) -> None:
             phase = phases[optimizer] = native.gpu_phase(f"optimizer{number}")
         return phase
 
+    def is_in_backward() -> bool:
+        # The other threads of a backward pass are autograd's own: those that run a graph.
+        return session.is_in_backward and _current_graph_task_id() != -1
+
     def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if is_compiling():
             return
-        if session.is_in_backward:
+        if is_in_backward():
             session.updated_in_backward = True
             session.tell(border.updates_in_backward, optimizer)
         elif not session.passes_by():
@@ -48,7 +53,7 @@ def install(session: Session) -> None:
             session.tell(lambda: session.begin_update(phase_of(optimizer), optimizer, frame))
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not is_compiling() and not session.is_in_backward and not session.passes_by():
+        if not is_compiling() and not is_in_backward() and not session.passes_by():
             session.end_update(optimizer)
 
     def wrap_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
-from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,12 @@ class _Update(NamedTuple):
     frame: FrameType
 
 
+class _Inside(threading.local):
+    """What the calling thread is in, beside an activity."""
+
+    updates: tuple[_Update, ...] = ()  # outermost first
+
+
 class Session:
     """One `auto_phases`, once torch is there.
 
@@ -57,7 +63,7 @@ class Session:
     ) -> None:
         self.border = Border(native, on_step_end)
         self.patches = Patches()
-        self._updates: dict[int, list[_Update]] = {}  # by thread, outermost first
+        self._inside = _Inside()
         self.copies: dict[tuple[bool, bool], list[int]] = {}
         self.error: Exception | None = None
         self.is_in_backward = False
@@ -65,6 +71,7 @@ class Session:
         self._on_own_step = on_own_step
         steps.before_step = self._before_own_step
         warning_places.install(self.patches)
+        native.begin_activities()
 
     def remove(self) -> None:
         """Take all patches back and end the step that is open."""
@@ -87,7 +94,8 @@ class Session:
 
     def begin(self, phase: Phase, announce: Callable[..., None] | None, *arguments: Any) -> int:
         """Begin an activity: tell the border first, so that its phase is in the right step."""
-        if announce is not None and not (self._updates and self._is_updating()):
+        is_updating = self._inside.updates and self._is_updating()
+        if announce is not None and not is_updating:
             self.tell(announce, *arguments)
         native.set_in_activity(True)
         return native.frame_begin(phase)
@@ -101,38 +109,32 @@ class Session:
         """An optimizer's step begins; `frame` is that of the function that will end it."""
         if not self._is_updating():
             self.tell(self.border.begins_update, optimizer)
-        update = _Update(phase, native.frame_begin(phase), frame)
-        self._updates.setdefault(get_ident(), []).append(update)
+        self._inside.updates += (_Update(phase, native.frame_begin(phase), frame),)
 
     def end_update(self, optimizer: object) -> None:
         """It has ended, without an exception."""
-        updates = self._updates.pop(get_ident(), [])
-        if updates:
-            update = updates.pop()
-            native.frame_end(update.phase, update.token)
-        if updates:
-            self._updates[get_ident()] = updates
-        else:
+        if self._inside.updates:
+            self._end_innermost_update()
+        if not self._inside.updates:
             self.tell(self.border.ends_update, optimizer)
 
     def _is_updating(self) -> bool:
         """Whether the calling thread is in an optimizer's step."""
-        updates = self._updates.pop(get_ident(), [])
-        if not updates:
-            return False
         # The hooks of an optimizer are not told of an exception in its step. Its function is then
         # no longer among the callers.
         callers = set()
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        while frame is not None and self._inside.updates:
             callers.add(frame)
             frame = frame.f_back
-        while updates and updates[-1].frame not in callers:
-            update = updates.pop()
-            native.frame_end(update.phase, update.token)
-        if updates:
-            self._updates[get_ident()] = updates
-        return bool(updates)
+        while self._inside.updates and self._inside.updates[-1].frame not in callers:
+            self._end_innermost_update()
+        return bool(self._inside.updates)
+
+    def _end_innermost_update(self) -> None:
+        *outer, update = self._inside.updates
+        self._inside.updates = tuple(outer)
+        native.frame_end(update.phase, update.token)
 
     def _before_own_step(self) -> None:
         self.tell(self.border.leave_alone)
