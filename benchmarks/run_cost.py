@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 import pyinstrument_gpu as pig
 from benchmarks.digits_loop import Training
@@ -89,10 +90,15 @@ def _counted(training: Training, step_ns: float) -> Iterator[Figure]:
             calls += caller is None or not caller.f_code.co_filename.startswith(_OURS)
 
     phases = AutoPhases()
+    submodule = nn.Identity()
+    without_ns = _per_call(lambda: submodule(0))
     with pig.record() as recording:
         phases.install()
         assert phases.session is not None
         phase_ns, pass_ns = _costs(phases.session)
+        native.set_in_activity(True)
+        submodule_ns = _per_call(lambda: submodule(0)) - without_ns
+        native.set_in_activity(False)
         before = recording.snapshot().phases_recorded
         with pig.watch_syncs():
             sys.setprofile(count)
@@ -107,6 +113,7 @@ def _counted(training: Training, step_ns: float) -> Iterator[Figure]:
     yield Figure("further calls of ours per step", passes_per_step, "")
     yield Figure("a phase costs", phase_ns, "ns")
     yield Figure("a call that passes by costs", pass_ns, "ns")
+    yield Figure("a call of a submodule costs", submodule_ns, "ns", note=f"on {without_ns:.0f} ns")
     yield Figure("calls times cost", 100 * cost_ns / step_ns, "% of a step")
 
 
