@@ -104,7 +104,7 @@ def auto_phases() -> Iterator[None]:
     there are put back.
 
     Cost: half a microsecond per phase in a loop that does nothing else and several between kernels,
-    and some 40 ns per call of a submodule (docs/honest-time.md has figures). Never synchronises.
+    and some 20 ns per call of a submodule (docs/honest-time.md has figures). Never synchronises.
     """
     phases = AutoPhases()
     phases.install()
