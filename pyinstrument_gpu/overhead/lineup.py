@@ -64,13 +64,16 @@ def measured(
     loop: Callable[[int], object],
     uses: int,
     clock_ns: Callable[[], int] = perf_counter_ns,
+    *,
+    warm_ups: int = 1,
 ) -> Callable[[], int]:
-    """A function that says how many ns the loop took, in a batch and after one that does not
-    count: it brings what is new in the batch into the caches."""
+    """A function that says how many ns the loop took, in a batch and after `warm_ups` that do not
+    count: they bring what is new in the batch into the caches."""
 
     def measure() -> int:
         with way.batch():
-            loop(uses)
+            for _ in range(warm_ups):
+                loop(uses)
             way.settle()
             begin_ns = clock_ns()
             loop(uses)
