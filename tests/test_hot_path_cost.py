@@ -4,7 +4,7 @@
 import pytest
 
 from tests.helpers import hot_path
-from tests.helpers.callgrind import MISSING
+from tests.helpers.callgrind import MISSING, instructions, native_program
 
 MOST_CHANGE = 0.05
 
@@ -36,6 +36,15 @@ def test_other_counts_written_down_are_told(
 ) -> None:
     written = {loop: count * factor for loop, count in counts.items()}
     assert set(hot_path.changed(written, counts, MOST_CHANGE)) == (set(counts) if told else set())
+
+
+@needs_valgrind
+def test_the_environment_changes_no_count() -> None:
+    program = native_program("test_hot_path_cost")
+    large = {f"PIG_TEST_{i}": "x" * 1000 for i in range(100)}
+    assert instructions(program, "recording", 10) == instructions(
+        program, "recording", 10, environment=large
+    )
 
 
 def test_what_counts_as_changed() -> None:

@@ -20,10 +20,21 @@ def native_program(name: str) -> Path:
 def instructions(
     program: Path, *arguments: object, environment: dict[str, str] | None = None
 ) -> int:
-    """Those of the whole program, which are the same in every run."""
+    """Those that the program executes within `counted` (tests/native/counted.h).
+
+    They are the same in every run. Those of the whole program are not: its start and its end
+    depend on the environment, down to its size.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        output = f"--callgrind-out-file={folder}/callgrind.out"
-        command = ["valgrind", "--tool=callgrind", output, *map(str, (program, *arguments))]
+        command = [
+            "valgrind",
+            "--command-line-only=yes",
+            "--tool=callgrind",
+            f"--callgrind-out-file={folder}/callgrind.out",
+            "--collect-atstart=no",
+            "--toggle-collect=counted_instructions",
+            *map(str, (program, *arguments)),
+        ]
         done = subprocess.run(
             command,
             env={**os.environ, **(environment or {})},
@@ -33,4 +44,15 @@ def instructions(
         )
     found = re.search(r"Collected : (\d+)", done.stderr)
     assert found is not None, done.stderr
+    assert int(found[1]) > 0, f"{program} has no function `counted_instructions`, or no symbols"
     return int(found[1])
+
+
+def instructions_per_round(
+    program: Path, loop: str, rounds: int, environment: dict[str, str] | None = None
+) -> float:
+    """Of a loop of the program, without the first round and what is around the rounds."""
+    one, more = (
+        instructions(program, loop, count, environment=environment) for count in (1, rounds)
+    )
+    return (more - one) / (rounds - 1)

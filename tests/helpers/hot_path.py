@@ -8,13 +8,13 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.helpers.callgrind import instructions, native_program
+from tests.helpers.callgrind import instructions_per_round, native_program
 
 COUNTS = Path(__file__).with_name("hot_path_instructions.json")
 WRITE = "python -m tests.helpers.hot_path"
 LOOPS = ("not_recording", "recording", "nested", "device", "device_shared")
 
-_USES = 900
+_ROUNDS = 900
 
 
 def build() -> str:
@@ -31,8 +31,7 @@ def count() -> dict[str, float]:
     stub = {"PYINSTRUMENT_GPU_LIBCUDA": str(native_program("stub_cuda.so"))}
 
     def per_round(loop: str) -> float:
-        few, many = (instructions(program, loop, uses, environment=stub) for uses in (0, _USES))
-        return (many - few) / _USES
+        return instructions_per_round(program, loop, _ROUNDS, stub)
 
     empty = per_round("empty")
     return {loop: round(per_round(loop) - empty, 2) for loop in LOOPS}

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "check.h"
+#include "counted.h"
 #include "nvtx_range.h"
 
 namespace {
@@ -39,8 +40,8 @@ int main(int argc, char** argv) {
   if (argc != 3) return 0;
   const long count = std::atol(argv[2]);
   if (std::strcmp(argv[1], "empty") == 0) {
-    empty(count);
+    counted([&] { empty(count); });
   } else {
-    push_pop(count, name);
+    counted([&] { push_pop(count, name); });
   }
 }
