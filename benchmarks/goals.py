@@ -111,7 +111,7 @@ GOALS = (
         "<= P + 1",
         partial(
             _by_test,
-            "tests/test_device_timing.py::test_adjacent_and_nested_phases_share_their_boundaries",
+            "tests/recording/test_device_timing.py::test_adjacent_and_nested_phases_share_their_boundaries",
         ),
     ),
     Goal("device time of one boundary", "<= 1.05 x a bare timing event", _on_a_gpu),
@@ -130,13 +130,16 @@ GOALS = (
         "no blocking call, at most one answer not ready per stream and tick",
         partial(
             _by_test,
-            "tests/test_device_timing.py::test_at_most_one_answer_not_ready_per_stream_and_harvest",
+            "tests/recording/test_device_timing.py::test_at_most_one_answer_not_ready_per_stream_and_harvest",
         ),
     ),
     Goal(
         "error of a duration",
         "<= 1 tick of the device, no growth over hours of drift",
-        partial(_by_test, "tests/test_device_timing.py::test_no_error_grows_over_hours_of_drift"),
+        partial(
+            _by_test,
+            "tests/recording/test_device_timing.py::test_no_error_grows_over_hours_of_drift",
+        ),
     ),
     Goal(
         "an update of metrics on a GPU",
@@ -168,7 +171,7 @@ GOALS = (
         "memory flat, statistics count every one",
         partial(
             _by_test,
-            "tests/test_endurance.py::test_no_span_is_lost_and_memory_stays_flat",
+            "tests/recording/test_endurance.py::test_no_span_is_lost_and_memory_stays_flat",
         ),
     ),
     Goal("a span in a run file", "<= 64 bytes", partial(_fact, "Run file")),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_steps
-from pyinstrument_gpu._native import native
+from pyinstrument_gpu.native import native
 
 STEPS = 166_667
 _STEPS_BETWEEN_FLUSHES = 1000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import _phase_loop as native_loop  # type: ignore[import-not-found]
 
-from pyinstrument_gpu._native import native
+from pyinstrument_gpu.native import native
 
 LIBRARY = Path(native_loop.__file__).with_name("stub_cuda.so")
 os.environ["PYINSTRUMENT_GPU_LIBCUDA"] = str(LIBRARY)

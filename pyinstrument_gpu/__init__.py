@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu import _dynamo, _hooks
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ExportError,
@@ -31,8 +29,11 @@ from pyinstrument_gpu.errors import (
     RunPathError,
     SinkError,
 )
-from pyinstrument_gpu.recording import Recording, record, start
-from pyinstrument_gpu.steps import gpu_step, gpu_steps
+from pyinstrument_gpu.native import native as _native
+from pyinstrument_gpu.patching import dynamo
+from pyinstrument_gpu.recording import native_callbacks
+from pyinstrument_gpu.recording.recording import Recording, record, start
+from pyinstrument_gpu.recording.steps import gpu_step, gpu_steps
 from pyinstrument_gpu.syncs import allow_sync, watch_syncs
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ __all__ = [
     "watch_syncs",
 ]
 
-gpu_phase = native.gpu_phase
+gpu_phase = _native.gpu_phase
 
-_hooks.install()
-_dynamo.register_when_imported()
+native_callbacks.install()
+dynamo.register_when_imported()
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,8 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.ledger import ledger
 from pyinstrument_gpu.analysis.savings import Change, Limit, Saving, Savings
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.syncs.kinds import SyncKind
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.sync_kind import SyncKind
 
 MIN_SHARE = 0.02
 """The share of the step from which on a likely saving is worth advice."""
@@ -72,7 +72,7 @@ class Advice:
     saving: Saving | None
 
 
-def advice(run: Run, found: Savings) -> list[Advice]:
+def advice(run: RunData, found: Savings) -> list[Advice]:
     """What to change in the program of a run, the largest likely saving first.
 
     Args:
@@ -88,7 +88,7 @@ def advice(run: Run, found: Savings) -> list[Advice]:
     return [*given, *_device_limit(run, found)]
 
 
-def subject(run: Run, saving: Saving) -> str:
+def subject(run: RunData, saving: Saving) -> str:
     """What a saving is about, in words."""
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
@@ -111,7 +111,7 @@ def reason(saving: Saving, found: Savings) -> str:
     return f"{time}; no other wait is likely to take its place"
 
 
-def _edit(run: Run, saving: Saving) -> str:
+def _edit(run: RunData, saving: Saving) -> str:
     if saving.change == Change.SYNC:
         return _EDITS.get(run.syncs.sites[saving.site].kind, _READ_LATER)
     if saving.change == Change.LAUNCHES:
@@ -120,7 +120,7 @@ def _edit(run: Run, saving: Saving) -> str:
     return _PIN if saving.change == Change.COPIES else _LOAD
 
 
-def _device_limit(run: Run, found: Savings) -> list[Advice]:
+def _device_limit(run: RunData, found: Savings) -> list[Advice]:
     if found.busy_ns is None or found.busy_ns < BUSY_SHARE * found.step_ns:
         return []
     entries = ledger(run).entries

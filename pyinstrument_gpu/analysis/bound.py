@@ -44,7 +44,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
-from pyinstrument_gpu.run import Run, Scope, span_scopes
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import Scope
 
 DEVICE_SHARE = 0.5
 """The share of its stream time that is backlog, from which on a span is device-bound."""
@@ -99,7 +101,7 @@ class Verdict:
         return self.bound.name.lower() + ("" if self.is_certain else "?")
 
 
-def verdicts(run: Run, scope: Scope | None = None) -> Mapping[int, Verdict]:
+def verdicts(run: RunData, scope: Scope | None = None) -> Mapping[int, Verdict]:
     """The verdict by path (an index into `Run.paths`), over the kept spans of one scope or all.
 
     A path is here if a span of it has a stream time.
@@ -116,7 +118,7 @@ def verdicts(run: Run, scope: Scope | None = None) -> Mapping[int, Verdict]:
     return by_path
 
 
-def span_bounds(run: Run) -> NDArray[np.int64]:
+def span_bounds(run: RunData) -> NDArray[np.int64]:
     """The `Bound` of each span."""
     spans, stream_ns = run.spans, run.span_device_ns
     uncertainty_ns = clock_uncertainty_ns(run)

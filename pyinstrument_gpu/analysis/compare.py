@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.finals import FinalValue, final_values
 from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.model.run_data import RunData
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -120,8 +120,8 @@ class Comparison:
 
 
 def compare(
-    before: Sequence[Run],
-    after: Sequence[Run],
+    before: Sequence[RunData],
+    after: Sequence[RunData],
     *,
     noise_percent: float | None = None,
     margin_percent: float = DEFAULT_MARGIN_PERCENT,
@@ -249,7 +249,7 @@ def _mean_ns(side: Sequence[RunSample], path: str) -> float:
 
 
 def _warnings(
-    before: Sequence[Run], after: Sequence[Run], sides: Sequence[Sequence[RunSample]]
+    before: Sequence[RunData], after: Sequence[RunData], sides: Sequence[Sequence[RunSample]]
 ) -> list[str]:
     warnings = []
     batches = [sorted({round(s.samples_per_step or 0, 3) for s in side}) for side in sides]
@@ -278,7 +278,7 @@ def _differing(finals: Sequence[FinalValue]) -> Iterator[str]:
             )
 
 
-def _values(runs: Sequence[Run], key: str) -> list[str]:
+def _values(runs: Sequence[RunData], key: str) -> list[str]:
     environments: list[Mapping[str, Any]] = [run.environment for run in runs]
     return sorted({str(environment.get(key, "unknown")) for environment in environments})
 

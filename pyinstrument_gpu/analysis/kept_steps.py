@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.model.run_data import RunData
 
 
-def kept_steps(run: Run) -> NDArray[np.void]:
+def kept_steps(run: RunData) -> NDArray[np.void]:
     """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`."""
     steps = run.steps.array
     kept = np.ones(len(steps), dtype=bool)

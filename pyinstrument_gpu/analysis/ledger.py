@@ -43,14 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.kept_steps import kept_steps
-from pyinstrument_gpu.analysis.marks import (
-    LATENCY_NS,
-    Marks,
-    boundaries,
-    marks,
-    priced_syncs,
-)
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.analysis.marks import LATENCY_NS, Marks, boundaries, marks, priced_syncs
+from pyinstrument_gpu.model.run_data import RunData
 
 LEDGER_DTYPE = np.dtype(
     [
@@ -117,7 +111,7 @@ class Ledger:
         return entries
 
 
-def ledger(run: Run) -> Ledger:
+def ledger(run: RunData) -> Ledger:
     """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans."""
     steps = kept_steps(run)
     steps = steps[steps["end_ns"] >= 0]
@@ -145,7 +139,7 @@ def ledger(run: Run) -> Ledger:
     return Ledger(steps, entries[held])
 
 
-def watched_steps(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+def watched_steps(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     """Whether all waits in each step are known."""
     watched = np.zeros(len(steps), dtype=bool)
     syncs = run.syncs
@@ -156,7 +150,7 @@ def watched_steps(run: Run, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     return watched
 
 
-def timed_steps(run: Run, found: Marks, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+def timed_steps(run: RunData, found: Marks, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     """Whether the device was timed in each step, on the stream of the marks."""
     timed = (run.spans["stream"] == found.stream) & (run.span_device_ns >= 0)
     timed &= run.spans["thread"] == found.thread
@@ -178,7 +172,7 @@ class DevicePieces:
     path: NDArray[np.int64]
 
 
-def device_pieces(run: Run, found: Marks) -> DevicePieces:
+def device_pieces(run: RunData, found: Marks) -> DevicePieces:
     """The stretches of a run's stream, each cut where the host had left it: what may have been
     anything before, and busy behind."""
     if len(found) < 2:
@@ -208,7 +202,7 @@ def device_pieces(run: Run, found: Marks) -> DevicePieces:
     return DevicePieces(edges_ns, state, np.repeat(found.path[:-1], 2))
 
 
-def empty_stretches(run: Run, found: Marks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def empty_stretches(run: RunData, found: Marks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Of each stretch whether it is a phase `data`'s own, and whether it enqueues nothing."""
     names = np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
     is_data = np.append(names, False)[found.path[:-1]]
@@ -232,7 +226,7 @@ class _Sums:
     columns_ns: NDArray[np.int64]
 
 
-def _host_side(run: Run, found: Marks, steps: NDArray[np.void]) -> _Sums:
+def _host_side(run: RunData, found: Marks, steps: NDArray[np.void]) -> _Sums:
     spans = run.spans
     of_thread = (spans["thread"] == found.thread) & (spans["host_end_ns"] > spans["host_begin_ns"])
     edges = boundaries(run, np.flatnonzero(of_thread))
@@ -245,7 +239,7 @@ def _host_side(run: Run, found: Marks, steps: NDArray[np.void]) -> _Sums:
     return pieces.sums(len(run.paths), path, [np.ones(len(path), dtype=bool), is_blocked])
 
 
-def _device_side(run: Run, found: Marks, steps: NDArray[np.void]) -> _Sums:
+def _device_side(run: RunData, found: Marks, steps: NDArray[np.void]) -> _Sums:
     device = device_pieces(run, found)
     pieces = _Pieces.between(steps, device.edges_ns)
     place = np.searchsorted(device.edges_ns, pieces.begins_ns, side="right")

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.syncs.kinds import SyncKind
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.sync_kind import SyncKind
 
 CALL_NS = 20_000
 """What a sync costs at most if there is nothing to wait for, with its copy of a few bytes."""
@@ -101,7 +101,7 @@ class Marks:
         return replace(self, **columns)
 
 
-def marks(run: Run) -> Marks:
+def marks(run: RunData) -> Marks:
     """The marks of a run. Sorts the boundaries of its spans."""
     thread = _step_thread(run)
     uncertainty_ns = clock_uncertainty_ns(run)
@@ -166,7 +166,7 @@ class Boundaries:
     is_begin: NDArray[np.bool_]
 
 
-def boundaries(run: Run, chosen: NDArray[np.intp]) -> Boundaries:
+def boundaries(run: RunData, chosen: NDArray[np.intp]) -> Boundaries:
     """The boundaries of some spans of one thread, each longer than nothing."""
     spans = run.spans[chosen]
     count = len(spans)
@@ -180,14 +180,14 @@ def boundaries(run: Run, chosen: NDArray[np.intp]) -> Boundaries:
     return Boundaries(host_ns[order], behind[order], order % max(1, count), is_begin[order])
 
 
-def draining_syncs(run: Run, thread: int) -> NDArray[np.void]:
+def draining_syncs(run: RunData, thread: int) -> NDArray[np.void]:
     """The syncs of a thread with a price, after which the stream is empty; by begin."""
     drains = np.array([site.kind not in _DRAIN_NOTHING for site in run.syncs.sites], dtype=bool)
     events = priced_syncs(run, thread)
     return events[drains[events["site"]]] if len(events) else events
 
 
-def priced_syncs(run: Run, thread: int) -> NDArray[np.void]:
+def priced_syncs(run: RunData, thread: int) -> NDArray[np.void]:
     """The syncs of a thread whose time is known, by begin."""
     events = run.syncs.events
     events = events[(events["duration_ns"] >= 0) & (events["thread"] == thread)]
@@ -207,6 +207,6 @@ def own_cost_ns(events: NDArray[np.void]) -> NDArray[np.int64]:
     return cost_ns
 
 
-def _step_thread(run: Run) -> int:
+def _step_thread(run: RunData) -> int:
     threads, counts = np.unique(run.steps.array["thread"], return_counts=True)
     return int(threads[np.argmax(counts)]) if len(threads) else -1

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.run import Run, Scope, has_device_times, span_scopes
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import has_device_times, span_scopes
+from pyinstrument_gpu.model.statistics import Scope
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class RunAhead:
     uncertainty_ns: float
 
 
-def run_ahead(run: Run, scope: Scope | None = None) -> Mapping[int, RunAhead]:
+def run_ahead(run: RunData, scope: Scope | None = None) -> Mapping[int, RunAhead]:
     """The run-ahead by path (an index into `Run.paths`), over the kept spans of one scope or all.
 
     A path is here if a span of it has a place on the run's axis, and its clock an uncertainty.
@@ -57,7 +59,7 @@ def run_ahead(run: Run, scope: Scope | None = None) -> Mapping[int, RunAhead]:
     return by_path
 
 
-def clock_uncertainty_ns(run: Run) -> NDArray[np.float64]:
+def clock_uncertainty_ns(run: RunData) -> NDArray[np.float64]:
     """By how much the device times of each span may be off on the run's axis.
 
     Returns:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.run import Run, span_scopes
-from pyinstrument_gpu.statistics import Scope
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import Scope
 
 UNATTRIBUTED = "unattributed"
 _BATCH = 5
@@ -52,7 +53,7 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
     return _BATCH * int(np.argmin(errors))
 
 
-def run_samples(runs: Sequence[Run]) -> list[RunSample]:
+def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
     """The runs as observations over the same steps: what all of them have done from the end of the
     longest warm-up to the end of the shortest run. A drift that they share then cancels.
 
@@ -69,7 +70,7 @@ def run_samples(runs: Sequence[Run]) -> list[RunSample]:
     return [_sample(run, of_run[begin:count]) for run, of_run in zip(runs, steps, strict=True)]
 
 
-def _sample(run: Run, steps: NDArray[np.void]) -> RunSample:
+def _sample(run: RunData, steps: NDArray[np.void]) -> RunSample:
     durations_ns = steps["end_ns"] - steps["begin_ns"]
     samples = steps["samples"]
     return RunSample(
@@ -79,7 +80,7 @@ def _sample(run: Run, steps: NDArray[np.void]) -> RunSample:
     )
 
 
-def _phase_ns(run: Run, steps: NDArray[np.void], step_ns: float) -> dict[str, float]:
+def _phase_ns(run: RunData, steps: NDArray[np.void], step_ns: float) -> dict[str, float]:
     chosen = (span_scopes(run.spans) == Scope.STEP) & (run.span_self_ns >= 0)
     chosen &= np.isin(run.spans["step"], steps["index"])
     sums_ns = np.bincount(

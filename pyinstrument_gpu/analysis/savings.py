@@ -53,8 +53,9 @@ from pyinstrument_gpu.analysis.marks import (
 )
 from pyinstrument_gpu.analysis.replay import Stretches, fit
 from pyinstrument_gpu.analysis.replay import replay as play
-from pyinstrument_gpu.run import Run, Scope
-from pyinstrument_gpu.syncs.kinds import SyncKind
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.sync_kind import SyncKind
 
 COPY_KINDS = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
 MAX_SITES = 20
@@ -131,7 +132,7 @@ class Savings:
     rows: tuple[Saving, ...]
 
 
-def savings(run: Run) -> Savings:
+def savings(run: RunData) -> Savings:
     """What changes could save. Costs a replay for each sync site; see `MAX_MARKS`."""
     found = marks(run)
     steps = kept_steps(run)
@@ -174,7 +175,7 @@ class _Part:
 class _Case:
     """A run under study."""
 
-    def __init__(self, run: Run, found: Marks, steps: NDArray[np.void]) -> None:
+    def __init__(self, run: RunData, found: Marks, steps: NDArray[np.void]) -> None:
         self._run = run
         self._steps = steps
         begin_ns, end_ns = int(steps["begin_ns"][0]), int(steps["end_ns"][-1])

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyinstrument_gpu._import_hook import when_imported
+from pyinstrument_gpu.patching.import_hook import when_imported
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.auto.session import Session
@@ -57,7 +57,6 @@ class AutoPhases:
 
     def _patch(self) -> None:
         # Here, as torch is needed to import them.
-        from pyinstrument_gpu import _dynamo, overrides
         from pyinstrument_gpu.auto import (
             backward,
             checkpoint,
@@ -71,6 +70,7 @@ class AutoPhases:
             session,
             zero_grad,
         )
+        from pyinstrument_gpu.patching import dynamo, torch_function
 
         nouns = (
             data,
@@ -85,7 +85,7 @@ class AutoPhases:
             checkpoint,
         )
         self.session = session.Session(self._on_step_end, self._on_own_step)
-        self.session.patches.on_remove(_dynamo.leave_out(session, overrides, *nouns))
+        self.session.patches.on_remove(dynamo.leave_out(session, torch_function, *nouns))
         for noun in nouns:
             self.session.tell(noun.install, self.session)
 

@@ -10,8 +10,8 @@ from typing import Any
 from torch import autograd
 from torch.compiler import is_compiling
 
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.native import native
 
 _backward = native.gpu_phase("backward")
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, dataloader
 
-from pyinstrument_gpu import steps
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.recording import steps
 
 _data = native.gpu_phase("data")
 _gpu_steps_code = steps._Steps.__iter__.__code__

@@ -19,9 +19,9 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.nn.modules.loss import _Loss
 
-from pyinstrument_gpu import tracebacks
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import hidden_frames
 
 _forward = native.gpu_phase("forward")
 _eval = native.gpu_phase("eval")
@@ -61,7 +61,7 @@ def install(session: Session) -> None:
                 session.end(phase, token)
 
         wrapper: Any = __call__
-        tracebacks.stand_ins[wrapper.__code__] = _entry_instead_of
+        hidden_frames.stand_ins[wrapper.__code__] = _entry_instead_of
         return __call__
 
     session.patches.wrap(nn.Module, "__call__", wrap)

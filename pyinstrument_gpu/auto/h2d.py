@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from pyinstrument_gpu import devices, overrides
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import tensor_device, torch_function
 
 _h2d = native.gpu_phase("h2d")
 
@@ -31,11 +31,11 @@ def install(session: Session) -> None:
         source: Callable[[Any, tuple[Any, ...]], Any],
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
-            call = overrides.heeding(torch.Tensor, name, original)
+            call = torch_function.heeding(torch.Tensor, name, original)
 
             @functools.wraps(original)
             def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if devices.plainly_stays(self, args, kwargs):
+                if tensor_device.plainly_stays(self, args, kwargs):
                     return original(self, *args, **kwargs)
                 if is_compiling():
                     return original(self, *args, **kwargs)
@@ -48,7 +48,7 @@ def install(session: Session) -> None:
                 if not is_copy:
                     return call(self, *args, **kwargs)
                 session.tell(
-                    lambda: count(source(self, args), devices.is_non_blocking(args, kwargs))
+                    lambda: count(source(self, args), tensor_device.is_non_blocking(args, kwargs))
                 )
                 token = session.begin(_h2d, session.border.copies_to_device)
                 try:
@@ -69,15 +69,15 @@ def install(session: Session) -> None:
 
 
 def _is_on_host(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return devices.is_on_host(tensor)
+    return tensor_device.is_on_host(tensor)
 
 
 def _to_goes_to_device(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if not devices.is_on_host(tensor):
+    if not tensor_device.is_on_host(tensor):
         return False
-    target = devices.target_of_to(args, kwargs)
-    return target is not None and target.type not in devices.HOST_TYPES
+    target = tensor_device.target_of_to(args, kwargs)
+    return target is not None and target.type not in tensor_device.HOST_TYPES
 
 
 def _copy_goes_to_device(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return devices.is_on_device(tensor) and bool(args) and devices.is_on_host(args[0])
+    return tensor_device.is_on_device(tensor) and bool(args) and tensor_device.is_on_host(args[0])

@@ -22,8 +22,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.native import native
 
 
 def install(session: Session) -> None:

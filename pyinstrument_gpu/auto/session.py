@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from pyinstrument_gpu import steps, warning_places
-from pyinstrument_gpu._native import native
-from pyinstrument_gpu.auto.border import Border
-from pyinstrument_gpu.patches import Patches
+from pyinstrument_gpu.auto.step_detector import Border
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import warning_locations
+from pyinstrument_gpu.patching.patches import Patches
+from pyinstrument_gpu.recording import steps
 
 if TYPE_CHECKING:
     from pyinstrument_gpu._C import Phase
@@ -70,7 +71,7 @@ class Session:
         self.updated_in_backward = False
         self._on_own_step = on_own_step
         steps.before_step = self._before_own_step
-        warning_places.install(self.patches)
+        warning_locations.install(self.patches)
         native.begin_activities()
 
     def remove(self) -> None:

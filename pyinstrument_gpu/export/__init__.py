@@ -22,8 +22,8 @@ from pyinstrument_gpu.export import (
     perfetto,
     tensorboard,
 )
-from pyinstrument_gpu.export.replacing import check_replaceable, replacing
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.export.atomic_file import check_replaceable, replacing
+from pyinstrument_gpu.model.run_data import RunData
 
 FOLDER = "/"
 """In place of a suffix: the path ends with a slash, or is a folder whose name has no suffix."""
@@ -65,7 +65,7 @@ def _ignore(spans: int) -> None:
 
 
 def export(
-    runs: Sequence[Run],
+    runs: Sequence[RunData],
     path: str | os.PathLike[str],
     format: str | None = None,
     *,

@@ -16,15 +16,9 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
-from pyinstrument_gpu.export.text import (
-    Column,
-    chunk_rows,
-    integers,
-    lines,
-    texts,
-)
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.surrogates import without_surrogates
+from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _METRIC_COLUMNS = ("metric", "update", "step", "host_ns", "value")
 _SYNC_COLUMNS = (
@@ -35,7 +29,7 @@ _NUMBERS_BYTES = 200  # no row's numbers and commas are wider
 
 
 def write(
-    runs: Sequence[Run],
+    runs: Sequence[RunData],
     sink: BinaryIO,
     *,
     advance: Callable[[int], None],
@@ -90,7 +84,7 @@ def write(
             advance(rows)
 
 
-def _spans(run: Run, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]:
+def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]:
     names = {
         "phase": ("phase", [_field(name) for name in run.names]),
         "path": ("path", [_field(path) for path in run.paths]),
@@ -114,14 +108,14 @@ def _spans(run: Run, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]
         yield len(chunk), lines([*cells[:-1], b"\r\n"])
 
 
-def _metrics(run: Run, rank: bytes, offset_ns: int) -> Iterator[bytes]:
+def _metrics(run: RunData, rank: bytes, offset_ns: int) -> Iterator[bytes]:
     names = [_field(name) for name in run.metric_names]
     for update, step, host_ns, name, value in run.metrics.tolist():
         cells = (names[name], b"%d" % update, _number(step), b"%d" % (host_ns + offset_ns))
         yield rank + b",".join((*cells, repr(value).encode())) + b"\r\n"
 
 
-def _syncs(run: Run, rank: bytes, offset_ns: int) -> Iterator[bytes]:
+def _syncs(run: RunData, rank: bytes, offset_ns: int) -> Iterator[bytes]:
     sites = [
         b",".join(
             (

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt
+from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.nsight_tools import NsightTools
-from pyinstrument_gpu.export.replacing import check_replaceable
 from pyinstrument_gpu.export.timeline import Process, processes_of
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.model.run_data import RunData
 
 # The window of 2022.4 crashes on every report that ImportNvtxt has created, but not on one that it
 # has merged into another. That of 2023.4 shows both.
@@ -37,7 +37,7 @@ _PRINTED_CHARACTERS = 500
 
 
 def write(
-    runs: Sequence[Run],
+    runs: Sequence[RunData],
     path: Path,
     *,
     advance: Callable[[int], None],

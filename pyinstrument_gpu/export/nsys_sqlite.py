@@ -25,8 +25,8 @@ from pyinstrument_gpu import __version__
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.ranks import began_realtime_ns
 from pyinstrument_gpu.export.timeline import Process, processes_of
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.surrogates import without_surrogates
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _CHUNK_RANGES = 16_384
 
@@ -66,7 +66,7 @@ _FACT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 
 
-def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as an SQLite database.
 
     It is made in a temporary file; memory does not grow with the number of spans.

@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
 from pyinstrument_gpu.export.timeline import Label, Process, Ranges, processes_of
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.surrogates import without_surrogates
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _NUMBERS_BYTES = 60  # no event's keyword, time, colour and step number are wider
 
 
-def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as NVTXT.
 
     Text is made a chunk at a time; memory does not grow with the number of spans.

@@ -16,16 +16,16 @@ import numpy as np
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
+from pyinstrument_gpu.export.atomic_file import replacing
 from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
-from pyinstrument_gpu.export.replacing import replacing
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.surrogates import without_surrogates
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _ROW_GROUP_ROWS = 1 << 17
 
 
 def write(
-    runs: Sequence[Run],
+    runs: Sequence[RunData],
     sink: BinaryIO,
     *,
     advance: Callable[[int], None],
@@ -45,7 +45,7 @@ def write(
 
 
 def write_folder(
-    runs: Sequence[Run],
+    runs: Sequence[RunData],
     folder: Path,
     *,
     advance: Callable[[int], None],
@@ -76,7 +76,7 @@ def _pyarrow() -> Any:
 
 
 def _write(
-    parts: Sequence[tuple[Run, int | None, int]],
+    parts: Sequence[tuple[RunData, int | None, int]],
     sink: BinaryIO,
     advance: Callable[[int], None],
     summary: bool,
@@ -101,7 +101,7 @@ def _write(
                 advance(spans)
 
 
-def _spans(pa: Any, run: Run, offset_ns: int) -> Iterator[tuple[int, Any]]:
+def _spans(pa: Any, run: RunData, offset_ns: int) -> Iterator[tuple[int, Any]]:
     """The number of spans and a table of them, at least one table."""
     names = {
         "phase": ("phase", _strings(pa, run.names)),
@@ -126,7 +126,7 @@ def _spans(pa: Any, run: Run, offset_ns: int) -> Iterator[tuple[int, Any]]:
         yield len(chunk), pa.table(columns)
 
 
-def _summary(pa: Any, run: Run) -> Iterator[tuple[int, Any]]:
+def _summary(pa: Any, run: RunData) -> Iterator[tuple[int, Any]]:
     columns = (
         zip(*summary_table.rows(run), strict=True)
         if run.phases

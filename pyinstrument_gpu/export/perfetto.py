@@ -31,22 +31,17 @@ from pyinstrument_gpu.export.tables import (
     table_of,
     tables_by_key,
 )
-from pyinstrument_gpu.export.text import (
-    Column,
-    chunk_rows,
-    integers,
-    lines,
-    texts,
-    thousandths,
-)
-from pyinstrument_gpu.run import SPAN_DTYPE, Run, Thread, has_device_times
-from pyinstrument_gpu.surrogates import without_surrogates
-from pyinstrument_gpu.syncs.records import SyncSite
+from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
+from pyinstrument_gpu.model.surrogates import without_surrogates
+from pyinstrument_gpu.model.syncs import SyncSite
+from pyinstrument_gpu.model.thread import Thread
 
 _NUMBERS_BYTES = 400  # no event's numbers and constant parts are wider
 
 
-def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as one trace, each as a process.
 
     Takes about a second per million spans. The text goes out as it is made; memory does not grow
@@ -74,7 +69,7 @@ def write(runs: Sequence[Run], sink: BinaryIO, *, advance: Callable[[int], None]
     trace.end()
 
 
-def _about(run: Run, offset_ns: int) -> dict[str, Any]:
+def _about(run: RunData, offset_ns: int) -> dict[str, Any]:
     facts = ("host", "rank", "pid", "started", "version", "command", "torch", "gpus")
     return {
         **{fact: run.environment[fact] for fact in facts if fact in run.environment},
@@ -86,7 +81,7 @@ def _about(run: Run, offset_ns: int) -> dict[str, Any]:
     }
 
 
-def _process_name(run: Run, rank: int, runs: int) -> str:
+def _process_name(run: RunData, rank: int, runs: int) -> str:
     parts = [f"rank {rank}"] if "rank" in run.environment or runs > 1 else []
     parts += [
         f"{fact} {run.environment[fact]}" for fact in ("host", "pid") if fact in run.environment
@@ -141,7 +136,7 @@ class _Track:
 class _Process:
     """The events of one run."""
 
-    def __init__(self, trace: _Trace, run: Run, offset_ns: int) -> None:
+    def __init__(self, trace: _Trace, run: RunData, offset_ns: int) -> None:
         self._trace = trace
         self._run = run
         self._offset_ns = offset_ns
@@ -362,7 +357,7 @@ def _sync_label(site: SyncSite) -> bytes:
     return b',"name":%b,"args":%b' % (_json(f"wait: {site.kind.label} {place}"), _json(args)[:-1])
 
 
-def _open_phases(run: Run) -> NDArray[np.void]:
+def _open_phases(run: RunData) -> NDArray[np.void]:
     """The open phases as spans up to the end of the run; their paths are those of `_labels`."""
     rows = np.zeros(len(run.open_phases), SPAN_DTYPE)
     for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
@@ -376,7 +371,7 @@ def _open_phases(run: Run) -> NDArray[np.void]:
     return rows
 
 
-def _labels(run: Run) -> list[bytes]:
+def _labels(run: RunData) -> list[bytes]:
     """What the events of each path have behind their times, then those of its open phases."""
     labels = [
         b',"name":%b,"args":{"path":%b' % (_json(run.names[name]), _json(path))

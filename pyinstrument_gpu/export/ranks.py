@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.model.run_data import RunData
 
 
-def ranks_of(runs: Sequence[Run]) -> list[int]:
+def ranks_of(runs: Sequence[RunData]) -> list[int]:
     """The rank of each run. Where one has none, or two have the same, they are numbered as they
     come instead."""
     ranks = [run.environment.get("rank") for run in runs]
@@ -17,7 +17,7 @@ def ranks_of(runs: Sequence[Run]) -> list[int]:
     return known if len(set(known)) == len(runs) else list(range(len(runs)))
 
 
-def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
+def offsets_ns_of(runs: Sequence[RunData]) -> list[int]:
     """What to add to the times of each run so that all count from the begin of the earliest.
 
     The begin of a run is known by the wall clock of its machine, so ranks of one machine are
@@ -40,7 +40,7 @@ def offsets_ns_of(runs: Sequence[Run]) -> list[int]:
     return [begin_ns - min(begins_ns) for begin_ns in begins_ns]
 
 
-def began_realtime_ns(run: Run) -> int | None:
+def began_realtime_ns(run: RunData) -> int | None:
     """When a run began, by the wall clock of its machine. None where it was made by hand, or its
     environment was damaged."""
     for anchor in (run.environment.get("anchor", {}), run.anchor):

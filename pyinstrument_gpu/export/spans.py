@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.tables import Table, tables_by_key
-from pyinstrument_gpu.run import Run, has_device_times
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import has_device_times
 
 COLUMNS = (
     *("phase", "path", "step", "depth", "thread", "thread_name", "device", "stream", "stream_name"),
@@ -24,7 +25,7 @@ streams beside theirs, and the exact stream time."""
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
 
 
-def numbers(run: Run, rows: slice, column: str, offset_ns: int) -> NDArray[Any]:
+def numbers(run: RunData, rows: slice, column: str, offset_ns: int) -> NDArray[Any]:
     """A column of numbers of some spans; times on the axis that begins `offset_ns` before the
     run."""
     if column == "device_ns":
@@ -35,19 +36,21 @@ def numbers(run: Run, rows: slice, column: str, offset_ns: int) -> NDArray[Any]:
     return values
 
 
-def step_times(run: Run, steps: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def step_times(
+    run: RunData, steps: NDArray[np.void]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Begins and ends of some steps of the run; one that is open ends where the run does, or where
     it began: that may be after the last sign of life."""
     begin_ns, end_ns = steps["begin_ns"], steps["end_ns"]
     return begin_ns, np.where(end_ns < 0, np.maximum(begin_ns, run.duration_ns), end_ns)
 
 
-def stream_names(run: Run) -> list[str]:
+def stream_names(run: RunData) -> list[str]:
     """The names of streams by their number, and last, for -1, that of no stream."""
     return [*(stream.name for stream in run.streams), ""]
 
 
-def of_threads(run: Run) -> dict[int, Table]:
+def of_threads(run: RunData) -> dict[int, Table]:
     """For each thread that has spans, ascending, these by their times on the host. Their numbers
     are their places in `Run.spans`."""
 
@@ -57,7 +60,7 @@ def of_threads(run: Run) -> dict[int, Table]:
     return dict(tables_by_key(run.spans, threads, itemgetter("host_begin_ns", "host_end_ns")))
 
 
-def of_streams(run: Run) -> Iterator[tuple[str, Table]]:
+def of_streams(run: RunData) -> Iterator[tuple[str, Table]]:
     """For each device stream its name, and the spans that have times there, by these. Their numbers
     are their places in `Run.spans`."""
     names = stream_names(run)

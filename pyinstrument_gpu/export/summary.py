@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Statistic
 
 _MEASURES = ("host", "self_host", "device", "blocked")
 _NUMBERS = ("total_ns", "mean_ns", "std_ns", "min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")
@@ -23,7 +23,7 @@ COLUMNS = (
 Value: TypeAlias = str | int | float | None
 
 
-def rows(run: Run) -> Iterator[tuple[Value, ...]]:
+def rows(run: RunData) -> Iterator[tuple[Value, ...]]:
     """A row for each path, in the order of `Run.phases`; what is missing is None."""
     phase_of = dict(zip(run.paths, run.path_names.tolist(), strict=True))
     for path, statistics in run.phases.items():

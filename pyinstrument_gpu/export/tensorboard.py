@@ -15,21 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.export.atomic_file import replacing
 from pyinstrument_gpu.export.ranks import began_realtime_ns, ranks_of
-from pyinstrument_gpu.export.replacing import replacing
 from pyinstrument_gpu.export.tables import Window, by_begin, slices_of, table_of
-from pyinstrument_gpu.report.step_times import spans_lost_within
-from pyinstrument_gpu.run import Run, span_scopes
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, summed
 from pyinstrument_gpu.sinks.tensorboard import MAX_PATHS, scalars_of
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
-from pyinstrument_gpu.statistics import Scope
 
 _FORMAT = "brain.Event:2"
 
 
-def write(runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None]) -> None:
+def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], None]) -> None:
     """Write one event file per run into a log directory; several runs go to `rank0/` and so on.
 
     The file bears the id of its run: writing a run again replaces it, and other event files stay.
@@ -55,13 +56,13 @@ def write(runs: Sequence[Run], folder: Path, *, advance: Callable[[int], None]) 
         advance(len(run.spans))
 
 
-def _file_name(run: Run) -> str:
+def _file_name(run: RunData) -> str:
     # TensorBoard knows its files by "tfevents", and reads those of one directory by name.
     began_s = (began_realtime_ns(run) or 0) // 1_000_000_000
     return f"events.out.tfevents.{began_s:010d}.{run.environment.get('run_id', 'run')}"
 
 
-def _events(run: Run) -> Iterator[bytes]:
+def _events(run: RunData) -> Iterator[bytes]:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -75,7 +76,7 @@ def _events(run: Run) -> Iterator[bytes]:
             yield event.SerializeToString()
 
 
-def _updates(run: Run) -> Iterator[RunUpdate]:
+def _updates(run: RunData) -> Iterator[RunUpdate]:
     """A run that is over, as updates of some steps each; the last has the metrics.
 
     Where spans were lost for another reason than their age, nobody can tell of which steps: then
@@ -111,7 +112,7 @@ def _updates(run: Run) -> Iterator[RunUpdate]:
 
 
 def _stretches(
-    run: Run, steps: NDArray[np.void]
+    run: RunData, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], bool]]:
     """Some of the steps, the places of all their spans, and whether these are the last."""
 

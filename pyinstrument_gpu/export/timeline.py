@@ -27,7 +27,7 @@ from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.export.ranks import offsets_ns_of
 from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
 from pyinstrument_gpu.export.tables import Table, Window, by_begin, slices_of, table_of
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.model.run_data import RunData
 
 ID_LIMIT = 1 << 24
 """Nsight Systems packs the numbers of processes and threads into 24 bits each."""
@@ -113,7 +113,7 @@ class Process:
     start_ns: int
     rate: float
     labels: tuple[Label, ...]
-    run: Run
+    run: RunData
 
     @property
     def phases(self) -> int:
@@ -175,7 +175,7 @@ class Process:
         return run_ns + drift_ns + self.start_ns
 
 
-def processes_of(runs: Sequence[Run]) -> list[Process]:
+def processes_of(runs: Sequence[RunData]) -> list[Process]:
     """The runs on one timeline, which begins with the earliest of them."""
     ids = _UniqueIds().assign([run.environment.get("pid", 0) for run in runs])
     return [
@@ -184,7 +184,7 @@ def processes_of(runs: Sequence[Run]) -> list[Process]:
     ]
 
 
-def _process_name(run: Run) -> str:
+def _process_name(run: RunData) -> str:
     program, *arguments = run.environment.get("command") or ["process"]
     name = shlex.join([os.path.basename(program), *arguments])[:_MAX_COMMAND_CHARACTERS]
     rank = run.environment.get("rank")
@@ -192,7 +192,7 @@ def _process_name(run: Run) -> str:
 
 
 # Phases, phases that were open, steps, the step that was open: in this order.
-def _labels(run: Run) -> tuple[Label, ...]:
+def _labels(run: RunData) -> tuple[Label, ...]:
     phases = [Label(name, color_of(name)) for name in run.names]
     open_phases = [Label(phase.text, phase.color, is_open=True) for phase in phases]
     steps = [Label("step", STEP_COLOR, is_step=True, is_open=is_open) for is_open in (False, True)]
@@ -203,7 +203,7 @@ class _OpenPhasesAndSteps:
     """What a thread did beside its spans. Numbers follow those of the spans: first the open phases,
     of which, ends being alike, the outermost is last as with spans; then the steps."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunData) -> None:
         phases = sorted(run.open_phases, key=lambda phase: -phase.depth)
         names = [run.path_names[run.paths.index(phase.path)] for phase in phases]
         self._phase_label = np.array(names, np.int64) + len(run.names)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu._native import IMPORT_ERROR, native
 from pyinstrument_gpu.metrics import operator, ranks, reference
 from pyinstrument_gpu.metrics.layout import MAX_SCALARS, RESET_OFFSET, State, word
 from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.metrics.values import series_of, values_of
+from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _MAX_NAME_BYTES = 64
 

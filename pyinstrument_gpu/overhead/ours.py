@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from pyinstrument_gpu._native import DISABLED, native, require_native
 from pyinstrument_gpu.errors import RecordingError
+from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.overhead.pinning import threads_elsewhere
 from pyinstrument_gpu.overhead.way import Way, fresh, kept
-from pyinstrument_gpu.recording import record
-from pyinstrument_gpu.steps import gpu_step
+from pyinstrument_gpu.recording.recording import record
+from pyinstrument_gpu.recording.steps import gpu_step
 
 
 def check_measurable() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyinstrument_gpu.run import Run, Scope
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.run import Run
 
 
 @dataclass(frozen=True)

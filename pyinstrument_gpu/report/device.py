@@ -11,6 +11,10 @@ from rich.text import Text
 
 from pyinstrument_gpu.analysis.bound import Bound, Verdict, verdicts
 from pyinstrument_gpu.analysis.run_ahead import RunAhead, run_ahead
+from pyinstrument_gpu.analysis.step_times import tree
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.layout import (
     MAX_PATHS,
     UNKNOWN,
@@ -22,9 +26,6 @@ from pyinstrument_gpu.report.layout import (
     table,
     unshown,
 )
-from pyinstrument_gpu.report.step_times import tree
-from pyinstrument_gpu.run import Run, Scope, SpanFlag
-from pyinstrument_gpu.statistics import PhaseStatistics
 
 _WIDTH_FOR_QUANTILES = 100
 _LEGEND = {
@@ -38,7 +39,7 @@ _WIDE_HEADERS = ("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahe
 _HEADERS = ("phase", "timed", "host", "device", "p95", "ahead", "bound")
 
 
-def device_times(run: Run, scope: Scope | None, width: int) -> Iterator[Text | Table]:
+def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text | Table]:
     """The table of phases with device times, and what has to be said of it; or nothing.
 
     Args:
@@ -85,7 +86,7 @@ def device_times(run: Run, scope: Scope | None, width: int) -> Iterator[Text | T
     yield from _clocks(run, max((one.uncertainty_ns for one in ahead.values()), default=0))
 
 
-def unfinished_work(run: Run) -> str | None:
+def unfinished_work(run: RunData) -> str | None:
     """The phases whose device work had not finished, as a sentence; None when there is none."""
     by_path = dict(run.pending_device_work)
     if not by_path:
@@ -103,7 +104,7 @@ def unfinished_work(run: Run) -> str | None:
     return f"Device work not finished at the end: {', '.join(names)}."
 
 
-def device_cost(run: Run) -> Iterator[Text]:
+def device_cost(run: RunData) -> Iterator[Text]:
     """The line on what timing the device cost the threads of the host, where it was timed."""
     timing = run.device_timing
     if timing is None or not timing.records:
@@ -138,7 +139,7 @@ def _cells(
     }
 
 
-def _coverage(run: Run, timed: Mapping[int, PhaseStatistics], per_step: bool) -> Iterator[Text]:
+def _coverage(run: RunData, timed: Mapping[int, PhaseStatistics], per_step: bool) -> Iterator[Text]:
     every = 1 if run.device_timing is None else run.device_timing.every
     if every > 1:
         yield Text(f"The device is timed in one of {every:,} steps, the host in all")
@@ -161,7 +162,7 @@ def _legend(shown: Sequence[Verdict]) -> Iterator[Text]:
         yield Text(_LAUNCH_UNSURE, "dim")
 
 
-def _clocks(run: Run, worst_ns: float) -> Iterator[Text]:
+def _clocks(run: RunData, worst_ns: float) -> Iterator[Text]:
     """How well clocks agree; `worst_ns` is how well they do for the worst of the times shown."""
     facts = []
     for clock in run.device_clocks:

@@ -11,17 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, Ledger, ledger
-from pyinstrument_gpu.report.layout import (
-    MAX_PATHS,
-    UNKNOWN,
-    Row,
-    Unit,
-    counted,
-    table,
-    unshown,
-)
-from pyinstrument_gpu.report.step_times import tree
-from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.analysis.step_times import tree
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.report.layout import MAX_PATHS, UNKNOWN, Row, Unit, counted, table, unshown
 
 _WIDTH_FOR_WORDS = 100
 _SIDES = ("phase", "computing", "blocked", "| busy")
@@ -35,7 +27,7 @@ _LEGEND = (
 )
 
 
-def ledger_section(run: Run, width: int) -> Iterator[Text | Table]:
+def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     """The ledger as means per step; nothing where neither the device was timed nor syncs priced,
     as it would say no more than the table of phases."""
     if not (run.span_device_ns >= 0).any() and not run.syncs.are_priced:

@@ -9,11 +9,11 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.layout import MAX_PATHS, UNKNOWN, Row, counted, table
-from pyinstrument_gpu.run import Run
 
 
-def metrics(run: Run, width: int) -> Iterator[Text | Table]:
+def metrics(run: RunData, width: int) -> Iterator[Text | Table]:
     """The table of a run's metrics; nothing where there are none."""
     if not len(run.metrics):
         return

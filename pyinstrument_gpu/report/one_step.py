@@ -11,24 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.analysis.kept_steps import kept_steps
-from pyinstrument_gpu.report.layout import (
-    MAX_PATHS,
-    UNKNOWN,
-    Row,
-    counted,
-    share,
-    table,
-    unshown,
-)
-from pyinstrument_gpu.report.step_times import (
-    phases_ns,
-    spans_lost_within,
-    tree,
-)
-from pyinstrument_gpu.run import Run, Scope, SpanFlag, span_scopes
+from pyinstrument_gpu.analysis.step_times import phases_ns, spans_lost_within, tree
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.report.layout import MAX_PATHS, UNKNOWN, Row, counted, share, table, unshown
 
 
-def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
+def one_step(run: RunData, index: int, width: int) -> list[Text | Table]:
     """Each phase of the step in seconds, their sum, the total and what is missing.
 
     Of a phase that began in an earlier step or outlasts this one, the part inside this step. Where
@@ -103,12 +93,12 @@ def one_step(run: Run, index: int, width: int) -> list[Text | Table]:
     return parts
 
 
-def _tree_of(run: Run, members: NDArray[np.intp]) -> list[tuple[int, int]]:
+def _tree_of(run: RunData, members: NDArray[np.intp]) -> list[tuple[int, int]]:
     return tree(run, np.unique(run.spans["path"][members]).tolist())
 
 
 def _phase_rows(
-    run: Run,
+    run: RunData,
     members: NDArray[np.intp],
     paths: list[tuple[int, int]],
     step: NDArray[np.void],

@@ -9,6 +9,16 @@ from collections.abc import Collection, Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu.analysis.step_times import (
+    QUANTILES,
+    attribution,
+    outside_during_steps,
+    spans_lost_within,
+    step_quantiles,
+    tree,
+)
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.report.device import device_cost, device_times, unfinished_work
 from pyinstrument_gpu.report.layout import (
     MAX_PATHS,
@@ -27,17 +37,7 @@ from pyinstrument_gpu.report.layout import (
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
 from pyinstrument_gpu.report.savings import savings_section
-from pyinstrument_gpu.report.step_times import (
-    QUANTILES,
-    attribution,
-    outside_during_steps,
-    spans_lost_within,
-    step_quantiles,
-    tree,
-)
 from pyinstrument_gpu.report.syncs import syncs_section
-from pyinstrument_gpu.run import Run, Scope
-from pyinstrument_gpu.statistics import PhaseStatistics, Statistic
 
 _WIDTH_FOR_BARS = 100
 _BAR_WIDTH = 20
@@ -76,7 +76,7 @@ _DROPS = {
 }
 
 
-def overview(run: Run, width: int) -> list[Text | Table]:
+def overview(run: RunData, width: int) -> list[Text | Table]:
     """The report of a whole run, as `rich` prints it."""
     parts: list[Text | Table] = [*_heading(run)]
     if run.step_totals.count:
@@ -101,7 +101,7 @@ def overview(run: Run, width: int) -> list[Text | Table]:
     ]
 
 
-def _heading(run: Run) -> Iterator[Text]:
+def _heading(run: RunData) -> Iterator[Text]:
     environment = run.environment
     command = environment.get("command") or []
     if command:
@@ -128,7 +128,7 @@ def _heading(run: Run) -> Iterator[Text]:
     )
 
 
-def _steps(run: Run, width: int) -> Iterator[Text | Table]:
+def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     totals = run.step_totals
     total_ns = totals.duration.total_ns
     inside = attribution(run)
@@ -231,7 +231,7 @@ def _self_ns(phase: PhaseStatistics) -> int:
     return phase.self_host.total_ns if phase.self_host is not None else 0
 
 
-def _rates(run: Run) -> Iterator[Text]:
+def _rates(run: RunData) -> Iterator[Text]:
     totals = run.step_totals
     rates = []
     if totals.steps_per_second is not None:
@@ -248,7 +248,7 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.3g}"
 
 
-def _other_threads(run: Run, width: int) -> Iterator[Text | Table]:
+def _other_threads(run: RunData, width: int) -> Iterator[Text | Table]:
     phases = run.phases_in(Scope.OTHER_THREADS)
     if phases:
         yield Text()
@@ -256,7 +256,7 @@ def _other_threads(run: Run, width: int) -> Iterator[Text | Table]:
         yield from _per_call(run, phases, width)
 
 
-def _outside(run: Run, width: int) -> Iterator[Text | Table]:
+def _outside(run: RunData, width: int) -> Iterator[Text | Table]:
     outside_ns = run.duration_ns - run.step_totals.duration.total_ns
     if run.open_step is not None:
         outside_ns -= run.duration_ns - run.open_step.begin_ns
@@ -278,7 +278,7 @@ def _outside(run: Run, width: int) -> Iterator[Text | Table]:
 
 
 def _per_call(
-    run: Run,
+    run: RunData,
     phases: Mapping[str, PhaseStatistics],
     width: int,
     during_steps: Collection[str] = (),
@@ -329,7 +329,7 @@ def _per_call(
     yield from unshown(paths)
 
 
-def _notes(run: Run) -> Iterator[Text]:
+def _notes(run: RunData) -> Iterator[Text]:
     notes = [*run.notes]
     if run.open_phases:
         opened = ", ".join(
@@ -355,7 +355,7 @@ def _notes(run: Run) -> Iterator[Text]:
         yield Text(f"! {printable(note)}", "yellow")
 
 
-def _recorder(run: Run) -> Iterator[Text]:
+def _recorder(run: RunData) -> Iterator[Text]:
     yield Text()
     totals = run.step_totals
     phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())

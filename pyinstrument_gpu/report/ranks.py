@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.report.layout import UNKNOWN, Row, Unit, table
-from pyinstrument_gpu.run import Run, Scope
 
 _WIDTH = 80
 
 
-def ranks_report(runs: Mapping[int, Run], missing: Sequence[str]) -> str:
+def ranks_report(runs: Mapping[int, RunData], missing: Sequence[str]) -> str:
     """A table of the times per step of each outermost phase: mean over the ranks, least and most.
 
     Args:
@@ -39,7 +40,7 @@ def ranks_report(runs: Mapping[int, Run], missing: Sequence[str]) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _per_step_ns(runs: Mapping[int, Run]) -> dict[str, dict[int, float]]:
+def _per_step_ns(runs: Mapping[int, RunData]) -> dict[str, dict[int, float]]:
     """By phase and rank; the step itself under "step". A rank without the phase is not in it."""
     times_ns: dict[str, dict[int, float]] = {}
     for rank, run in runs.items():

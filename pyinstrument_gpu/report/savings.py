@@ -11,15 +11,15 @@ from rich.text import Text
 
 from pyinstrument_gpu.analysis.advice import advice, subject
 from pyinstrument_gpu.analysis.savings import Saving, savings
+from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.layout import Row, Unit, counted, percent, printable, table
-from pyinstrument_gpu.run import Run
 
 _MAX_ROWS = 20
 _WIDTH_FOR_SPREAD = 100
 _HEADERS = ("taken out", "calls", "takes", "likely", "at most", "% step", "p10", "p90")
 
 
-def savings_section(run: Run, width: int) -> Iterator[Text | Table]:
+def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
     """The savings, the largest likely one first, and the advice in them. Nothing where neither the
     device was timed nor syncs priced."""
     if not (run.span_device_ns >= 0).any() and not run.syncs.are_priced:

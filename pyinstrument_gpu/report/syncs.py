@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.syncs import SyncSite
 from pyinstrument_gpu.report.layout import UNKNOWN, Row, Unit, counted, table
-from pyinstrument_gpu.run import Run
-from pyinstrument_gpu.syncs.records import SyncSite
 
 _MAX_SITES = 20
 
 
-def syncs_section(run: Run, width: int) -> Iterator[Text | Table]:
+def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     """The sites by what they cost, the dearest first. Nothing where syncs were not watched."""
     syncs = run.syncs
     if not syncs.was_watched:

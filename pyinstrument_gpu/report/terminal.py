@@ -8,13 +8,13 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
+from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.one_step import one_step
 from pyinstrument_gpu.report.overview import overview
-from pyinstrument_gpu.run import Run
 
 
 def report(
-    run: Run, *, step: int | None = None, width: int | None = None, color: bool | None = None
+    run: RunData, *, step: int | None = None, width: int | None = None, color: bool | None = None
 ) -> str:
     """The report of a run, or of one of its steps.
 

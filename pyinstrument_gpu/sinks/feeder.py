@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from pyinstrument_gpu._native import native
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.tail import RunTail
 from pyinstrument_gpu.sinks.update import RunUpdate

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyinstrument_gpu.surrogates import without_surrogates
+from pyinstrument_gpu.model.surrogates import without_surrogates
 
 OTHER = "other"
 """Stands for all paths beyond the first so many."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyinstrument_gpu.errors import MissingDependencyError, SinkError
+from pyinstrument_gpu.model.statistics import Statistic, bucket_index
+from pyinstrument_gpu.model.surrogates import without_surrogates
 from pyinstrument_gpu.sinks.labels import labels_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals
-from pyinstrument_gpu.statistics import Statistic, bucket_index
-from pyinstrument_gpu.surrogates import without_surrogates
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

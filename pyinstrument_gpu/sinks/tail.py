@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.blocks import BlockType
-from pyinstrument_gpu.payloads import (
+from pyinstrument_gpu.format.codecs import (
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
     METRIC_ITEM,
@@ -34,10 +33,11 @@ from pyinstrument_gpu.payloads import (
     decode_state,
     decode_statistics,
 )
-from pyinstrument_gpu.run import METRIC_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.format.framing import BlockType
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, step_of, summed
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
-from pyinstrument_gpu.statistics import PhaseStatistics, Scope
 
 _RECORD = struct.Struct("<IIQ")
 _LOOKS_FOR_DEVICE_TIMES = 8

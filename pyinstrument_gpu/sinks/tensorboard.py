@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.surrogates import without_surrogates
 from pyinstrument_gpu.sinks.labels import labels_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate
-from pyinstrument_gpu.statistics import Scope
-from pyinstrument_gpu.surrogates import without_surrogates
 
 _GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}
 MAX_PATHS = 64

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyinstrument_gpu._import_hook import when_imported
-from pyinstrument_gpu._native import IMPORT_ERROR, native
+from pyinstrument_gpu.native import IMPORT_ERROR, native
+from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.syncs.allowing import allow_sync
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from types import CodeType, FrameType
 import torch
 
 import pyinstrument_gpu
-from pyinstrument_gpu._native import native
-from pyinstrument_gpu.syncs.kinds import SyncKind
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.native import native
 
 _OURS = os.path.dirname(os.path.abspath(pyinstrument_gpu.__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep

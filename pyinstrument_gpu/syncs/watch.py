@@ -24,18 +24,12 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from pyinstrument_gpu import _dynamo, devices, overrides, warning_places
-from pyinstrument_gpu._native import native
-from pyinstrument_gpu.patches import Patches
+from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import dynamo, tensor_device, torch_function, warning_locations
+from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import allowing
-from pyinstrument_gpu.syncs.kinds import ALLOWED, SyncKind
-from pyinstrument_gpu.syncs.sites import (
-    caller,
-    names_cpu,
-    program_frame,
-    site_of,
-    stays_on_host,
-)
+from pyinstrument_gpu.syncs.sites import caller, names_cpu, program_frame, site_of, stays_on_host
 
 _Arguments = tuple[Any, ...]
 _Options = dict[str, Any]
@@ -97,10 +91,10 @@ class SyncWatch:
     def install(self) -> None:
         """Patch torch."""
         patches = self._patches
-        patches.on_remove(_dynamo.leave_out(sys.modules[__name__], overrides))
+        patches.on_remove(dynamo.leave_out(sys.modules[__name__], torch_function))
         builtins = [getattr(torch, name) for name in (*_FUNCTIONS, "repeat_interleave", "where")]
-        patches.on_remove(_dynamo.keep_in_graphs(list(filter(inspect.isbuiltin, builtins))))
-        warning_places.install(patches)
+        patches.on_remove(dynamo.keep_in_graphs(list(filter(inspect.isbuiltin, builtins))))
+        warning_locations.install(patches)
         for name, kind in _METHODS.items():
             patches.wrap(torch.Tensor, name, self._watching_reader(name, kind))
         for name, kind in _FUNCTIONS.items():
@@ -147,7 +141,7 @@ class SyncWatch:
         patches, thread = self._patches, self._thread
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            call = overrides.heeding(owner, name, original)
+            call = torch_function.heeding(owner, name, original)
 
             @functools.wraps(original)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -178,14 +172,19 @@ class SyncWatch:
         self, name: str, kind: SyncKind
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """As `_watching`, with a short way for what is called most: plain tensors of the host."""
-        as_if, has_modes = self._as_if, devices.has_modes
+        as_if, has_modes = self._as_if, tensor_device.has_modes
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             watched = self._watching(torch.Tensor, name, self._reads(kind))(original)
 
             @functools.wraps(original)
             def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if type(self) in devices.PLAIN and not has_modes() and self.is_cpu and not as_if:
+                if (
+                    type(self) in tensor_device.PLAIN
+                    and not has_modes()
+                    and self.is_cpu
+                    and not as_if
+                ):
                     return original(self, *args, **kwargs)
                 return watched(self, *args, **kwargs)
 
@@ -212,7 +211,7 @@ class SyncWatch:
 
         @functools.wraps(original)
         def to(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not as_if and devices.plainly_stays(self, args, kwargs):
+            if not as_if and tensor_device.plainly_stays(self, args, kwargs):
                 return original(self, *args, **kwargs)
             return watched(self, *args, **kwargs)
 
@@ -221,7 +220,7 @@ class SyncWatch:
     def _record(self, kind: SyncKind, begin: int, args: _Arguments, frame: FrameType) -> None:
         try:
             tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
-            is_real = tensor is None or kind in _TO_DEVICE or devices.is_on_device(tensor)
+            is_real = tensor is None or kind in _TO_DEVICE or tensor_device.is_on_device(tensor)
             if not is_real and (
                 stays_on_host(frame)
                 or (kind is SyncKind.TO_CPU and not names_cpu(frame))
@@ -248,7 +247,7 @@ class SyncWatch:
 
     def _lies_there(self, tensor: Any) -> bool:
         return isinstance(tensor, torch.Tensor) and (
-            devices.is_on_device(tensor) or (self._as_if and devices.is_on_host(tensor))
+            tensor_device.is_on_device(tensor) or (self._as_if and tensor_device.is_on_host(tensor))
         )
 
     def _reads(self, kind: SyncKind) -> _Waits:
@@ -277,24 +276,24 @@ class SyncWatch:
         return None if is_one else self._indexes(args, kwargs)
 
     def _moves(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
-        target = devices.target_of_to(args[1:], kwargs)
+        target = tensor_device.target_of_to(args[1:], kwargs)
         if target is None:
             return None
         if target.type == "cpu":
             return SyncKind.TO_CPU if self._lies_there(args[0]) else None
-        if target.type in devices.HOST_TYPES:
+        if target.type in tensor_device.HOST_TYPES:
             return None
         return self._goes_to_device(args, kwargs)
 
     def _goes_to_device(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
-        return _copy_kind(args[0], devices.is_non_blocking(args[1:], kwargs))
+        return _copy_kind(args[0], tensor_device.is_non_blocking(args[1:], kwargs))
 
     def _copies(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
         target, source = args[0], args[1]
-        if devices.is_on_device(target):
-            return _copy_kind(source, devices.is_non_blocking(args[2:], kwargs))
-        non_blocking = devices.is_non_blocking(args[2:], kwargs)
-        return SyncKind.CPU if devices.is_on_device(source) and not non_blocking else None
+        if tensor_device.is_on_device(target):
+            return _copy_kind(source, tensor_device.is_non_blocking(args[2:], kwargs))
+        non_blocking = tensor_device.is_non_blocking(args[2:], kwargs)
+        return SyncKind.CPU if tensor_device.is_on_device(source) and not non_blocking else None
 
 
 def _always(kind: SyncKind) -> _Waits:
@@ -305,7 +304,7 @@ _TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
 
 
 def _copy_kind(source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
-    if not devices.is_on_host(source):
+    if not tensor_device.is_on_host(source):
         return None
     if not source.is_pinned():
         return SyncKind.H2D_PAGEABLE
@@ -322,7 +321,7 @@ def _bytes_of(kind: SyncKind, args: _Arguments) -> int:
     source of a `copy_`."""
     tensors = [argument for argument in args[:2] if isinstance(argument, torch.Tensor)]
     if kind in _TO_DEVICE:
-        tensors = [tensor for tensor in tensors if devices.is_on_host(tensor)]
+        tensors = [tensor for tensor in tensors if tensor_device.is_on_host(tensor)]
     elif kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
         return 0
     return tensors[0].numel() * tensors[0].element_size() if tensors else 0

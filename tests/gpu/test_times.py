@@ -12,7 +12,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.analysis.bound import Bound, verdicts
 from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
-from pyinstrument_gpu.run import SpanFlag
+from pyinstrument_gpu.model.schema import SpanFlag
 from tests.gpu.conftest import Timed
 from tests.helpers.cuda_kernels import CudaKernels
 from tests.helpers.spans import dropped_of

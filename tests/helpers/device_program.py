@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
-from pyinstrument_gpu._native import native
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.run import Run
 from tests.helpers.simulated_cuda import SimulatedCuda, exchange_api_capsule, simulated_cuda
 

@@ -12,7 +12,7 @@ from typing import Any
 import _phase_loop as native_loop  # type: ignore[import-not-found]
 
 from benchmarks.stub_device import LIBRARY
-from pyinstrument_gpu._native import native
+from pyinstrument_gpu.native import native
 
 
 class FakeEvent:

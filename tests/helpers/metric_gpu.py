@@ -13,8 +13,8 @@ import _simulated_cuda as simulated  # type: ignore[import-not-found]
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu._native import native
 from pyinstrument_gpu.metrics import accumulator
+from pyinstrument_gpu.native import native
 from tests.helpers.simulated_cuda import SimulatedCuda, simulated_cuda
 
 FAKE_NVRTC = Path(simulated.__file__).with_name("inject_nvrtc.so")

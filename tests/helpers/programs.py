@@ -103,7 +103,7 @@ def _main() -> None:
 
         main(["run", *options, str(program)], prog_name="pyinstrument-gpu")
     else:
-        from pyinstrument_gpu.program import Program
+        from pyinstrument_gpu.launch.program import Program
 
         Program(str(program)).run()
 

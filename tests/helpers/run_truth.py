@@ -4,8 +4,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.payloads import DEVICE_TIME_ITEM
-from pyinstrument_gpu.run import SPAN_DTYPE, Run, SpanFlag
+from pyinstrument_gpu.format.codecs import DEVICE_TIME_ITEM
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, SpanFlag
+from pyinstrument_gpu.run import Run
 from tests.helpers.run_writer import Recording
 
 _DEVICE_COLUMNS = ("device", "stream", "device_begin_ns", "device_end_ns", "flags")

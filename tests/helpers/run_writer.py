@@ -16,17 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.blocks import (
-    PAYLOAD_BYTES,
-    SLOT_BYTES,
-    SLOTS_OFFSET,
-    BlockType,
-    pack_block,
-    pack_document_first,
-    pack_file_header,
-)
-from pyinstrument_gpu.device_clock import DeviceClock
-from pyinstrument_gpu.payloads import (
+from pyinstrument_gpu.format.codecs import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     NONE,
@@ -45,18 +35,22 @@ from pyinstrument_gpu.payloads import (
     encode_statistics,
     encode_thread,
 )
-from pyinstrument_gpu.run import (
-    SPAN_DTYPE,
-    STEP_DTYPE,
-    DeviceTiming,
-    SpanFlag,
-    StepTotals,
-    Stream,
-    Thread,
-    fold_steps,
-    named_streams,
+from pyinstrument_gpu.format.framing import (
+    PAYLOAD_BYTES,
+    SLOT_BYTES,
+    SLOTS_OFFSET,
+    BlockType,
+    pack_block,
+    pack_document_first,
+    pack_file_header,
 )
-from pyinstrument_gpu.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.model.device_clock import DeviceClock
+from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
+from pyinstrument_gpu.model.stream import Stream, named_streams
+from pyinstrument_gpu.model.thread import Thread
 
 _HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES)
 _STREAM_PLACES = [(0, 0), (0, 77), (1, 2)]
@@ -309,7 +303,9 @@ class Recording:
             if open_step is None
             else (OpenPhaseState(0, 0, self._now_ns - 5, open_step.serial, 0),),
             device=DeviceState(
-                DeviceTiming(1 + len(self.versions), 2 * len(self._raw_times), 7 * self._now_ns),
+                DeviceTimingSummary(
+                    1 + len(self.versions), 2 * len(self._raw_times), 7 * self._now_ns
+                ),
                 self._pending_by_path(),
             ),
         )

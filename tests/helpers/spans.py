@@ -3,7 +3,8 @@
 
 from typing import NamedTuple
 
-from pyinstrument_gpu.run import Run, SpanFlag
+from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.run import Run
 
 
 class Span(NamedTuple):

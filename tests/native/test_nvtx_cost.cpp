@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops whose instructions are counted from outside (tests/test_nvtx_cost.py): `test_nvtx_cost
+// Loops whose instructions are counted from outside (tests/hot/test_nvtx_cost.py): `test_nvtx_cost
 // empty|push_pop COUNT`. Run without arguments it checks only that nothing is attached.
 #include <cstdlib>
 #include <cstring>

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device's records of a run file, in both directions: streams, clocks, and the times of spans.
+
+A span's device times become known after the span was written, so they are items of a log of their
+own, each of which names its span. What they say is checked like all else: an item whose span or
+stream is missing is left out, and a time whose device has no clock point has no place on the run's
+axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.format.codecs import (
+    DEVICE_CLOCK_ITEM,
+    DEVICE_TIME_ITEM,
+    NO_STREAM,
+    SPAN_INDEX_BITS,
+    STREAM_ITEM,
+    TIME_LOST,
+    TIME_UNFINISHED,
+)
+from pyinstrument_gpu.model.device_clock import DeviceClock
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.model.stream import Stream, named_streams
+
+_STREAM_MASK = np.uint64(0xFFFF)
+_STREAM_SHIFT = np.uint64(SPAN_INDEX_BITS)
+_FLAGS_SHIFT = np.uint64(SPAN_INDEX_BITS + 16)
+_SPAN_MASK = np.uint64((1 << SPAN_INDEX_BITS) - 1)
+# No clock gets there; differences of two times stay within 64 bits.
+_TIME_LIMIT_NS = 1 << 61
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """The device times of the spans that are there.
+
+    Attributes:
+        kept: how many items of the log make sense, from its first on.
+        orphans: how many of those were left out: their span or stream is missing.
+        span: for each item that was not left out the position of its span.
+        number: for the same items their position in the log.
+        device_ns: for each span its stream time, -1 unknown.
+        device_clock_ns: for each span its begin by the device's clock, -1 unknown.
+        unplaced: number of spans with a stream time and no place on the run's axis.
+    """
+
+    kept: int
+    orphans: int
+    span: NDArray[np.int64]
+    number: NDArray[np.intp]
+    device_ns: NDArray[np.int64]
+    device_clock_ns: NDArray[np.int64]
+    unplaced: int
+
+
+def streams_of(items: NDArray[np.void]) -> tuple[Stream, ...]:
+    """The streams of the items of a STREAMS log."""
+    return named_streams(zip(items["device"].tolist(), items["handle"].tolist(), strict=True))
+
+
+def clocks_of(items: NDArray[np.void]) -> tuple[DeviceClock, ...]:
+    """The clocks that the items of a DEVICE_CLOCKS log give, up to the first impossible item."""
+    possible = (
+        (np.abs(items["device_ns"]) < _TIME_LIMIT_NS)
+        & (np.abs(items["run_ns"]) < _TIME_LIMIT_NS)
+        & (items["uncertainty_ns"] >= 0)
+        & (items["uncertainty_ns"] < _TIME_LIMIT_NS)
+    )
+    for device in np.unique(items["device"]):
+        at = np.flatnonzero(items["device"] == device)
+        for clock in ("device_ns", "run_ns"):
+            possible[at[1:]] &= np.diff(items[clock][at]) > 0
+    items = items[: true_prefix(possible)]
+    return tuple(
+        DeviceClock(
+            int(device),
+            *(
+                np.ascontiguousarray(items[column][items["device"] == device])
+                for column in ("device_ns", "run_ns", "uncertainty_ns")
+            ),
+        )
+        for device in np.unique(items["device"])
+    )
+
+
+def apply_device_times(
+    items: NDArray[np.void],
+    spans: NDArray[np.void],
+    first_span: int,
+    streams: Sequence[Stream],
+    clocks: Sequence[DeviceClock],
+) -> DeviceTimes:
+    """Fill the device columns of spans from the items of a DEVICE_TIMES log.
+
+    Args:
+        items: the items.
+        spans: the spans there are; their columns `device`, `stream`, `device_begin_ns`,
+            `device_end_ns` and `flags` are changed.
+        first_span: the index of the first of them in the whole run.
+        streams, clocks: those of the run.
+    """
+    position, stream, flags = _fields(items["where"])
+    position -= first_span
+    inside = (position >= 0) & (position < len(spans))
+    timed = flags == 0
+    possible = ~timed | (
+        (items["begin_ns"] >= 0)
+        & (items["duration_ns"] >= 0)
+        & (items["begin_ns"] < _TIME_LIMIT_NS)
+        & (items["duration_ns"] < _TIME_LIMIT_NS)
+    )
+    possible &= ~_seen_before(position, inside, len(spans))
+    kept = true_prefix(possible)
+    position, stream, flags, timed = (column[:kept] for column in (position, stream, flags, timed))
+    named = (stream < len(streams)) | (~timed & (stream == NO_STREAM))
+    used = inside[:kept] & named
+    # An item of a span that made room for newer ones is history as it is, and no orphan.
+    orphans = int(np.count_nonzero(~used & (position >= 0)))
+    number = np.flatnonzero(used)
+    position, stream, flags = position[used], stream[used], flags[used]
+
+    device_ns = np.full(len(spans), -1, np.int64)
+    device_clock_ns = np.full(len(spans), -1, np.int64)
+    timed = flags == 0
+    device_ns[position[timed]] = items["duration_ns"][number[timed]]
+    device_clock_ns[position[timed]] = items["begin_ns"][number[timed]]
+    unfinished = position[(flags & TIME_UNFINISHED) != 0]
+    spans["flags"][unfinished] |= np.uint32(SpanFlag.DEVICE_UNFINISHED)
+    on_stream = stream != NO_STREAM
+    spans["stream"][position[on_stream]] = stream[on_stream]
+    devices = np.array([one.device for one in streams], np.int64)
+    spans["device"][position[on_stream]] = devices[stream[on_stream]]
+    unplaced = _place(spans, device_ns, device_clock_ns, clocks)
+    return DeviceTimes(kept, orphans, position, number, device_ns, device_clock_ns, unplaced)
+
+
+def stream_items(run: RunData) -> NDArray[np.void]:
+    """The items of a STREAMS log."""
+    items = np.zeros(len(run.streams), STREAM_ITEM)
+    items["handle"] = [stream.handle for stream in run.streams]
+    items["device"] = [stream.device for stream in run.streams]
+    return items
+
+
+def clock_items(run: RunData) -> NDArray[np.void]:
+    """The items of a DEVICE_CLOCKS log."""
+    parts = [np.zeros(len(clock.device_ns), DEVICE_CLOCK_ITEM) for clock in run.device_clocks]
+    for part, clock in zip(parts, run.device_clocks, strict=True):
+        part["device"] = clock.device
+        part["device_ns"], part["run_ns"] = clock.device_ns, clock.run_ns
+        part["uncertainty_ns"] = clock.uncertainties_ns
+    return np.concatenate([np.zeros(0, DEVICE_CLOCK_ITEM), *parts])
+
+
+def device_time_items(run: RunData) -> NDArray[np.void]:
+    """The items of a DEVICE_TIMES log: also of spans whose time is not known, so that it is written
+    down whether their work was unfinished.
+
+    Raises:
+        RunFileError: a span with a stream time has no stream.
+    """
+    flags = run.spans["flags"]
+    known = run.span_device_ns >= 0
+    unfinished = ~known & ((flags & SpanFlag.DEVICE_UNFINISHED) != 0)
+    limit = min(len(run.streams), NO_STREAM)
+    place = run.spans["stream"]
+    strangers = place[(place >= limit) | (known & (place < 0))]
+    if len(strangers):
+        raise RunFileError(
+            f"a run file holds device times on the run's {limit} streams, got stream {strangers[0]}"
+        )
+    span = np.flatnonzero(known | unfinished | ((flags & SpanFlag.DEVICE) != 0))
+    items = np.empty(len(span), DEVICE_TIME_ITEM)
+    state = np.where(known, 0, np.where(unfinished, TIME_UNFINISHED, TIME_LOST))[span]
+    stream = np.where(place < 0, NO_STREAM, place)[span]
+    items["where"] = (
+        span.astype(np.uint64)
+        | stream.astype(np.uint64) << _STREAM_SHIFT
+        | state.astype(np.uint64) << _FLAGS_SHIFT
+    )
+    items["begin_ns"] = run.span_device_clock_ns[span]
+    items["duration_ns"] = run.span_device_ns[span]
+    return items
+
+
+def _fields(
+    where: NDArray[np.uint64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Index of the span, stream and flags."""
+    return (
+        (where & _SPAN_MASK).astype(np.int64),
+        (where >> _STREAM_SHIFT & _STREAM_MASK).astype(np.int64),
+        (where >> _FLAGS_SHIFT).astype(np.int64),
+    )
+
+
+def _seen_before(
+    position: NDArray[np.int64], inside: NDArray[np.bool_], spans: int
+) -> NDArray[np.bool_]:
+    """Which items speak of a span that an earlier item spoke of."""
+    repeated = np.zeros(len(position), np.bool_)
+    if np.bincount(position[inside], minlength=1).max() > 1:
+        _, firsts = np.unique(position[inside], return_index=True)
+        repeated[inside] = True
+        repeated[np.flatnonzero(inside)[firsts]] = False
+    return repeated
+
+
+def _place(
+    spans: NDArray[np.void],
+    device_ns: NDArray[np.int64],
+    device_clock_ns: NDArray[np.int64],
+    clocks: Sequence[DeviceClock],
+) -> int:
+    """Write when spans began and ended on their device; returns of how many that is not known."""
+    timed = np.flatnonzero(device_ns >= 0)
+    unplaced = len(timed)
+    for clock in clocks:
+        of_device = timed[spans["device"][timed] == clock.device]
+        begin_ns = clock.on_run_axis(device_clock_ns[of_device])
+        end_ns = clock.on_run_axis(device_clock_ns[of_device] + device_ns[of_device])
+        known = (begin_ns >= 0) & (end_ns >= begin_ns)
+        spans["device_begin_ns"][of_device[known]] = begin_ns[known]
+        spans["device_end_ns"][of_device[known]] = end_ns[known]
+        unplaced -= int(np.count_nonzero(known))
+    return unplaced
+
+
+def true_prefix(condition: NDArray[np.bool_]) -> int:
+    """How many items there are before the first that is false."""
+    return len(condition) if condition.all() else int(condition.argmin())

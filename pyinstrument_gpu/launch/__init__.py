@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu run`: somebody else's program, recorded."""

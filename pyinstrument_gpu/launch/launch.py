@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu run`: a whole program, recorded with automatic phases, and reported at its end.
+
+The report comes last of all, after the program's own `atexit` functions, on standard error. What
+goes wrong on our side is said there, and changes neither what the program does nor how it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
+from pyinstrument_gpu.launch.program import Program, note_interrupt
+from pyinstrument_gpu.launch.rank_files import complete_runs, start_of_job
+from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.recording import environment
+from pyinstrument_gpu.recording.recording import Recording, path_of_rank, record
+from pyinstrument_gpu.syncs import Watching
+
+_OTHER_RANKS_DEADLINE_S = 5.0
+_SUFFIX = ".gpurun"
+EXIT_SYNC = 3
+"""Exit code of `--fail-on-sync`."""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Options of `pyinstrument-gpu run`, as its help says.
+
+    Attributes:
+        output: the run file, or None for a new one in the working directory.
+        overwrite: replace `output` if it exists.
+        warmup: number of steps before the recording begins.
+        steps: number of steps after which it ends; None for all.
+        sync_watch: watch syncs.
+        as_if_cuda: count what would wait if the tensors lay on a GPU.
+        fail_on_sync: end with `EXIT_SYNC` if a step waited, and the program did not fail.
+    """
+
+    output: str | None = None
+    overwrite: bool = False
+    warmup: int = 0
+    steps: int | None = None
+    sync_watch: bool = True
+    as_if_cuda: bool = False
+    fail_on_sync: bool = False
+
+
+class Launch:
+    """One program under `pyinstrument-gpu run`."""
+
+    def __init__(self, program: Program, options: LaunchOptions) -> None:
+        self._program = program
+        self._options = options
+        self._pid = os.getpid()
+        self._recording: Recording | None = None
+        self._phases = AutoPhases(self._count_step, self._count_own_step)
+        self._watching = Watching(options.as_if_cuda)
+        self._steps = 0
+        self._own_steps = 0
+        self._is_over = False
+        self._said: list[str] = []
+
+    def run(self) -> None:
+        """Run the program; raises what `Program.run` raises.
+
+        Raises, before the program runs:
+            RunPathError: the run file exists or can't be written.
+            RecordingError: nothing can be recorded on this platform.
+        """
+        if DISABLED:
+            self._program.run()
+            return
+        self._path = self._choose_path()
+        # Before the recording's own and the program's: it is called after them.
+        atexit.register(self._finish)
+        try:
+            if self._options.warmup == 0:
+                self._start()
+        except BaseException:
+            atexit.unregister(self._finish)
+            raise
+        self._phases.install()
+        if self._options.sync_watch:
+            self._watching.begin()
+        try:
+            self._program.run()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+        self._check_syncs()
+
+    def _check_syncs(self) -> None:
+        if not self._options.fail_on_sync or self._recording is None:
+            return
+        self._phases.remove()  # ends the step that is open, with its update
+        syncs = self._recording.snapshot().syncs
+        waits = syncs.events[~syncs.is_meant(syncs.events)]
+        count = int((waits["step"] >= 0).sum())
+        if count:
+            self._say(f"--fail-on-sync: {count} syncs within steps")
+            sys.exit(EXIT_SYNC)
+
+    # The recording
+
+    def _choose_path(self) -> Path:
+        """Where the run goes.
+
+        Raises:
+            RunPathError: there is something, or it can't be written.
+        """
+        if self._options.output is not None:
+            recording = record(self._options.output)
+            recording._check_path()
+            path = recording.path
+            assert path is not None
+            if path.exists() and not self._options.overwrite:
+                raise RunPathError(f"{path} exists already: choose another path, or --overwrite")
+            return Path(self._options.output).absolute()
+        return next(path for path in self._new_paths() if not path_of_rank(path).exists())
+
+    def _new_paths(self) -> Iterator[Path]:
+        stem = f"{self._program.name}-{time.strftime('%Y%m%d-%H%M%S', start_of_job())}"
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        stem += f"-restart{restart}" if restart != "0" else ""
+        yield Path(f"{stem}{_SUFFIX}").absolute()
+        for number in itertools.count(2):
+            yield Path(f"{stem}-{number}{_SUFFIX}").absolute()
+
+    def _start(self) -> None:
+        recording = record(self._path, overwrite=self._options.overwrite)
+        recording._give_way = self._give_way
+        recording._start()
+        self._watching.tell_recording()
+        # Its end is ours to call, when the last step has been closed.
+        atexit.unregister(recording._finish_if_mine)
+        self._recording = recording
+
+    def _stop(self) -> None:
+        """End what is recorded; the program goes on."""
+        self._is_over = True
+        self._phases.remove()
+        self._watching.end()
+        session = self._phases.session
+        if self._recording is None:
+            return
+        if session is not None:
+            self._recording._facts["copies_to_device"] = [
+                {"pinned": pinned, "non_blocking": non_blocking, "count": count, "bytes": size}
+                for (pinned, non_blocking), (count, size) in sorted(session.copies.items())
+            ]
+            if session.error is not None:
+                self._say(f"steps were not placed to the end: {session.error!r}")
+        self._recording._finish_if_mine()
+
+    def _give_way(self) -> None:
+        self._say(
+            "the program starts a recording of its own: this one ends there, and places no phases"
+        )
+        self._stop()
+
+    # The count of steps
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        self._at_step(self._steps)
+
+    def _count_own_step(self) -> None:
+        # It is told when they begin.
+        self._own_steps += 1
+        self._at_step(self._steps + self._own_steps - 1)
+
+    def _at_step(self, ended: int) -> None:
+        if self._is_over or os.getpid() != self._pid:
+            return
+        if self._recording is None and ended >= self._options.warmup:
+            try:
+                self._start()
+            except PyinstrumentGpuError as error:
+                self._is_over = True
+                self._say(f"nothing was recorded: {error}")
+        steps = self._options.steps
+        if steps is not None and ended >= self._options.warmup + steps:
+            self._stop()
+
+    # The end
+
+    def _finish(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child that ends as a program does
+        try:
+            if not self._is_over:
+                self._stop()
+            text = "\n".join(self._report())
+        except Exception as error:
+            text = f"pyinstrument-gpu: no report: {error!r}"
+        if text:
+            _print_error(text)
+        if self._program.was_interrupted:
+            note_interrupt()
+
+    def _report(self) -> Iterator[str]:
+        rank = environment.launcher_number("RANK") or 0
+        ranks = environment.launcher_number("WORLD_SIZE") or 1
+        if rank == 0:
+            yield ""
+        if self._recording is None:
+            if not self._said:
+                self._say(
+                    f"nothing was recorded: the program ended within the {self._options.warmup} "
+                    "steps of the warm-up"
+                )
+        elif rank == 0:
+            yield self._recording.run.report()
+            if ranks > 1:
+                from pyinstrument_gpu.report.ranks import ranks_report
+
+                paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
+                yield ""
+                yield ranks_report(*complete_runs(paths, _OTHER_RANKS_DEADLINE_S))
+            yield ""
+            yield f"Run file: {self._recording.path}"
+        yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
+
+    def _say(self, sentence: str) -> None:
+        self._said.append(sentence)
+
+
+def _print_error(text: str) -> None:
+    # The program may have closed it, or put something of its own there.
+    with contextlib.suppress(Exception):
+        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody's Python program, run in this process as `python train.py` or `python -m train` would.
+
+Arguments, `__main__`, the import path, what `multiprocessing` finds out about the program, an
+uncaught exception and Ctrl-C are as they are without us. `sys.orig_argv` is that of this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any, NoReturn
+
+from pyinstrument_gpu.patching.hidden_frames import without_our_frames
+
+
+class Program:
+    """A program to be run once.
+
+    Args:
+        target: the path of a script, of a folder or archive with a `__main__.py`; or the name of a
+            module.
+        arguments: its arguments.
+        is_module: whether `target` is the name of a module.
+    """
+
+    def __init__(self, target: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
+        self._target = target
+        self._arguments = list(arguments)
+        self._is_module = is_module
+        self.was_interrupted = False
+        """Whether Ctrl-C has ended it."""
+
+    @property
+    def name(self) -> str:
+        """What to call the program: the script's name without suffix, or the module's."""
+        if self._is_module:
+            return self._target
+        return os.path.splitext(os.path.basename(os.path.abspath(self._target)))[0] or "program"
+
+    def run(self) -> None:
+        """Run it.
+
+        Raises what it raises, `SystemExit` among it, after which the process should end. An
+        uncaught exception has been printed by then, without frames of ours, and is not printed
+        again.
+        """
+        main = ModuleType("__main__")
+        main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+        self._launcher = sys.modules["__main__"]  # its functions are still running
+        sys.modules["__main__"] = main
+        try:
+            exec(self._prepare(main), main.__dict__)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            self.was_interrupted = isinstance(error, KeyboardInterrupt)
+            _print_uncaught(error)
+            if self.was_interrupted:
+                note_interrupt()
+            raise
+
+    def _prepare(self, main: ModuleType) -> CodeType:
+        """The program's code; gives its `__main__`, `sys.argv` and the import path what belongs
+        there."""
+        sys.argv = [self._target, *self._arguments]
+        if self._is_module:
+            _set_first_path(os.getcwd())
+            sys.argv[0] = "-m"  # while it is being found
+            spec = self._module_spec()
+            sys.argv[0] = spec.origin or self._target
+            main.__dict__.update(__spec__=spec, __package__=spec.parent, __file__=spec.origin)
+            main.__dict__.update(__cached__=spec.cached)
+            return _code_of(spec, main)
+        importer: Any = pkgutil.get_importer(self._target)
+        if importer is not None:
+            _set_first_path(os.path.abspath(self._target))
+            spec = importer.find_spec("__main__")
+            if spec is None:
+                self._fail(f"can't find '__main__' module in {self._target!r}")
+            main.__dict__.update(__spec__=spec, __package__="", __file__=spec.origin)
+            return _code_of(spec, main)
+        path = os.path.join(os.getcwd(), self._target)  # as Python does it: a ".." stays
+        _set_first_path(os.path.dirname(os.path.realpath(path)))
+        loader = SourceFileLoader("__main__", path)
+        main.__dict__.update(__file__=path, __loader__=loader, __package__=None, __cached__=None)
+        return compile(loader.get_data(path), path, "exec", dont_inherit=True)
+
+    def _module_spec(self) -> ModuleSpec:
+        name = self._target
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None:
+                name += ".__main__"
+                spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # the package misses one of its own
+            spec = None
+        if spec is None or spec.loader is None:
+            self._fail(f"No module named {name}")
+        return spec
+
+    def _fail(self, message: str) -> NoReturn:
+        print(f"{sys.executable}: {message}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _code_of(spec: ModuleSpec, main: ModuleType) -> CodeType:
+    loader: Any = spec.loader
+    main.__dict__["__loader__"] = loader
+    code: CodeType = loader.get_code(spec.name)
+    return code
+
+
+def _set_first_path(path: str) -> None:
+    # Where this is off, Python has put no folder of its own there either.
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path[0] = path
+
+
+def _print_uncaught(error: BaseException) -> None:
+    without_our_frames(error)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as failure:
+        # Of the program's own hook.
+        without_our_frames(failure)
+        failure.__context__ = None
+        for title, shown in (
+            ("Error in sys.excepthook:", failure),
+            ("\nOriginal exception was:", error),
+        ):
+            print(title, file=sys.stderr)
+            sys.__excepthook__(type(shown), shown, shown.__traceback__)
+    finally:
+        # Python prints the error, too, when it comes there.
+        _be_silent_once()
+
+
+def note_interrupt() -> None:
+    """Have this process die of SIGINT when the interpreter has ended, as a script does that Ctrl-C
+    ends.
+
+    Python notes by itself that a script was interrupted, but not under `python -m`, as which we may
+    run; and it forgets when more code is run by `exec`, as our report does.
+    """
+    _be_silent_once()
+    ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
+
+
+def _be_silent_once() -> None:
+    hook = sys.excepthook
+
+    def silent(*_: object) -> None:
+        sys.excepthook = hook
+
+    sys.excepthook = silent

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as plain data. Knows nothing of files, reports or exports."""

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that one process recorded, as plain data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pyinstrument_gpu.model.device_clock import DeviceClock
+from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.paths import join_paths
+from pyinstrument_gpu.model.schema import (
+    METRIC_DTYPE,
+    SPAN_DTYPE,
+    SpanFlag,
+    has_device_times,
+    span_scopes,
+)
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
+from pyinstrument_gpu.model.steps import Step, Steps
+from pyinstrument_gpu.model.stream import Stream
+from pyinstrument_gpu.model.syncs import Syncs
+from pyinstrument_gpu.model.thread import Thread
+
+_Run = TypeVar("_Run", bound="RunData")
+
+
+class RunData:
+    """All that one process recorded. Plain data: it needs numpy and no native module.
+
+    `spans` and `steps` are the history, which is bounded: the oldest may have been dropped
+    (`dropped` counts them by cause). Statistics cover the whole run.
+
+    Attributes:
+        names: the phase names.
+        path_parents: for each path the path around it, or -1.
+        path_names: for each path its last name, as an index into `names`.
+        threads: the threads that took part.
+        streams: the device streams that took part.
+        environment: where the run was recorded: host, rank, versions, command line, start, ...
+        dropped: what was not kept, counted by cause.
+        spans: the spans (`SPAN_DTYPE`); per thread in the order in which they ended.
+        span_self_ns: for each span its host time without nested phases, -1 unknown.
+        span_device_ns: for each span its stream time, by the device's own clock and so exact; -1
+            unknown. It is known of spans too whose `device_begin_ns` is not, for want of a point of
+            that clock on the run's axis.
+        span_device_clock_ns: for each span with a stream time its begin by the device's own clock.
+        device_clocks: the clocks of the devices as far as they are known, by device.
+        device_timing: how the device was timed; None when it never was.
+        pending_device_work: by path the number of spans whose device work had not finished.
+        steps: the steps.
+        metric_names: the names of the metrics that were read.
+        metrics: their values (`METRIC_DTYPE`), in the order in which they were read.
+        step_totals: sums over all closed steps.
+        open_phases: the phases that had not ended.
+        open_step: the step that had not ended, also the last of `steps`; or None.
+        complete: whether the recording was stopped. If not, the process died or was still running.
+        notes: plain sentences on what is missing or damaged.
+        duration_ns: time from the start of the run to its end or last sign of life.
+        phases_recorded: number of spans that ended in the whole run, also those whose history was
+            not kept.
+        harvester_cpu_ns: CPU time that the recorder's own thread used.
+        anchor: the last reading of the machine's clocks beside the run's own;
+            `environment["anchor"]` is the first.
+        syncs: the places where the program made the host wait for a device.
+    """
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str] = (),
+        path_parents: ArrayLike = (),
+        path_names: ArrayLike = (),
+        threads: Sequence[Thread] = (),
+        streams: Sequence[Stream] = (),
+        environment: Mapping[str, Any] | None = None,
+        dropped: Mapping[str, int] | None = None,
+        spans: NDArray[np.void] | None = None,
+        span_self_ns: NDArray[np.int64] | None = None,
+        span_device_ns: NDArray[np.int64] | None = None,
+        span_device_clock_ns: NDArray[np.int64] | None = None,
+        device_clocks: Sequence[DeviceClock] | None = None,
+        device_timing: DeviceTimingSummary | None = None,
+        pending_device_work: Mapping[str, int] | None = None,
+        steps: Steps | None = None,
+        metric_names: Sequence[str] = (),
+        metrics: NDArray[np.void] | None = None,
+        step_totals: StepTotals | None = None,
+        statistics: Mapping[tuple[int, Scope], PhaseStatistics] | None = None,
+        open_phases: Sequence[OpenPhase] = (),
+        open_step: Step | None = None,
+        complete: bool = True,
+        notes: Sequence[str] = (),
+        duration_ns: int = 0,
+        phases_recorded: int | None = None,
+        harvester_cpu_ns: int = 0,
+        anchor: Mapping[str, int] | None = None,
+        syncs: Syncs | None = None,
+    ) -> None:
+        """Make a run by hand.
+
+        Args:
+            span_device_ns, span_device_clock_ns, device_clocks: from the device times of `spans`
+                when not given, as if devices shared the run's clock.
+            statistics: by path and scope; computed from `spans` when not given, as is
+                `step_totals` from `steps`.
+            phases_recorded: as many as `statistics` count when not given.
+
+        The other arguments are as the attributes.
+        """
+        self.names = tuple(names)
+        self.path_parents = np.asarray(path_parents, dtype=np.int64)
+        self.path_names = np.asarray(path_names, dtype=np.uint32)
+        self.threads = tuple(threads)
+        self.streams = tuple(streams)
+        self.environment = dict(environment or {})
+        self.dropped = dict(dropped or {})
+        self.spans = np.empty(0, SPAN_DTYPE) if spans is None else spans
+        self.span_self_ns = (
+            np.full(len(self.spans), -1, dtype=np.int64) if span_self_ns is None else span_self_ns
+        )
+        timed = has_device_times(self.spans)
+        begin_ns, end_ns = self.spans["device_begin_ns"], self.spans["device_end_ns"]
+        if span_device_ns is None:
+            span_device_ns = np.where(timed, end_ns - begin_ns, -1)
+        if span_device_clock_ns is None:
+            span_device_clock_ns = np.where(span_device_ns >= 0, begin_ns, -1)
+        if device_clocks is None:
+            devices = np.unique(self.spans["device"][timed]).tolist()
+            device_clocks = [DeviceClock.same_as_run(device) for device in devices if device >= 0]
+        self.span_device_ns = span_device_ns
+        self.span_device_clock_ns = span_device_clock_ns
+        self.device_clocks = tuple(device_clocks)
+        self.device_timing = device_timing
+        self.pending_device_work = dict(pending_device_work or {})
+        self.steps = Steps() if steps is None else steps
+        self.metric_names = tuple(metric_names)
+        self.metrics = np.empty(0, METRIC_DTYPE) if metrics is None else metrics
+        self.step_totals = fold_steps(self.steps.closed) if step_totals is None else step_totals
+        if statistics is None:
+            statistics = fold_spans(
+                self.spans["path"],
+                span_scopes(self.spans),
+                self.spans["host_end_ns"] - self.spans["host_begin_ns"],
+                self.span_self_ns,
+                self.span_device_ns,
+            )
+        self._statistics = dict(sorted(statistics.items()))
+        self.open_phases = tuple(open_phases)
+        self.open_step = open_step
+        self.complete = complete
+        self.notes = tuple(notes)
+        self.duration_ns = duration_ns
+        if phases_recorded is None:
+            phases_recorded = sum(phase.count for phase in self._statistics.values())
+        self.phases_recorded = phases_recorded
+        self.harvester_cpu_ns = harvester_cpu_ns
+        self.anchor = dict(anchor or {})
+        self.syncs = Syncs() if syncs is None else syncs
+
+    @classmethod
+    def empty(cls: type[_Run], reason: str) -> _Run:
+        """The run of a recording that recorded nothing; `reason` becomes its note."""
+        return cls(notes=(reason,))
+
+    def with_history_of(self: _Run, earlier: RunData) -> _Run:
+        """This run with the spans, closed steps and metrics of another copy of it.
+
+        For a recording whose file failed: its history stands in the file, up to the failure, and
+        all else is known from memory.
+
+        Args:
+            earlier: the same run as it was written before; its names, paths and streams are the
+                first of this one's.
+        """
+        run = copy.copy(self)
+        run.spans = earlier.spans.copy()
+        # Whether device work finished after the file failed is not known.
+        run.spans["flags"] &= ~np.uint32(SpanFlag.DEVICE_UNFINISHED)
+        run.span_self_ns = earlier.span_self_ns
+        run.span_device_ns = earlier.span_device_ns
+        run.span_device_clock_ns = earlier.span_device_clock_ns
+        run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
+        run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
+        return run
+
+    @property
+    def overhead(self) -> dict[str, Any]:
+        """What the recorder costs, as it measured itself; see `environment`."""
+        return dict(self.environment.get("overhead", {}))
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The phase paths: names from the outermost in, joined by "/".
+
+        In a name "/" stands as %2F and "%" as %25.
+        """
+        return join_paths(self.names, self.path_parents, self.path_names)
+
+    @cached_property
+    def phases(self) -> Mapping[str, PhaseStatistics]:
+        """The statistics of each path over all scopes, in order of first appearance."""
+        by_path: dict[int, list[PhaseStatistics]] = {}
+        for (path, _), phase in self._statistics.items():
+            by_path.setdefault(path, []).append(phase)
+        return {self.paths[path]: PhaseStatistics.merge(parts) for path, parts in by_path.items()}
+
+    def phases_in(self, scope: Scope) -> Mapping[str, PhaseStatistics]:
+        """The statistics of each path in one scope only, in the same order as `phases`."""
+        return {
+            self.paths[path]: phase
+            for (path, where), phase in self._statistics.items()
+            if where == scope
+        }
+
+    @property
+    def statistics(self) -> Mapping[tuple[int, Scope], PhaseStatistics]:
+        """The statistics by path (an index into `paths`) and scope, from which `phases` is made."""
+        return self._statistics
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run of {self.duration_ns / 1e9:.3f} s: {len(self.spans)} spans, "
+            f"{len(self.steps)} steps, "
+            f"{len(self.phases)} phases{'' if self.complete else ', not complete'}>"
+        )

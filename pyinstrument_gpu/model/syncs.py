@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The syncs of a run: where the program made the host wait for a device, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.model.sync_kind import SyncKind
+
+SYNC_DTYPE = np.dtype(
+    [
+        ("begin_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("bytes", "<u8"),
+        ("site", "<u4"),
+        ("path", "<i8"),
+        ("step", "<i8"),
+        ("thread", "<u4"),
+    ]
+)
+"""One wait. `site` indexes `Syncs.sites`; `path`, `step` and `thread` are as in a span.
+`duration_ns` is -1 where the price is unknown."""
+
+
+@dataclass(frozen=True)
+class SyncTotals:
+    """Sums over all waits of a site, those included whose history was not kept.
+
+    Attributes:
+        count: number of waits.
+        priced: number of those whose time is known.
+        blocked_ns: their time.
+        bytes: bytes copied, of all.
+    """
+
+    count: int = 0
+    priced: int = 0
+    blocked_ns: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class SyncSite:
+    """A place in the program that makes the host wait.
+
+    Attributes:
+        file: path of the source file.
+        line: line in it.
+        function: name of the function.
+        kind: what waits there.
+        is_allowed: whether it is in an `allow_sync` region.
+        totals: over the whole run.
+    """
+
+    file: str
+    line: int
+    function: str
+    kind: SyncKind
+    is_allowed: bool
+    totals: SyncTotals = SyncTotals()
+
+    @property
+    def blocked_ns(self) -> int | None:
+        """Time waited here; None when no price is known."""
+        return self.totals.blocked_ns if self.totals.priced else None
+
+
+@dataclass(frozen=True, eq=False)
+class Syncs:
+    """The syncs of a run.
+
+    Attributes:
+        sites: the places, in order of first appearance.
+        events: the waits one by one (`SYNC_DTYPE`), in order of their ends per thread. History:
+            the oldest may be gone.
+        watched_ns: when the watch was on, as begins and ends in ns since the run began.
+        is_as_if: whether calls on tensors of the host were counted as if they lay on a device.
+        dropped: waits that are missing from `events`.
+    """
+
+    sites: tuple[SyncSite, ...] = ()
+    events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, SYNC_DTYPE))
+    watched_ns: tuple[tuple[int, int], ...] = ()
+    is_as_if: bool = False
+    dropped: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Syncs):
+            return NotImplemented
+        return self._plain == other._plain and np.array_equal(self.events, other.events)
+
+    def __hash__(self) -> int:
+        return hash(self._plain)
+
+    @property
+    def _plain(self) -> tuple[object, ...]:
+        return self.sites, self.watched_ns, self.is_as_if, self.dropped
+
+    @property
+    def are_priced(self) -> bool:
+        """Whether the run says how long the host waited: not where it was a preview."""
+        return self.was_watched and not self.is_as_if
+
+    @property
+    def was_watched(self) -> bool:
+        """Whether the watch was on at any time."""
+        return bool(self.watched_ns)
+
+    @property
+    def total(self) -> SyncTotals:
+        """The sums over all sites that are not allowed."""
+        parts = [site.totals for site in self.sites if not site.is_allowed]
+        return SyncTotals(
+            *(sum(getattr(part, name) for part in parts) for name in SyncTotals.__annotations__)
+        )
+
+    def is_meant(self, events: NDArray[np.void]) -> NDArray[np.bool_]:
+        """For each event whether it lies in an `allow_sync` region."""
+        allowed = np.array([site.is_allowed for site in self.sites], dtype=bool)
+        result: NDArray[np.bool_] = (
+            allowed[events["site"]] if len(self.sites) else events["site"] < 0
+        )
+        return result
+
+
+def blocked_ns(spans: NDArray[np.void], syncs: Syncs) -> NDArray[np.int64]:
+    """For each span the time that its thread waited inside it; -1 where the watch was not on for
+    the whole span, or waits may be missing from the history."""
+    blocked = np.full(len(spans), -1, np.int64)
+    if syncs.dropped or not syncs.was_watched:
+        return blocked
+    begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
+    watched = np.zeros(len(spans), dtype=bool)
+    for begin_ns, end_ns in syncs.watched_ns:
+        watched |= (begins_ns >= begin_ns) & (ends_ns <= end_ns)
+    events = syncs.events[syncs.events["duration_ns"] >= 0]
+    for thread in np.unique(spans["thread"][watched]):
+        chosen = watched & (spans["thread"] == thread)
+        of_thread = events[events["thread"] == thread]
+        # Of a thread the waits do not overlap: those inside a span are neighbours.
+        order = np.argsort(of_thread["begin_ns"], kind="stable")
+        sums_ns = np.append(0, np.cumsum(of_thread["duration_ns"][order]))
+        moments_ns = of_thread["begin_ns"][order]
+        first = np.searchsorted(moments_ns, begins_ns[chosen])
+        last = np.searchsorted(moments_ns, ends_ns[chosen])
+        blocked[chosen] = np.minimum(
+            sums_ns[last] - sums_ns[first], ends_ns[chosen] - begins_ns[chosen]
+        )
+    return blocked
+
+
+def totals_of(events: NDArray[np.void], sites: int) -> list[SyncTotals]:
+    """The sums of some events by site."""
+    priced = events["duration_ns"] >= 0
+    columns: Iterable[Any] = (
+        np.bincount(events["site"], minlength=sites),
+        np.bincount(events["site"][priced], minlength=sites),
+        _sums(events["site"][priced], events["duration_ns"][priced], sites),
+        _sums(events["site"], events["bytes"], sites),
+    )
+    return [SyncTotals(*map(int, row)) for row in zip(*columns, strict=True)]
+
+
+def _sums(sites: NDArray[Any], values: NDArray[Any], count: int) -> NDArray[np.int64]:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, sites, values.astype(np.int64))
+    return sums

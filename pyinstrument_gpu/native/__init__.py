@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native module, or what stands for it where there is none.
+
+Only this file imports `_C`. On platforms without it (and in subinterpreters, which it refuses)
+phases and steps do nothing, starting a recording says why, and runs can be loaded, analysed and
+exported all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyinstrument_gpu.errors import RecordingError
+
+DISABLED = os.environ.get("PYINSTRUMENT_GPU") == "0"
+"""Whether the environment asks for no recording and no NVTX ranges at all."""
+
+
+try:
+    from pyinstrument_gpu import _C
+
+    IMPORT_ERROR: ImportError | None = None
+except ImportError as error:
+    if not TYPE_CHECKING:
+        from pyinstrument_gpu.native import inert as _C
+    IMPORT_ERROR = error
+
+native = _C
+
+
+def require_native() -> None:
+    """Raise RecordingError, with the reason, where there is no native module."""
+    if IMPORT_ERROR is not None:
+        raise RecordingError(
+            f"recording needs the native module, which can't be imported: {IMPORT_ERROR}. "
+            "`pip install pyinstrument-gpu` builds it on Linux; it serves the main interpreter only"
+        ) from IMPORT_ERROR

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases inside torch.compile.
+
+Dynamo cannot look into a C function. It is told to take `nullcontext()` for a phase when it traces
+one: the graph does not break, nothing is recorded there. Telling it means importing it, which takes
+more than a second; so that is done only when the program imports it anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, ModuleType
+from typing import Any
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.import_hook import when_imported
+
+
+def register_when_imported() -> None:
+    """Register now if Dynamo is loaded, else when it will be."""
+    when_imported("torch._dynamo", _register)
+
+
+def leave_out(*modules: ModuleType) -> Callable[[], None]:
+    """Have Dynamo compile no call of a function of these modules by itself, as it does where a
+    graph breaks there and the call is made. Traced they are as before.
+
+    Returns the function that takes this back, as long as Dynamo is not imported.
+    """
+
+    def skip() -> None:
+        with contextlib.suppress(Exception):  # all that is lost is time, and a warning of Dynamo's
+            from torch._dynamo.eval_frame import skip_code
+
+            for module in modules:
+                for code in _codes(vars(module).values(), module.__name__):
+                    skip_code(code)
+
+    return when_imported("torch._dynamo", skip)
+
+
+def keep_in_graphs(functions: Iterable[Any]) -> Callable[[], None]:
+    """Have Dynamo know these functions of torch, which it knows by where they stand, while wrappers
+    of ours stand there.
+
+    Returns the function that takes this back, as long as Dynamo is not imported.
+    """
+
+    def allow() -> None:
+        with contextlib.suppress(Exception):  # graphs then break there
+            import torch
+
+            for function in functions:
+                torch.compiler.allow_in_graph(function)
+
+    return when_imported("torch._dynamo", allow)
+
+
+def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:
+    """The code of these functions and classes, if the module made them, and what is inside."""
+    for thing in things:
+        if isinstance(thing, CodeType):
+            yield thing
+            yield from _codes(thing.co_consts, module)
+        elif getattr(thing, "__module__", None) == module:
+            if inspect.isclass(thing):
+                yield from _codes(vars(thing).values(), module)
+            elif inspect.isfunction(thing):
+                yield from _codes([thing.__code__], module)
+
+
+def _register() -> None:
+    try:
+        import torch
+
+        substitute: Any = torch.compiler.substitute_in_graph
+        substitute(native.gpu_phase, skip_signature_check=True)(_null_phase)
+        substitute(native.gpu_phase.scope, skip_signature_check=True)(_null_phase)
+        substitute(native.frame_begin, skip_signature_check=True)(_no_frame)
+        substitute(native.frame_end, skip_signature_check=True)(_do_nothing)
+        substitute(native.in_activity, skip_signature_check=True)(_is_passed_by)
+    except Exception as error:
+        warnings.warn(
+            f"phases inside torch.compile will break its graphs: {error!r}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _null_phase(name: str, /) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _no_frame(phase: Any, /) -> int:
+    return 0
+
+
+def _is_passed_by() -> bool:
+    # What is compiled has no automatic phases in it.
+    return True
+
+
+def _do_nothing(phase: Any, token: int, /) -> None:
+    return None

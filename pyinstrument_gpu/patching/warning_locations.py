@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings that name the line of the program, as they would without a wrapper of ours in between.
+
+A function of torch that warns at its caller, in Python or in C++, finds a wrapper there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from pyinstrument_gpu.patching.patches import Patches
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def install(patches: Patches) -> None:
+    """Patch what the interpreter calls to show a warning."""
+    patches.wrap(warnings, "_showwarnmsg", _wrap)
+
+
+def _wrap(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _showwarnmsg(message: Any) -> None:
+        if str(message.filename).startswith(_OURS):
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and not _is_ours(frame):
+                frame = frame.f_back
+            while frame is not None and _is_ours(frame):
+                frame = frame.f_back
+            if frame is not None:
+                message.filename, message.lineno = frame.f_code.co_filename, frame.f_lineno
+        original(message)
+
+    return _showwarnmsg
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_OURS)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`@gpu_phase("name")`: one span per call.
+
+A call of a generator function or an async function lasts from its first step to its end, also while
+it is suspended. Each wrapper keeps the token of its own frame: the frames of calls that interleave
+are not taken for one another.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu.native import native
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu._C import Phase
+
+
+def decorate(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function, generator function or async function so that each call is a span of the
+    phase."""
+    if inspect.isclass(function):
+        raise TypeError(
+            f"{phase!r} can't decorate the class {function.__qualname__}: decorate its methods"
+        )
+    wrap: Callable[[Phase, Callable[..., Any]], Callable[..., Any]] = _wrap_function
+    if inspect.iscoroutinefunction(function):
+        wrap = _wrap_async
+    elif inspect.isasyncgenfunction(function):
+        wrap = _wrap_async_generator
+    elif inspect.isgeneratorfunction(function):
+        wrap = _wrap_generator
+    return functools.wraps(function)(wrap(phase, function))
+
+
+def _wrap_function(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        token = native.frame_begin(phase)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            native.frame_end(phase, token)
+
+    return wrapper
+
+
+def _wrap_async(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        token = native.frame_begin(phase)
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            native.frame_end(phase, token)
+
+    return wrapper
+
+
+def _wrap_generator(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        token = native.frame_begin(phase)
+        try:
+            return (yield from function(*args, **kwargs))
+        finally:
+            native.frame_end(phase, token)
+
+    return wrapper
+
+
+def _wrap_async_generator(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
+    # There is no `yield from` for these: what is sent and thrown in is passed on by hand.
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        generator = function(*args, **kwargs)
+        token = native.frame_begin(phase)
+        try:
+            value = await generator.__anext__()
+            while True:
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    await generator.aclose()
+                    raise
+                except BaseException as error:
+                    value = await generator.athrow(error)
+                else:
+                    value = await generator.asend(sent)
+        except StopAsyncIteration:
+            return
+        finally:
+            native.frame_end(phase, token)
+
+    return wrapper

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run takes place: what a reader needs to know about the machine and the program."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pyinstrument_gpu.recording.revision import code_revision
+
+_MAX_ARGUMENTS = 200
+_MAX_ARGUMENT_CHARACTERS = 1000
+
+
+def gather() -> dict[str, Any]:
+    """What is known now. Imports nothing and starts nothing: of torch and CUDA only what the
+    program has loaded."""
+    from pyinstrument_gpu import __version__
+
+    facts: dict[str, Any] = {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": [
+            argument[:_MAX_ARGUMENT_CHARACTERS] for argument in sys.orig_argv[:_MAX_ARGUMENTS]
+        ],
+        "cwd": _working_directory(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "version": __version__,
+    }
+    for key, variable in (
+        ("rank", "RANK"),
+        ("world_size", "WORLD_SIZE"),
+        ("local_rank", "LOCAL_RANK"),
+    ):
+        number = launcher_number(variable)
+        if number is not None:
+            facts[key] = number
+    revision = code_revision(_folder_of_program())
+    if revision is not None:
+        facts["revision"] = revision
+    facts.update(torch_facts())
+    return facts
+
+
+def launcher_number(variable: str) -> int | None:
+    """A number that a launcher such as torchrun has put into the environment, or None."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _folder_of_program() -> Path:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(os.path.abspath(main)).parent if main else Path(_working_directory() or "/")
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+def torch_facts() -> dict[str, Any]:
+    """Versions and GPUs, as far as the program has loaded torch and initialised CUDA."""
+    torch: Any = sys.modules.get("torch")
+    # Half of it is there while it is being imported.
+    if not hasattr(torch, "cuda") or not hasattr(torch, "version"):
+        return {}
+    facts: dict[str, Any] = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
+    try:
+        # Asking about GPUs before the program has used one would initialise CUDA.
+        if torch.cuda.is_initialized():
+            devices = range(torch.cuda.device_count())
+            facts["gpus"] = [torch.cuda.get_device_name(device) for device in devices]
+    except (
+        Exception
+    ) as error:  # whatever a driver may raise: the names are not worth a training run
+        facts["gpus_error"] = str(error)
+    return facts

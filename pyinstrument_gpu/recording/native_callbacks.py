@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native module asks of Python, off the hot path."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from pyinstrument_gpu.errors import PhaseNameError
+from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
+from pyinstrument_gpu.recording import device_timing
+from pyinstrument_gpu.recording.decorator import decorate
+
+
+def install() -> None:
+    """Give the native module its hooks. Once, at import."""
+    if IMPORT_ERROR is not None:
+        return
+    native.set_hooks(
+        decorate=decorate,
+        thread_name=_thread_name,
+        history_stopped=_history_stopped,
+        device_warnings=device_timing.warn,
+        device_probe=device_timing.attach_if_initialized,
+        phase_name_error=PhaseNameError,
+    )
+    if DISABLED:
+        native.disable()
+
+
+def _thread_name() -> str:
+    # Not current_thread(): for a thread that Python did not start it makes an entry that stays.
+    ident = threading.get_ident()
+    return next((thread.name for thread in threading.enumerate() if thread.ident == ident), "")
+
+
+def _history_stopped() -> None:
+    warnings.warn(
+        f"the run file can no longer be written ({native.status()['error']}): the history of spans "
+        "ends here; statistics go on in memory and are in the Run that the recording returns",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings: from `record()` to a `Run`."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
+from pyinstrument_gpu.native import DISABLED, native, require_native
+from pyinstrument_gpu.recording import environment, self_overhead
+from pyinstrument_gpu.recording.device_timing import DeviceTimingMode, DeviceTimingOptions
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.sinks.feeder import SinkFeeder
+    from pyinstrument_gpu.sinks.sink import Sink
+
+_MIN_MAX_BYTES = 1 << 20
+_DEFAULT_MAX_BYTES = 1 << 30
+_DEFAULT_HISTORY_IN_MEMORY = 1_000_000
+_UNLIMITED = 2**62
+_LONGEST_TIMEOUT_S = 1e9
+_DEFAULT_DEVICE_TIMING_BUDGET = 0.001
+_DEFAULT_SHARE_BOUNDARIES_NS = 1000
+_SINKS_DEADLINE_S = 5.0
+
+_active: Recording | None = None
+
+
+class Recording:
+    """A recording of this process: started by `start()`, or by entering the `with` block of
+    `record()`.
+
+    There is at most one at a time. In a forked child the parent's recording does nothing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        *,
+        overwrite: bool,
+        history_spans: int | None,
+        max_bytes: int,
+        nvtx: bool,
+        device_timing: DeviceTimingOptions,
+    ) -> None:
+        if history_spans is not None and (not isinstance(history_spans, int) or history_spans < 0):
+            raise ValueError(f"history_spans must be an int >= 0 or None, got {history_spans!r}")
+        if not isinstance(max_bytes, int) or max_bytes < _MIN_MAX_BYTES:
+            raise ValueError(f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {max_bytes!r}")
+        if not isinstance(nvtx, bool) or not isinstance(overwrite, bool):
+            raise TypeError(f"nvtx and overwrite must be bool, got {nvtx!r} and {overwrite!r}")
+        # Absolute: the program may change its directory before the file is read back.
+        self._path = None if path is None else path_of_rank(Path(path).absolute())
+        self._overwrite = overwrite
+        if history_spans is None:
+            history_spans = _DEFAULT_HISTORY_IN_MEMORY if path is None else _UNLIMITED
+        self._history_spans = min(history_spans, _UNLIMITED)
+        self._max_bytes = min(max_bytes, _UNLIMITED)
+        self._nvtx = nvtx
+        self._device_timing = device_timing
+        self._environment: dict[str, Any] = {}
+        self._pid: int | None = None
+        self._stopped = False
+        self._error: str | None = None
+        self._log: bytes | None = None
+        self._run: Run | None = None
+        self._feeder: SinkFeeder | None = None
+        # For a recording around a whole program, which ends when the program starts its own.
+        self._give_way: Callable[[], None] | None = None
+        self._facts: dict[str, Any] = {}  # joins the environment at the end
+
+    @property
+    def path(self) -> Path | None:
+        """The run file, with the rank in its name under a launcher; None for a recording in
+        memory."""
+        return self._path
+
+    @property
+    def run(self) -> Run:
+        """The run, once the recording has stopped. Read from the file at the first access.
+
+        Raises:
+            RecordingError: the recording has not stopped, or belongs to the parent of this process.
+        """
+        if self._run is None:
+            if not self._stopped:
+                self._check_mine()
+                raise RecordingError(
+                    "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
+                )
+            self._run = self._load()
+            self._log = None
+        return self._run
+
+    def stop(self) -> Run:
+        """Stop and return the run. Stopping again returns it again.
+
+        Drains what is outstanding and finishes the file; takes milliseconds, plus the time to read
+        the run back.
+
+        Raises:
+            RecordingError: the recording was never started, or belongs to the parent of this
+                process.
+        """
+        self._finish()
+        return self.run
+
+    def snapshot(self) -> Run:
+        """The run so far, without stopping. Brings the file up to date; takes the time to read it.
+
+        Raises:
+            RecordingError: the recording was never started, or belongs to the parent of this
+                process.
+        """
+        if self._stopped:
+            return self.run
+        self._check_mine()
+        if DISABLED:
+            return self._load()
+        _read_metrics()
+        native.flush(0)
+        self._error = native.status()["error"]
+        return self._load()
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Bring the file up to date, and wait for device times that are outstanding: of spans that
+        have ended on the CPU but not yet on the GPU.
+
+        It asks the GPU every millisecond and never synchronises with it: a GPU that hangs costs
+        `timeout` seconds. `stop()` does the same once.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether none is outstanding. After `stop()` none is: what was not known then never will
+            be, and `Run.dropped` counts it.
+
+        Raises:
+            RecordingError: the recording was never started, or belongs to the parent of this
+                process.
+            ValueError: `timeout` is negative or not a number.
+        """
+        if not timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds >= 0, got {timeout!r}")
+        self._check_mine()
+        if self._stopped or DISABLED:
+            return True
+        return native.flush(min(timeout, _LONGEST_TIMEOUT_S))
+
+    def add_sink(self, sink: Sink, *, interval_s: float = 1.0) -> None:
+        """Tell `sink` what is new from now on: `TensorBoardSink`, `PrometheusSink` or your own.
+
+        The training thread has nothing to do with it: a thread of the recording's gathers what is
+        new and gives it to the sinks. That thread takes at most a twentieth of one processor's time
+        on average; a sink that costs more is told less often. `stop` gives every sink the rest, and
+        waits for them, five seconds at most. A sink that raises is switched off with a warning.
+
+        Args:
+            sink: is opened here and closed at the end. It serves this recording only.
+            interval_s: seconds between two updates. With several sinks the shortest holds for all.
+
+        Raises:
+            RecordingError: the recording does not go on, or belongs to the parent of this process.
+            SinkError: the sink cannot be opened.
+            MissingDependencyError: the sink needs a package that is not installed.
+            ValueError: `interval_s` is not above 0.
+
+        With `PYINSTRUMENT_GPU=0` in the environment this does nothing.
+        """
+        if not 0 < interval_s < math.inf:
+            raise ValueError(f"interval_s must be a number of seconds above 0, got {interval_s!r}")
+        self._check_mine()
+        if self._stopped:
+            raise RecordingError("the recording has stopped: add sinks while it goes on")
+        if DISABLED:
+            return
+        if self._feeder is None:
+            from pyinstrument_gpu.sinks.feeder import SinkFeeder
+
+            self._feeder = SinkFeeder(self._environment, _SINKS_DEADLINE_S)
+        self._feeder.add(sink, interval_s)
+
+    def __enter__(self) -> Recording:
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._finish_if_mine()
+
+    def _start(self) -> None:
+        global _active
+        if self._pid is not None:
+            raise RecordingError(
+                "a recording can be started once: make another with record() or start()"
+            )
+        if DISABLED:
+            self._pid = os.getpid()
+            return
+        require_native()
+        if _active is not None and _active._pid == os.getpid() and _active._give_way is not None:
+            _active._give_way()
+        if _active is not None and _active._pid == os.getpid():
+            raise RecordingActiveError(
+                f"a recording is active already (into {_active._path or 'memory'}): "
+                "a process has one at a time; stop() it first"
+            )
+        self._check_path()
+        facts = environment.gather()
+        facts["limits"] = {
+            "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
+            "max_bytes": self._max_bytes,
+        }
+        facts["device_timing"] = self._device_timing.facts()
+        try:
+            started = native.start(
+                None if self._path is None else os.fsencode(self._path),
+                _encode(facts),
+                overwrite=self._overwrite,
+                history_spans=self._history_spans,
+                max_bytes=self._max_bytes,
+                nvtx=False,  # not while the overhead is measured
+            )
+        except FileExistsError as error:
+            raise RunPathError(
+                f"{self._path} exists already: choose another path, or overwrite=True"
+            ) from error
+        except OSError as error:
+            raise RunPathError(
+                f"can't write the run file {self._path}: {error.strerror}"
+            ) from error
+        try:
+            self._pid = os.getpid()
+            _active = self
+            _call_at_exit(self._finish_if_mine)
+            facts.update(started)
+            facts["overhead"] = self_overhead.measure()
+            native.set_nvtx(self._nvtx)
+            self._device_timing.start()
+            self._environment = facts
+            native.set_environment(_encode(facts))
+        except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
+            self._stop_native()
+            raise
+
+    def _check_path(self) -> None:
+        if self._path is None:
+            return
+        if "\0" in str(self._path):
+            raise RunPathError(f"a path can't have a null character: {str(self._path)!r}")
+        # os.path, unlike pathlib, answers no for a path that can't be.
+        if os.path.isdir(self._path):
+            raise RunPathError(f"{self._path} is a directory: name a file in it")
+        if not os.path.isdir(self._path.parent):
+            raise RunPathError(f"{self._path.parent} is no directory: make it first")
+
+    def _finish(self) -> None:
+        if self._stopped:
+            return
+        self._check_mine()
+        self._stopped = True
+        if DISABLED:
+            return
+        _read_metrics()
+        # torch and its GPUs may have come after the start.
+        self._environment.update(environment.torch_facts())
+        self._environment.update(self._facts)
+        self._stop_native()
+        self._error = native.status()["error"]
+        self._log = native.log_bytes()
+        if self._feeder is not None:
+            self._feeder.stop()
+
+    def _stop_native(self) -> None:
+        global _active
+        try:
+            native.stop(_encode(self._environment))
+        finally:
+            _active = None
+            atexit.unregister(self._finish_if_mine)
+
+    def _finish_if_mine(self) -> None:
+        # A forked child that comes by here leaves the recording to its parent.
+        if self._pid == os.getpid():
+            self._finish()
+
+    def _load(self) -> Run:
+        from pyinstrument_gpu.run import Run
+
+        if DISABLED:
+            return Run.empty("nothing was recorded: PYINSTRUMENT_GPU=0 is set in the environment")
+        if self._path is None:
+            return Run.from_bytes(self._log_in_memory())
+        try:
+            from_file = Run.load(self._path)
+            if from_file.environment.get("run_id") != self._environment["run_id"]:
+                raise RunFileError("it holds another run")
+        except (OSError, RunFileError) as error:
+            lost = f"the history is lost: {self._path} can't be read back: {error}"
+            warnings.warn(lost, RuntimeWarning, stacklevel=3)
+            run = Run.from_bytes(self._log_in_memory())
+            run.notes = (*run.notes, lost)
+            return run
+        if self._error is None:
+            return from_file
+        return Run.from_bytes(self._log_in_memory()).with_history_of(from_file)
+
+    def _log_in_memory(self) -> bytes:
+        # Of a recording into a file: all but the history, for when the file fails.
+        return native.log_bytes() if self._log is None else self._log
+
+    def _check_mine(self) -> None:
+        if self._pid is None:
+            raise RecordingError(
+                "the recording was never started: use `with record(...)`, or start()"
+            )
+        if self._pid != os.getpid():
+            raise RecordingError(
+                f"the recording belongs to process {self._pid}, of which this one is a fork: "
+                "nothing is recorded here; start one of its own, with another path"
+            )
+
+
+def record(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    history_spans: int | None = None,
+    max_bytes: int = _DEFAULT_MAX_BYTES,
+    nvtx: bool = True,
+    device_timing: DeviceTimingMode = "auto",
+    device_timing_budget: float = _DEFAULT_DEVICE_TIMING_BUDGET,
+    share_boundaries_ns: int = _DEFAULT_SHARE_BOUNDARIES_NS,
+) -> Recording:
+    """Record the `with` block: `with record("train.gpurun") as recording: ...`, then
+    `recording.run`.
+
+    Args:
+        path: the run file, written as the run goes by; None keeps the run in memory. Under a
+            launcher (`WORLD_SIZE` > 1) the rank goes into its name: `train.rank3.gpurun`, or where
+            `{rank}` stands in it.
+        overwrite: replace a file that exists.
+        history_spans: how many of the newest spans to keep, rounded up to whole blocks of some
+            hundred; older ones are dropped, and counted. None: a million in memory, no limit of
+            their own in a file. Statistics always cover the whole run.
+        max_bytes: bound of the run file, or of the memory, at least 1 MiB. The oldest spans make
+            room. Names, paths and statistics are never dropped: with tens of thousands of paths
+            they alone can be more.
+        nvtx: emit NVTX ranges while recording.
+        device_timing: "auto" times phases on the GPU too, wherever PyTorch uses one of NVIDIA's,
+            without ever waiting for it; "force" does so also on side streams with
+            CUDA_DEVICE_MAX_CONNECTIONS=1, where timing events can keep streams from overlapping;
+            False does not.
+        device_timing_budget: the share of the step time that may go into device timing. With short
+            steps the device is then timed in every k-th step only; `math.inf` times all.
+        share_boundaries_ns: a phase that begins or ends within so many nanoseconds after another
+            did, on the same thread and stream, shares its event; 0 never.
+
+    Raises, when the block is entered (before any training):
+        RecordingActiveError: a recording is active.
+        RunPathError: the file exists, or can't be written.
+        RecordingError: there is no native module on this platform.
+    Raises ValueError or TypeError at once for arguments that are wrong in themselves.
+
+    With `PYINSTRUMENT_GPU=0` in the environment nothing is recorded and no file is made.
+    """
+    return Recording(
+        path,
+        overwrite=overwrite,
+        history_spans=history_spans,
+        max_bytes=max_bytes,
+        nvtx=nvtx,
+        device_timing=DeviceTimingOptions(device_timing, device_timing_budget, share_boundaries_ns),
+    )
+
+
+def start(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    history_spans: int | None = None,
+    max_bytes: int = _DEFAULT_MAX_BYTES,
+    nvtx: bool = True,
+    device_timing: DeviceTimingMode = "auto",
+    device_timing_budget: float = _DEFAULT_DEVICE_TIMING_BUDGET,
+    share_boundaries_ns: int = _DEFAULT_SHARE_BOUNDARIES_NS,
+) -> Recording:
+    """Start recording now; `recording.stop()` returns the run. Arguments and errors as `record`.
+
+    A recording that is not stopped is completed when the interpreter exits.
+    """
+    recording = record(
+        path,
+        overwrite=overwrite,
+        history_spans=history_spans,
+        max_bytes=max_bytes,
+        nvtx=nvtx,
+        device_timing=device_timing,
+        device_timing_budget=device_timing_budget,
+        share_boundaries_ns=share_boundaries_ns,
+    )
+    recording._start()
+    return recording
+
+
+def _read_metrics() -> None:
+    # Only a module that is loaded has metrics.
+    accumulators: Any = sys.modules.get("pyinstrument_gpu.metrics.accumulator")
+    if accumulators is not None:
+        accumulators.record_readings()
+
+
+def path_of_rank(path: Path, rank: int | None = None) -> Path:
+    """Where a rank's run goes if `path` was asked for; this process's rank when None."""
+    if rank is None:
+        rank = environment.launcher_number("RANK") or 0
+    if "{rank}" in str(path):
+        return Path(str(path).replace("{rank}", str(rank)))
+    if (environment.launcher_number("WORLD_SIZE") or 1) > 1:
+        return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+    return path
+
+
+def _call_at_exit(finish: Callable[[], None]) -> None:
+    atexit.register(finish)
+    # A child of multiprocessing ends without atexit, but runs these.
+    multiprocessing_util: Any = sys.modules.get("multiprocessing.util")
+    if multiprocessing_util is not None:
+        multiprocessing_util.Finalize(None, finish, exitpriority=0)
+
+
+def _encode(facts: dict[str, Any]) -> bytes:
+    return json.dumps(facts).encode()

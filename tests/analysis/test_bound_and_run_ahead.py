@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run-ahead and verdicts, on spans whose every time is known."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyinstrument_gpu.analysis.bound import Bound, span_bounds, verdicts
+from pyinstrument_gpu.analysis.run_ahead import RunAhead, clock_uncertainty_ns, run_ahead
+from pyinstrument_gpu.model.device_clock import DeviceClock
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.stream import named_streams
+from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import run_of
+
+US = 1_000
+STREAMS = named_streams([(0, 0), (1, 0)])
+
+
+def span(
+    host: tuple[int, int],
+    device: tuple[int, int],
+    blocked_us: int = 0,
+    path: int = 0,
+    step: int = 0,
+    stream: int = 0,
+) -> tuple[int, ...]:
+    """A span by its times in us; blocked_us -1 unknown."""
+    where = (path, path, step, 0, 0, STREAMS[stream].device, stream)
+    blocked_ns = blocked_us * US if blocked_us >= 0 else -1
+    times = (t * US if t >= 0 else -1 for t in (*host, *device))
+    return (*where, *times, blocked_ns, 1)
+
+
+def clock(uncertainty_ns: int, device: int = 0) -> DeviceClock:
+    points = np.array([0, 10**15], np.int64)
+    return DeviceClock(device, points, points, np.full(2, uncertainty_ns, np.int64))
+
+
+def run(*spans: tuple[int, ...], uncertainty_ns: int = 0, **parts: Any) -> Run:
+    clocks = [clock(uncertainty_ns, 0), clock(uncertainty_ns, 1)]
+    return run_of(spans, **{"streams": STREAMS, "device_clocks": clocks, **parts})
+
+
+def bounds(run: Run) -> list[Bound]:
+    return [Bound(bound) for bound in span_bounds(run).tolist()]
+
+
+def text(run: Run) -> str:
+    return str(verdicts(run)[0])
+
+
+def test_run_ahead_is_device_begin_less_host_begin() -> None:
+    spans = [span((10 * i, 10 * i + 5), (11 * i + 3, 11 * i + 9)) for i in range(20)]
+
+    assert run_ahead(run(*spans, uncertainty_ns=7)) == {0: RunAhead(20, 12 * US, 21 * US, 7.0)}
+
+
+def test_run_ahead_is_by_path_and_scope() -> None:
+    made = run(
+        span((0, 1), (5, 6)),
+        span((0, 1), (9, 10), path=1),
+        span((0, 1), (7, 8), step=-1),
+        span((0, 1), (-1, -1)),
+    )
+
+    assert {path: one.p50_ns for path, one in run_ahead(made, Scope.STEP).items()} == {
+        0: 5 * US,
+        1: 9 * US,
+    }
+    assert run_ahead(made)[0] == RunAhead(2, 5 * US, 7 * US, 0.0)
+    assert run_ahead(run()) == {}
+
+
+def test_without_clock_nothing_is_said() -> None:
+    spans = [span((0, 10), (0, 500))] * 9
+    made = run(*spans, device_clocks=())
+
+    assert run_ahead(made) == {}
+    assert text(made) == "-"
+    assert np.isnan(clock_uncertainty_ns(made)).all()
+
+
+def test_uncertainty_is_that_of_the_worse_end_and_of_the_span_s_own_device() -> None:
+    bent = DeviceClock(1, np.array([0, 10**6]), np.array([0, 10**6]), np.array([100, 900]))
+    made = run(
+        span((0, 1), (0, 500), stream=1),
+        span((0, 1), (1000, 2000), stream=1),
+        span((0, 1), (0, 500)),
+        device_clocks=[clock(7), bent],
+    )
+
+    assert clock_uncertainty_ns(made).tolist() == [500.0, 1900.0, 7.0]
+
+
+# One span
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        # All work was enqueued before the device began.
+        (span((0, 100), (300, 900)), Bound.DEVICE),
+        # The device began at once, but most of its work was still to come at the end.
+        (span((0, 100), (5, 900)), Bound.DEVICE),
+        (span((0, 100), (0, 200)), Bound.DEVICE),  # half of it
+        (span((0, 100), (1, 198)), Bound.MIXED),  # less than half
+        (span((0, 300), (0, 400)), Bound.MIXED),  # a quarter
+        (span((0, 300), (0, 399)), Bound.LAUNCH),  # less than a quarter
+        # The device kept pace with the host, and ended with it.
+        (span((0, 1000), (5, 1005)), Bound.LAUNCH),
+        # So it does where the host waits for it.
+        (span((0, 1000), (5, 1005), blocked_us=101), Bound.BLOCKED),
+        (span((0, 1000), (5, 1005), blocked_us=100), Bound.LAUNCH),
+        (span((0, 1000), (5, 1005), blocked_us=-1), Bound.LAUNCH),
+        # A backlog is a backlog, also if the host waited before.
+        (span((0, 1000), (5, 5000), blocked_us=900), Bound.DEVICE),
+        # Next to no work.
+        (span((0, 1000), (995, 1004)), Bound.UNKNOWN),
+        (span((0, 1000), (995, 1005)), Bound.DEVICE),  # just enough of it
+        (span((0, 1000), (-1, -1)), Bound.UNKNOWN),
+    ],
+)
+def test_bound_of_a_span(case: tuple[int, ...], expected: Bound) -> None:
+    assert bounds(run(case)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("uncertainty_ns", "backlog_us", "expected"),
+    [
+        (10 * US, 60, Bound.DEVICE),
+        (10 * US, 59, Bound.UNKNOWN),
+        (10 * US, 40, Bound.UNKNOWN),
+        (10 * US, 39, Bound.MIXED),
+        (10 * US, 35, Bound.MIXED),
+        (10 * US, 34, Bound.UNKNOWN),
+        (10 * US, 15, Bound.UNKNOWN),
+        (10 * US, 14, Bound.LAUNCH),
+        (50 * US, 100, Bound.DEVICE),
+        (51 * US, 300, Bound.UNKNOWN),  # the stream time is within the uncertainty
+    ],
+)
+def test_span_within_the_uncertainty_is_not_judged(
+    uncertainty_ns: int, backlog_us: int, expected: Bound
+) -> None:
+    end = 1000 + backlog_us
+    made = run(span((0, 1000), (end - 100, end)), uncertainty_ns=uncertainty_ns)
+    assert bounds(made) == [expected]
+
+
+# A phase
+
+
+DEVICE = span((0, 10), (5, 105))
+LAUNCH = span((0, 100), (5, 105))
+LAUNCH_UNKNOWN = span((0, 100), (5, 105), blocked_us=-1)
+BLOCKED = span((0, 100), (5, 105), blocked_us=50)
+SOME_OF_BOTH = span((0, 100), (35, 135))
+NO_VERDICT = span((0, 100), (95, 101))
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([DEVICE] * 5, "device"),
+        ([DEVICE] * 4, "-"),
+        ([LAUNCH] * 5, "launch"),
+        ([LAUNCH_UNKNOWN] * 5, "launch?"),
+        ([BLOCKED] * 5, "blocked"),
+        ([DEVICE] * 4 + [LAUNCH] * 2, "device"),
+        ([DEVICE] * 5 + [LAUNCH] * 3, "mixed"),
+        ([SOME_OF_BOTH] * 5, "mixed"),
+        ([LAUNCH] * 4 + [LAUNCH_UNKNOWN] * 2, "launch"),
+        ([LAUNCH] * 3 + [LAUNCH_UNKNOWN] * 2, "launch?"),
+        ([DEVICE] * 5 + [NO_VERDICT] * 50, "device"),  # their stream time is little
+        ([NO_VERDICT] * 50, "-"),
+        # By stream time, not by number: one long span outweighs nine short ones.
+        ([span((0, 10), (5, 10_005))] + [LAUNCH] * 9, "device"),
+    ],
+)
+def test_verdict_of_a_phase(spans: list[tuple[int, ...]], expected: str) -> None:
+    assert text(run(*spans)) == expected
+
+
+def test_no_verdict_where_most_of_the_stream_time_is_not_judged() -> None:
+    judged = [span((0, 100), (0, 5000))] * 5
+    unclear = [span((0, 1000), (500, 1500), stream=1)] * 26
+    clocks = [clock(0), clock(400 * US, 1)]
+    made = run(*judged, *unclear, device_clocks=clocks)
+
+    assert text(made) == "-"
+    assert text(run(*judged, *unclear[:-1], device_clocks=clocks)) == "device"
+    verdict = verdicts(made)[0]
+    assert (verdict.spans, verdict.stream_ns[Bound.DEVICE]) == (5, 25_000 * US)
+
+
+def test_verdicts_are_by_path_and_scope() -> None:
+    made = run(
+        *[DEVICE] * 5,
+        *[span((0, 100), (5, 105), path=1)] * 5,
+        *[span((0, 100), (5, 105), step=-1)] * 50,
+    )
+
+    inside = {path: str(one) for path, one in verdicts(made, Scope.STEP).items()}
+    assert inside == {0: "device", 1: "launch"}
+    assert text(made) == "launch"
+    assert verdicts(run()) == {}
+
+
+# Any span
+
+times = st.integers(0, 10**9)
+
+
+@st.composite
+def any_spans(draw: st.DrawFn) -> tuple[int, ...]:
+    host, device = sorted([draw(times), draw(times)]), sorted([draw(times), draw(times)])
+    blocked_ns = draw(st.just(-1) | times)
+    return (0, 0, 0, 0, 0, 0, 0, *host, *device, blocked_ns, 1)
+
+
+@given(st.lists(any_spans(), max_size=8), st.integers(0, 10**7))
+def test_more_uncertainty_only_takes_verdicts_away(
+    spans: list[tuple[int, ...]], uncertainty_ns: int
+) -> None:
+    exact, unsure = bounds(run(*spans)), bounds(run(*spans, uncertainty_ns=uncertainty_ns))
+    for sure, less_sure in zip(exact, unsure, strict=True):
+        assert less_sure in (sure, Bound.UNKNOWN)
+
+
+@given(st.lists(any_spans(), max_size=8), st.integers(0, 10**7), st.integers(0, 10**6))
+def test_verdict_holds_whatever_the_truth_within_the_uncertainty(
+    spans: list[tuple[int, ...]], uncertainty_ns: int, share: int
+) -> None:
+    error_ns = uncertainty_ns * (2 * share - 10**6) // 10**6
+    moved = [(*one[:9], one[9] + error_ns, one[10] + error_ns, *one[11:]) for one in spans]
+    possible = [one[9] >= 0 for one in moved]
+    truth = bounds(run(*(one for one, can_be in zip(moved, possible, strict=True) if can_be)))
+    judged = bounds(
+        run(
+            *(one for one, can_be in zip(spans, possible, strict=True) if can_be),
+            uncertainty_ns=uncertainty_ns,
+        )
+    )
+    for said, true in zip(judged, truth, strict=True):
+        assert said in (true, Bound.UNKNOWN)
+
+
+@given(any_spans())
+def test_work_enqueued_before_the_device_began_is_device_bound(span: tuple[int, ...]) -> None:
+    host_end_ns, stream_ns = span[8], span[10] - span[9]
+    late = (*span[:9], host_end_ns, host_end_ns + stream_ns, *span[11:])
+    expected = Bound.DEVICE if stream_ns >= 10_000 else Bound.UNKNOWN
+    assert bounds(run(late)) == [expected]
+
+
+@given(any_spans())
+def test_who_is_at_the_host_s_pace_had_begun_before_its_last_work_was_enqueued(
+    span: tuple[int, ...],
+) -> None:
+    if bounds(run(span))[0] in (Bound.LAUNCH, Bound.BLOCKED):
+        assert span[9] < span[8]

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing runs: verdicts on made-up runs whose truth is known."""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from numpy.typing import ArrayLike
+
+import pyinstrument_gpu
+from pyinstrument_gpu.analysis.compare import Comparison, Verdict, compare
+from pyinstrument_gpu.analysis.finals import final_values
+from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, warmup_steps
+from pyinstrument_gpu.analysis.welch import t_quantile, welch
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.recording.revision import code_revision
+from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
+from pyinstrument_gpu.run import Run
+
+MS = 1_000_000
+
+
+def made_run(
+    steps_ns: ArrayLike,
+    phases: Mapping[str, float] | None = None,
+    samples: float = math.nan,
+    **environment: Any,
+) -> Run:
+    """A run of steps of these durations, in which each phase takes its share of the step."""
+    phases = phases or {"forward": 0.5}
+    ends_ns = np.cumsum(np.array(steps_ns, np.int64))
+    begins_ns = np.append(0, ends_ns[:-1])
+    steps = np.zeros(len(ends_ns), STEP_DTYPE)
+    steps["index"] = np.arange(len(ends_ns))
+    steps["begin_ns"], steps["end_ns"] = begins_ns, ends_ns
+    steps["samples"], steps["items"], steps["complete"] = samples, 1, True
+    spans = np.full((len(ends_ns), len(phases)), -1, np.int64).astype(SPAN_DTYPE)
+    spans["step"] = steps["index"][:, None]
+    spans["path"] = spans["phase"] = np.arange(len(phases))
+    spans["flags"] = 1
+    spans["thread"] = spans["depth"] = 0
+    shares = np.append(0, np.cumsum(list(phases.values())))
+    durations_ns = (ends_ns - begins_ns)[:, None]
+    moments_ns = begins_ns[:, None] + (durations_ns * shares).astype(np.int64)
+    spans["host_begin_ns"], spans["host_end_ns"] = moments_ns[:, :-1], moments_ns[:, 1:]
+    flat = spans.reshape(-1)
+    return Run(
+        names=list(phases),
+        path_parents=[-1] * len(phases),
+        path_names=range(len(phases)),
+        threads=[Thread(1, "MainThread")],
+        spans=flat,
+        span_self_ns=flat["host_end_ns"] - flat["host_begin_ns"],
+        steps=Steps(steps),
+        duration_ns=int(ends_ns[-1]),
+        environment=environment,
+    )
+
+
+def runs_of(*means_ms: float, **options: Any) -> list[Run]:
+    """Runs of twenty equal steps."""
+    return [made_run([mean * MS] * 20, **options) for mean in means_ms]
+
+
+# Verdicts
+
+
+def test_faster_slower_same_ambiguous() -> None:
+    before = runs_of(100.0, 100.2, 99.8)
+    for change, verdict in (
+        (0.90, Verdict.FASTER),
+        (1.10, Verdict.SLOWER),
+        (1.001, Verdict.SAME),
+        (1.010, Verdict.SLOWER),
+    ):
+        after = runs_of(*(change * mean for mean in (100.1, 99.9, 100.0)))
+        comparison = compare(before, after)
+        assert comparison.verdict is verdict, change
+        assert comparison.change == pytest.approx(change - 1, abs=1e-5)
+        low, high = comparison.interval or (0, 0)
+        assert low < change - 1 < high
+    assert compare(before, runs_of(98.0, 102.0, 103.0)).verdict is Verdict.AMBIGUOUS
+
+
+def test_interval_is_that_of_welch() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    before, after = [100.0, 104.0, 101.0, 90.0], [97.0, 99.0, 95.0, 90.0]
+    comparison = compare(runs_of(*before), runs_of(*after))
+    expected = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
+    base = sum(before) / len(before)
+    assert comparison.interval == pytest.approx((expected.low / base, expected.high / base))
+
+
+def test_single_runs_show_nothing_without_a_floor_of_noise() -> None:
+    before, after = runs_of(100), runs_of(80)
+    comparison = compare(before, after)
+    assert comparison.verdict is Verdict.AMBIGUOUS
+    assert comparison.interval is None
+    assert comparison.smallest_effect is None
+    assert "single runs show nothing" in comparison_report(comparison)
+    assert compare(before, after, noise_percent=2).verdict is Verdict.FASTER
+    assert compare(before, after, noise_percent=20).verdict is Verdict.AMBIGUOUS
+
+
+def test_floor_of_noise_widens_an_interval_that_is_narrower() -> None:
+    before, after = runs_of(100.0, 100.01), runs_of(98.0, 98.01)
+    narrow = compare(before, after)
+    wide = compare(before, after, noise_percent=5)
+    assert narrow.verdict is Verdict.FASTER and wide.verdict is Verdict.AMBIGUOUS
+    assert compare(runs_of(80, 120), runs_of(70, 130), noise_percent=0.01) == compare(
+        runs_of(80, 120), runs_of(70, 130)
+    )
+
+
+def test_margin_is_what_counts_as_the_same() -> None:
+    before, after = runs_of(100.0, 100.01), runs_of(103.0, 103.01)
+    assert compare(before, after).verdict is Verdict.SLOWER
+    assert compare(before, after, margin_percent=5).verdict is Verdict.SAME
+
+
+def test_equal_runs_are_the_same() -> None:
+    assert compare(runs_of(100, 100), runs_of(100, 100)).verdict is Verdict.SAME
+
+
+def test_samples_count_where_they_are_known() -> None:
+    before = runs_of(100.0, 100.1, 99.9, samples=32)
+    after = runs_of(150.0, 150.1, 149.9, samples=64)
+    comparison = compare(before, after)
+    assert (comparison.unit, comparison.verdict) == ("sample", Verdict.FASTER)
+    assert comparison.change == pytest.approx(0.75 - 1)
+    assert comparison.before_rate == pytest.approx(320, rel=1e-4)
+    assert any("samples per step differ: 32.0 and 64.0" in text for text in comparison.warnings)
+    half_known = compare(before, runs_of(150.0, 150.1))
+    assert (half_known.unit, half_known.verdict) == ("step", Verdict.SLOWER)
+
+
+def test_runs_that_cannot_be_compared() -> None:
+    empty = Run()
+    with pytest.raises(ValueError, match="run 2 of 2 has no complete step"):
+        compare(runs_of(100), [empty])
+    with pytest.raises(ValueError, match="at least one run on each side"):
+        compare([], runs_of(100))
+
+
+# Warm-up and drift
+
+
+def test_warmup_is_left_out() -> None:
+    steady = [10.0 * MS + 1000 * (i % 7) for i in range(100)]
+    assert warmup_steps(np.array(steady, np.int64)) <= 20
+    slow = [100.0 * MS] * 12 + steady
+    assert warmup_steps(np.array(slow, np.int64)) == 15
+    before = [made_run(steady, {"forward": 0.5}) for _ in range(2)]
+    after = [made_run(slow, {"forward": 0.5}) for _ in range(2)]
+    assert abs(compare(before, after).change) < 0.001
+
+
+def test_drift_that_all_share_cancels() -> None:
+    def drifting(steps: int) -> Run:
+        return made_run([(100 + i) * MS for i in range(steps)])
+
+    comparison = compare([drifting(50), drifting(50)], [drifting(80), drifting(80)])
+    assert comparison.change == 0
+    assert comparison.verdict is Verdict.SAME
+    assert "numbers of steps differ: 50 and 80" in comparison.warnings
+
+
+# Phases
+
+
+def test_moved_time_is_called_moved() -> None:
+    before = runs_of(100.0, 100.2, 99.8, phases={"metrics": 0.59, "forward": 0.2})
+    after = runs_of(90.0, 90.2, 89.8, phases={"metrics": 0.0, "forward": 0.69 / 0.9})
+    comparison = compare(before, after)
+    by_path = {phase.path: phase.change_ns for phase in comparison.phases}
+    assert by_path["metrics"] == pytest.approx(-59 * MS, rel=0.01)
+    assert by_path["forward"] == pytest.approx(49 * MS, rel=0.01)
+    assert by_path[UNATTRIBUTED] == pytest.approx(0, abs=0.1 * MS)
+    assert comparison.moved_ns == pytest.approx(49 * MS, rel=0.01)
+    text = " ".join(comparison_report(comparison).split())
+    assert "59.000 ms left metrics, 49.000 ms arrived in forward: step -10.0 %" in text
+    assert "49.000 ms only moved" in text
+
+
+def test_changes_add_up_to_that_of_the_step() -> None:
+    random = np.random.default_rng(1)
+    phases = ("data", "forward", "backward")
+    sides = [
+        [
+            made_run(random.uniform(50, 60, 30) * MS, dict(zip(phases, shares, strict=True)))
+            for shares in random.dirichlet([1] * 4, 3)[:, :3].tolist()
+        ]
+        for _ in range(2)
+    ]
+    comparison = compare(*sides)
+    step_ns = np.mean(comparison.after_ns) - np.mean(comparison.before_ns)
+    assert sum(phase.change_ns for phase in comparison.phases) == pytest.approx(step_ns)
+    assert comparison.arrived_ns - comparison.left_ns == pytest.approx(step_ns)
+
+
+def test_differences_of_the_environment_are_named() -> None:
+    same = {"host": "box", "torch": "2.13", "gpus": ["H200"]}
+    before = runs_of(100, **same, revision="a" * 40)
+    assert compare(before, runs_of(100, **same, revision="a" * 40)).warnings == ()
+    other = {**same, "torch": "2.14", "revision": "b" * 40}
+    warnings = compare(before, runs_of(100, **other)).warnings
+    assert warnings == (
+        "torch version differs: 2.13 and 2.14",
+        f"code revision differs: {'a' * 40} and {'b' * 40}",
+    )
+
+
+# Final values of metrics
+
+
+def run_with_metrics(**finals: float) -> Run:
+    """A run whose metrics read 9 first and these values last."""
+    run = made_run([100 * MS] * 20)
+    run.metric_names = tuple(finals)
+    run.metrics = np.zeros(2 * len(finals), METRIC_DTYPE)
+    run.metrics["name"] = np.tile(np.arange(len(finals)), 2)
+    run.metrics["value"] = [*[9.0] * len(finals), *finals.values()]
+    return run
+
+
+def with_losses(*losses: float) -> list[Run]:
+    return [run_with_metrics(loss=loss) for loss in losses]
+
+
+def test_final_loss_that_differs_beyond_noise_is_warned_of() -> None:
+    before = with_losses(0.50, 0.52, 0.51, 0.49)
+    comparison = compare(before, with_losses(0.60, 0.62, 0.61, 0.59))
+    (final,) = comparison.finals
+    assert final.differs is True
+    assert final.before == (0.50, 0.52, 0.51, 0.49)
+    assert comparison.warnings == (
+        "final loss differs beyond the noise between runs: 0.505 and 0.605",
+    )
+    assert f"! {comparison.warnings[0]}" in comparison_report(comparison, 120)
+    within = compare(before, with_losses(0.51, 0.50, 0.53, 0.49))
+    assert within.finals[0].differs is False
+    assert within.warnings == ()
+
+
+def test_interval_of_final_values_is_that_of_welch_shared_among_the_metrics() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    before, after = [0.50, 0.54, 0.47], [0.55, 0.57, 0.61]
+    for names in (["loss"], ["loss", "val/accuracy@1", "grad_norm", "f1_macro"]):
+        sides = [
+            [run_with_metrics(**dict.fromkeys(names, value), count=8.0) for value in side]
+            for side in (before, after)
+        ]
+        confidence = 1 - 0.05 / len(names)
+        expected = stats.ttest_ind(after, before, equal_var=False).confidence_interval(confidence)
+        finals = compare(*sides).finals
+        assert [final.name for final in finals] == names
+        for final in finals:
+            assert final.interval == pytest.approx((expected.low, expected.high))
+
+
+def test_final_values_of_single_runs_are_stated_without_a_verdict() -> None:
+    comparison = compare(with_losses(0.5), with_losses(0.9, 0.8))
+    (final,) = comparison.finals
+    assert (final.differs, final.interval, comparison.warnings) == (None, None, ())
+    text = " ".join(comparison_report(comparison).split())
+    assert "loss 0.5 0.85 +0.35 - Of values without an interval nobody knows" in text
+    assert comparison_facts(comparison)["finals"] == (
+        {"name": "loss", "before": [0.5], "after": [0.9, 0.8], "interval": None, "differs": None},
+    )
+
+
+def test_final_values_that_are_not_finite() -> None:
+    fine, wild = with_losses(0.5, 0.5), with_losses(0.5, math.inf)
+    assert compare(fine, wild).finals[0].differs is True
+    assert compare(wild, fine).finals[0].differs is True
+    assert compare(wild, wild).finals[0].differs is None
+    facts = json.loads(json.dumps(comparison_facts(compare(fine, wild)), allow_nan=False))
+    assert facts["finals"][0]["after"] == [0.5, None]
+
+
+def test_runs_that_always_end_the_same_differ_by_any_change() -> None:
+    same = with_losses(0.5, 0.5)
+    assert compare(same, with_losses(0.5, 0.5)).finals[0].differs is False
+    assert compare(same, with_losses(0.5, 0.6)).finals[0].differs is False
+    assert compare(same, with_losses(0.51, 0.51)).finals[0].differs is True
+
+
+def test_metrics_that_not_all_runs_have_are_left_out() -> None:
+    both = [run_with_metrics(loss=0.5, accuracy=1.0)]
+    assert [final.name for final in compare(both, with_losses(0.5)).finals] == ["loss"]
+    assert compare(both, runs_of(100)).finals == ()
+
+
+def test_final_values_are_rarely_said_to_differ_where_they_do_not() -> None:
+    random = np.random.default_rng(6)
+    pairs, warned = 400, 0
+    for _ in range(pairs):
+        counts = random.integers(2, 9, 2)
+        sides = [
+            [run_with_metrics(loss=random.normal(), accuracy=random.normal()) for _ in range(count)]
+            for count in counts
+        ]
+        warned += any(final.differs for final in final_values(*sides))
+    assert warned / pairs <= 0.05
+
+
+def test_revision_of_a_repository(tmp_path: Path) -> None:
+    inner = tmp_path / "project" / "src"
+    inner.mkdir(parents=True)
+    assert code_revision(inner) is None or (Path("/") / ".git").exists()
+    git = tmp_path / "project" / ".git"
+    (git / "refs" / "heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert code_revision(inner) is None
+    (git / "packed-refs").write_text(f"# pack-refs\n{'a' * 40} refs/heads/main\n")
+    assert code_revision(inner) == "a" * 40
+    (git / "refs" / "heads" / "main").write_text("b" * 40 + "\n")
+    assert code_revision(inner) == "b" * 40
+    (git / "HEAD").write_text("c" * 40 + "\n")
+    assert code_revision(inner) == "c" * 40
+    worktree = tmp_path / "worktree"
+    worktree.mkdir()
+    (worktree / ".git").write_text(f"gitdir: {git}\n")
+    assert code_revision(worktree) == "c" * 40
+
+
+# Calibration
+
+
+def synthetic_pair(random: np.random.Generator, effect: float) -> Comparison:
+    """Two sides of 2 to 8 runs that differ by themselves by 0.3 to 5 %, with a warm-up and steps
+    that depend on their neighbours; the second side takes `1 + effect` of the time."""
+    run_sd = math.exp(random.uniform(math.log(0.003), math.log(0.05)))
+    sides: list[list[Run]] = []
+    for factor in (1.0, 1 + effect):
+        runs = []
+        for _ in range(random.integers(2, 9)):
+            noise = random.normal(0, 0.03, 41)
+            steps = 1 + noise[1:] + 0.5 * noise[:-1]
+            steps[:3] *= 3
+            mean_ns = 20 * MS * factor * math.exp(random.normal(0, run_sd))
+            runs.append(made_run(np.maximum(steps, 0.5) * mean_ns))
+        sides.append(runs)
+    return compare(*sides, margin_percent=0.5)
+
+
+def upper_bound(count: int, total: int) -> float:
+    """The upper end of the 95 % interval of a share, by Wilson."""
+    z, share = 1.959964, count / total
+    middle = share + z * z / (2 * total)
+    spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return (middle + spread) / (1 + z * z / total)
+
+
+def false_verdicts(pairs: int) -> int:
+    random = np.random.default_rng(20)
+    verdicts = (synthetic_pair(random, 0.0).verdict for _ in range(pairs))
+    return sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
+
+
+def test_false_verdicts_are_rare() -> None:
+    assert false_verdicts(400) / 400 <= 0.05
+
+
+@pytest.mark.parametrize("counts", [(2, 3), (2, 8), (20, 2), (2, 200), (3, 50), (5, 20)])
+def test_sides_of_unequal_size_are_rarely_told_apart(counts: tuple[int, int]) -> None:
+    random = np.random.default_rng(8)
+    draws, apart = 4000, 0
+    for sides in zip(*(random.normal(size=(draws, count)) for count in counts), strict=True):
+        error, freedom = welch(*sides)
+        assert error is not None
+        change = sides[1].mean() - sides[0].mean()
+        apart += abs(change) > t_quantile(0.975, freedom) * error
+    assert apart / draws <= 0.055  # two standard errors above 5 %
+
+
+@pytest.mark.slow
+def test_false_verdicts_are_at_most_five_percent() -> None:
+    count = false_verdicts(10_000)
+    print(f"false verdicts: {count} of 10000, 95 % interval up to {upper_bound(count, 10_000):.4f}")
+    assert upper_bound(count, 10_000) <= 0.05
+
+
+def test_effects_that_runs_could_show_are_shown() -> None:
+    random = np.random.default_rng(3)
+    for effect, verdict in ((-0.5, Verdict.FASTER), (0.5, Verdict.SLOWER)):
+        verdicts = [synthetic_pair(random, effect).verdict for _ in range(60)]
+        assert verdicts.count(verdict) >= 55
+        assert set(verdicts) <= {verdict, Verdict.AMBIGUOUS}
+
+
+def test_smallest_effect_is_found_in_most_cases() -> None:
+    random = np.random.default_rng(4)
+    sd, runs, found, pairs = 0.02, 6, 0, 200
+    for _ in range(pairs):
+        means = [100 * np.exp(random.normal(0, sd, runs)) for _ in range(2)]
+        smallest = compare(runs_of(*means[0]), runs_of(*means[1])).smallest_effect
+        assert smallest is not None
+        slower = [mean * (1 + smallest) for mean in means[1]]
+        found += compare(runs_of(*means[0]), runs_of(*slower)).verdict is Verdict.SLOWER
+    assert 0.7 <= found / pairs <= 0.9
+
+
+# The command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, list[str]]:
+    sides = {"slow": (110.0, 110.2, 109.8), "fast": (100.0, 100.2, 99.8)}
+    paths: dict[str, list[str]] = {}
+    for (side, means), number in itertools.product(sides.items(), range(3)):
+        path = tmp_path / f"{side}{number}.gpurun"
+        runs_of(means[number], samples=8)[0].save(path)
+        paths.setdefault(side, []).append(str(path))
+    return paths
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["compare", *arguments], prog_name="pyinstrument-gpu")
+
+
+def test_command(files: dict[str, list[str]]) -> None:
+    result = invoke("--before", *files["slow"], "--after", *files["fast"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("FASTER: -9.09 % time per sample (95 % interval -9.")
+    assert "72.73 -> 80 samples/s, over 20 steps of each run\n" in result.stdout
+    assert "3 runs before, 3 runs after: they can show a change of " in result.stdout
+
+
+def test_command_as_json(files: dict[str, list[str]]) -> None:
+    result = invoke("--json", "--after", *files["fast"], "--before", *files["slow"])
+    facts = json.loads(result.stdout)
+    assert facts["verdict"] == "FASTER"
+    assert facts["change"] == pytest.approx(-1 / 11)
+    assert {phase["path"] for phase in facts["phases"]} == {"forward", UNATTRIBUTED}
+
+
+@pytest.mark.parametrize(("percent", "exit_code"), [("5", 4), ("15", 0)])
+def test_fail_if_slower(files: dict[str, list[str]], percent: str, exit_code: int) -> None:
+    sides = ["--before", *files["fast"], "--after", *files["slow"]]
+    assert invoke(*sides, "--fail-if-slower", percent).exit_code == exit_code
+    sides = ["--before", *files["slow"], "--after", *files["fast"]]
+    assert invoke(*sides, "--fail-if-slower", percent).exit_code == 0
+
+
+def test_command_with_single_runs(files: dict[str, list[str]]) -> None:
+    sides = ["--before", files["fast"][0], "--after", files["slow"][0]]
+    assert invoke(*sides).stdout.startswith("AMBIGUOUS: +10.00 %")
+    assert invoke(*sides, "--noise", "1").stdout.startswith("SLOWER: +10.00 %")
+    assert invoke(*sides, "--noise", "1", "--fail-if-slower", "5").exit_code == 4
+
+
+def test_command_used_wrongly(files: dict[str, list[str]], tmp_path: Path) -> None:
+    assert invoke("--before", *files["fast"]).exit_code == 2
+    assert invoke("--before", files["fast"][0], "--after", files["fast"][1], "x.gpurun").exit_code
+    Run().save(tmp_path / "empty.gpurun")
+    result = invoke("--before", files["fast"][0], "--after", str(tmp_path / "empty.gpurun"))
+    assert result.exit_code == 1
+    assert "has no complete step" in result.stderr
+
+
+def test_package_without_scipy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "scipy", None)
+    with pytest.raises(pyinstrument_gpu.MissingDependencyError, match=r"\[compare\]"):
+        compare(runs_of(100, 101), runs_of(100, 101))

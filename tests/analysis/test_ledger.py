@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: sums, blocked times and idle times, against hand-made runs and the simulation."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, IDLE_COLUMNS, Ledger, ledger
+from pyinstrument_gpu.analysis.savings import covered_before
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.stream import named_streams
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
+from pyinstrument_gpu.run import Run
+from tests.helpers.device_program import attached_cuda
+from tests.helpers.made_runs import run_of
+from tests.helpers.sync_program import STEPS, Launch, Made, Ran, Sync, draw, ran
+
+MS = 1_000_000
+STREAMS = named_streams([(0, 0)])
+NAMES = ("data", "forward", "log", "attention")
+DATA, FORWARD, LOG, ATTENTION = range(4)
+
+
+def span(
+    path: int,
+    host: tuple[int, int],
+    device: tuple[int, int] | None = None,
+    step: int = 0,
+    depth: int = 0,
+) -> tuple[int, ...]:
+    """A span by its times in ms."""
+    where = (path, path, step, depth, 0)
+    stream = (-1, -1) if device is None else (0, 0)
+    times = (MS * t for t in (*host, *(device or (0, 0))))
+    host_device = [*times]
+    if device is None:
+        host_device[2:] = [-1, -1]
+    return (*where, *stream, *host_device, -1, 1)
+
+
+def made(
+    spans: list[tuple[int, ...]],
+    steps: list[tuple[int, int]],
+    waits: list[tuple[int, int]] | None = None,
+    *,
+    kind: SyncKind = SyncKind.ITEM,
+    dropped: int = 0,
+) -> Run:
+    """A run by its spans, its steps and the waits in it, in ms; watched if there is a list."""
+    rows: list[tuple[Any, ...]] = [
+        (number, MS * begin, MS * end, 1.0, 1, True, 0) for number, (begin, end) in enumerate(steps)
+    ]
+    run = run_of(
+        spans,
+        NAMES,
+        path_parents=[-1, -1, -1, FORWARD],
+        streams=STREAMS,
+        steps=Steps(np.array(rows, STEP_DTYPE)),
+        duration_ns=1000 * MS,
+    )
+    if waits is not None:
+        events = np.zeros(len(waits), SYNC_DTYPE)
+        events["begin_ns"] = [MS * begin for begin, _ in waits]
+        events["duration_ns"] = [MS * (end - begin) for begin, end in waits]
+        site = SyncSite("train.py", 7, "train", kind, False)
+        run.syncs = Syncs((site,), events, ((0, run.duration_ns),), dropped=dropped)
+    return run
+
+
+def row(found: Ledger, path: int, step: int = 0) -> dict[str, float]:
+    """The entry of a path, in ms; unknown as -1."""
+    (entry,) = found.entries[(found.entries["step"] == step) & (found.entries["path"] == path)]
+    return {
+        name: int(entry[name]) / MS if entry[name] >= 0 else -1
+        for name in ("host_ns", "blocked_ns", *DEVICE_COLUMNS)
+    }
+
+
+def sums(found: Ledger, *columns: str) -> list[int]:
+    """The sum of some columns in each step."""
+    total = np.zeros(len(found.steps), np.int64)
+    position = np.searchsorted(found.steps["index"], found.entries["step"])
+    for column in columns:
+        np.add.at(total, position, found.entries[column])
+    values: list[int] = total.tolist()
+    return values
+
+
+def assert_adds_up(found: Ledger) -> None:
+    assert sums(found, "host_ns") == found.wall_ns.tolist()
+    if found.is_timed.all():
+        assert sums(found, *DEVICE_COLUMNS) == found.wall_ns.tolist()
+
+
+# --- the host's side ---
+
+
+def test_own_times_and_what_is_outside_of_phases() -> None:
+    found = ledger(
+        made(
+            [
+                span(DATA, (10, 14)),
+                span(ATTENTION, (20, 27), depth=1),
+                span(FORWARD, (15, 30)),
+            ],
+            [(10, 40)],
+            waits=[(21, 24), (28, 29), (35, 38)],
+        )
+    )
+
+    assert row(found, DATA)["host_ns"] == 4
+    assert (row(found, FORWARD)["host_ns"], row(found, FORWARD)["blocked_ns"]) == (8, 1)
+    assert (row(found, ATTENTION)["host_ns"], row(found, ATTENTION)["blocked_ns"]) == (7, 3)
+    assert (row(found, -1)["host_ns"], row(found, -1)["blocked_ns"]) == (11, 3)
+    assert_adds_up(found)
+
+
+def test_a_span_counts_in_each_step_with_what_lies_in_it() -> None:
+    # One that outlasts its step, and one around the loop.
+    found = ledger(
+        made(
+            [span(LOG, (5, 33)), span(FORWARD, (0, 90), step=-1)],
+            [(0, 10), (20, 40)],
+            waits=[(8, 22)],
+        )
+    )
+
+    assert row(found, LOG, 0) == row(found, LOG, 0) | {"host_ns": 5, "blocked_ns": 2}
+    assert row(found, LOG, 1) == row(found, LOG, 1) | {"host_ns": 13, "blocked_ns": 2}
+    assert row(found, FORWARD, 0)["host_ns"] == 5
+    assert_adds_up(found)
+
+
+@pytest.mark.parametrize("dropped", [None, 3])
+def test_blocked_is_unknown_where_waits_may_be_missing(dropped: int | None) -> None:
+    waits = None if dropped is None else [(1, 2)]
+    found = ledger(made([span(LOG, (0, 5))], [(0, 10)], waits, dropped=dropped or 0))
+
+    assert set(found.entries["blocked_ns"].tolist()) == {-1}
+    assert_adds_up(found)
+
+
+def test_a_run_without_steps_or_spans() -> None:
+    assert len(ledger(made([], [])).entries) == 0
+    assert len(ledger(Run()).entries) == 0
+    assert row(ledger(made([], [(0, 10)])), -1)["host_ns"] == 10
+
+
+# --- the device's side ---
+
+
+def test_where_all_work_was_enqueued_the_device_is_busy() -> None:
+    found = ledger(made([span(FORWARD, (10, 12), (10, 30))], [(10, 40)]))
+
+    # 10 us after the host had left, at the latest, what it enqueued was under way.
+    assert row(found, FORWARD) == {
+        "host_ns": 2,
+        "blocked_ns": -1,
+        "busy_ns": 17.99,
+        "data_wait_ns": 0,
+        "host_blocked_ns": 0,
+        "host_late_ns": 0,
+        "unattributed_ns": 2.01,
+    }
+    assert row(found, -1)["unattributed_ns"] == 10
+    assert_adds_up(found)
+
+
+def test_at_the_host_s_pace_events_prove_nothing() -> None:
+    found = ledger(made([span(FORWARD, (10, 30), (10, 30))], [(10, 30)]))
+
+    assert row(found, FORWARD)["unattributed_ns"] == 20
+
+
+def test_the_device_waits_for_data() -> None:
+    spans = [
+        span(FORWARD, (10, 12), (10, 30)),
+        span(DATA, (12, 50), (30, 50)),
+        span(FORWARD, (50, 51), (50, 60)),
+    ]
+    found = ledger(made(spans, [(10, 60)]))
+
+    assert row(found, DATA)["data_wait_ns"] == 20
+    assert row(found, FORWARD)["busy_ns"] == pytest.approx(17.99 + 8.99)
+    assert_adds_up(found)
+
+
+def test_data_that_was_found_to_enqueue_work_proves_no_idling() -> None:
+    spans = [
+        span(FORWARD, (10, 12), (10, 30)),
+        span(DATA, (12, 14), (30, 33)),  # a copy of 3 ms
+        span(FORWARD, (14, 15), (33, 34)),
+        span(DATA, (15, 50), (34, 50)),
+    ]
+
+    assert row(ledger(made(spans, [(10, 60)])), DATA)["data_wait_ns"] == 0
+
+
+def _logging(times: int, blocked: bool) -> Run:
+    """Phase "log" is passed `times` times with a backlog, and found empty; then once without."""
+    spans, at = [], 0
+    for _ in range(times):
+        spans += [
+            span(FORWARD, (at, at + 1), (at, at + 9)),
+            span(LOG, (at + 1, at + 2), (at + 9,) * 2),
+        ]
+        at += 9
+    spans += [
+        span(FORWARD, (at, at + 1), (at, at + 9)),
+        span(LOG, (at + 20, at + 27), (at + 20, at + 27)),
+    ]
+    waits = [(at + 1, at + 9)] if blocked else []
+    return made(spans, [(0, at + 30)], waits)
+
+
+def test_a_stretch_that_was_found_empty_proves_idling() -> None:
+    late, blocked = ledger(_logging(5, blocked=False)), ledger(_logging(5, blocked=True))
+
+    # Up to the end event, which may itself be late by what it takes.
+    assert row(late, LOG)["host_late_ns"] == 7
+    assert row(late, LOG)["host_blocked_ns"] == 0
+    # The host had waited, and so had nothing enqueued ahead.
+    assert row(blocked, LOG)["host_blocked_ns"] == 7
+    assert_adds_up(late)
+    assert_adds_up(blocked)
+
+
+def test_four_times_empty_are_not_enough() -> None:
+    assert row(ledger(_logging(4, blocked=False)), LOG)["unattributed_ns"] == 7
+
+
+def test_while_the_host_waits_for_it_the_device_is_busy() -> None:
+    spans = [span(FORWARD, (10, 50), (10, 50))]
+    found = ledger(made(spans, [(10, 50)], waits=[(20, 41)]))
+
+    # Its own cost may be 20 us.
+    assert row(found, FORWARD)["busy_ns"] == pytest.approx(21 - 0.01 - 0.02)
+    assert row(found, FORWARD)["blocked_ns"] == 21
+
+
+@pytest.mark.parametrize("kind", [SyncKind.H2D_PAGEABLE, SyncKind.EVENT_SYNCHRONIZE])
+def test_a_wait_that_need_not_be_for_the_stream_proves_nothing(kind: SyncKind) -> None:
+    spans = [span(FORWARD, (10, 50), (10, 50))]
+    found = ledger(made(spans, [(10, 50)], waits=[(20, 41)], kind=kind))
+
+    assert row(found, FORWARD)["busy_ns"] == 0
+    assert row(found, FORWARD)["blocked_ns"] == 21
+
+
+def test_a_step_that_was_not_timed_on_the_device_has_no_device_side() -> None:
+    spans = [span(FORWARD, (10, 12), (10, 30)), span(FORWARD, (50, 60), step=1)]
+    found = ledger(made(spans, [(10, 40), (50, 70)]))
+
+    assert found.is_timed.tolist() == [True, True, False, False]
+    assert {row(found, FORWARD, 1)[name] for name in DEVICE_COLUMNS} == {-1}
+
+
+# --- a wait that moves ---
+
+
+def test_a_wait_that_is_taken_out_comes_back_under_its_next_name() -> None:
+    forward = (Launch(1 * MS, 20 * MS),)
+    metrics, logging = (Launch(10_000, 2_000),), (Launch(10_000, 2_000),)
+    first, second = (Sync(phase, 0, True, 15_000, 3_000, phase) for phase in (1, 2))
+    program = Made((forward, metrics, logging), (first, second), (0,) * STEPS)
+
+    def totals(one: Ran) -> dict[str, int]:
+        found = ledger(one.run)
+        assert_adds_up(found)
+        blocked_ns = {
+            name: int(found.entries["blocked_ns"][found.entries["path"] == path].sum()) // STEPS
+            for path, name in enumerate(one.run.paths)
+        }
+        return blocked_ns | {"step": int(found.wall_ns.sum()) // STEPS}
+
+    with attached_cuda() as cuda:
+        before = totals(ran(program, cuda))
+    with attached_cuda() as cuda:
+        after = totals(ran(program.without(first.site), cuda))
+
+    assert before["phase1"] > 19.9 * MS
+    assert before["phase2"] < 0.1 * MS
+    assert after["phase1"] == 0
+    # All of it but the host's own 60 us or so has moved, and the step is as long as it was.
+    assert after["phase2"] - before["phase2"] == pytest.approx(before["phase1"], abs=0.1 * MS)
+    assert after["step"] == pytest.approx(before["step"], abs=0.1 * MS)
+
+
+# --- programs at random ---
+
+
+def assert_true(one: Ran) -> None:
+    """Sums and blocked times are exact; what is said to be busy or idle was, for so long."""
+    found = ledger(one.run)
+    assert_adds_up(found)
+    assert found.is_timed.all()
+    assert int(found.entries["blocked_ns"].sum()) == sum(one.waits_ns)
+    begins_ns, ends_ns = np.array(one.kernels_ns, np.int64).T
+    busy_ns = covered_before(begins_ns, ends_ns, found.steps["end_ns"]) - covered_before(
+        begins_ns, ends_ns, found.steps["begin_ns"]
+    )
+    assert (np.array(sums(found, "busy_ns")) <= busy_ns).all()
+    assert (np.array(sums(found, *IDLE_COLUMNS)) <= found.wall_ns - busy_ns).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_programs_at_random(seed: int) -> None:
+    with attached_cuda() as cuda:
+        assert_true(ran(draw(seed), cuda))
+
+
+# --- the report ---
+
+
+def _section(run: Run, width: int = 100) -> str:
+    report = run.report(width=width, color=False)
+    return "Ledger: " + report.split("Ledger: ")[1].split("\n\n")[0]
+
+
+def test_the_report_shows_both_sides_and_that_they_add_up() -> None:
+    spans = [
+        span(FORWARD, (10, 12), (10, 30)),
+        span(DATA, (12, 50), (30, 50)),
+    ]
+
+    assert (
+        _section(made(spans, [(10, 60)], waits=[(52, 56)]))
+        == """\
+Ledger: ms per step, the host's side | the device's side
+phase           computing  blocked  | busy  data wait  host blocked  host late  unattributed
+--------------  ---------  -------  ------  ---------  ------------  ---------  ------------
+data               38.000    0.000   0.000     20.000         0.000      0.000         0.000
+forward             2.000    0.000  17.990      0.000         0.000      0.000         2.010
+--------------  ---------  -------  ------  ---------  ------------  ---------  ------------
+outside phases      6.000    4.000   3.970      0.000         0.000      0.000         6.030
+step               46.000    4.000  21.960     20.000         0.000      0.000         8.040
+Each side adds up to the step, 50.000 ms over 1 step
+host: own time, without phases inside. blocked: in a call that waits for the device
+device: what the stream did meanwhile, by the phase in which its work was enqueued. Idle as far as
+events prove it, by cause; unattributed: busy or idle, events can't tell"""
+    )
+
+
+def test_the_report_says_what_is_not_known() -> None:
+    unwatched = _section(made([span(FORWARD, (10, 12), (10, 30))], [(10, 40)]))
+    untimed = _section(made([span(FORWARD, (10, 12))], [(10, 40)], waits=[(10, 11)]))
+
+    (forward,) = (line.split() for line in unwatched.splitlines() if line.startswith("forward"))
+    assert forward == ["forward", "2.000?", "-", "17.990", "0.000", "0.000", "0.000", "2.010"]
+    assert "?: computing and blocked, as waits of the host were not watched" in unwatched
+    (forward,) = (line.split() for line in untimed.splitlines() if line.startswith("forward"))
+    assert forward == ["forward", "1.000", "1.000", "-", "-", "-", "-", "-"]
+
+
+def test_a_run_of_the_host_alone_has_no_ledger() -> None:
+    assert "Ledger" not in made([span(FORWARD, (10, 12))], [(10, 40)]).report(width=80)

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Savings, against programs that are run with their waits and without, and the advice in them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyinstrument_gpu.analysis import advice as advising
+from pyinstrument_gpu.analysis.advice import Advice, advice
+from pyinstrument_gpu.analysis.marks import Marks, marks
+from pyinstrument_gpu.analysis.replay import fit, replay
+from pyinstrument_gpu.analysis.savings import (
+    Change,
+    Limit,
+    Saving,
+    Savings,
+    covered_before,
+    savings,
+)
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import Syncs, SyncSite
+from pyinstrument_gpu.run import Run
+from tests.helpers.device_program import attached_cuda
+from tests.helpers.made_runs import run_of
+from tests.helpers.sync_program import STEPS, Launch, Made, Ran, Sync, draw, ran
+
+MS = 1_000_000
+NONE_EMPTY = np.zeros(100, dtype=bool)
+
+
+def run_of_program(made: Made) -> Ran:
+    with attached_cuda() as cuda:
+        return ran(made, cuda)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said that a change saves per step, and what it did."""
+
+    said: Saving
+    saved_ns: float
+    step_ns: float
+
+    @property
+    def is_close(self) -> bool:
+        """Within 20 % of what it saved, or 1 % of the step."""
+        off_ns = abs(self.said.likely_ns - self.saved_ns)
+        return off_ns <= max(0.2 * abs(self.saved_ns), 0.01 * self.step_ns)
+
+
+def outcomes(made: Made) -> Iterator[Outcome]:
+    """Of each change that a program could have. Copies are made from pinned memory, launches at
+    once; the rest is taken out."""
+    before = run_of_program(made)
+    found = savings(before.run)
+    for said in found.rows:
+        if said.change == Change.SYNC:
+            changed = made.without(said.site)
+        elif said.change == Change.ALL_SYNCS:
+            changed = made.without(*(sync.site for sync in made.syncs))
+        elif said.change == Change.DATA_WAIT:
+            changed = made.without_loader()
+        elif said.change == Change.COPIES:
+            changed = made.with_pinned_copies()
+        else:
+            name = before.run.paths[said.path]
+            changed = made.launched_at_once(int(name.removeprefix("phase")))
+        saved_ns = (before.elapsed_ns - run_of_program(changed).elapsed_ns) / STEPS
+        yield Outcome(said, saved_ns, before.elapsed_ns / STEPS)
+
+
+# --- the backlog model ---
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Marks:
+    """Any marks that can be: phases or syncs, with the device at any distance."""
+    times = st.integers(0, 40_000) | st.integers(0, 50 * MS)
+    kinds, hosts, resumes, devices, sites = [], [0], [0], [0], [-1]
+    kinds.append(0)
+    for _ in range(draw(st.integers(1, 30))):
+        hosts.append(resumes[-1] + draw(times))
+        devices.append(max(devices[-1], hosts[-1] if draw(st.booleans()) else 0) + draw(times))
+        kind = draw(st.integers(-2, 3))
+        wait_ns = max(devices[-1] - hosts[-1], 0) + draw(times) if kind < 0 else 0
+        resumes.append(hosts[-1] + wait_ns)
+        kinds.append(kind)
+        sites.append(-1 - kind if kind < 0 else -1)
+    none = np.zeros(len(hosts), np.int64)
+    columns = (np.array(values, np.int64) for values in (hosts, resumes, devices))
+    host_ns, resume_ns, device_ns = columns
+    return Marks(
+        thread=0,
+        stream=0,
+        is_only_stream=True,
+        host_ns=host_ns,
+        resume_ns=resume_ns,
+        device_ns=device_ns,
+        uncertainty_ns=none,
+        path=none,
+        site=np.array(sites, np.int64),
+        kind=np.array(kinds, np.int64),
+    )
+
+
+@given(timelines())
+def test_played_again_with_all_of_it_a_run_is_as_it_was(found: Marks) -> None:
+    again = replay(found, fit(found, NONE_EMPTY[: len(found) - 1]))
+
+    assert again.host_ns.tolist() == found.host_ns.tolist()
+    assert again.device_ns.tolist() == found.device_ns.tolist()
+
+
+@given(timelines(), st.data())
+def test_without_a_sync_nothing_is_later_and_nothing_sooner_by_more(
+    found: Marks, data: st.DataObject
+) -> None:
+    syncs = np.flatnonzero(found.site >= 0).tolist()
+    out = np.zeros(len(found), dtype=bool)
+    out[data.draw(st.lists(st.sampled_from(syncs))) if syncs else []] = True
+    again = replay(found, fit(found, NONE_EMPTY[: len(found) - 1]), out)
+
+    taken_ns = np.append(0, np.cumsum((found.resume_ns - found.host_ns) * out)[:-1])
+    for before_ns, after_ns in (
+        (found.host_ns, again.host_ns),
+        (found.device_ns, again.device_ns),
+    ):
+        assert (after_ns <= before_ns).all()
+        assert (before_ns - after_ns <= taken_ns).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
+    st.lists(st.integers(-10, 900), min_size=1),
+)
+def test_covered_before(parts: list[tuple[int, int]], times: list[int]) -> None:
+    edges = np.cumsum(np.array(parts, np.int64).reshape(-1))
+    begins_ns, ends_ns = edges[::2], edges[1::2]
+    covered = {t for begin, end in zip(begins_ns, ends_ns, strict=True) for t in range(begin, end)}
+
+    assert covered_before(begins_ns, ends_ns, np.array(times, np.int64)).tolist() == [
+        sum(t < time for t in covered) for time in times
+    ]
+
+
+# --- known answers ---
+
+
+def _program(device_ns: int, host_ns: int, syncs: int = 1, loader_ns: int = 0) -> Made:
+    """A phase of one kernel, which is read at once; after it the host computes."""
+    return Made(
+        phases=((Launch(10_000, device_ns),), (Launch(host_ns, 2_000),)),
+        syncs=tuple(Sync(0, 0, False, 15_000, 3_000, site) for site in range(syncs)),
+        loader_ns=(loader_ns,) * STEPS,
+    )
+
+
+def _row(found: Savings, change: Change, site: int = -1) -> Saving:
+    (row,) = (row for row in found.rows if row.change == change and row.site == site)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("device_ns", "host_ns", "likely_ns"),
+    [
+        # Then the device is the limit. Events can't tell what it does in the 5 ms after the sync,
+        # from 0 to 5 ms.
+        (20 * MS, 5 * MS, 2.5 * MS),
+        # Then the host is.
+        (5 * MS, 20 * MS, 5 * MS),
+    ],
+)
+def test_a_sync_saves_the_smaller_of_host_and_device(
+    device_ns: int, host_ns: int, likely_ns: float
+) -> None:
+    found = savings(run_of_program(_program(device_ns, host_ns)).run)
+    row = _row(found, Change.SYNC, site=0)
+
+    assert found.steps == STEPS
+    assert row.calls == 1
+    assert row.time_ns == pytest.approx(device_ns, abs=0.05 * MS)
+    assert row.likely_ns == pytest.approx(likely_ns, abs=0.1 * MS)
+    assert row.likely_ns <= row.at_most_ns
+    assert row.at_most_ns == pytest.approx(5 * MS, abs=0.2 * MS)
+    assert row.limit == (Limit.DEVICE if device_ns > host_ns else Limit.TIME)
+
+
+def test_the_wait_moves_to_the_next_sync() -> None:
+    found = savings(run_of_program(_program(20 * MS, 20 * MS, syncs=2)).run)
+
+    # Each alone is waited for at the other.
+    assert _row(found, Change.SYNC, site=0).likely_ns < 0.1 * MS
+    assert _row(found, Change.SYNC, site=0).time_ns > 19 * MS
+    assert _row(found, Change.ALL_SYNCS).likely_ns > 9 * MS
+    assert found.rows[0].change == Change.ALL_SYNCS
+
+
+def test_the_wait_for_data() -> None:
+    found = savings(run_of_program(_program(30 * MS, 1 * MS, syncs=1, loader_ns=10 * MS)).run)
+    row = _row(found, Change.DATA_WAIT)
+
+    assert row.time_ns == pytest.approx(10 * MS, abs=0.01 * MS)
+    assert row.likely_ns == pytest.approx(10 * MS, abs=0.1 * MS)
+    assert row.spread_ns == pytest.approx((10 * MS, 10 * MS), abs=0.1 * MS)
+
+
+def test_launches_save_what_the_device_does_not_need() -> None:
+    launches = (Launch(1 * MS, 10_000),) * 10
+    found = savings(run_of_program(Made((launches,), (), (0,) * STEPS)).run)
+    row = _row(found, Change.LAUNCHES)
+
+    assert row.path == 0
+    assert row.time_ns == pytest.approx(10 * MS, abs=0.1 * MS)
+    assert 0 < row.likely_ns < row.at_most_ns
+    # 0.1 of 10 ms are work: events can't tell, and the model says half.
+    assert row.likely_ns == pytest.approx(5 * MS, abs=0.1 * MS)
+
+
+def test_copies_to_the_device_are_one_saving() -> None:
+    run = run_of_program(_program(1 * MS, 1 * MS, syncs=2)).run
+    kinds = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
+    sites = [SyncSite("a.py", 1, "f", kind, False) for kind in kinds]
+    run.syncs = Syncs(tuple(sites), run.syncs.events, run.syncs.watched_ns)
+    found = savings(run)
+
+    assert _row(found, Change.COPIES).calls == 2
+    assert _row(found, Change.COPIES).time_ns == _row(found, Change.ALL_SYNCS).time_ns
+    assert all(row.change != Change.SYNC for row in found.rows)
+
+
+def test_waits_that_are_meant_are_left_in() -> None:
+    run = run_of_program(_program(20 * MS, 5 * MS)).run
+    sites = (SyncSite("a.py", 1, "f", SyncKind.ITEM, is_allowed=True),)
+    run.syncs = Syncs(sites, run.syncs.events, run.syncs.watched_ns)
+
+    assert {row.change for row in savings(run).rows} <= {Change.LAUNCHES}
+
+
+def test_nothing_to_save() -> None:
+    assert savings(Run()) == Savings(0, 0.0, None, ())
+    assert advice(Run(), savings(Run())) == []
+
+
+def test_without_device_times_the_device_is_no_limit() -> None:
+    run = run_of_program(_program(20 * MS, 5 * MS)).run
+    run.device_clocks = ()
+    row = _row(savings(run), Change.SYNC, site=0)
+
+    assert savings(run).busy_ns is None
+    assert row.limit == Limit.TIME
+    assert row.at_most_ns > 19.9 * MS
+
+
+def test_on_several_streams_the_device_is_no_limit() -> None:
+    run = run_of_program(_program(20 * MS, 5 * MS)).run
+    run.spans["stream"][-1] = 1
+
+    assert not marks(run).is_only_stream
+    assert savings(run).busy_ns is None
+
+
+# --- programs at random ---
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_at_most_is_never_beaten(seed: int) -> None:
+    for outcome in outcomes(draw(seed, copies=seed >= 10)):
+        assert outcome.saved_ns <= outcome.said.at_most_ns
+        assert outcome.said.likely_ns <= outcome.said.at_most_ns
+
+
+CLOSE_TO = (Change.SYNC, Change.ALL_SYNCS, Change.DATA_WAIT)
+"""The changes whose likely saving has to be close. What launches hide, events can't tell."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_thousand_programs(copies: bool) -> None:
+    beaten = []
+    close = {change: [0, 0] for change in Change}
+    for seed in range(1_000, 2_000):
+        for outcome in outcomes(draw(seed, copies=copies)):
+            if outcome.saved_ns > outcome.said.at_most_ns:
+                beaten.append((seed, outcome))
+            close[outcome.said.change][0] += outcome.is_close
+            close[outcome.said.change][1] += 1
+    print({change.value: f"{good} of {count} close" for change, (good, count) in close.items()})
+    assert beaten == []
+    for change in (*CLOSE_TO, Change.COPIES) if copies else CLOSE_TO:
+        good, count = close[change]
+        assert count and good >= 0.8 * count
+
+
+# --- advice ---
+
+
+def _saving(change: Change = Change.SYNC, likely_ns: float = 2 * MS, **parts: int) -> Saving:
+    """One of a step of 100 ms."""
+    where = {"site": -1, "path": -1, **parts}
+    spread_ns = (likely_ns, likely_ns)
+    return Saving(
+        change, where["site"], where["path"], 1, 9 * MS, likely_ns, 9 * MS, spread_ns, Limit.TIME
+    )
+
+
+def _advice(*rows: Saving, steps: int = 50, kind: SyncKind = SyncKind.ITEM) -> list[Advice]:
+    names = ("forward", "optimizer2", "zero_grad")
+    run = run_of([], names, path_parents=[-1] * 3)
+    run.syncs = Syncs((SyncSite("train.py", 31, "train", kind, False),))
+    return advice(run, Savings(steps, 100 * MS, None, rows))
+
+
+def test_advice_names_place_edit_and_numbers() -> None:
+    (given,) = _advice(_saving(site=0))
+
+    assert given.about == ".item() at train.py:31"
+    assert "MetricAccumulator" in given.edit
+    assert given.reason == (
+        "9.000 of 100.000 ms per step; part of it will likely be waited for elsewhere"
+    )
+    assert given.saving == _saving(site=0)
+
+
+def test_no_advice_without_evidence() -> None:
+    assert _advice(_saving(site=0, likely_ns=2 * MS - 1)) == []
+    assert _advice(_saving(site=0), steps=advising.MIN_STEPS - 1) == []
+    # What all syncs would save is said in the table; each site has its own edit.
+    assert _advice(_saving(Change.ALL_SYNCS)) == []
+
+
+@pytest.mark.parametrize(
+    ("saving", "about", "edit"),
+    [
+        (_saving(Change.COPIES), "copies to the device", "pin_memory=True"),
+        (_saving(Change.DATA_WAIT), "wait for data", "persistent_workers=True"),
+        (_saving(Change.LAUNCHES, path=0), "launches in forward", "CUDA graphs"),
+        (_saving(Change.LAUNCHES, path=1), "launches in optimizer2", "fused=True"),
+        (_saving(Change.LAUNCHES, path=2), "launches in zero_grad", "set_to_none=True"),
+    ],
+)
+def test_each_change_has_its_edit(saving: Saving, about: str, edit: str) -> None:
+    (given,) = _advice(saving)
+
+    assert given.about == about
+    assert edit in given.edit
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SyncKind if kind not in (11, 12)])
+def test_each_kind_of_sync_has_an_edit(kind: SyncKind) -> None:
+    (given,) = _advice(_saving(site=0), kind=kind)
+
+    assert given.edit
+
+
+def test_a_busy_device_is_the_limit() -> None:
+    run = run_of_program(_program(20 * MS, 1 * MS, syncs=0)).run
+    found = savings(run)
+    given = advice(run, found)
+
+    assert found.busy_ns is not None
+    assert found.busy_ns > 0.99 * found.step_ns
+    assert [(one.about, one.saving) for one in given] == [("phase0", None)]
+    assert "AMP" in given[0].edit
+
+
+# --- the report ---
+
+
+def test_the_report_shows_the_interval_and_the_edit() -> None:
+    run = run_of_program(_program(5 * MS, 20 * MS)).run
+    report = run.report(width=110, color=False)
+    lines = report.split("What a change could save: ms per step\n")[1].splitlines()
+
+    assert lines[0].split("  ")[0] == "taken out"
+    (row,) = (line.split() for line in lines if line.startswith(".item() at train.py:10"))
+    likely, at_most = (float(value) for value in row[5:7])
+    assert row[3] == "1.00"
+    assert 4.9 < likely <= at_most < 5.1
+    assert ". .item() at train.py:10: keep the value on the device" in report
+    assert "p10" not in run.report(width=80, color=False).split("What a change")[1].split("\n\n")[0]
+
+
+def test_a_run_of_the_host_alone_has_no_savings() -> None:
+    run = run_of([], path_parents=[-1, -1])
+
+    assert "What a change could save" not in run.report(width=80)

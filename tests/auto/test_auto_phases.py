@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`auto_phases` in a process that has torch: what is patched, what survives, what is put back."""
+
+import contextlib
+import copy
+import gc
+import importlib
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset, dataloader
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import auto
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.patching import tensor_device
+from pyinstrument_gpu.patching.patches import Patches
+from pyinstrument_gpu.recording import steps
+from pyinstrument_gpu.run import Run
+from tests.helpers.spans import dropped_of, spans_of
+
+
+def counts(run: Run, scope: Scope = Scope.STEP) -> dict[str, int]:
+    return {path: phase.count for path, phase in run.phases_in(scope).items()}
+
+
+def all_counts(run: Run) -> dict[str, int]:
+    return {path: phase.count for path, phase in run.phases.items()}
+
+
+@pytest.fixture
+def recording() -> Iterator[pig.Recording]:
+    """A recording with automatic phases; the test stops it."""
+    with pig.record() as recording, pig.auto_phases():
+        yield recording
+
+
+def train(count: int = 3) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(8 * count, 4), torch.randint(0, 2, (8 * count,)))
+    for x, y in DataLoader(data, batch_size=8):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+# What is put back
+
+
+def patched() -> dict[str, object]:
+    """All attributes of all places where torch is patched, or may be."""
+    places: list[Any] = [torch, torch.Tensor, nn.Module, DataLoader, dataloader._BaseDataLoaderIter]
+    places += [torch.autograd, torch.serialization, functional, nn.utils, nn.utils.clip_grad]
+    places += [torch.optim.Optimizer, torch.amp.GradScaler, torch.optim.lr_scheduler]
+    places += [torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau]
+    places += [importlib.import_module("torch.optim.optimizer")]
+    return {
+        f"{place.__name__}.{name}": value
+        for place in places
+        for name, value in vars(place).items()
+        if not isinstance(value, (int, dict))
+    }
+
+
+def test_everything_is_put_back() -> None:
+    train()  # imports what it needs
+    before = patched()
+    hooks = importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
+    with pig.auto_phases():
+        changed = {name for name, value in patched().items() if before.get(name) is not value}
+        assert {"Module.__call__", "Tensor.to", "torch.save", "Optimizer.zero_grad"} <= changed
+        assert len(hooks) == 1
+        train()
+    after = patched()
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in before)
+    assert not hooks
+    assert steps.before_step is None
+
+
+def test_put_back_after_an_exception() -> None:
+    before = vars(nn.Module)["__call__"]
+    with pytest.raises(KeyError), pig.auto_phases():
+        raise KeyError
+    assert vars(nn.Module)["__call__"] is before
+
+
+def test_inside_itself_it_does_nothing() -> None:
+    with pig.auto_phases():
+        outer = vars(nn.Module)["__call__"]
+        with pig.auto_phases():
+            assert vars(nn.Module)["__call__"] is outer
+        assert vars(nn.Module)["__call__"] is outer
+
+
+def test_patch_of_somebody_else_above_ours_stays() -> None:
+    class Place:
+        @staticmethod
+        def call() -> list[str]:
+            return []
+
+    def adding(what: str, patches: Patches) -> None:
+        def wrap(original: Any) -> Any:
+            return staticmethod(lambda: [*original(), what])
+
+        patches.wrap(Place, "call", wrap)
+
+    before = vars(Place)["call"]
+    first, second = Patches(), Patches()
+    adding("first", first)
+    adding("second", second)
+    first.remove()
+    assert Place.call() == ["first", "second"]
+    second.remove()
+    assert vars(Place)["call"] is before
+
+
+def test_inherited_attribute_does_not_become_the_class_own() -> None:
+    class Base:
+        def method(self) -> int:
+            return 1
+
+    class Derived(Base):
+        pass
+
+    patches = Patches()
+    patches.wrap(Derived, "method", lambda original: lambda self: original(self) + 1)
+    patches.wrap(Derived, "none_such", lambda original: original)
+    assert Derived().method() == 2 and Base().method() == 1
+    patches.remove()
+    assert "method" not in vars(Derived)
+
+
+def test_wrapper_that_was_kept_calls_through_afterwards(recording: pig.Recording) -> None:
+    kept = functional.mse_loss
+    loss = kept(torch.ones(2), torch.zeros(2))
+    auto._active.remove()  # type: ignore[union-attr]
+    assert torch.equal(kept(torch.ones(2), torch.zeros(2)), loss)
+    assert all_counts(recording.stop()) == {"loss": 1}
+
+
+# What is recorded
+
+
+def test_phases_nest_with_those_of_the_program(recording: pig.Recording) -> None:
+    model = nn.Linear(4, 2)
+
+    class Wrapping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            with pig.gpu_phase("attention"):
+                result: Tensor = self.inner(x)
+            return result
+
+    with pig.gpu_phase("mine"):
+        Wrapping()(torch.randn(1, 4))
+    assert list(all_counts(recording.stop())) == ["mine", "mine/forward", "mine/forward/attention"]
+
+
+@pytest.mark.parametrize("wait", ["gpu_steps", "gpu_step"])
+def test_own_steps_are_the_only_ones(recording: pig.Recording, wait: str) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4)
+
+    def work(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    if wait == "gpu_steps":
+        for (x,) in pig.gpu_steps(loader):
+            work(x)
+    else:
+        for (x,) in loader:
+            with pig.gpu_step():
+                work(x)
+    run = recording.stop()
+    assert run.step_totals.complete == 4
+    assert dropped_of(run) == {}
+    assert counts(run)["forward"] == 4
+    assert sum(counts(run).values()) == (16 if wait == "gpu_steps" else 12)
+
+
+def test_exception_closes_the_phase(recording: pig.Recording) -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            Failing()(torch.ones(1))
+    run = recording.stop()
+    assert all_counts(run) == {"forward": 2}
+    assert not run.open_phases
+
+
+def test_exception_in_an_optimizer_closes_its_phase(recording: pig.Recording) -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise ValueError("no")
+
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = Failing([parameter], lr=0.1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            optimizer.step()
+        with pig.gpu_phase("after"):
+            nn.Linear(1, 1)(torch.ones(1))
+    with pytest.raises(ValueError, match="no"):
+        optimizer.step()
+    nn.utils.clip_grad_norm_([parameter], 1.0)
+    with pig.gpu_phase("outside"):
+        pass
+    run = recording.stop()
+    assert all_counts(run)["optimizer"] == 3
+    assert all_counts(run)["clip"] == 1
+    assert "outside" in run.phases
+    assert not any(path.startswith("optimizer/optimizer") for path in run.phases)
+
+
+def test_threads_have_phases_and_no_steps(recording: pig.Recording) -> None:
+    thread = threading.Thread(target=nn.Linear(4, 2), args=(torch.ones(1, 4),), name="other")
+    thread.start()
+    thread.join()
+    run = recording.stop()
+    assert [(span.path, span.thread) for span in spans_of(run)] == [("forward", "other")]
+    assert run.step_totals.count == 0
+
+
+def test_optimizer_of_one_thread_during_the_backward_pass_of_another(
+    recording: pig.Recording,
+) -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    in_backward, may_go_on = threading.Event(), threading.Event()
+
+    def backward() -> None:
+        x = torch.ones(1, requires_grad=True)
+
+        def wait(gradient: Tensor) -> None:
+            in_backward.set()
+            may_go_on.wait()
+
+        x.register_hook(wait)
+        x.sum().backward()
+
+    thread = threading.Thread(target=backward)
+    thread.start()
+    in_backward.wait()
+    optimizer.step()
+    may_go_on.set()
+    thread.join()
+    run = recording.stop()
+    assert counts(run) == {"optimizer": 1}
+    assert all_counts(run) == {"optimizer": 1, "backward": 1}
+
+
+def test_session_inside_an_activity_of_an_earlier_one() -> None:
+    inner = nn.Linear(1, 1)
+    with pig.record() as recording, contextlib.ExitStack() as first:
+        first.enter_context(pig.auto_phases())
+
+        class Outer(nn.Module):
+            def forward(self, x: Tensor) -> Any:
+                first.close()
+                with pig.auto_phases():
+                    return inner(x)
+
+        Outer()(torch.ones(1))
+    assert all_counts(recording.run) == {"forward": 1, "forward/forward": 1}
+
+
+def test_copies_to_a_device(recording: pig.Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_device, "HOST_TYPES", {"cpu"})
+    session = auto._active.session  # type: ignore[union-attr]
+    assert session is not None
+    tensor = torch.ones(3, dtype=torch.float32)
+    on_device = tensor.to("meta")
+    tensor.to(torch.device("meta"), torch.float64, non_blocking=True)
+    tensor.to(device="meta")
+    tensor.to(on_device)
+    tensor.to(torch.float64, True)
+    tensor.to("cpu")
+    on_device.to("meta")
+    on_device.copy_(tensor)
+    tensor.copy_(torch.zeros(3))
+    with pytest.raises(TypeError):
+        tensor.to(object())  # type: ignore[call-overload]
+    assert all_counts(recording.stop()) == {"h2d": 5}
+    assert session.copies == {(False, False): [4, 48], (False, True): [1, 12]}
+
+
+def test_nothing_of_ours_raises(recording: pig.Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = auto._active.session  # type: ignore[union-attr]
+    assert session is not None
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    for name in ("asks_for_item", "got_item", "runs_forward", "begins_update", "got_none"):
+        monkeypatch.setattr(session.border, name, fail)
+    train()
+    assert str(session.error) == "ours"
+    assert all_counts(recording.stop())["forward"] == 3
+
+
+# What survives
+
+
+def test_odd_modules(recording: pig.Recording) -> None:
+    class NoInit(nn.Module):
+        def __init__(self) -> None:  # without the base's
+            pass
+
+        def forward(self) -> int:
+            return 1
+
+    class Odd(nn.Module):
+        def forward(self, module: int, original: int, args: int) -> int:
+            return module + original + args
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    assert Odd()(module=1, original=2, args=3) == 6
+    with pytest.raises(AttributeError):
+        NoInit()()
+    assert all_counts(recording.stop())["forward"] >= 1
+
+
+def python_calls(submodules: int) -> int:
+    """The number of Python functions called in a call of a module."""
+    model = nn.Sequential(*(nn.Identity() for _ in range(submodules)))
+    model.register_parameter("weight", nn.Parameter(torch.ones(1)))
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    model(0)
+    sys.setprofile(count)
+    model(0)
+    sys.setprofile(None)
+    return calls
+
+
+def test_submodules_cost_no_python_call() -> None:
+    without = python_calls(7) - python_calls(0)
+    with pig.auto_phases():
+        assert python_calls(7) - python_calls(0) == without > 0
+
+
+def test_submodules_called_in_special_ways(recording: pig.Recording) -> None:
+    compiled, hooked, own = nn.Identity(), nn.Identity(), nn.Identity()
+    compiled._compiled_call_impl = lambda x: x + 1
+    hooked.register_forward_hook(lambda module, args, output: output + 10)
+
+    class Own(nn.Module):
+        def __call__(self, x: int) -> int:
+            return int(super().__call__(x)) + 100
+
+        def forward(self, x: int) -> int:
+            return x + 1000
+
+    model = nn.Sequential(compiled, hooked, own, Own())
+    assert model(0) == 1111
+    recording.stop()
+    assert all_counts(recording.run) == {"forward": 1}
+
+
+def test_copies_and_pickles(recording: pig.Recording) -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.CrossEntropyLoss())
+    optimizer = torch.optim.Adam(model.parameters())
+    loader = DataLoader(TensorDataset(torch.randn(4, 4)))
+    for thing in (model, optimizer, loader, functional.cross_entropy, torch.save):
+        copy.deepcopy(thing)
+        pickle.loads(pickle.dumps(thing))
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again[0](torch.ones(1, 4)), model[0](torch.ones(1, 4)))
+    recording.stop()
+
+
+def test_subclasses_of_tensor(recording: pig.Recording) -> None:
+    seen = []
+
+    class Mine(Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func.__name__)
+            above: Any = super()
+            return above.__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.ones(2).as_subclass(Mine)
+    assert type(functional.mse_loss(x, x)) is Mine
+    assert type(x.to(torch.float64)) is Mine
+    assert seen.count("mse_loss") == 1 and "to" in seen
+    recording.stop()
+
+
+def test_scripted_and_traced(recording: pig.Recording) -> None:
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(x, y)
+
+    model = nn.Linear(4, 2)
+    x = torch.ones(1, 4)
+    with pytest.warns(DeprecationWarning):
+        assert torch.equal(torch.jit.script(loss)(x, 2 * x), torch.tensor(1.0))
+        assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+        assert torch.equal(torch.jit.script(model)(x), model(x))
+    recording.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled(recording: pig.Recording) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    x, y = torch.randn(8, 4), torch.randint(0, 2, (8,))
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(model(x.to(torch.float32)), y)
+
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        functional.cross_entropy(compiled(x), y).backward()
+        optimizer.step()
+    assert torch._dynamo.utils.counters["graph_break"] == {}
+    run = recording.stop()
+    assert counts(run)["forward"] == 3  # of `compiled`; `loss_of` is no module
+    assert counts(run)["optimizer"] == 3
+
+
+def test_warnings_name_the_line_of_the_program(recording: pig.Recording) -> None:
+    with pytest.warns(UserWarning, match="target size") as found:
+        functional.mse_loss(torch.zeros(2, 1), torch.zeros(2))
+    assert found[0].filename == __file__
+    recording.stop()
+
+
+def test_nothing_is_kept_alive(recording: pig.Recording) -> None:
+    train()
+    session = auto._active.session  # type: ignore[union-attr]
+    assert session is not None
+    gc.collect()
+    assert not session.border._missed
+    recording.stop()

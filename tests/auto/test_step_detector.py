@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where steps end, told from what a loop does: loops as sequences of activities."""
+
+import threading
+
+import pytest
+
+from pyinstrument_gpu.auto.step_detector import Border
+
+
+class Loader:
+    pass
+
+
+class Optimizer:
+    pass
+
+
+class Log:
+    """A step port that writes down what it is told, and the activities in between.
+
+    A step is written as the activities inside it and how it ended: "dzfbo|" complete, "dfb!" not,
+    "d~" dropped with what it held; "|=" and "!=" ended at the mark. Activities outside steps stand
+    alone.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.items = 0
+        self.samples: list[float] = []
+        self._tokens = 0
+
+    def step_begin(self) -> int:
+        self.text += " "
+        self._tokens += 1
+        return self._tokens
+
+    def step_item(self, token: int, samples: float) -> None:
+        assert token == self._tokens
+        self.items += 1
+        self.samples.append(samples)
+
+    def step_mark(self, token: int) -> None:
+        assert token == self._tokens
+
+    def step_end(self, token: int, complete: bool, at_mark: bool = False) -> None:
+        assert token == self._tokens
+        self.text += ("|" if complete else "!") + ("=" if at_mark else "") + " "
+
+    def step_drop(self, token: int) -> None:
+        assert token == self._tokens
+        # One that held nothing leaves no trace: the loader had no item.
+        self.text += "~ " if not self.text.endswith(" ") else ""
+
+
+def steps_of(activities: str, optimizers: str = "o") -> str:
+    """The log of a loop.
+
+    d: the training loader has an item; . : it has none. w: it starts its workers. v and , : those
+    of another loader. V: of another one under no_grad. z: clear gradients. h: copy to the device.
+    f: forward. e: forward without training. b: backward. Other letters: the step of an optimizer.
+    s: something that is none of our business. $: the end.
+    """
+    log = Log()
+    border = Border(log)
+    loaders = {"d": Loader(), "v": Loader()}
+    made = {letter: Optimizer() for letter in optimizers}
+    for optimizer in made.values():
+        border.knows(optimizer)
+    for activity in activities.replace(" ", ""):
+        if activity in "dw.":
+            border.asks_for_item(loaders["d"], True)
+        elif activity in "v,V":
+            border.asks_for_item(loaders["v"], activity != "V")
+        elif activity == "z":
+            border.clears_gradients()
+        elif activity == "h":
+            border.copies_to_device()
+        elif activity == "f":
+            border.runs_forward()
+        elif activity == "e":
+            border.evaluates()
+        elif activity == "b":
+            border.runs_backward()
+        elif activity == "$":
+            border.finish()
+        elif activity in made:
+            border.begins_update(made[activity])
+        log.text += activity if activity not in ".,$" else ""
+        if activity in "dvV":
+            border.got_item(4)
+        elif activity in ".,":
+            border.got_none(loaders["d" if activity == "." else "v"])
+        elif activity in made:
+            border.ends_update(made[activity])
+    return " ".join(log.text.split())
+
+
+@pytest.mark.parametrize(
+    ("loop", "expected"),
+    [
+        # The plain loop, its gradients cleared first, last, or before the loop.
+        ("dzfbo dzfbo .", "dzfbo| dzfbo|"),
+        ("dfboz dfboz .", "dfboz| dfboz|"),
+        ("z wd fboz dfboz .", "z~ wdfboz| dfboz|"),
+        ("wdhzfbos dhzfbos .", "wdhzfbos| dhzfbos|"),
+        # Accumulation; its rest; a library that fetches one item ahead.
+        ("zdfbdfbo zdfbdfbo .", "z~ dfbdfboz| dfbdfbo|"),
+        ("dfbdfboz dfb. $", "dfbdfboz| dfb!="),
+        ("dfbdfboz dfb. dfbdfboz .", "dfbdfboz| dfb!= dfbdfboz|"),
+        ("d dfbo dfbo .fbo $", "d~ dfbo| dfbo| fbo|="),
+        ("dfb . fbo $", "dfbfbo|="),
+        # Validation: under no_grad, without, within the epoch, before the first step.
+        ("dfbo dfbo . VeVe, dfbo .", "dfbo| dfbo| VeVe dfbo|"),
+        ("dfbo dfbo . veve, dfbo .", "dfbo| dfbo| ve~ ve dfbo|"),
+        ("dfbo VeVe, dfbo .", "dfbo| VeVe dfbo|"),
+        ("dfbo e dfbo .", "dfbo| e dfbo|"),
+        ("ve ve, dfbo . veve, dfbo .", "ve~ ve dfbo| veve dfbo|"),
+        # A teacher, or a frozen encoder, before the model.
+        ("defbo defbo .", "defbo| defbo|"),
+        # Loops without a loader.
+        ("fbo fbo fbo $", "fbo| fbo| fbo|="),
+        ("zfbo zfbo $", "zfbo| zfbo|="),
+        ("fboz fboz $", "fboz| fboz|="),
+        ("hzfbo hzfbo hzfbo $", "h zfbo| hzfbo| hzfbo|="),
+        ("bo bo $", "bo| bo|="),
+        ("fbfbo fbfbo $", "fbfbo| fbfbo|="),
+        ("fbo e fbo $", "fbo| e fbo|="),
+        # One item, many updates.
+        ("d fbo fbo fbo $", "dfbo| fbo| fbo|="),
+        # The model is run once more after the update, to log something.
+        ("dfbo dfbof dfbof .", "dfbo| dfbof| dfbof|"),
+        # Loaders that are only looked at.
+        ("ddd. dfbo .", "d~ d~ d~ dfbo|"),
+        # Nothing but an optimizer.
+        ("oo$", "oo|="),
+    ],
+)
+def test_loops_with_one_optimizer(loop: str, expected: str) -> None:
+    assert steps_of(loop) == expected
+
+
+@pytest.mark.parametrize(
+    ("loop", "optimizers", "expected"),
+    [
+        ("dzfbx zfby dzfbx zfby .", "xy", "dzfbxzfby| dzfbxzfby|"),
+        ("dzfbx zefby dzfbx zefby .", "xy", "dzfbxzefby| dzfbxzefby|"),
+        ("zfbx zfby zfbx zfby $", "xy", "zfbxzfby| zfbxzfby|="),
+        # The second one steps now and then, or not at all.
+        ("dfbx dfbx dfbxfby dfbx .", "xy", "dfbx| dfbx| dfbxfby| dfbx|"),
+        ("dfbx VeV, dfbx .", "xy", "dfbx| VeV dfbx|"),
+        ("fbx" * 11 + "$", "xy", "fbx" * 9 + "| fbx| fbx|="),
+    ],
+)
+def test_loops_with_two_optimizers(loop: str, optimizers: str, expected: str) -> None:
+    assert steps_of(loop, optimizers) == expected
+
+
+def test_items_and_samples_count_once_the_step_is_sure() -> None:
+    log = Log()
+    border = Border(log)
+    loader, optimizer = Loader(), Optimizer()
+    for samples in (8, 4):
+        border.asks_for_item(loader, True)
+        border.got_item(samples)
+        assert log.items == (0 if samples == 8 else 2)
+        border.runs_forward()
+    border.ends_update(optimizer)
+    assert log.samples == [8, 4]
+
+
+def test_optimizer_that_is_gone_is_not_waited_for() -> None:
+    log = Log()
+    border = Border(log)
+    gone, optimizer = Optimizer(), Optimizer()
+    border.knows(gone)
+    border.knows(optimizer)
+    del gone
+    for _ in range(3):
+        border.runs_forward()
+        border.begins_update(optimizer)
+        border.ends_update(optimizer)
+    assert log.text.count("|") == 2
+
+
+def test_optimizers_that_step_within_the_backward_pass() -> None:
+    log = Log()
+    border = Border(log)
+    loader, optimizers = Loader(), [Optimizer() for _ in range(3)]
+    for _ in range(3):
+        border.asks_for_item(loader, True)
+        border.got_item()
+        border.runs_forward()
+        border.runs_backward()
+        for optimizer in optimizers:
+            border.updates_in_backward(optimizer)
+        border.ends_backward()
+    assert log.text.count("|") == 2
+
+
+def test_other_threads_do_not_count() -> None:
+    log = Log()
+    border = Border(log)
+    loader = Loader()
+
+    def other() -> None:
+        border.asks_for_item(loader, True)
+        border.got_item()
+        border.runs_forward()
+        border.got_none(loader)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert log.text == ""
+
+
+def test_training_thread_is_the_one_that_runs_an_optimizer() -> None:
+    log = Log()
+    border = Border(log)
+    optimizer = Optimizer()
+
+    def train() -> None:
+        for _ in range(2):
+            border.runs_forward()
+            border.begins_update(optimizer)
+            border.ends_update(optimizer)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    border.runs_forward()  # of the main thread: not any more
+    assert log.text.count("|") == 1
+
+
+def test_program_with_steps_of_its_own_is_left_alone() -> None:
+    log = Log()
+    border = Border(log)
+    border.asks_for_item(Loader(), True)
+    border.leave_alone()
+    assert border.left_alone
+    border.runs_forward()
+    border.finish()
+    assert log.text == " "
+
+
+def test_end_of_each_step_is_told_while_none_is_open() -> None:
+    log = Log()
+    ends = []
+    border = Border(log, lambda: ends.append(log.text.endswith("| ")))
+    optimizer = Optimizer()
+    for _ in range(3):
+        border.runs_forward()
+        border.begins_update(optimizer)
+        border.ends_update(optimizer)
+    border.finish()
+    assert ends == [True, True, False]

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU benchmarks without a GPU: all of them but the device."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu import run
+from benchmarks.gpu.build import ROOT
+from benchmarks.gpu.figure import Figure, markdown_table, read_figures
+from benchmarks.gpu.limits import compile_limits, nvcc
+from benchmarks.gpu.part import Outcome, Part, run_part
+from benchmarks.gpu.recording_cost import recording_figures
+from pyinstrument_gpu.overhead.interleave import interleaved, relative_difference
+from tests.helpers.script import run_script
+
+# --- figures ---
+
+
+def test_a_figure_survives_being_printed() -> None:
+    figures = [
+        Figure("a record", 1432.5, "ns"),
+        Figure("difference", 0.01, "%", low=-0.02, high=0.05, goal=0.1, note="noisy"),
+    ]
+    lines = "\n".join(
+        ["loading", *(figure.to_json() for figure in figures), "{not json", '{"a": 1']
+    )
+    assert read_figures(lines) == figures
+
+
+@pytest.mark.parametrize(
+    ("figure", "verdict"),
+    [
+        (Figure("x", 1, "ns"), ""),
+        (Figure("x", 1, "ns", goal=1), "met"),
+        (Figure("x", 1.1, "ns", goal=1), "not met"),
+        (Figure("x", 0.9, "ns", low=0.8, high=0.95, goal=1), "met"),
+        (Figure("x", 0.9, "ns", low=0.8, high=1.2, goal=1), "met within its interval"),
+        (Figure("x", 1.1, "ns", low=0.8, high=1.2, goal=1), "not met, unsure"),
+        (Figure("x", 1.1, "ns", low=1.05, high=1.2, goal=1), "not met"),
+    ],
+)
+def test_verdicts(figure: Figure, verdict: str) -> None:
+    assert figure.verdict == verdict
+
+
+def test_a_table_has_all_of_a_figure() -> None:
+    table = markdown_table([Figure("d", 0.012, "%", low=-0.02, high=0.05, goal=0.1, note="n")])
+    assert table.splitlines()[-1] == "| d | 0.012 % | -0.02 to 0.05 | <= 0.1 | met. n |"
+
+
+# --- arms in turn ---
+
+
+def test_every_arm_is_measured_in_every_round_in_changing_order() -> None:
+    seen: list[str] = []
+
+    def arm(name: str, value: float) -> float:
+        seen.append(name)
+        return value
+
+    arms = {"a": lambda: arm("a", 1.0), "b": lambda: arm("b", 2.0), "c": lambda: arm("c", 3.0)}
+    results = interleaved(arms, rounds=20, warm_up=2)
+    assert {name: values.tolist() for name, values in results.items()} == {
+        "a": [1.0] * 20,
+        "b": [2.0] * 20,
+        "c": [3.0] * 20,
+    }
+    rounds = [tuple(seen[i : i + 3]) for i in range(0, len(seen), 3)]
+    assert len(rounds) == 22
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert len(set(rounds)) > 3
+
+
+def test_there_is_one_round_however_little_time_there_is() -> None:
+    assert interleaved({"a": lambda: 1.0}, rounds=100, seconds=0)["a"].tolist() == [1.0]
+
+
+def test_a_difference_that_is_always_the_same_is_exact() -> None:
+    baseline = np.array([100.0, 200.0, 50.0])
+    difference = relative_difference(baseline, baseline * 1.25)
+    assert (difference.value, difference.low, difference.high) == (0.25, 0.25, 0.25)
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """95 % of the time, within what 100 trials can tell, also with noise that has a long tail."""
+    generator = np.random.default_rng(1)
+    truth, held = 0.01, 0
+    for trial in range(100):
+        noise = 1 + 0.05 * generator.exponential(size=(2, 40))
+        difference = relative_difference(noise[0], noise[1] * (1 + truth), seed=trial)
+        # Ratios of two such noises have their median at the truth.
+        held += difference.low <= truth <= difference.high
+    assert 89 <= held <= 99
+
+
+def test_one_slow_round_does_not_move_the_difference() -> None:
+    baseline = np.full(31, 50.0)
+    other = baseline * 1.001
+    other[7] = 5000.0
+    assert relative_difference(baseline, other).value == pytest.approx(0.001)
+
+
+def test_rounds_have_to_match() -> None:
+    with pytest.raises(ValueError, match="same number of rounds"):
+        relative_difference([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match="at least one"):
+        relative_difference([], [])
+
+
+def test_a_recordings_difference_stands_beside_the_floor() -> None:
+    results = {
+        "off": np.array([100.0, 100.0]),
+        "off again": np.array([101.0, 101.0]),
+        "on": np.array([100.1, 100.1]),
+    }
+    floor, difference = recording_figures(results, goal=0.2)
+    assert floor.value == pytest.approx(1.0)
+    assert difference.value == pytest.approx(0.1)
+    assert (floor.goal, difference.goal) == (None, 0.2)
+    assert difference.verdict == "met"
+
+
+# --- parts ---
+
+
+def python(source: str, name: str = "part", limit_s: float = 60, **options: float) -> Part:
+    return Part(name, (sys.executable, "-c", source), limit_s, **options)  # type: ignore[arg-type]
+
+
+def test_a_part_gives_its_figures_and_its_last_word(tmp_path: Path) -> None:
+    figure = Figure("x", 1.5, "ns")
+    outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 60)
+    assert (outcome.error, outcome.figures, outcome.last_line) == (None, [figure], "hello")
+
+
+def test_a_part_that_fails_keeps_what_it_printed(tmp_path: Path) -> None:
+    figure = Figure("x", 1.5, "ns")
+    source = f"print({figure.to_json()!r}, flush=True); raise SystemExit(3)"
+    outcome = run_part(python(source), tmp_path, 60)
+    assert (outcome.error, outcome.figures) == ("exit code 3", [figure])
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"  # not yet collected by its parent
+
+
+def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    figure = Figure("x", 1.5, "ns")
+    child = "import time; time.sleep(600)"
+    source = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        f"print({figure.to_json()!r}, flush=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    outcome = run_part(python(source, limit_s=5), tmp_path, 60)
+    assert (outcome.error, outcome.figures) == ("stopped after 5 s", [figure])
+    # A kill takes a moment. Only a process that lives on holds the test up.
+    hangs_at = time.monotonic() + 60
+    while is_alive(outcome.last_line):
+        assert time.monotonic() < hangs_at
+        os.sched_yield()
+
+
+def test_a_part_that_cannot_start(tmp_path: Path) -> None:
+    outcome = run_part(Part("none", ("/nowhere/program",), 60), tmp_path, 60)
+    assert outcome.error is not None
+    assert "could not be started" in outcome.error
+
+
+def test_no_time_left(tmp_path: Path) -> None:
+    assert run_part(python("print(1)"), tmp_path, 2).error == "not run: no time was left"
+    filling = python("print(1)", limit_s=100, fills_s=80)
+    assert run_part(filling, tmp_path, 22).error == "not run: no time was left"
+
+
+@pytest.mark.parametrize(("remaining_s", "told"), [(500, "80"), (60, "40")])
+def test_a_part_that_fills_the_time_is_told_how_much(
+    tmp_path: Path, remaining_s: float, told: str
+) -> None:
+    filling = python("import sys; print(sys.argv[1:])", limit_s=100, fills_s=80)
+    assert run_part(filling, tmp_path, remaining_s).last_line == str(["--seconds", told])
+
+
+# --- the whole ---
+
+
+def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None:
+    facts = {"gpu": "NVIDIA H200", "driver": None, "nvtx": "0.2.11", "torchmetrics": None}
+    parts = [
+        python(f"print({json.dumps(facts)!r})", "Machine"),
+        python("print('lost'); raise SystemExit(1)", "Broken"),
+        python(f"print({Figure('x', 2, 'ns', goal=1).to_json()!r})", "Works"),
+    ]
+    outcomes = run.run_parts(parts, tmp_path, 60)
+    machine = run.machine_of(outcomes, "abc123")
+    table = run.write(tmp_path / "results", machine, outcomes, 12.3)
+    assert table.name.endswith("-nvidia-h200.md")
+    page = table.read_text()
+    assert "# NVIDIA H200" in page
+    assert "* driver: unknown" in page
+    assert "* commit: abc123" in page
+    assert (
+        "peers: nvtx 0.2.11; not installed: nvidia-resiliency-ext, torcheval, torchmetrics" in page
+    )
+    assert "**failed: exit code 1**" in page
+    assert "| x | 2 ns |  | <= 1 | not met |" in page
+    data = json.loads(table.with_suffix(".json").read_text())
+    assert data["machine"]["gpu"] == "NVIDIA H200"
+    assert [part["error"] for part in data["parts"]] == [None, "exit code 1", None]
+    assert data["parts"][2]["figures"] == [
+        {"name": "x", "value": 2, "unit": "ns", "goal": 1, "verdict": "not met"}
+    ]
+    assert "lost" in (tmp_path / "results" / f"{table.stem}-failures.log").read_text()
+
+
+def test_a_machine_that_could_not_be_described(tmp_path: Path) -> None:
+    outcomes = [Outcome(Part("Machine", ("x",), 1), 1.0, "exit code 1", [], "Traceback")]
+    machine = run.machine_of(outcomes, None)
+    assert machine == {}
+    assert run.write(tmp_path, machine, outcomes, 1.0).name.endswith("-gpu.md")
+
+
+def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert {"cmake", "ninja", "a C++ compiler"} <= set(run.missing())
+    assert "cmake" in (run.why_not() or "")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_it_fails_with_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.run"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("make gpu: ")
+
+
+def test_the_parts_are_there() -> None:
+    for part in run.PARTS:
+        if part.command[1:2] == ("-m",) and part.command[2].startswith("benchmarks."):
+            assert (ROOT / (part.command[2].replace(".", "/") + ".py")).exists()
+    assert sum(part.name.startswith("Machine") for part in run.PARTS) == 1
+
+
+# --- what they measure, on a device that does nothing ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "options", "expected"),
+    [
+        ("phase_cost", "rounds=2", "isolated phases: cost less the records, as a share of them"),
+        ("boundary_cost", "rounds=2", "device time of one boundary"),
+        ("step_cost", "rounds=2, step_ns=1000", "A/B: with less without"),
+        ("training", "seconds=0, block_s=0.01", "A/B: with less without"),
+        ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
+        (
+            "metric_cost",
+            "rounds=2, large=metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)",
+            "256 x 1000 float32: update as a multiple of the null kernel",
+        ),
+    ],
+)
+def test_a_benchmark_gives_its_figures(module: str, options: str, expected: str) -> None:
+    done = run_script(
+        f"""
+from tests.helpers.fake_gpu import FakeGpu
+from benchmarks.gpu import {module}
+from benchmarks.gpu.figure import print_figures
+print_figures({module}.figures(FakeGpu(), {options}))
+""",
+    )
+    figures = {figure.name: figure for figure in read_figures(done.stdout)}
+    assert expected in figures
+    if module == "phase_cost":
+        # Two records a phase where none is shared; a phase with work in it shares one.
+        assert figures["isolated phases: records of a phase"].value == 2
+        assert 1 <= figures["adjacent phases: records of a phase"].value <= 2
+        assert figures["nested phases: records of a phase"].value <= 1.5
+    if module == "step_cost":
+        assert figures["records of a step"].value >= 1
+
+
+# --- the probe ---
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvcc() is None, reason="needs nvcc")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+def test_the_probe_compiles(tmp_path: Path, architecture: str) -> None:
+    compile_limits(tmp_path / "limits", architecture)
+    assert (tmp_path / "limits").stat().st_size > 0
+
+
+@pytest.mark.skipif(nvcc() is None, reason="needs ptxas")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
+def test_the_kernels_assemble(tmp_path: Path, architecture: str) -> None:
+    ptxas = Path(nvcc() or "").resolve().with_name("ptxas")
+    source = Path(__file__).parents[1] / "helpers" / "cuda_kernels.ptx"
+    subprocess.run([ptxas, f"-arch={architecture}", "-o", tmp_path / "cubin", source], check=True)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what it prints, where, and with which exit code."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import pyinstrument_gpu
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.run import Run
+
+MS = 1_000_000
+
+
+def made_run(**changes: Any) -> Run:
+    """Two steps of 10 ms with one phase of 4 ms each."""
+    steps = [(i, i * 10 * MS, (i + 1) * 10 * MS, 32, 1, True, 0) for i in range(2)]
+    spans = [
+        (0, 0, i, 0, 0, -1, -1, i * 10 * MS, (i * 10 + 4) * MS, -1, -1, -1, 1) for i in range(2)
+    ]
+    parts: dict[str, Any] = {
+        "names": ["über"],
+        "path_parents": [-1],
+        "path_names": [0],
+        "threads": [Thread(11, "MainThread")],
+        "spans": np.array(spans, SPAN_DTYPE),
+        "span_self_ns": np.array([4 * MS] * 2),
+        "steps": Steps(np.array(steps, STEP_DTYPE)),
+        "duration_ns": 21 * MS,
+        "environment": {"host": "trainbox", "command": ["train.py"], "gpus": []},
+    }
+    return Run(**(parts | changes))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "train.gpurun"
+    made_run().save(path)
+    return str(path)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, prog_name="pyinstrument-gpu")
+
+
+def command(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    root = Path(pyinstrument_gpu.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyinstrument_gpu", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def test_version_and_help() -> None:
+    assert invoke("--version").output == f"pyinstrument-gpu {pyinstrument_gpu.__version__}\n"
+    for arguments in (["--help"], ["-h"]):
+        result = invoke(*arguments)
+        assert result.exit_code == 0
+        for name in ("report", "export", "info"):
+            assert f"\n  {name} " in result.output
+
+
+def test_report_prints_what_run_report_says(file: str) -> None:
+    result = invoke("report", file, "--width", "90")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == Run.load(file).report(width=90, color=False) + "\n"
+    assert "trainbox" in result.stdout
+
+
+def test_report_of_one_step(file: str) -> None:
+    result = invoke("report", file, "--step", "1")
+    assert result.exit_code == 0
+    assert "missing  0.006000 s  (60.0%)" in result.stdout
+
+
+def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.gpurun")
+    made_run(environment={"host": "elsewhere"}).save(other)
+    output = invoke("report", file, other).stdout
+    assert output.startswith(f"=== {file}\n")
+    assert f"\n\n=== {other}\n" in output
+    assert output.index("trainbox") < output.index("elsewhere")
+
+
+def test_unknown_step_is_an_error(file: str) -> None:
+    result = invoke("report", file, "--step", "9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {file}: no step 9: the run holds steps 0 to 1\n"
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.gpurun")
+    for arguments in (["report", path], ["info", path], ["export", path, "-"]):
+        result = invoke(*arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"Error: {path}: No such file or directory\n"
+
+
+def test_file_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "text.gpurun"
+    path.write_text("not a run\n" * 1000)
+    result = invoke("info", str(path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["report"],
+        ["report", "FILE", "--step", "one"],
+        ["report", "FILE", "--width", "3"],
+        ["export", "FILE"],
+        ["export", "FILE", "out.xyz"],
+        ["export", "FILE", "out.csv", "--format", "xyz"],
+        ["export", "FILE", "out.json", "--summary"],
+        ["export", "FILE", "-", "--format", "parquet"],
+        ["export", "FILE", "-", "--format", "parquet-folder"],
+        ["info", "FILE", "--yaml"],
+    ],
+)
+def test_wrong_usage(file: str, arguments: list[str]) -> None:
+    result = invoke(*(file if argument == "FILE" else argument for argument in arguments))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: pyinstrument-gpu" in result.stderr
+
+
+def test_unknown_format_names_the_known(file: str) -> None:
+    assert "known: .csv (csv)" in " ".join(invoke("export", file, "out.xyz").stderr.split())
+
+
+def test_export_to_a_file_and_to_standard_output(file: str, tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    for options in ([], ["--summary"]):
+        result = invoke("export", file, str(output), *options)
+        assert (result.exit_code, result.output) == (0, "")
+        assert invoke("export", file, "-", *options).stdout_bytes == output.read_bytes()
+    assert output.read_text().startswith("phase,path,count,host_count,host_total_ns,")
+    assert invoke("export", file, str(tmp_path / "odd.txt"), "--format", "csv").exit_code == 0
+
+
+def test_export_that_cannot_be_written(file: str, tmp_path: Path) -> None:
+    result = invoke("export", file, str(tmp_path / "nowhere" / "out.csv"))
+    assert result.exit_code == 1
+    assert "cannot write" in result.stderr
+
+
+def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.gpurun"
+    made_run().save(other)
+    before = other.read_bytes()
+    for inputs in ([str(other)], [file]):  # as where OUT was forgotten behind train.*.gpurun
+        result = invoke("export", *inputs, str(other), "--format", "csv")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{str(other)!r} is a run file and would be replaced" in result.stderr
+    assert other.read_bytes() == before
+
+
+def test_export_to_standard_output_by_its_path(file: str) -> None:
+    output, errors = command("export", file, "/dev/stdout", "--format", "csv").communicate()
+    assert (output, errors) == (invoke("export", file, "-").stdout_bytes, b"")
+
+
+def test_export_of_several_ranks_is_one_output(tmp_path: Path) -> None:
+    paths = []
+    for rank in (0, 1):
+        anchor = {"run_ns": 0, "monotonic_ns": 0, "realtime_ns": 1_000 * rank}
+        paths.append(str(tmp_path / f"train.rank{rank}.gpurun"))
+        made_run(environment={"rank": rank, "anchor": anchor}).save(paths[-1])
+    result = invoke("export", *paths, "-")
+    assert result.exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(result.stdout_bytes.decode(), newline="")))
+    assert [(row["rank"], row["host_begin_ns"]) for row in rows] == [
+        *(("0", "0"), ("0", str(10 * MS))),
+        *(("1", "1000"), ("1", str(10 * MS + 1000))),
+    ]
+    for output in ("out.csv", "out.json", "out.parquet", "out/"):
+        result = invoke("export", *paths, f"{tmp_path}/{output}")
+        assert (result.exit_code, result.output) == (0, "")
+    assert sorted(os.listdir(tmp_path / "out")) == ["rank=0", "rank=1"]
+
+
+def test_export_of_a_trace_to_standard_output(file: str) -> None:
+    result = invoke("export", file, "-", "--format", "perfetto")
+    events = json.loads(result.stdout_bytes)["traceEvents"]
+    assert [event["name"] for event in events if event.get("cat") == "phase"] == ["über"] * 2
+
+
+def test_option_of_another_format_is_named(file: str) -> None:
+    assert (
+        "perfetto has no option --summary" in invoke("export", file, "x.json", "--summary").stderr
+    )
+
+
+def test_long_export_shows_its_progress_on_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyinstrument_gpu.cli.progress._LONG_SPANS", 2)
+    path = str(tmp_path / "train.gpurun")
+    made_run().save(path)
+    arguments = ("export", path, str(tmp_path / "out.csv"))
+    assert invoke(*arguments).stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+    assert "100%" in invoke(*arguments).stderr
+    monkeypatch.setattr("pyinstrument_gpu.cli.progress._LONG_SPANS", 3)
+    assert "%" not in invoke(*arguments).stderr
+
+
+def test_info(file: str) -> None:
+    lines = dict(line.split(None, 1) for line in invoke("info", file).stdout.splitlines())
+    assert lines["file"] == file
+    assert lines["file_bytes"] == str(os.path.getsize(file))
+    assert lines["host"] == "trainbox"
+    assert lines["complete"] == "true"
+    assert lines["steps"] == "2"
+    assert lines["duration_ns"] == str(21 * MS)
+
+
+def test_info_of_a_killed_run_as_json(tmp_path: Path) -> None:
+    path = str(tmp_path / "killed.gpurun")
+    made_run(
+        complete=False,
+        open_phases=[OpenPhase("über", 0, 20 * MS, -1, 0)],
+        dropped={"ring_full": 3, "names": 0},
+    ).save(path)
+    facts = json.loads(invoke("info", path, "--json").stdout)
+    assert facts["complete"] is False
+    assert facts["open_phases"] == [
+        {"path": "über", "thread": 0, "begin_ns": 20 * MS, "step": -1, "depth": 0}
+    ]
+    assert facts["dropped"] == {"ring_full": 3}
+    assert (facts["spans"], facts["spans_kept"], facts["steps"], facts["steps_kept"]) == (
+        2,
+        2,
+        2,
+        2,
+    )
+    assert facts["threads"] == ["MainThread"]
+    assert facts["environment"]["host"] == "trainbox"
+    assert facts["notes"] == list(Run.load(path).notes)
+
+
+def test_module_runs_as_the_command_and_pipes_plain_text(file: str) -> None:
+    output, errors = command("report", file, env={"TERM": "xterm"}).communicate()
+    assert errors == b""
+    assert output.decode() == Run.load(file).report(width=80, color=False) + "\n"
+
+
+def test_name_that_the_output_cannot_encode_is_escaped(file: str) -> None:
+    output, errors = command("report", file, env={"PYTHONIOENCODING": "ascii"}).communicate()
+    assert errors == b""
+    assert rb"\xfcber" in output
+
+
+def test_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "long.gpurun")
+    spans = np.repeat(made_run().spans, 20_000)
+    made_run(spans=spans, span_self_ns=np.zeros(len(spans), np.int64)).save(path)
+    process = command("export", path, "-")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(5) == b"phase"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVTXT, read back by a plain reader of its grammar."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from pyinstrument_gpu.export import text
+from pyinstrument_gpu.export.nvtxt import write
+from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Step, Steps
+from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import rank, run_of, runs, written
+from tests.helpers.nsight import read_nvtxt
+
+FORWARD, ATTENTION = 0xFFD37295, 0xFFF28E2B
+
+
+def span(
+    name: int, begin_ns: int, end_ns: int, thread: int = 0, step: int = 0, **device: int
+) -> tuple[int, ...]:
+    where = (device.get("device", -1), device.get("stream", -1))
+    times = (device.get("device_begin_ns", -1), device.get("device_end_ns", -1))
+    return (name, name, step, 0, thread, *where, begin_ns, end_ns, *times, -1, 1)
+
+
+def steps_of(*steps: tuple[Any, ...]) -> Steps:
+    """Steps of index, begin and end."""
+    rows = [(index, begin, end, 1, 1, True, 0) for index, begin, end in steps]
+    return Steps(np.array(rows, STEP_DTYPE))
+
+
+def rows_of(run: Run) -> dict[str, list[tuple[str, int, int]]]:
+    """Text, begin and end of the ranges of each row, by its name; in the order of time."""
+    found = read_nvtxt(written(write, run))
+    rows: dict[str, list[tuple[str, int, int]]] = {name: [] for name in found.rows.values()}
+    for each in sorted(found.ranges, key=lambda each: (each.begin_ns, -each.end_ns)):
+        rows[found.rows[each.process, each.row]].append((each.text, each.begin_ns, each.end_ns))
+    return rows
+
+
+def test_whole_text() -> None:
+    run = run_of(
+        [span(1, 15, 20), span(0, 12, 30), span(0, 40, 50), span(1, 1_000, 12_345_678_901, 1, -1)],
+        steps=steps_of((7, 10, 40)),
+        environment={"pid": 4242, "rank": 3, "command": ["/usr/bin/python3", "my train.py"]},
+    )
+    assert written(write, run).decode() == (
+        "# Phases recorded by pyinstrument_gpu. Nsight Systems shows them after\n"
+        "#   ImportNvtxt --cmd create -n THIS.nvtxt -o REPORT.nsys-rep\n"
+        "TimeBase = Relative\n"
+        'SetFileDisplayName, "pyinstrument_gpu"\n'
+        "@RangePush, Time, Color, Message\n"
+        "@RangePop, Time\n"
+        "ProcessId = 4242\n"
+        "NameProcess, 4242, \"rank 3: python3 'my train.py'\"\n"
+        "ThreadId = 11\n"
+        'NameOsThread, 4242, 11, "MainThread"\n'
+        'RangePush, 10, 0xFF8C8C8C, "step 7"\n'
+        'RangePush, 12, 0xFFD37295, "forward"\n'
+        'RangePush, 15, 0xFFF28E2B, "attention"\n'
+        "RangePop, 20\n"
+        "RangePop, 30\n"
+        "RangePop, 40\n"
+        'RangePush, 40, 0xFFD37295, "forward"\n'
+        "RangePop, 50\n"
+        "ThreadId = 12\n"
+        'NameOsThread, 4242, 12, "thread 12"\n'
+        'RangePush, 1000, 0xFFF28E2B, "attention"\n'
+        "RangePop, 12345678901\n"
+    )
+
+
+def test_colours_are_stable() -> None:
+    assert color_of("forward") == FORWARD
+    assert color_of("attention") == ATTENTION
+    assert color_of("über") == 0xFFFF9DA7
+    assert color_of("\ud800") >> 24 == STEP_COLOR >> 24 == 0xFF
+
+
+def test_device_times_are_rows_by_device_and_stream() -> None:
+    def on_device(name: int, device: int, stream: int, begin_ns: int, end_ns: int) -> Any:
+        times = {"device_begin_ns": begin_ns, "device_end_ns": end_ns}
+        return span(name, 5, 6, device=device, stream=stream, **times)
+
+    run = run_of(
+        [
+            on_device(1, 0, 7, 110, 120),
+            on_device(0, 0, 7, 100, 150),
+            on_device(0, 1, 15, 100, 130),
+            on_device(0, 0, 13, 105, 115),
+            on_device(0, 0, -1, 7, 9),
+            on_device(0, 0, 7, -1, -1),
+        ]
+    )
+    assert {name: rows for name, rows in rows_of(run).items() if name.startswith("GPU")} == {
+        "GPU 0 stream 7": [("forward", 100, 150), ("attention", 110, 120)],
+        "GPU 0 stream 13": [("forward", 105, 115)],
+        "GPU 0": [("forward", 7, 9)],
+        "GPU 1 stream 1": [("forward", 100, 130)],
+    }
+
+
+def test_what_does_not_nest_goes_to_further_rows() -> None:
+    names = ("a", "b", "c", "d")
+    run = run_of(
+        [span(0, 0, 10), span(1, 5, 15), span(2, 7, 17), span(3, 15, 20), span(0, 16, 17)],
+        names,
+        steps=steps_of((0, 2, 18)),
+    )
+    assert rows_of(run) == {
+        "MainThread": [("a", 0, 10), ("d", 15, 20)],
+        "MainThread (2)": [("step 0", 2, 18), ("b", 5, 15)],
+        "MainThread (3)": [("c", 7, 17), ("a", 16, 17)],
+    }
+
+
+def test_ends_that_meet_begins_nest() -> None:
+    run = run_of([span(1, 0, 5), span(1, 5, 10), span(0, 0, 10), span(0, 10, 20)])
+    assert rows_of(run) == {
+        "MainThread": [
+            *(("forward", 0, 10), ("attention", 1, 5)),
+            *(("attention", 5, 10), ("forward", 10, 20)),
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(5, 5)], [(5, 6)]),
+        ([(5, 5), (5, 5)], [(5, 6), (5, 6)]),
+        ([(5, 9), (5, 10), (5, 10)], [(5, 10), (6, 10), (7, 9)]),
+        ([(5, 6), (5, 10)], [(5, 10), (5, 6)]),
+        ([(6, 7), (5, 7), (5, 9), (0, 9)], [(0, 9), (5, 9), (5, 7), (6, 7)]),
+        ([(5, 5), (0, 5), (5, 8)], [(0, 5), (5, 8), (5, 6)]),
+    ],
+)
+def test_what_cannot_be_drawn_is_moved_by_the_least(spans: Any, expected: Any) -> None:
+    (row,) = rows_of(run_of([span(0, *times) for times in spans])).values()
+    assert row == [("forward", *times) for times in expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ('say "hi"', "'say \"hi\"'"),
+        ("it's", '"it\'s"'),
+        ("""it's "both\"""", "\"it's 'both'\""),
+        ("two\r\nlines\tand\0nul", '"two  lines and nul"'),
+        ("a, b # c\\d", '"a, b # c\\d"'),
+        ("a\\", '"a\\ "'),
+        ("""\\"'""", "\"\\''\""),
+        ("\ud800x", '"\ufffdx"'),
+        ("🚀" * 256, f'"{"🚀" * 256}"'),
+        ("</script>", '"</script>"'),
+    ],
+)
+def test_names_survive_or_are_replaced(name: str, line: str) -> None:
+    data = written(write, run_of([span(0, 1, 2)], (name,)))
+    assert f"RangePush, 1, 0x{color_of(name):08X}, {line}\n".encode() in data
+
+
+def test_ids_are_small_and_differ() -> None:
+    limit = 1 << 24
+    threads = [Thread(id, str(id)) for id in (limit, 5, 5, 0, limit - 1)]
+    spans = [span(0, 1, 2, thread) for thread in range(len(threads))]
+    many = [run_of(spans, threads=threads, environment={"pid": pid}) for pid in (limit, 9, 9)]
+    for offset, run in enumerate(many):
+        run.environment["anchor"] = {"run_ns": 0, "realtime_ns": offset}
+    found = read_nvtxt(written(write, *many))
+    assert list(found.processes) == [10, 9, 11]
+    assert {row: name for (process, row), name in found.rows.items() if process == 9} == {
+        5: "5",
+        limit - 1: str(limit - 1),
+        1: str(limit),
+        2: "5",
+        3: "0",
+    }
+
+
+def test_what_was_open_ends_with_the_run_and_says_so() -> None:
+    run = run_of(
+        [span(0, 5, 6)],
+        steps=Steps.with_open(steps_of((0, 0, 10)).array, Step(1, 20, -1, None, 0, False, 0)),
+        open_phases=[
+            OpenPhase("forward", 0, 21, 1, 0),
+            OpenPhase("forward/attention", 0, 21, 1, 1),
+            OpenPhase("forward", 1, 90, 1, 0),
+        ],
+        duration_ns=50,
+        complete=False,
+    )
+    assert rows_of(run) == {
+        "MainThread": [
+            ("step 0", 0, 10),
+            ("forward", 5, 6),
+            ("step 1 (open)", 20, 50),
+            ("forward (open)", 21, 50),
+            ("attention (open)", 22, 50),
+        ],
+        "thread 12": [("forward (open)", 90, 91)],
+    }
+
+
+def test_empty_run() -> None:
+    assert rows_of(Run()) == {}
+    assert rows_of(run_of([])) == {}
+
+
+def test_ranks_are_processes_on_one_timeline() -> None:
+    first, second = (rank(i, 1_000 * i, [span(0, 1, 2)]) for i in range(2))
+    found = read_nvtxt(written(write, second, first))
+    names = [(found.processes[each.process], each.begin_ns) for each in found.ranges]
+    assert sorted(names) == [("rank 0: process", 1), ("rank 1: process", 1_001)]
+
+
+def test_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = [span(i % 2, 10 * i, 10 * i + 9) for i in range(100)]
+    run = run_of(spans, steps=steps_of(*((i, 100 * i, 100 * i + 100) for i in range(10))))
+    whole = written(write, run)
+    monkeypatch.setattr(text, "_CHUNK_ROWS", 7)
+    assert written(write, run) == whole
+
+
+@given(runs())
+def test_any_run(run: Run) -> None:
+    found = read_nvtxt(written(write, run))
+    closed = [step for step in run.steps if step.end_ns >= 0]
+    expected = Counter(
+        [(begin, end) for begin, end in run.spans[["host_begin_ns", "host_end_ns"]].tolist()]
+        + [(step.begin_ns, step.end_ns) for step in closed]
+        + [(phase.begin_ns, run.duration_ns) for phase in run.open_phases]
+        + [
+            (begin, end)
+            for begin, end in run.spans[["device_begin_ns", "device_end_ns"]].tolist()
+            if begin >= 0
+        ]
+    )
+    ends = Counter(max(begin + 1, end) for begin, end in expected.elements())
+    assert Counter(each.end_ns for each in found.ranges) == ends
+    begins = sorted(begin for begin, _ in expected.elements())
+    moved = sorted(each.begin_ns for each in found.ranges)
+    ahead = [after - before for before, after in zip(begins, moved, strict=True)]
+    assert all(0 <= each < len(begins) for each in ahead)

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Perfetto export, read back as JSON and compared with the run."""
+
+import json
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.perfetto import write
+from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import rank, run_of, runs, syncs_of, written
+
+UNKNOWN = -1
+
+
+class Slice(NamedTuple):
+    """A complete event, with the name of its track, not the number."""
+
+    track: str
+    name: str
+    begin_ns: int
+    end_ns: int
+    args: dict[str, Any]
+
+
+class Trace:
+    """A trace as a reader finds it; times are exact."""
+
+    def __init__(self, data: bytes) -> None:
+        document = json.loads(data, parse_float=Decimal)
+        self.about = document["otherData"]["runs"]
+        self.events: list[dict[str, Any]] = document["traceEvents"]
+        self.names = {
+            (event["pid"], event.get("tid")): event["args"]["name"]
+            for event in self.events
+            if event["name"] in ("thread_name", "process_name") and event["ph"] == "M"
+        }
+
+    def of(self, category: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event.get("cat") == category]
+
+    def slices(self, category: str) -> list[Slice]:
+        return [
+            Slice(self.names[one["pid"], one["tid"]], one["name"], *times_ns(one), one["args"])
+            for one in self.of(category)
+        ]
+
+
+def times_ns(event: dict[str, Any]) -> tuple[int, int]:
+    begin_ns = exact_ns(event["ts"])
+    return begin_ns, begin_ns + exact_ns(event["dur"])
+
+
+def exact_ns(microseconds: Decimal) -> int:
+    nanoseconds = microseconds * 1000
+    assert nanoseconds == int(nanoseconds)
+    return int(nanoseconds)
+
+
+def trace_of(*of_runs: Run) -> Trace:
+    return Trace(written(write, *of_runs))
+
+
+def host(path: int, begin_ns: int, end_ns: int, depth: int = 0, thread: int = 0) -> tuple[int, ...]:
+    return (path, path, 0, depth, thread, -1, -1, begin_ns, end_ns, -1, -1, -1, 1)
+
+
+def test_phases_nest_on_their_threads() -> None:
+    spans = [host(1, 1_000, 1_999, 1), host(0, 1_000, 1_234_567_890_123), host(0, 5, 6, thread=1)]
+    trace = trace_of(run_of(spans))
+    assert trace.slices("phase") == [
+        ("MainThread", "forward", 1_000, 1_234_567_890_123, {"path": "forward", "step": 0}),
+        ("MainThread", "attention", 1_000, 1_999, {"path": "forward/attention", "step": 0}),
+        ("thread 12", "forward", 5, 6, {"path": "forward", "step": 0}),
+    ]
+
+
+def test_times_are_written_digit_by_digit() -> None:
+    text = written(write, run_of([host(0, 2**53 + 1, 2**62 + 7), host(0, 0, 1)]))
+    assert b'"ts":9007199254740.993,"dur":4602678819172646.' in text
+    assert b'"ts":0.000,"dur":0.001,' in text
+
+
+def test_waits_have_a_track_beside_their_thread() -> None:
+    run = run_of([host(0, 0, 5_000)])
+    run.syncs = syncs_of(run)
+    item = {"file": "/home/a, b/train.py", "line": 57, "function": "train"}
+    copy = {"file": "/home/a, b/data.py", "line": 7, "function": "<lambda>", "allowed": True}
+    name, copy_name = "wait: .item() train.py:57", "wait: copy from pageable memory data.py:7"
+    first = item | {"bytes": 4, "step": 3, "blocked_ns": 50, "path": "forward"}
+    third = copy | {"bytes": 1 << 40, "step": 4, "blocked_ns": 5, "path": "forward"}
+    unpriced = item | {"bytes": 8, "step": 3, "path": "forward/attention"}
+    trace = trace_of(run)
+    assert trace.slices("sync") == [
+        ("MainThread waits", name, 100, 150, first),
+        ("MainThread waits", name, 200, 1_201, item | {"bytes": 4, "blocked_ns": 1_001}),
+        ("MainThread waits", copy_name, 2_000, 2_005, third),
+        ("thread 12 waits", name, 150, 150, unpriced),
+    ]
+    assert len(trace.slices("phase")) == 1
+
+
+def test_steps_have_a_track_of_their_own() -> None:
+    steps = [
+        (0, 10, 20, 32, 1, True, 0),
+        (1, 20, 25, np.nan, 0, False, 1),
+        (2, 30, -1, 0.5, 2, False, 0),
+    ]
+    trace = trace_of(run_of([], steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50))
+    main = {"thread": "MainThread"}
+    assert trace.slices("step") == [
+        (
+            "steps",
+            "step 0",
+            10,
+            20,
+            {"step": 0, "samples": 32, "items": 1, "complete": True} | main,
+        ),
+        ("steps", "step 1", 20, 25, {"step": 1, "items": 0, "complete": False, "thread": ""}),
+        (
+            *("steps", "step 2", 30, 50),
+            {"step": 2, "samples": Decimal("0.5"), "items": 2, "complete": False, "open": True}
+            | main,
+        ),
+    ]
+
+
+def test_open_phases_end_with_the_run() -> None:
+    run = run_of(
+        [host(1, 10, 20, 1)],
+        ("a/b%", "in"),
+        duration_ns=99,
+        complete=False,
+        open_phases=[OpenPhase("a%2Fb%25", 0, 10, -1, 0), OpenPhase("a%2Fb%25", 1, 98, 4, 0)],
+    )
+    trace = trace_of(run)
+    assert trace.slices("phase") == [
+        ("MainThread", "a/b%", 10, 99, {"path": "a%2Fb%25", "open": True}),
+        ("MainThread", "in", 10, 20, {"path": "a%2Fb%25/in", "step": 0}),
+        ("thread 12", "a/b%", 98, 99, {"path": "a%2Fb%25", "open": True, "step": 4}),
+    ]
+    assert trace.about[0]["complete"] is False
+
+
+def test_what_does_not_nest_goes_to_further_tracks() -> None:
+    spans = [
+        host(0, 0, 10),
+        host(0, 5, 15, 1),
+        host(0, 7, 20, 2),
+        host(0, 8, 9, 3),
+        host(0, 10, 12, 1),
+    ]
+    assert [(one.track, one.begin_ns) for one in trace_of(run_of(spans)).slices("phase")] == [
+        ("MainThread", 0),
+        ("MainThread (2)", 5),
+        ("MainThread (3)", 7),
+        ("MainThread", 8),
+        ("MainThread (2)", 10),
+    ]
+
+
+def test_interleaved_generators_recorded_for_real() -> None:
+    def work(name: str) -> Iterator[None]:
+        with pig.gpu_phase.scope(name):
+            yield
+
+    with pig.record() as recording:
+        first, second = work("first"), work("second")
+        for generator in (first, second, first, second):
+            next(generator, None)
+    tracks = {one.name: one.track for one in trace_of(recording.run).slices("phase")}
+    assert tracks == {"first": "MainThread", "second": "MainThread (2)"}
+
+
+def test_main_thread_comes_behind_the_steps_and_before_the_others() -> None:
+    steps = Steps(np.array([(0, 0, 9, 1, 1, True, 0)], STEP_DTYPE))
+    environment = {"pid": 12, "host": "box", "rank": 3}
+    spans = [host(0, 0, 1, thread=0), host(0, 0, 1, thread=1)]
+    threads = [Thread(11, "loader"), Thread(12, "main")]
+    trace = trace_of(run_of(spans, environment=environment, steps=steps, threads=threads))
+    assert trace.names == {
+        (1, None): "rank 3, host box, pid 12",
+        (1, 2): "steps",
+        (1, 3): "main",
+        (1, 4): "loader",
+    }
+    order = {
+        event["tid"]: event["args"]["sort_index"]
+        for event in trace.events
+        if event["name"] == "thread_sort_index"
+    }
+    assert sorted(order, key=lambda tid: order[tid]) == [2, 3, 4]
+
+
+def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
+    spans = [
+        (1, 1, 0, 1, 0, 0, 7, 1_000, 2_000, 5_000, 6_000, -1, 1),
+        (0, 0, 0, 0, 0, 0, 7, 1_000, 2_500, 4_001, 6_000, 300, 1),
+        (0, 0, 1, 0, 0, 1, 14, 9_000, 9_900, 8_000, 9_100, -1, 1),
+        (0, 0, 1, 0, 0, 1, 14, 9_950, 9_990, 9_950, -1, -1, 1),  # not harvested
+    ]
+    trace = trace_of(run_of(spans))
+    assert trace.slices("gpu") == [
+        (
+            "GPU 0 stream 7",
+            "forward",
+            4_001,
+            6_000,
+            {"path": "forward", "step": 0, "blocked_ns": 300},
+        ),
+        ("GPU 0 stream 7", "attention", 5_000, 6_000, {"path": "forward/attention", "step": 0}),
+        ("GPU 1 default stream", "forward", 8_000, 9_100, {"path": "forward", "step": 1}),
+    ]
+    launches = {one["bind_id"]: one for one in trace.of("phase") if one.get("flow_out")}
+    arrivals = {one["bind_id"]: one for one in trace.of("gpu") if one.get("flow_in")}
+    assert len(launches) == len(arrivals) == 3
+    assert {
+        (launches[flow]["ts"], launches[flow]["args"]["path"], arrivals[flow]["ts"])
+        for flow in launches
+    } == {
+        (Decimal("1.000"), "forward", Decimal("4.001")),
+        (Decimal("1.000"), "forward/attention", Decimal("5.000")),
+        (Decimal("9.000"), "forward", Decimal("8.000")),
+    }
+    counters = [(one["name"], one["ts"], one["args"]) for one in trace.events if one["ph"] == "C"]
+    assert counters == [
+        ("GPU 0 stream 7 run-ahead", Decimal("1.000"), {"us": Decimal("3.001")}),
+        ("GPU 0 stream 7 run-ahead", Decimal("1.000"), {"us": Decimal("4.000")}),
+        ("GPU 1 default stream run-ahead", Decimal("9.000"), {"us": Decimal("-1.000")}),
+    ]
+
+
+def test_stream_time_without_a_place_on_the_axis_is_not_drawn() -> None:
+    span = (0, 0, 0, 0, 0, 1, 14, 10, 20, -1, -1, -1, 3)
+    trace = trace_of(run_of([span], span_device_ns=np.array([77]), device_clocks=()))
+    assert trace.slices("gpu") == []
+    assert not any(event["ph"] == "C" or "bind_id" in event for event in trace.events)
+
+
+def test_ranks_are_processes_on_one_axis() -> None:
+    spans = [(0, 0, 0, 0, 0, 0, 0, 10, 20, 30, 40, -1, 1)]
+    trace = trace_of(rank(3, 1_000, spans), rank(1, 0, spans))
+    assert [(one.begin_ns, one.end_ns) for one in trace.slices("phase")] == [
+        (1_010, 1_020),
+        (10, 20),
+    ]
+    assert [(one.begin_ns, one.end_ns) for one in trace.slices("gpu")] == [(1_030, 1_040), (30, 40)]
+    assert [one["begin_ns"] for one in trace.about] == [1_000, 0]
+    processes = {pid: name for (pid, tid), name in trace.names.items() if tid is None}
+    assert list(processes.values()) == ["rank 3, host box", "rank 1, host box"]
+    assert len({one["bind_id"] for one in trace.of("phase")}) == 2
+    ids = [one[1] for one in trace.names if one[1] is not None]
+    assert len(set(ids)) == len(ids)
+    assert {
+        event["pid"]: event["args"]["sort_index"]
+        for event in trace.events
+        if event["name"] == "process_sort_index"
+    } == dict(zip(processes, [3, 1], strict=True))
+
+
+def test_ranks_without_clocks_are_refused() -> None:
+    with pytest.raises(ExportError, match="does not know when it began"):
+        written(write, rank(0, 0), run_of([]))
+
+
+def test_empty_run_is_a_trace_with_a_process() -> None:
+    trace = trace_of(Run())
+    assert trace.names == {(1, None): "run"}
+    assert {event["ph"] for event in trace.events} == {"M"}
+
+
+def test_names_are_data() -> None:
+    names = [
+        'say "hi"',
+        "two\r\nlines\0",
+        "</script>",
+        "über 🚀",
+        "x" * 256,
+        "back\\slash",
+        "\ud800x",
+    ]
+    spans = [host(i, i, i + 1) for i in range(len(names))]
+    run = run_of(spans, names, path_parents=[-1] * len(names), threads=[Thread(1, '"t"\ud800')])
+    expected = [name.replace("\ud800", "\ufffd") for name in names]
+    slices = trace_of(run).slices("phase")
+    assert [one.name for one in slices] == expected
+    assert {one.track for one in slices} == {'"t"\ufffd'}
+    assert "über 🚀".encode() in written(write, run)
+
+
+@given(runs())
+def test_every_run_is_read_back_exactly(run: Run) -> None:
+    trace = trace_of(run)
+    assert phases_of(trace.slices("phase")) == expected_phases(run, "host")
+    assert phases_of(trace.slices("gpu")) == expected_phases(run, "device")
+    steps = [(f"step {step.index}", step.begin_ns, step.end_ns) for step in run.steps]
+    assert sorted((one.name, one.begin_ns, one.end_ns) for one in trace.slices("step")) == steps
+    for tid in {event["tid"] for event in trace.events if event["ph"] == "X"}:
+        check_nesting(
+            [times_ns(one) for one in trace.events if one["ph"] == "X" and one["tid"] == tid]
+        )
+
+
+def phases_of(slices: Sequence[Slice]) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (
+            *(one.name, one.begin_ns, one.end_ns, one.args["path"]),
+            *(one.args.get("step", UNKNOWN), one.args.get("blocked_ns", UNKNOWN)),
+            "open" in one.args,
+        )
+        for one in slices
+    )
+
+
+def expected_phases(run: Run, side: str) -> Counter[tuple[Any, ...]]:
+    expected: list[tuple[Any, ...]] = []
+    for span in run.spans:
+        begin_ns, end_ns = int(span[f"{side}_begin_ns"]), int(span[f"{side}_end_ns"])
+        if begin_ns >= 0:
+            name, path = utf8(run.names[span["phase"]]), utf8(run.paths[span["path"]])
+            rest = (int(span["step"]), int(span["blocked_ns"]), False)
+            expected.append((name, begin_ns, end_ns, path, *rest))
+    for phase in run.open_phases if side == "host" else ():
+        name = utf8(run.names[run.path_names[run.paths.index(phase.path)]])
+        end_ns = max(phase.begin_ns, run.duration_ns)
+        rest = (phase.step, UNKNOWN, True)
+        expected.append((name, phase.begin_ns, end_ns, utf8(phase.path), *rest))
+    return Counter(expected)
+
+
+def utf8(text: str) -> str:
+    return "".join("\ufffd" if "\ud800" <= one <= "\udfff" else one for one in text)
+
+
+def check_nesting(times: Sequence[tuple[int, int]]) -> None:
+    """In the file's order each lies in the innermost one that is open, or none is."""
+    open_ends_ns: list[int] = []
+    last_begin_ns = 0
+    for begin_ns, end_ns in times:
+        assert begin_ns >= last_begin_ns
+        last_begin_ns = begin_ns
+        while open_ends_ns and open_ends_ns[-1] <= begin_ns:
+            open_ends_ns.pop()
+        assert not open_ends_ns or end_ns <= open_ends_ns[-1]
+        open_ends_ns.append(end_ns)
+
+
+def test_long_runs_are_written_in_pieces(tmp_path: Path) -> None:
+    count = 200_000
+    spans = np.zeros(count, SPAN_DTYPE)
+    spans["host_begin_ns"] = np.arange(count) * 10
+    spans["host_end_ns"] = spans["host_begin_ns"] + 9
+    for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
+        spans[column] = -1
+    run = run_of(spans, ("x" * 256,))
+    tracemalloc.start()
+    try:
+        run.export(tmp_path / "out.json")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    written_bytes = (tmp_path / "out.json").stat().st_size
+    assert peak_bytes < written_bytes / 2

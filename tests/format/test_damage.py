@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten thousand damaged run files: each is refused, or read as a true part of what was recorded."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.format.codecs import State
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.run import Run
+from tests.helpers.run_truth import assert_true_spans
+from tests.helpers.run_writer import Recording, merged
+
+# The last one is so short of room that the oldest history makes room for the newest.
+RECORDINGS = [
+    Recording(seed=1),
+    Recording(seed=2, ticks=7),
+    Recording(seed=3, ticks=16, max_slots=20),
+]
+
+
+def truncated(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def bits_flipped(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    for _ in range(rng.randint(1, 8)):
+        # Half of them in headers, which are small.
+        begin = _slot_offset(data, rng) if rng.random() < 0.5 else 0
+        end = begin + 48 if begin else len(data)
+        data[rng.randrange(begin, end)] ^= 1 << rng.randrange(8)
+
+
+def range_zeroed(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    begin = rng.choice((_slot_offset(data, rng), rng.randrange(len(data))))
+    end = min(len(data), begin + rng.choice((SLOT_BYTES, rng.randrange(1, 3 * SLOT_BYTES))))
+    data[begin:end] = bytes(end - begin)
+
+
+def slots_swapped(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    first, second = _slot_offset(data, rng), _slot_offset(data, rng)
+    kept = _slot(data, first)
+    _put(data, first, _slot(data, second))
+    _put(data, second, kept)
+
+
+def slot_of_another_slot(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    _put(data, _slot_offset(data, rng), _slot(data, _slot_offset(data, rng)))
+
+
+def slot_of_another_run(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    other = rng.choice([other for other in RECORDINGS if other is not recording])
+    offset = _slot_offset(data, rng)
+    _put(data, offset, _slot(other.final, offset))
+
+
+def slot_of_an_older_version(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    for _ in range(rng.randint(1, 3)):
+        offset = _slot_offset(data, rng)
+        _put(data, offset, _slot(rng.choice(recording.versions), offset))
+
+
+def rest_of_an_older_version(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    offset = rng.randrange(len(data))
+    data[offset:] = rng.choice(recording.versions)[offset:]
+
+
+def start_of_an_older_version(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    offset = rng.randrange(len(data))
+    start = rng.choice(recording.versions)[:offset]
+    data[: len(start)] = start
+
+
+def garbage_appended(data: bytearray, recording: Recording, rng: random.Random) -> None:
+    data += rng.randbytes(rng.randrange(1, 2 * SLOT_BYTES))
+
+
+DAMAGES: list[Callable[[bytearray, Recording, random.Random], None]] = [
+    truncated,
+    bits_flipped,
+    range_zeroed,
+    slots_swapped,
+    slot_of_another_slot,
+    slot_of_another_run,
+    slot_of_an_older_version,
+    rest_of_an_older_version,
+    start_of_an_older_version,
+    garbage_appended,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_file_is_refused_or_read_as_true_part(
+    damage: Callable[[bytearray, Recording, random.Random], None],
+) -> None:
+    read = 0
+    for seed in range(1000):
+        rng = random.Random(f"{damage.__name__} {seed}")
+        recording = rng.choice(RECORDINGS)
+        data = bytearray(rng.choice((recording.final, *recording.versions)))
+        damage(data, recording, rng)
+        if rng.random() < 0.3 and len(data) > SLOTS_OFFSET + SLOT_BYTES:
+            rng.choice(DAMAGES)(data, recording, rng)
+        try:
+            run = Run.from_bytes(data)
+        except RunFileError:
+            continue
+        read += 1
+        try:
+            _assert_true_part(run, recording)
+        except AssertionError as error:
+            raise AssertionError(f"{damage.__name__}, seed {seed}: {error}") from error
+    assert read > 400  # most damage leaves something to read
+
+
+def test_any_length_of_a_file_gives_a_prefix() -> None:
+    recording = RECORDINGS[0]
+    spans_before = -1
+    for length in range(SLOTS_OFFSET, len(recording.final), 3001):
+        run = Run.from_bytes(recording.final[:length])
+        _assert_true_part(run, recording)
+        assert len(run.spans) >= spans_before
+        spans_before = len(run.spans)
+
+
+def _assert_true_part(run: Run, recording: Recording) -> None:
+    assert list(run.names) == recording.names[: len(run.names)]
+    assert list(run.threads) == recording.threads[: len(run.threads)]
+    paths = list(zip(run.path_parents.tolist(), run.path_names.tolist(), strict=True))
+    assert paths == recording.paths[: len(paths)]
+
+    first_span = _position(recording.spans["host_begin_ns"], run.spans["host_begin_ns"])
+    end_span = first_span + len(run.spans)
+    assert_true_spans(run, recording, first_span, end_span)
+
+    closed = run.steps.array[run.steps.array["end_ns"] >= 0]
+    first_step = _position(recording.steps["begin_ns"], closed["begin_ns"])
+    end_step = first_step + len(closed)
+    assert closed.tobytes() == recording.steps[first_step:end_step].tobytes()
+    if recording is not RECORDINGS[-1]:
+        assert (first_span, first_step) == (0, 0)
+
+    if run.open_step is not None:
+        _assert_true_open_step(run, recording)
+    for phase in run.open_phases:
+        assert phase.path in run.paths
+        assert phase.step == (run.open_step.index if run.open_step is not None else phase.step)
+
+    known = np.zeros(len(recording.spans), np.bool_)
+    known[first_span:end_span] = run.span_device_ns >= 0
+    device_times = np.flatnonzero(known[recording.timed_spans])
+    watermarks = [(0, 0, 0), *recording.watermarks]
+    assert any(
+        _statistics_agree(
+            run,
+            merged(
+                _reference(recording, spans, first_span, end_span),
+                _device_reference(recording, times, device_times),
+            ),
+        )
+        for spans, _, times in watermarks
+    ), "statistics"
+    assert any(
+        run.step_totals == recording.fold_steps(_counted(steps, first_step, end_step))
+        for _, steps, _ in watermarks
+    ), "step totals"
+    _assert_unfinished_as_state_says(run, recording, first_span)
+
+
+def _assert_unfinished_as_state_says(run: Run, recording: Recording, first: int) -> None:
+    (state,) = (one for one in (*recording.states, State()) if one.anchor == run.anchor)
+    marked = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
+    given_up = recording.spans["flags"][first : first + len(marked)] & SpanFlag.DEVICE_UNFINISHED
+    unfinished = first + np.flatnonzero(marked & (given_up == 0))
+    assert not np.isin(unfinished, recording.timed_spans[: state.device_times]).any()
+    assert (unfinished < state.spans).all()
+
+
+def _assert_true_open_step(run: Run, recording: Recording) -> None:
+    assert run.open_step is not None
+    assert run.steps[-1] == run.open_step
+    begun = recording.steps["begin_ns"] == run.open_step.begin_ns
+    # One that was open in an older version may have been dropped later.
+    for step in recording.steps[begun]:
+        assert (step["index"], step["thread"]) == (run.open_step.index, run.open_step.thread)
+
+
+def _statistics_agree(run: Run, expected: dict[tuple[int, Scope], PhaseStatistics]) -> bool:
+    known = {key: phase for key, phase in expected.items() if key[0] < len(run.paths)}
+    return dict(run.statistics) == known
+
+
+def _reference(
+    recording: Recording, watermark: int, first: int, end: int
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    return _folded(
+        RECORDINGS.index(recording), watermark, max(watermark, first), max(end, watermark)
+    )
+
+
+def _device_reference(
+    recording: Recording, watermark: int, retained: NDArray[np.intp]
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    newer = retained[retained >= watermark]
+    return _folded_device_times(RECORDINGS.index(recording), watermark, newer.tobytes())
+
+
+@cache
+def _folded_device_times(
+    recording: int, watermark: int, newer: bytes
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    numbers = np.append(np.arange(watermark), np.frombuffer(newer, np.intp))
+    return RECORDINGS[recording].fold_device_times(numbers)
+
+
+@cache
+def _folded(
+    recording: int, watermark: int, first: int, end: int
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    return RECORDINGS[recording].fold(_counted(watermark, first, end))
+
+
+def _counted(watermark: int, first: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The items that statistics cover: those below the watermark, and the retained ones above."""
+    newer = range(max(watermark, first), max(end, watermark))
+    return np.array([*range(watermark), *newer], dtype=np.intp)
+
+
+def _position(
+    everything: np.ndarray[tuple[int], np.dtype[np.int64]],
+    part: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> int:
+    """Where a part of a column begins; 0 when it is empty."""
+    return int(np.flatnonzero(everything == part[0])[0]) if len(part) else 0
+
+
+def _slot_offset(data: bytes | bytearray, rng: random.Random) -> int:
+    return SLOTS_OFFSET + rng.randrange((len(data) - SLOTS_OFFSET) // SLOT_BYTES) * SLOT_BYTES
+
+
+def _slot(data: bytes | bytearray, offset: int) -> bytes:
+    return bytes(data[offset : offset + SLOT_BYTES])
+
+
+def _put(data: bytearray, offset: int, slot: bytes) -> None:
+    data[offset : offset + SLOT_BYTES] = slot.ljust(SLOT_BYTES, b"\0")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compute(sync=True): several ranks give what one process gives on all data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.helpers import metric_rank
+from tests.helpers.metric_cases import assert_same
+
+ROOT = Path(__file__).parents[2]
+BATCHES = 9
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={world_size}", "-m", "tests.helpers.metric_rank"]
+    # Not by the interface of the host's name, which need not be known.
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    subprocess.run(
+        [*command, str(tmp_path), str(BATCHES)],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        timeout=300,
+    )
+
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]
+    wanted = metric_rank.accumulate(range(BATCHES)).compute()
+    assert len({json.dumps(result["merged"][0]) for result in results}) == 1
+    for result in results:
+        first, second = result["merged"]
+        assert json.dumps(first) == json.dumps(second)
+        assert result["unchanged"]
+        assert first.pop("of the last rank") == 2
+        assert first.pop("of the last rank_sum") == 2
+        for key in [key for key in first if key.startswith("of the last rank")]:
+            del first[key]
+        # What is last is each rank's own: their mean. Numbers of updates are each rank's too.
+        own = {"loss_last", "tokens_last", "first_nonfinite_update"}
+        assert_same(
+            {key: value for key, value in first.items() if key not in own},
+            {key: value for key, value in wanted.items() if key not in own},
+        )
+        assert first["first_nonfinite_update"] == 5 // world_size + 1
+        assert result["error"] == (
+            "the MetricAccumulator of rank 1 was made with other arguments than that of rank 0"
+        )
+        assert result["of_one_rank"] == 3
+
+
+def test_without_a_process_group_it_is_this_process() -> None:
+    metrics = metric_rank.accumulate(range(3))
+
+    assert metrics.compute(sync=True) == metrics.compute()

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gradient scaler on the CPU. In step 2 the gradients overflow, and it leaves the update out."""
+
+import torch
+from torch.nn import functional
+
+from tests.programs import common
+
+common.seed()
+loader, model = common.loader(), common.network()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for i, (inputs, labels) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = functional.cross_entropy(model(inputs).float(), labels)
+    if i == 2:
+        loss = loss * float("inf")
+    before = [parameter.clone() for parameter in model.parameters()]
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    is_same = all(map(torch.equal, before, model.parameters()))
+    print(f"{is_same} {scaler.get_scale()}")

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exception in a network's forward pass, in the middle of the fourth step."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.programs import common
+
+
+class Fragile(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = common.network()
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 4:
+            raise RuntimeError("out of luck")
+        output: Tensor = self.body(inputs)
+        return output
+
+
+common.seed()
+model = Fragile()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, labels in common.loader():
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    print(f"{loss.item():.6f}")

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plain loop, with a schedule, clipped gradients and a checkpoint per epoch."""
+
+import io
+
+import torch
+from torch import nn
+
+from tests.programs import common
+
+common.seed()
+loader, model, criterion = common.loader(), common.network(), nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+for _ in range(2):
+    model.train()
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print(f"{loss.item():.6f}")
+    scheduler.step()
+    torch.save(model.state_dict(), io.BytesIO())

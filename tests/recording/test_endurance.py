@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many spans: statistics lose none of them, and memory does not grow with them."""
+
+import contextlib
+import json
+import math
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import Scope, Statistic
+from pyinstrument_gpu.run import Run
+from tests.helpers.clock import fake_clock
+from tests.helpers.endurance import THREADS
+from tests.helpers.script import run_script
+from tests.helpers.spans import dropped_of
+
+MILLION = 1_000_000
+
+# What the allocator and the interpreter may add; 100 million spans of 32 bytes are 3200 MB.
+MEMORY_SLACK_BYTES = 4 << 20
+
+# The history is kept in blocks of 408 spans: one more than asked for is being filled, one is not
+# yet dropped.
+HISTORY_SLACK_SPANS = 2 * 408
+
+# A ring holds 8192 spans. What is taken out of it this often never fills it.
+SPANS_BETWEEN_SNAPSHOTS = 8000
+
+
+@pytest.mark.parametrize(
+    ("stages", "history_spans"),
+    [
+        pytest.param([200_000, 800_000, MILLION], 50_000, id="2-million"),
+        pytest.param(
+            [MILLION, 9 * MILLION, *[10 * MILLION] * 9],
+            200_000,
+            id="100-million",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_no_span_is_lost_and_memory_stays_flat(stages: list[int], history_spans: int) -> None:
+    spans = sum(stages)
+
+    facts = json.loads(
+        run_script(
+            "from tests.helpers.endurance import main; main()",
+            *stages,
+            "--history-spans",
+            history_spans,
+        ).stdout
+    )
+
+    assert facts["counts"] == {"outer": spans // 2, "outer/inner": spans // 2}
+    assert facts["phases_recorded"] == spans
+    assert facts["threads"] == THREADS
+    # Nothing else may be lost than history, and each lost span is counted once.
+    assert facts["dropped"].keys() <= {"ring_full", "span_history"}
+    assert facts["retained"] + sum(facts["dropped"].values()) == spans
+    assert 0 <= facts["retained"] - history_spans <= HISTORY_SLACK_SPANS
+    first_bytes, *later_bytes = facts["resident_bytes"]
+    assert max(later_bytes) - first_bytes < MEMORY_SLACK_BYTES, facts["resident_bytes"]
+
+
+def test_statistics_of_8_threads_equal_numpys(tmp_path: Path) -> None:
+    batches = 6
+    barrier = threading.Barrier(THREADS + 1, timeout=60)
+
+    def record() -> None:
+        for _ in range(batches):
+            for _ in range(SPANS_BETWEEN_SNAPSHOTS // 2):
+                with gpu_phase("outer"), gpu_phase("inner"):
+                    pass
+            barrier.wait()
+            barrier.wait()
+
+    threads = [threading.Thread(target=record) for _ in range(THREADS)]
+    with pig.record(tmp_path / "run.gpurun") as recording, contextlib.ExitStack() as steps:
+        for thread in threads:
+            thread.start()
+        for batch in range(batches):
+            barrier.wait()
+            recording.snapshot()
+            if batch == batches // 2:
+                steps.enter_context(gpu_step())
+            barrier.wait()
+        for thread in threads:
+            thread.join()
+
+    run = Run.load(tmp_path / "run.gpurun")
+    assert len(run.spans) == THREADS * batches * SPANS_BETWEEN_SNAPSHOTS
+    assert {scope for _, scope in run.statistics} == {Scope.OUTSIDE, Scope.OTHER_THREADS}
+    assert_statistics_equal_numpys(run)
+
+
+def test_statistics_of_all_magnitudes_equal_numpys(tmp_path: Path) -> None:
+    seed = 7
+    magnitudes = random.Random(seed)
+    durations_ns = [int(2 ** magnitudes.uniform(0, 40)) for _ in range(5 * SPANS_BETWEEN_SNAPSHOTS)]
+
+    with (
+        fake_clock() as advance_ns,
+        pig.record(tmp_path / "run.gpurun") as recording,
+        gpu_step(),
+    ):
+        for number, duration_ns in enumerate(durations_ns, start=1):
+            with gpu_phase("x"):
+                advance_ns(duration_ns)
+            if number % SPANS_BETWEEN_SNAPSHOTS == 0:
+                recording.snapshot()
+
+    run = Run.load(tmp_path / "run.gpurun")
+    recorded_ns = run.spans["host_end_ns"] - run.spans["host_begin_ns"]
+    assert recorded_ns.tolist() == durations_ns
+    assert_statistics_equal_numpys(run)
+
+
+def assert_statistics_equal_numpys(run: Run) -> None:
+    """Fails unless what the recorder folded span by span is what numpy makes of the spans."""
+    assert run.complete
+    assert run.notes == ()
+    assert dropped_of(run) == {}
+    scopes = span_scopes(run.spans)
+    host_ns = run.spans["host_end_ns"] - run.spans["host_begin_ns"]
+    counted = 0
+    for (path, scope), phase in run.statistics.items():
+        those = (run.spans["path"] == path) & (scopes == scope)
+        assert phase.host is not None
+        assert phase.self_host is not None
+        assert_equals_numpys(phase.host, host_ns[those])
+        assert_equals_numpys(phase.self_host, run.span_self_ns[those])
+        counted += phase.count
+    assert counted == len(run.spans) == run.phases_recorded
+
+
+def assert_equals_numpys(statistic: Statistic, values_ns: NDArray[np.int64]) -> None:
+    # Python's integers, where numpy's would overflow.
+    assert statistic.count == len(values_ns)
+    assert statistic.total_ns == sum(values_ns.tolist())
+    assert statistic.sum_of_squares == sum(value * value for value in values_ns.tolist())
+    assert statistic.min_ns == values_ns.min()
+    assert statistic.max_ns == values_ns.max()
+    assert math.isclose(statistic.mean_ns, values_ns.mean(), rel_tol=1e-12)
+    assert math.isclose(statistic.std_ns, values_ns.std(), rel_tol=1e-9, abs_tol=1e-9)
+    indices, counts = np.unique(bucket_of(values_ns), return_counts=True)
+    assert statistic.bucket_indices.tolist() == indices.tolist()
+    assert statistic.bucket_counts.tolist() == counts.tolist()
+    for q, got_ns in (
+        (0.5, statistic.p50_ns),
+        (0.95, statistic.p95_ns),
+        (0.99, statistic.p99_ns),
+    ):
+        exact_ns = np.quantile(values_ns, q, method="inverted_cdf")
+        assert bucket_of(np.array([got_ns])) == bucket_of(np.array([exact_ns]))
+        assert abs(got_ns - exact_ns) <= exact_ns / 64
+
+
+def bucket_of(values: NDArray[Any]) -> NDArray[np.int64]:
+    """The buckets as docs/run-file.md defines them, by a way of its own: exact below 2**40."""
+    values = values.astype(np.int64)
+    exponent = np.floor(np.log2(np.maximum(values, 32))).astype(np.int64)
+    return np.where(values < 32, values, (exponent - 4) * 32 + ((values >> (exponent - 5)) & 31))

@@ -1,0 +1,672 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`watch_syncs`: what waits, at which line, for how long. Without a GPU: some tensors are declared
+to lie on a device, and reading them takes time on a clock that the test moves."""
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.patching import tensor_device
+from pyinstrument_gpu.run import Run
+from tests.helpers.clock import fake_clock
+from tests.helpers.programs import Programs
+
+MS = 1_000_000
+WAIT_NS = 5 * MS
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that is taken for one on a device. What is computed from it is not."""
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
+
+
+def on_device(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    tensor: Any = torch.tensor(values if len(values) != 1 else values[0], dtype=dtype)
+    result: torch.Tensor = tensor.as_subclass(OnDevice)
+    return result
+
+
+@pytest.fixture
+def advance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Moves the clock. Reading a tensor of the device takes WAIT_NS."""
+    monkeypatch.setattr(tensor_device, "is_on_device", lambda tensor: type(tensor) is OnDevice)
+    monkeypatch.setattr(tensor_device, "is_on_host", lambda tensor: type(tensor) is not OnDevice)
+    with fake_clock() as advance:
+        for name in ("item", "tolist", "cpu", "__float__", "__bool__", "__getitem__", "nonzero"):
+            original = getattr(torch.Tensor, name)
+
+            def slow(self: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
+                advance(WAIT_NS)
+                return original(self, *args, **kwargs)
+
+            monkeypatch.setattr(torch.Tensor, name, slow)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: advance(WAIT_NS))
+        yield advance
+
+
+def watched(body: Callable[[], object], **options: bool) -> Run:
+    with pig.record() as recording, pig.watch_syncs(**options):
+        body()
+    return recording.run
+
+
+def kinds(run: Run) -> dict[SyncKind, int]:
+    counts: Counter[SyncKind] = Counter()
+    for site in run.syncs.sites:
+        if site.totals.count:
+            counts[site.kind] += site.totals.count
+    return counts
+
+
+# What waits, and where
+
+LINES = {
+    "x.item()": SyncKind.ITEM,
+    "float(x)": SyncKind.FLOAT,
+    "int(x)": SyncKind.INT,
+    "bool(x)": SyncKind.BOOL,
+    "complex(x)": SyncKind.COMPLEX,
+    "range(5)[number]": SyncKind.INT,
+    "x.tolist()": SyncKind.TOLIST,
+    "x.numpy()": SyncKind.NUMPY,
+    "x.cpu()": SyncKind.CPU,
+    "x.to('cpu')": SyncKind.TO_CPU,
+    "x.to(device='cpu', dtype=torch.float64)": SyncKind.TO_CPU,
+    "repr(x)": SyncKind.PRINT,
+    "str(x)": SyncKind.PRINT,
+    "f'{x}'": SyncKind.FORMAT,
+    "'%s' % x": SyncKind.PRINT,
+    "1.0 in y": SyncKind.COMPARE,
+    "y.nonzero()": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.nonzero(y)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.argwhere(y)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.where(mask)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "y.unique()": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.unique(y)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.unique_consecutive(y)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "y.masked_select(mask)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.bincount(y)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "torch.repeat_interleave(y, y)": SyncKind.DATA_DEPENDENT_SHAPE,
+    "y[mask]": SyncKind.BOOLEAN_INDEX,
+    "host[mask]": SyncKind.BOOLEAN_INDEX,
+    "y.unsqueeze(0)[0, mask]": SyncKind.BOOLEAN_INDEX,
+    "y.__setitem__(mask, y[:2].clone())": SyncKind.BOOLEAN_INDEX,
+    "torch.equal(y, y)": SyncKind.COMPARE,
+    "torch.allclose(y, y)": SyncKind.COMPARE,
+    "y.copy_(host)": SyncKind.H2D_PAGEABLE,
+    "host.copy_(y)": SyncKind.CPU,
+    "torch.cuda.synchronize()": SyncKind.SYNCHRONIZE,
+}
+QUIET = [
+    "host.sum().item()",
+    "host.tolist()",
+    "host.to('cpu')",
+    "repr(host)",
+    "host.nonzero()",
+    "host[host > 1]",
+    "host.numpy()",
+    "x.sum()",
+    "x + 1",
+    "x.to(torch.float64)",
+    "x.shape",
+    "y[0]",
+    "y[..., None]",
+    "y[:2]",
+    "y.__setitem__(mask, 1)",
+    "torch.where(mask, y, y)",
+    "torch.repeat_interleave(y, 2)",
+    "x.detach()",
+    "host.copy_(host)",
+]
+
+
+def run_lines(lines: list[str], file: Path) -> Run:
+    """Runs the lines as a program of one line each, from its second line on."""
+    file.write_text("import torch\n" + "\n".join(lines) + "\n")
+    code = compile(file.read_text(), str(file), "exec")
+    space = {
+        "x": on_device(2.0),
+        "number": on_device(3, dtype=torch.int64),
+        "y": on_device(1, 0, 2, dtype=torch.int64),
+        "mask": on_device(1, 0, 1, dtype=torch.bool),
+        "host": torch.tensor([1, 0, 2]),
+    }
+    return watched(lambda: exec(code, space))
+
+
+def test_each_kind_has_its_line(advance: Callable[[int], None], tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    run = run_lines(list(LINES), file)
+    found = {site.line: site for site in run.syncs.sites if site.totals.count}
+    for line, (source, kind) in enumerate(LINES.items(), 2):
+        assert line in found, source
+        site = found[line]
+        assert (site.kind, site.file, site.function) == (kind, str(file), "<module>"), source
+        assert site.totals.count == 1, source
+    assert len(found) == len(LINES)
+
+
+def test_what_does_not_wait_is_not_counted(advance: Callable[[int], None], tmp_path: Path) -> None:
+    assert kinds(run_lines(QUIET, tmp_path / "program.py")) == {}
+
+
+def test_line_of_the_program_not_of_the_library(
+    advance: Callable[[int], None], tmp_path: Path
+) -> None:
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    source = "def read(x):\n    return read_inside(x)\ndef read_inside(x):\n    return x.item()\n"
+    space: dict[str, Any] = {}
+    exec(compile(source, str(library), "exec"), space)
+    program = tmp_path / "program.py"
+    code = compile("def step():\n\n    return read(x)\nstep()\n", str(program), "exec")
+    run = watched(lambda: exec(code, {"read": space["read"], "x": on_device(1.0)}))
+    (site,) = [site for site in run.syncs.sites if site.totals.count]
+    assert (site.file, site.line, site.function) == (str(program), 3, "step")
+
+
+def test_library_alone_is_better_than_nothing(advance: Callable[[int], None]) -> None:
+    seen = []
+
+    def target(file: str) -> None:
+        space: dict[str, Any] = {"x": on_device(1.0)}
+        exec(compile("def f():\n    x.item()\n", file, "exec"), space)
+        thread = threading.Thread(target=space["f"])
+        thread.start()
+        thread.join()
+
+    run = watched(lambda: target("/somewhere/site-packages/library.py"))
+    seen = [(site.file, site.line) for site in run.syncs.sites if site.totals.count]
+    assert seen == [("/somewhere/site-packages/library.py", 2)]
+
+
+# Prices
+
+
+def test_times_are_exact_and_fill_the_spans(advance: Callable[[int], None]) -> None:
+    x = on_device(1.0)
+
+    def body() -> None:
+        for _ in pig.gpu_steps(range(3), samples=1):
+            with pig.gpu_phase("forward"):
+                advance(2 * MS)
+            with pig.gpu_phase("metrics"):
+                with pig.gpu_phase("inner"):
+                    x.item()
+                advance(1 * MS)
+                float(x)
+
+    run = watched(body)
+    spans = run.spans
+    blocked = {
+        run.paths[path]: set(spans["blocked_ns"][spans["path"] == path].tolist())
+        for path in range(len(run.paths))
+    }
+    assert blocked == {
+        "data": {0},
+        "forward": {0},
+        "metrics": {2 * WAIT_NS},
+        "metrics/inner": {WAIT_NS},
+    }
+    totals = {path: phase.blocked.total_ns for path, phase in run.phases.items() if phase.blocked}
+    assert totals == {
+        "data": 0,
+        "forward": 0,
+        "metrics": 6 * WAIT_NS,
+        "metrics/inner": 3 * WAIT_NS,
+    }
+    assert [site.blocked_ns for site in run.syncs.sites if site.totals.count] == [3 * WAIT_NS] * 2
+    events = run.syncs.events
+    assert events["duration_ns"].tolist() == [WAIT_NS] * 6
+    assert events["step"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert [run.paths[path] for path in events["path"]] == ["metrics/inner", "metrics"] * 3
+    assert set(events["bytes"].tolist()) == {4}
+    assert run.syncs.total.blocked_ns == 6 * WAIT_NS
+
+
+def test_blocked_time_is_unknown_where_nobody_watched(advance: Callable[[int], None]) -> None:
+    x = on_device(1.0)
+
+    def phase() -> None:
+        with pig.gpu_phase("metrics"):
+            x.item()
+
+    with pig.record() as recording:
+        phase()
+        with pig.watch_syncs():
+            phase()
+            advance(MS)
+        with pig.gpu_phase("across"):
+            advance(MS)
+            with pig.watch_syncs():
+                phase()
+        phase()
+    assert recording.run.spans["blocked_ns"].tolist() == [-1, WAIT_NS, WAIT_NS, -1, -1]
+    never = pig.start()
+    phase()
+    run = never.stop()
+    assert not run.syncs.was_watched
+    assert run.spans["blocked_ns"].tolist() == [-1]
+
+
+def test_outermost_call_counts_alone(advance: Callable[[int], None]) -> None:
+    run = watched(lambda: print(on_device(1.0, 2.0)))  # it reads the values one by one
+    assert kinds(run) == {SyncKind.PRINT: 1}
+
+
+def test_call_that_fails_is_no_wait(advance: Callable[[int], None]) -> None:
+    def body() -> None:
+        with pytest.raises(RuntimeError):
+            on_device(1.0, 2.0).item()
+        with pytest.raises(TypeError):
+            on_device(1.0).to(3, 4, 5, 6)  # type: ignore[call-overload]
+
+    assert kinds(watched(body)) == {}
+
+
+def test_allowed_regions_count_as_blocked_and_are_not_listed(
+    advance: Callable[[int], None],
+) -> None:
+    x = on_device(1.0)
+
+    def body() -> None:
+        with pig.gpu_phase("metrics"), pig.allow_sync():
+            x.item()
+        x.item()
+
+    run = watched(body)
+    assert [site.is_allowed for site in run.syncs.sites if site.totals.count] == [True, False]
+    assert run.syncs.total.count == 1
+    assert run.spans["blocked_ns"].tolist() == [WAIT_NS]
+    assert run.syncs.is_meant(run.syncs.events).tolist() == [True, False]
+    assert "In allow_sync regions: 1 sync" in run.report(width=100)
+
+
+def test_threads_are_kept_apart(advance: Callable[[int], None]) -> None:
+    def body() -> None:
+        def read() -> None:
+            with pig.gpu_phase("other"):
+                on_device(1.0).item()
+
+        with pig.gpu_phase("main"):
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join()
+
+    run = watched(body)
+    blocked = dict(
+        zip(
+            (run.paths[p] for p in run.spans["path"]), run.spans["blocked_ns"].tolist(), strict=True
+        )
+    )
+    assert blocked == {"other": WAIT_NS, "main": 0}
+
+
+def test_more_waits_than_the_buffer_holds_are_in_the_statistics(
+    advance: Callable[[int], None],
+) -> None:
+    x = on_device(1.0)
+    count = 40_000
+
+    def body() -> None:
+        for _ in range(count):
+            x.item()
+
+    run = watched(body)
+    assert run.syncs.total.count == count
+    assert run.syncs.total.blocked_ns == count * WAIT_NS
+    assert len(run.syncs.events) + run.syncs.dropped == count
+
+
+# The run file and the report
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_max_bytes_drops_the_oldest_waits(
+    advance: Callable[[int], None], tmp_path: Path, in_file: bool
+) -> None:
+    x = on_device(1.0)
+    path = tmp_path / "a.gpurun" if in_file else None
+    chunks, chunk = 12, 4_000
+    with pig.record(path, max_bytes=1 << 20) as recording, pig.watch_syncs():
+        for _ in range(chunks):
+            for _ in range(chunk):
+                x.item()
+            recording.snapshot()
+
+    run = recording.run if path is None else Run.load(path)
+    waits = chunks * chunk
+    kept = len(run.syncs.events)
+    assert path is None or path.stat().st_size <= 1 << 20
+    assert 15_000 < kept < waits
+    begins_ns = run.syncs.events["begin_ns"]
+    assert begins_ns.tolist() == [i * WAIT_NS for i in range(waits - kept, waits)]
+    assert run.syncs.dropped == waits - kept
+    assert (run.syncs.total.count, run.syncs.total.blocked_ns) == (waits, waits * WAIT_NS)
+    assert f"unknown: {waits - kept:,} waits are not kept" in run.report(width=120)
+
+
+def test_saved_run_has_the_same_syncs(advance: Callable[[int], None], tmp_path: Path) -> None:
+    x = on_device(1.0)
+    run = watched(lambda: [x.item(), float(x)])
+    run.save(tmp_path / "saved.gpurun")
+    again = Run.load(tmp_path / "saved.gpurun")
+    assert again.syncs.sites == run.syncs.sites
+    assert np.array_equal(again.syncs.events, run.syncs.events)
+    assert again.syncs.watched_ns == run.syncs.watched_ns
+    assert np.array_equal(again.spans, run.spans)
+
+
+def test_two_recordings_have_their_own(advance: Callable[[int], None]) -> None:
+    x = on_device(1.0)
+
+    def body() -> None:
+        x.item()
+
+    for _ in range(2):
+        run = watched(body)
+        assert run.syncs.total.count == len(run.syncs.events) == 1
+
+
+def test_report_lists_the_dearest_first(advance: Callable[[int], None]) -> None:
+    x = on_device(1.0)
+
+    def body() -> None:
+        for i in pig.gpu_steps(range(4)):
+            x.item()
+            if i % 2:
+                x.tolist(), x.tolist(), x.tolist()
+
+    text = watched(body).report(width=120, color=False)
+    section = text.partition("Syncs: where the host waits for the device\n")[2].splitlines()
+    assert section[0].split() == [
+        *("line", "what", "count", "per", "step", "ms", "per", "step", "total", "s", "bytes")
+    ]
+    name = Path(__file__).name
+    first, second = (line.split() for line in section[2:4])
+    assert name in first[0] and name in second[0]
+    assert first[1:7] == [".tolist()", "6", "1.50", "7.500", "0.030", "24"]
+    assert second[1:7] == [".item()", "4", "1.00", "5.000", "0.020", "16"]
+
+
+def test_report_without_a_sync_says_so() -> None:
+    assert "Syncs: nothing made the host wait" in watched(lambda: None).report(width=100)
+
+
+# As if the tensors lay on a GPU
+
+
+def test_preview_counts_and_has_no_prices(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def body() -> None:
+        data = torch.utils.data.TensorDataset(torch.randn(8, 4))
+        for (inputs,) in pig.gpu_steps(
+            torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        ):
+            loss = model(inputs).sum()
+            loss.backward()
+            optimizer.step()  # its own counters stay on the host
+            loss.detach().cpu().numpy()
+            for _ in range(2):
+                loss.item()
+
+    run = watched(body, as_if_cuda=True)
+    assert kinds(run) == {SyncKind.CPU: 2, SyncKind.ITEM: 4}
+    assert run.syncs.is_as_if
+    assert set(run.syncs.events["duration_ns"].tolist()) == {-1}
+    assert all(site.blocked_ns is None for site in run.syncs.sites)
+    report = run.report(width=120)
+    assert "where the host would wait if the tensors lay on a GPU (prices unknown)" in report
+    assert "Ledger" not in report  # without prices it says no more than the table of phases
+
+
+def test_preview_counts_moves_to_the_cpu_only_where_it_is_named() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.ones(3, requires_grad=True)
+
+    def body() -> None:
+        x.sum().backward()
+        nn.utils.clip_grad_norm_([x], 1.0)  # moves the norm to the gradients' device
+        x.to(device)
+        x.to(x.detach()).to(torch.device(device), non_blocking=True)
+        x.to(device).sum().to(device).item()
+        x.to("cpu")
+        x.to(device=torch.device("cpu"), dtype=torch.float64)
+        x.detach().sum().to(
+            "cpu",
+        )
+
+    assert kinds(watched(body, as_if_cuda=True)) == {SyncKind.TO_CPU: 3, SyncKind.ITEM: 1}
+
+
+def test_without_a_preview_the_host_waits_for_nothing() -> None:
+    x = torch.tensor(1.0)
+    assert kinds(watched(lambda: [x.item(), float(x), print(x), x.cpu()])) == {}
+
+
+def test_watch_that_begins_later_is_known_at_once(tmp_path: Path) -> None:
+    # Statistics go to the file once a second: with the first snapshot, then not with the second.
+    for path in (tmp_path / "run.gpurun", None):
+        with pig.record(path) as recording:
+            assert not recording.snapshot().syncs.was_watched
+            with pig.watch_syncs(as_if_cuda=True):
+                torch.tensor(1.0).item()
+                syncs = recording.snapshot().syncs
+                assert syncs.was_watched and syncs.is_as_if and len(syncs.events) == 1
+                assert not recording.snapshot().complete
+                torch.tensor(1.0).item()
+                assert len(recording.snapshot().syncs.events) == 2
+            ((begin_ns, end_ns),) = recording.snapshot().syncs.watched_ns
+            assert begin_ns < end_ns < recording.snapshot().duration_ns
+        assert recording.run.syncs.watched_ns == ((begin_ns, end_ns),)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    programs = Programs()
+    yield programs
+    programs.close()
+
+
+def run_program(programs: Programs, tmp_path: Path, source: str, *options: str) -> Any:
+    program = tmp_path / "program.py"
+    program.write_text("import torch, sys\n" + source)
+    return programs.run(
+        program, options=["-o", str(tmp_path / "r.gpurun"), "--overwrite", *options]
+    )
+
+
+LOOP = """
+p = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([p], lr=0.1)
+for i in range(3):
+    loss = (p * p).sum()
+    loss.backward()
+    optimizer.step()
+    READ
+loss.item()
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "end", "options", "exit_code"),
+    [
+        ("loss.item()", "", ["--as-if-cuda", "--fail-on-sync"], 3),
+        ("loss.item()", "sys.exit(0)", ["--as-if-cuda", "--fail-on-sync"], 3),
+        ("loss.item()", "sys.exit(7)", ["--as-if-cuda", "--fail-on-sync"], 7),
+        ("loss.item()", "1 / 0", ["--as-if-cuda", "--fail-on-sync"], 1),
+        ("loss.item()", "", ["--fail-on-sync"], 0),
+        ("loss.item()", "", ["--as-if-cuda"], 0),
+        ("pass", "", ["--as-if-cuda", "--fail-on-sync", "--steps", "2"], 0),
+        (
+            "import pyinstrument_gpu as pig\n    with pig.allow_sync():\n        loss.item()",
+            "",
+            ["--as-if-cuda", "--fail-on-sync", "--steps", "3"],
+            0,
+        ),
+    ],
+)
+def test_fail_on_sync(
+    programs: Programs, tmp_path: Path, read: str, end: str, options: list[str], exit_code: int
+) -> None:
+    done = run_program(programs, tmp_path, LOOP.replace("READ", read) + end, *options)
+    assert done.exit_code == exit_code, done.errors
+    assert ("syncs within steps" in done.errors) is (exit_code == 3)
+
+
+def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
+    source = LOOP.replace("READ", "loss.item()")
+    assert "Syncs" in run_program(programs, tmp_path, source).errors
+    done = run_program(programs, tmp_path, source, "--no-sync-watch")
+    assert done.exit_code == 0 and "Syncs" not in done.errors
+    done = run_program(programs, tmp_path, source, "--no-sync-watch", "--as-if-cuda")
+    assert done.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.ones(3).to(other=1)",
+        "torch.ones(2, 3).item()",
+        "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 3))(torch.ones(1, 5))",
+        "b = torch.nn.Linear(2, 3); b.compile(backend='eager'); torch.nn.Sequential(b)(b.weight.T)",
+        "b = torch.nn.Linear(2, 3); b._compiled_call_impl = 5; torch.nn.Sequential(b)(b.weight)",
+        "b = torch.nn.Flatten(); b.forward = lambda x: b.__class__.__call__(3, x)\nb(1)",
+        "try: torch.nn.Sequential(torch.nn.Linear(2, 3))(torch.ones(1, 5))\n"
+        "except Exception as error: raise ExceptionGroup('all', [error]) from None",
+    ],
+)
+def test_uncaught_error_has_no_frames_of_ours(
+    programs: Programs, tmp_path: Path, call: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import torch\n{call}\n")
+    without = programs.run(program)
+    with_us = programs.run(program, options=["-o", str(tmp_path / "r.gpurun")])
+    assert with_us.exit_code == without.exit_code == 1
+    assert "Traceback" in without.errors and with_us.errors.startswith(without.errors)
+
+
+# What is put back, and what survives
+
+
+def test_everything_is_put_back() -> None:
+    places: list[Any] = [torch, torch.Tensor, torch.cuda, torch.cuda.Stream, torch.cuda.Event]
+    before = [dict(vars(place)) for place in places]
+    with pig.watch_syncs():
+        assert "item" in vars(torch.Tensor)
+        with pig.watch_syncs():
+            pass
+        assert "item" in vars(torch.Tensor)
+    for place, names in zip(places, before, strict=True):
+        assert all(vars(place).get(name) is value for name, value in names.items())
+        assert vars(place).keys() == names.keys()
+
+
+def test_scripted_functions() -> None:
+    def find(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.unique(torch.nonzero(x))
+        return found
+
+    with pig.watch_syncs(), pytest.warns(DeprecationWarning):
+        assert torch.jit.script(find)(torch.tensor([0, 1])).tolist() == [1]
+
+
+def class_that_stays(*functions: Any) -> Any:
+    """A class of tensors for which some functions give the class again, and no others."""
+
+    class Stays(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                result = func(*args, **(kwargs or {}))
+            return result.as_subclass(Stays) if func in functions else result
+
+    return Stays
+
+
+@pytest.mark.parametrize("place", [pig.watch_syncs, pig.auto_phases])
+def test_class_that_looks_up_the_function_that_was_called(place: Callable[[], Any]) -> None:
+    def check(kind: Any) -> None:
+        x = torch.ones(3).as_subclass(kind)
+        assert type(x.to(torch.float64)) is kind
+        assert type(torch.nonzero(x)) is kind
+        assert type(x.nonzero()) is type(x[:2]) is torch.Tensor
+
+    older = class_that_stays(torch.Tensor.to, torch.nonzero)
+    with place():
+        check(older)
+        check(class_that_stays(torch.Tensor.to, torch.nonzero))
+    check(older)
+
+
+def test_mode_hears_of_no_call_of_ours() -> None:
+    class Listening(torch.overrides.TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[Any] = []
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.heard.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.tensor([1.0, 2.0])
+    with pig.watch_syncs(), Listening() as mode:
+        x.tolist(), x.to("cpu"), x[x > 0], x.nonzero(), torch.unique(x)
+    with Listening() as alone:
+        x.tolist(), x.to("cpu"), x[x > 0], x.nonzero(), torch.unique(x)
+    assert mode.heard == alone.heard
+
+
+def test_patched_functions_can_be_pickled() -> None:
+    with pig.watch_syncs():
+        for function in (torch.nonzero, torch.Tensor.item, torch.Tensor.to, torch.where):
+            assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.slow
+def test_graph_that_breaks_at_a_wait_breaks_once() -> None:
+    with pig.watch_syncs():
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+        @torch.compile(backend="eager")
+        def read(x: torch.Tensor) -> Any:
+            return (x * 2).sum().item() + 1
+
+        assert read(torch.ones(2)) == 5.0
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    torch._dynamo.utils.counters.clear()
+    assert breaks == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_functions() -> None:
+    with pig.watch_syncs(as_if_cuda=True):
+
+        @torch.compile(fullgraph=True, backend="eager")
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return (x.to(torch.float64)[0] + torch.where(x > 0, x, -x).sum()).to("cpu")
+
+        assert step(torch.ones(3)).item() == 4.0
