@@ -7,8 +7,8 @@ INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/.peers
 NATIVE = build/native
 WERROR = OFF
-CXX_FILES = $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h tests/native/*.cpp tests/native/*.h \
-    benchmarks/native/*.cpp benchmarks/gpu/*.cu)
+CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h tests/native/*.cpp tests/native/*.h benchmarks/native/*.cpp \
+    benchmarks/gpu/*.cu)
 
 # For every install, and for the environments in which pip builds (newer pips read the second).
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
@@ -60,7 +60,7 @@ clean:  ## remove what was built, the environment too
 
 # Without isolation, so that a change of one C++ file compiles one file. Editable: a change of a
 # Python file needs no install.
-$(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+$(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard csrc/*/*)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet setuptools cmake ninja pybind11 nvidia-nvtx
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'

@@ -22,7 +22,7 @@
 #include <optional>
 #include <vector>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "cuda/driver.h"
 #include "cuda/driver_error.h"
 

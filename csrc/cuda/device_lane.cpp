@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device_lane.h"
 
+#include "base/ticks.h"
 #include "cuda/device_timing.h"
-#include "ticks.h"
 
 namespace pig::cuda {
 

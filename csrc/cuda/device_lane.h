@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
+#include "base/drops.h"
 #include "cuda/device_timer.h"
-#include "drops.h"
 
 namespace pig::cuda {
 

@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/spin_lock.h"
 #include "cuda/device_clock.h"
 #include "cuda/driver.h"
 #include "cuda/driver_error.h"
 #include "cuda/event_ring.h"
-#include "span.h"
-#include "spin_lock.h"
+#include "hot/span.h"
 
 namespace pig::cuda {
 

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/drops.h"
 #include "cuda/device_timer.h"
 #include "cuda/driver.h"
 #include "cuda/step_budget.h"
-#include "device_time_item.h"
-#include "drops.h"
+#include "log/device_time_item.h"
 
 namespace pig::cuda {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "spin_lock.h"
+#include "base/spin_lock.h"
 
 namespace pig::cuda {
 

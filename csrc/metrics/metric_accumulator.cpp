@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "metrics/cpu_scan.h"
-#include "recorder.h"
+#include "record/recorder.h"
 
 namespace pig::metrics {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "dlpack.h"
+#include "base/dlpack.h"
 #include "metrics/metric_state.h"
 
 namespace pig::metrics {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ticks.h"
+#include "base/ticks.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

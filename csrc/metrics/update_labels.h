@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 
-#include "span.h"
-#include "thread_state.h"
+#include "hot/span.h"
+#include "hot/thread_state.h"
 
 namespace pig::metrics {
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The colour of a phase: the same in every process, and the same as that of its live NVTX range.
 
-Table and hash are those of `csrc/nvtx_range.cpp`.
+Table and hash are those of `csrc/hot/nvtx_range.cpp`.
 """
 
 from __future__ import annotations

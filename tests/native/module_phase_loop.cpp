@@ -10,15 +10,15 @@
 #include <memory>
 #include <stdexcept>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/dlpack.h"
+#include "base/drops.h"
+#include "base/ticks.h"
 #include "cuda/device_timing.h"
 #include "cuda/driver.h"
-#include "dlpack.h"
-#include "drops.h"
-#include "path_table.h"
-#include "step_tracker.h"
-#include "thread_state.h"
-#include "ticks.h"
+#include "hot/path_table.h"
+#include "hot/thread_state.h"
+#include "record/step_tracker.h"
 
 namespace py = pybind11;
 

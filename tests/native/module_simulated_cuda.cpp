@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "dlpack.h"
+#include "base/dlpack.h"
 #include "metrics/cpu_scan.h"
 #include "metrics/kernel_store.h"
 #include "simulated_control.h"

@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "block_log.h"
 #include "check.h"
+#include "log/block_log.h"
+#include "log/storage.h"
 #include "log_reader.h"
-#include "storage.h"
 
 namespace {
 

@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/ticks.h"
 #include "check.h"
-#include "clock.h"
-#include "ticks.h"
 
 namespace {
 

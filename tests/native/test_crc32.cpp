@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "crc32.h"
+#include "log/crc32.h"
 
 namespace {
 

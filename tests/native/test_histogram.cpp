@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "measure.h"
+#include "record/measure.h"
 
 namespace {
 

@@ -15,17 +15,17 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/drops.h"
+#include "base/ticks.h"
 #include "check.h"
-#include "clock.h"
 #include "counted.h"
 #include "cuda/device_timing.h"
 #include "cuda/driver.h"
-#include "drops.h"
-#include "nvtx_range.h"
-#include "path_table.h"
-#include "step_tracker.h"
-#include "thread_state.h"
-#include "ticks.h"
+#include "hot/nvtx_range.h"
+#include "hot/path_table.h"
+#include "hot/thread_state.h"
+#include "record/step_tracker.h"
 
 namespace {
 
@@ -67,7 +67,7 @@ class Recording {
     timing.step_begins();
   }
 
-  // As enter_phase and exit_phase (csrc/phase_use.h), which know Python.
+  // As enter_phase and exit_phase (csrc/python/phase_use.h), which know Python.
   void enter(uint32_t phase) {
     pig::nvtx_push(name_);
     const uint32_t epoch = pig::active_epoch.load(std::memory_order_relaxed);

@@ -2,10 +2,10 @@
 #include <cstring>
 #include <vector>
 
-#include "block_log.h"
 #include "check.h"
-#include "log_tap.h"
-#include "storage.h"
+#include "log/block_log.h"
+#include "log/log_tap.h"
+#include "log/storage.h"
 
 namespace {
 

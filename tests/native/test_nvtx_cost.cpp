@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "counted.h"
-#include "nvtx_range.h"
+#include "hot/nvtx_range.h"
 
 namespace {
 

@@ -19,8 +19,8 @@
 
 #include "check.h"
 #include "log_reader.h"
-#include "recorder.h"
-#include "recording_thread.h"
+#include "python/recording_thread.h"
+#include "record/recorder.h"
 #include "temporary_directory.h"
 
 namespace pig {

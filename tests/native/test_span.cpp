@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "check.h"
-#include "span.h"
+#include "hot/span.h"
 
 namespace {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "check.h"
-#include "storage.h"
+#include "log/storage.h"
 #include "temporary_directory.h"
 
 namespace {

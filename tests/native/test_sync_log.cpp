@@ -3,10 +3,10 @@
 #include <cstring>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/ticks.h"
 #include "check.h"
-#include "clock.h"
-#include "sync_log.h"
-#include "ticks.h"
+#include "record/sync_log.h"
 
 namespace {
 

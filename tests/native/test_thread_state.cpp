@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "check.h"
-#include "path_table.h"
-#include "statistics.h"
-#include "step_tracker.h"
-#include "thread_state.h"
+#include "hot/path_table.h"
+#include "hot/thread_state.h"
+#include "record/statistics.h"
+#include "record/step_tracker.h"
 
 namespace {
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/ticks.h"
+
+#include <time.h>
+
+#include <fstream>
+#include <string>
+
+namespace pig {
+namespace {
+
+uint64_t (*injected_function)() = nullptr;
+
+uint64_t read_clock_gettime() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+uint64_t read_injected() { return injected_function(); }
+
+#if defined(__x86_64__)
+/// The CPU promises a constant rate that does not stop, and the kernel has found no reason to
+/// distrust it: it demotes the clocksource when cores disagree.
+bool tsc_is_safe() {
+  std::ifstream source("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+  std::string name;
+  if (!(source >> name) || name != "tsc") return false;
+  std::ifstream cpu("/proc/cpuinfo");
+  for (std::string line; std::getline(cpu, line);) {
+    if (line.rfind("flags", 0) != 0) continue;
+    line += ' ';
+    return line.find(" constant_tsc ") != std::string::npos &&
+           line.find(" nonstop_tsc ") != std::string::npos;
+  }
+  return false;
+}
+#endif
+
+}  // namespace
+
+TickKind tick_kind = TickKind::kClockGettime;
+uint64_t (*tick_function)() = read_clock_gettime;
+
+const char* tick_kind_name(TickKind kind) {
+  switch (kind) {
+    case TickKind::kTsc:
+      return "tsc";
+    case TickKind::kCntvct:
+      return "cntvct";
+    case TickKind::kClockGettime:
+      return "clock_gettime";
+    case TickKind::kInjected:
+      return "injected";
+  }
+  return "unknown";
+}
+
+TickKind choose_tick_kind() {
+  if (injected_function != nullptr) {
+    tick_function = read_injected;
+    return TickKind::kInjected;
+  }
+  tick_function = read_clock_gettime;
+#if defined(__x86_64__)
+  static const bool safe = tsc_is_safe();
+  if (safe) return TickKind::kTsc;
+#elif defined(__aarch64__)
+  return TickKind::kCntvct;
+#endif
+  return TickKind::kClockGettime;
+}
+
+void inject_tick_function(uint64_t (*function)()) { injected_function = function; }
+
+}  // namespace pig

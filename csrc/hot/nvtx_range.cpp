@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hot/nvtx_range.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+namespace pig {
+namespace {
+
+/// Colours that are told apart on Nsight's dark and light background.
+constexpr std::array<uint32_t, 12> kColors = {0xFF4E79A7, 0xFFF28E2B, 0xFFE15759, 0xFF76B7B2,
+                                              0xFF59A14F, 0xFFEDC948, 0xFFB07AA1, 0xFFFF9DA7,
+                                              0xFF9C755F, 0xFF86BCB6, 0xFFD37295, 0xFFA0CBE8};
+
+/// A grey: steps stand back behind their phases. The exports have the same.
+constexpr uint32_t kStepColor = 0xFF8C8C8C;
+
+/// FNV-1a: the same name has the same colour in every process.
+uint32_t color_of(const std::string& name) {
+  uint32_t hash = 2166136261u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  return kColors[hash % kColors.size()];
+}
+
+bool nvtx_disabled = false;
+nvtxDomainHandle_t domain = nullptr;
+std::string (*thread_name_of_caller)() = nullptr;
+std::atomic<int64_t> step_number{-1};
+
+struct OpenRange {
+  const NvtxName* name;
+  NvtxKind kind;
+  bool pushed;
+  nvtxRangeId_t range;  ///< of one that is not `pushed`
+};
+
+/// More than can be in sight; begins without ends must not grow it for ever.
+constexpr size_t kMaxOpenRanges = 4096;
+thread_local std::vector<OpenRange> open_ranges;
+thread_local bool thread_is_named = false;
+
+nvtxEventAttributes_t attributes_of(const NvtxName& name, NvtxKind kind) {
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.category = static_cast<uint32_t>(kind);
+  attributes.colorType = NVTX_COLOR_ARGB;
+  attributes.color = kind == NvtxKind::kStep ? kStepColor : name.color;
+  attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
+  attributes.message.registered = name.message;
+  const int64_t step = step_number.load(std::memory_order_relaxed);
+  if (step >= 0) {
+    attributes.payloadType = NVTX_PAYLOAD_TYPE_INT64;
+    attributes.payload.llValue = step;
+  }
+  return attributes;
+}
+
+void name_thread() {
+  if (thread_is_named) return;
+  thread_is_named = true;  // before the call, which runs Python code and may enter a phase
+  const std::string name = thread_name_of_caller();
+  if (!name.empty()) nvtxNameOsThreadA(static_cast<uint32_t>(gettid()), name.c_str());
+}
+
+void push(const OpenRange& range) {
+  const nvtxEventAttributes_t attributes = attributes_of(*range.name, range.kind);
+  nvtxDomainRangePushEx(domain, &attributes);
+}
+
+}  // namespace
+
+bool nvtx_attached = false;
+bool nvtx_active = false;
+
+void start_nvtx(std::string (*thread_name)()) {
+  thread_name_of_caller = thread_name;
+  nvtx_disabled = std::getenv("NVTX_DISABLE") != nullptr;
+  if (nvtx_disabled) return;
+  domain = nvtxDomainCreateA("pyinstrument_gpu");
+  nvtx_attached = domain != nullptr;
+  nvtx_active = nvtx_attached;
+  nvtxDomainNameCategoryA(domain, static_cast<uint32_t>(NvtxKind::kPhase), "phase");
+  nvtxDomainNameCategoryA(domain, static_cast<uint32_t>(NvtxKind::kStep), "step");
+  nvtxDomainNameCategoryA(domain, static_cast<uint32_t>(NvtxKind::kMetric), "metric");
+}
+
+void set_nvtx_enabled(bool enabled) { nvtx_active = enabled && nvtx_attached; }
+
+NvtxName nvtx_name(const std::string& name) {
+  return {nvtx_attached ? nvtxDomainRegisterStringA(domain, name.c_str()) : nullptr,
+          color_of(name)};
+}
+
+void set_nvtx_step(int64_t step) { step_number.store(step, std::memory_order_relaxed); }
+
+void push_nvtx_range(const NvtxName& name, NvtxKind kind) noexcept {
+  try {
+    name_thread();
+    if (open_ranges.size() == kMaxOpenRanges) return;
+    open_ranges.push_back({&name, kind, true, 0});
+    push(open_ranges.back());
+  } catch (const std::bad_alloc&) {  // a range that is not shown
+  }
+}
+
+void pop_nvtx_range(const NvtxName& name) noexcept {
+  size_t at = open_ranges.size();
+  while (at > 0 && open_ranges[at - 1].name != &name) --at;
+  if (at == 0) return;  // it began before the tool came, or on another thread
+  const size_t closing = at - 1;
+  if (open_ranges[closing].pushed) {
+    for (size_t i = open_ranges.size(); i-- > closing;)
+      if (open_ranges[i].pushed) nvtxDomainRangePop(domain);
+    for (size_t i = closing + 1; i < open_ranges.size(); ++i) {
+      OpenRange& above = open_ranges[i];
+      if (!above.pushed) continue;
+      const nvtxEventAttributes_t attributes = attributes_of(*above.name, above.kind);
+      above.pushed = false;
+      above.range = nvtxDomainRangeStartEx(domain, &attributes);
+    }
+  } else {
+    nvtxDomainRangeEnd(domain, open_ranges[closing].range);
+  }
+  open_ranges.erase(open_ranges.begin() + static_cast<std::ptrdiff_t>(closing));
+}
+
+nvtxRangeId_t start_nvtx_range(const NvtxName& name) noexcept {
+  try {
+    name_thread();
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  const nvtxEventAttributes_t attributes = attributes_of(name, NvtxKind::kPhase);
+  return nvtxDomainRangeStartEx(domain, &attributes);
+}
+
+void mark_nvtx_value(const std::string& name, double value) noexcept {
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.category = static_cast<uint32_t>(NvtxKind::kMetric);
+  attributes.colorType = NVTX_COLOR_ARGB;
+  attributes.color = color_of(name);
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name.c_str();
+  attributes.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
+  attributes.payload.dValue = value;
+  nvtxDomainMarkEx(domain, &attributes);
+}
+
+void end_nvtx_range(nvtxRangeId_t range) noexcept { nvtxDomainRangeEnd(domain, range); }
+
+}  // namespace pig

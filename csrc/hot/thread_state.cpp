@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hot/thread_state.h"
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+namespace pig {
+namespace {
+
+ThreadState no_thread;  // epoch 0: never equal to an active recording's
+
+}  // namespace
+
+std::atomic<uint32_t> active_epoch{0};
+std::atomic<uint64_t> open_step{kNoOpenStep};
+thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec"))) = &no_thread;
+
+void forget_this_thread() { this_thread = &no_thread; }
+
+void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial, bool scratch) {
+  // Not value-initialised: the pages are touched only as they are used.
+  if (!frames_) frames_.reset(new Frame[kMaxFrames]);
+  if (!ring_) ring_.reset(new RawSpan[kRingSpans]);
+  const std::lock_guard lock(lock_);
+  context_ = context;
+  recording_ = epoch;
+  serial_ = serial;
+  scratch_ = scratch;
+  beyond_stack_ = 0;
+  lane_.reset(serial);
+  frames_[0] = Frame{0, 0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
+  top_.store(0, std::memory_order_relaxed);
+  head_.store(0, std::memory_order_relaxed);
+  tail_.store(0, std::memory_order_relaxed);
+  credit_ = kRingSpans / 2;
+  for (PathCacheEntry& entry : path_cache_)
+    entry.key = ~uint64_t{0};  // (no path, no phase): never asked for
+  overflow_.clear();
+  overflow_spans_ = 0;
+  {
+    const std::lock_guard requests_lock(requests_mutex_);
+    requests_.clear();
+  }
+  finished.store(false, std::memory_order_relaxed);
+  epoch_.store(epoch, std::memory_order_relaxed);
+}
+
+bool ThreadState::catch_up(uint32_t epoch) {
+  if (recording_ != epoch || epoch == 0) return false;
+  run_requests();
+  return true;
+}
+
+void ThreadState::run_requests() {
+  std::vector<EndRequest> requests;
+  {
+    const std::lock_guard lock(requests_mutex_);
+    requests.swap(requests_);
+    epoch_.store(recording_, std::memory_order_relaxed);
+  }
+  for (const EndRequest& request : requests) end_frame_late(request.serial, request.now);
+}
+
+void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
+  const std::lock_guard lock(requests_mutex_);
+  if (requests_.size() == kMaxFrames) return;  // more than can be open: tokens that were used twice
+  try {
+    requests_.push_back({serial, now});
+  } catch (const std::bad_alloc&) {
+    context_.drops->add(Drop::kNoMemory);
+    return;
+  }
+  epoch_.store(0, std::memory_order_relaxed);
+}
+
+Frame* ThreadState::find_phase(uint32_t phase) {
+  for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
+    if (frames_[i].phase == phase && !frames_[i].closed) return &frames_[i];
+  context_.drops->add(Drop::kUnmatchedEnds);
+  return nullptr;
+}
+
+Frame* ThreadState::find_serial(uint32_t serial) {
+  for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
+    if (frames_[i].serial == serial && !frames_[i].closed) return &frames_[i];
+  context_.drops->add(Drop::kUnmatchedEnds);
+  return nullptr;
+}
+
+uint32_t ThreadState::intern_path(uint32_t parent, uint32_t phase) {
+  bool full = false;
+  const uint32_t path = context_.paths->intern(parent, phase, full);
+  if (full) {
+    context_.drops->add(Drop::kPaths);
+  } else {
+    path_cache_[(parent * 7 + phase) % kPathCache] = {static_cast<uint64_t>(parent) << 32 | phase,
+                                                      path};
+  }
+  return path;
+}
+
+void ThreadState::overflow_depth() {
+  ++beyond_stack_;
+  context_.drops->add(Drop::kDepth);
+}
+
+void ThreadState::mark_begin(Frame& frame) noexcept {
+  // Acquired only here: who opened the gate had set up what is used below.
+  const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
+  if (scratch_ || gate == cuda::Gate::kClosed) return;
+  if (!events_) events_.reset(new (std::nothrow) Events[kRingSpans]);
+  if (!events_) return context_.drops->add(Drop::kDeviceRingFull);
+  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  const bool outside = gate == cuda::Gate::kOutside;
+  if (outside && !timing.may_outside()) return context_.drops->add(Drop::kDeviceBudget);
+  const cuda::EventRef event = lane_.boundary(frame.begin, frame.step);
+  // A thread without a device, which marks nothing, takes nothing from those that have one.
+  if (outside && event != 0) timing.count_outside();
+  publish(frame.event, event);
+}
+
+void ThreadState::close_marked(Frame& frame, uint64_t now) {
+  const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
+  if (const cuda::EventRef end = lane_.boundary(now, step)) {
+    events_[head_.load(std::memory_order_relaxed) % kRingSpans] = {frame.event, end};
+    frame.flags |= kDeviceTimed;
+  }
+  finish(frame, now);
+}
+
+void ThreadState::refill() {
+  if (scratch_) {
+    tail_.store(head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    credit_ = kRingSpans / 2;
+    return;
+  }
+  for (;;) {
+    const uint64_t used =
+        head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire);
+    const auto free = static_cast<uint32_t>(kRingSpans - used);
+    if (free > kRingSpans / 2) {
+      credit_ = free - kRingSpans / 2;
+      return;
+    }
+    if (free > 0) {
+      context_.wake_harvester();
+      credit_ = free;
+      return;
+    }
+    // Full. Either we fold, or the holder of the lock is just taking the spans away.
+    if (lock_.try_lock()) {
+      fold_all();
+      lock_.unlock();
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+void ThreadState::fold_all() {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  uint64_t tail = tail_.load(std::memory_order_relaxed);
+  context_.drops->add(Drop::kRingFull, head - tail);
+  try {
+    for (; tail != head; ++tail, ++overflow_spans_) {
+      const RawSpan& span = ring_[tail % kRingSpans];
+      overflow_.fold(*context_.steps, span, to_nanoseconds(*context_.clock, span));
+      if ((span.flags() & kDeviceTimed) != 0) context_.drops->add(Drop::kDeviceHistory);
+    }
+  } catch (const std::bad_alloc&) {
+    context_.drops->add(Drop::kNoMemory, head - tail);
+  }
+  tail_.store(head, std::memory_order_release);
+}
+
+void ThreadState::drain(std::vector<RawSpan>& out, std::vector<Events>& events) {
+  const std::lock_guard lock(lock_);
+  const uint64_t head = head_.load(std::memory_order_acquire);
+  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
+    const uint64_t at = tail % kRingSpans;
+    const uint64_t count = std::min<uint64_t>(head - tail, kRingSpans - at);
+    out.insert(out.end(), &ring_[at], &ring_[at] + count);
+    for (uint64_t i = at; i < at + count; ++i)
+      if ((ring_[i].flags() & kDeviceTimed) != 0) events.push_back(events_[i]);
+    tail += count;
+  }
+  tail_.store(head, std::memory_order_release);
+}
+
+uint64_t ThreadState::overflow_spans() {
+  const std::lock_guard lock(lock_);
+  return overflow_spans_;
+}
+
+void ThreadState::merge_overflow_into(StatisticsTable& table) {
+  const std::lock_guard lock(lock_);
+  overflow_.merge_into(table, *context_.steps);
+}
+
+void ThreadState::move_overflow_into(SpanStatistics& statistics) {
+  const std::lock_guard lock(lock_);
+  statistics.absorb(overflow_, *context_.steps);
+}
+
+void ThreadState::copy_open(std::vector<OpenFrame>& out) const {
+  std::array<uint32_t, kMaxFrames> serials;
+  const size_t before = out.size();
+  const uint32_t top = top_.load(std::memory_order_acquire);
+  for (uint32_t i = 1; i <= top; ++i) {
+    const Frame& frame = frames_[i];
+    serials[i] = observe(frame.serial);
+    out.push_back({observe(frame.begin), observe(frame.event), observe(frame.path),
+                   observe(frame.step), observe(frame.depth)});
+  }
+  // The frames that still have their serials were all on the stack when `top_` was read again; a
+  // frame that was replaced, or was just being written, takes those above it along.
+  const uint32_t last = std::min(top, top_.load(std::memory_order_acquire));
+  size_t kept = before;
+  for (uint32_t i = 1; i <= last && observe(frames_[i].serial) == serials[i]; ++i)
+    if (!observe(frames_[i].closed)) out[kept++] = out[before + i - 1];
+  out.resize(kept);
+}
+
+}  // namespace pig

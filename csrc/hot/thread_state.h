@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one thread records with: a stack of open frames and a ring of finished spans.
+//
+// Who writes what. The owner thread alone writes the stack and the head of the ring; the tail is
+// moved only under `lock`, by the harvester or, when the ring is full, by the owner. In the common
+// case the owner takes no lock and makes no call: `credit_` counts the spans until it must look
+// around again (`refill`), which is when the ring is half full, to wake the harvester, or full.
+// Then the owner folds the spans into `overflow` itself: statistics never lose a span, the history
+// of these spans is lost and counted.
+//
+// The stack is LIFO in the common case. Interleaved generators close frames out of order: such a
+// frame becomes a tombstone (`closed`) and goes when everything above it is gone. A frame's parent
+// is the innermost frame that was open when it began. Slot 0 is a root that is always open, so that
+// every frame has a parent to add its time to.
+//
+// Recordings. `epoch_` is the number of the recording this stack belongs to. The hot path compares
+// it with the number of the active one, and anything unusual (a new recording, a frame that another
+// thread wants closed) sets it to 0, so that one comparison covers all of it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/drops.h"
+#include "base/spin_lock.h"
+#include "base/ticks.h"
+#include "cuda/device_lane.h"
+#include "cuda/device_timing.h"
+#include "hot/path_table.h"
+#include "hot/span.h"
+#include "record/span_statistics.h"
+
+namespace pig {
+
+/// Number of the active recording, 0 when there is none.
+PIG_HOT extern std::atomic<uint32_t> active_epoch;
+
+/// The open step: its serial in the low half, the serial of the thread that opened it in the high
+/// half.
+constexpr uint64_t kNoOpenStep = ~uint64_t{0};
+PIG_HOT extern std::atomic<uint64_t> open_step;
+
+struct Frame {
+  uint64_t begin;
+  uint64_t child;        ///< time in frames whose parent this is
+  cuda::EventRef event;  ///< that marks the begin on the device, or 0
+  uint32_t path;
+  uint32_t step;
+  uint32_t phase;
+  uint32_t serial;  ///< tells frames of one thread apart; 0 is none
+  uint16_t depth;
+  uint16_t parent;  ///< index in the stack
+  uint8_t flags;
+  bool closed;
+};
+
+/// What `copy_open` reads while the owner works. Released field by field, the serial last: whoever
+/// sees one new field also sees that the frame before it is gone. On x86-64 these are plain stores.
+template <typename T>
+void publish(T& field, std::type_identity_t<T> value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELEASE);
+}
+template <typename T>
+T observe(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_ACQUIRE);
+}
+
+struct OpenFrame {
+  uint64_t begin;
+  cuda::EventRef event;
+  uint32_t path;
+  uint32_t step;
+  uint32_t depth;
+};
+
+class alignas(64) ThreadState {
+ public:
+  static constexpr uint32_t kRingSpans = 8192;
+  static constexpr uint32_t kMaxFrames = 1024;  // more than Python's own default recursion limit
+
+  ThreadState() = default;  // holds no buffers: `reset` gets them
+  ThreadState(const ThreadState&) = delete;
+  ThreadState& operator=(const ThreadState&) = delete;
+
+  uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  uint32_t serial() const { return serial_; }
+  /// The path of the innermost open frame; kNoPath for none. By the owner.
+  uint32_t innermost_path() const { return frames_[top_.load(std::memory_order_relaxed)].path; }
+
+  /// Opens a frame and returns its serial, or 0 when the stack is full.
+  uint32_t begin(uint32_t phase) {
+    const uint32_t top = top_.load(std::memory_order_relaxed);
+    if (PIG_UNLIKELY(top + 1 == kMaxFrames)) {
+      overflow_depth();
+      return 0;
+    }
+    const Frame& parent = frames_[top];
+    Frame& frame = frames_[top + 1];
+    const uint64_t step = open_step.load(std::memory_order_relaxed);
+    const uint32_t serial = next_frame_;
+    next_frame_ += serial == 0xFFFFFFFFu ? 2 : 1;
+    frame.child = 0;
+    frame.phase = phase;
+    frame.parent = static_cast<uint16_t>(top);
+    frame.flags = static_cast<uint32_t>(step >> 32) == serial_ ? kStepThread : 0;
+    publish(frame.path, path_of(parent.path, phase));
+    publish(frame.step, static_cast<uint32_t>(step));
+    publish(frame.depth, static_cast<uint16_t>(parent.depth + 1));
+    publish(frame.closed, false);
+    publish(frame.event, 0);
+    publish(frame.begin, read_ticks());
+    publish(frame.serial, serial);
+    top_.store(top + 1, std::memory_order_release);
+    // The reading comes first: what the driver's record costs lies within the span.
+    if (PIG_UNLIKELY(cuda::device_gate.load(std::memory_order_relaxed) != cuda::Gate::kClosed))
+      mark_begin(frame);
+    return serial;
+  }
+
+  /// Closes the innermost open frame of the phase.
+  void end(uint32_t phase) {
+    const uint64_t now = read_ticks();
+    if (PIG_UNLIKELY(beyond_stack_ != 0)) {
+      --beyond_stack_;
+      return;
+    }
+    const uint32_t top = top_.load(std::memory_order_relaxed);
+    Frame* frame = &frames_[top];
+    if (PIG_UNLIKELY(frame->phase != phase)) {
+      frame = find_phase(phase);
+      if (frame == nullptr) return;
+    }
+    close(*frame, now);
+  }
+
+  /// Closes exactly the frame with this serial. Unknown ones are counted.
+  void end_frame(uint32_t serial, uint64_t now) {
+    if (Frame* frame = find_serial(serial)) close(*frame, now);
+  }
+
+  /// The same for a frame that ended earlier, on another thread: on the device its end can't be
+  /// marked any more.
+  void end_frame_late(uint32_t serial, uint64_t now) {
+    Frame* frame = find_serial(serial);
+    if (frame == nullptr) return;
+    if (frame->event != 0) {
+      context_.drops->add(Drop::kDeviceStreamChanged);
+      publish(frame->event, 0);
+    }
+    close(*frame, now);
+  }
+
+  /// Takes the frame away and records nothing.
+  void cancel_frame(uint32_t serial) {
+    if (Frame* frame = find_serial(serial)) pop(*frame);
+  }
+
+  /// A frame that could not be opened; its end will come all the same.
+  void skip_frame() { ++beyond_stack_; }
+
+  /// `begin` answered 0 to a caller who will not call `end`.
+  void forgive_depth() { --beyond_stack_; }
+
+  /// Asks the owner to close a frame at its next begin or end. For frames that end on a thread that
+  /// did not begin them.
+  void request_end(uint32_t serial, uint64_t now) noexcept;
+
+  // --- for the recorder ---
+
+  /// What a thread needs of its recording.
+  struct Context {
+    PathTable* paths;
+    DropCounters* drops;
+    const Clock* clock;
+    const StepTracker* steps;
+    void (*wake_harvester)();
+  };
+
+  /// Empties the state for a recording. Throws std::bad_alloc when there is no memory for the
+  /// buffers.
+  void reset(const Context& context, uint32_t epoch, uint32_t serial, bool scratch = false);
+
+  /// Runs what other threads have asked for and makes the fast path pass again. Returns whether the
+  /// state belongs to `epoch`.
+  bool catch_up(uint32_t epoch);
+
+  /// Closes the frames that other threads have asked to close. By the owner, or when it is idle for
+  /// good: its thread has ended, or the gate is closed.
+  void run_requests();
+
+  /// The device boundaries of a finished span.
+  struct Events {
+    cuda::EventRef begin;
+    cuda::EventRef end;
+  };
+  /// Moves the finished spans to the end of `out`, and the events of those with kDeviceTimed to
+  /// that of `events`, in the same order.
+  void drain(std::vector<RawSpan>& out, std::vector<Events>& events);
+
+  /// What the owner folded itself: how many spans, and their statistics.
+  uint64_t overflow_spans();
+  void merge_overflow_into(StatisticsTable& table);
+  void move_overflow_into(SpanStatistics& statistics);
+
+  /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
+  /// that come and go meanwhile are left out.
+  void copy_open(std::vector<OpenFrame>& out) const;
+
+  std::atomic<bool> finished{false};  ///< the thread has ended
+
+ private:
+  struct PathCacheEntry {
+    uint64_t key;
+    uint32_t path;
+  };
+  static constexpr uint32_t kPathCache = 64;
+
+  uint32_t path_of(uint32_t parent, uint32_t phase) {
+    const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;
+    const PathCacheEntry& entry = path_cache_[(parent * 7 + phase) % kPathCache];
+    if (PIG_LIKELY(entry.key == key)) return entry.path;
+    return intern_path(parent, phase);
+  }
+
+  void close(Frame& frame, uint64_t now) {
+    if (PIG_UNLIKELY(frame.event != 0)) return close_marked(frame, now);
+    finish(frame, now);
+  }
+
+  void finish(Frame& frame, uint64_t now) {
+    // Clocks of two sockets may differ by some ticks.
+    const uint64_t duration = PIG_LIKELY(now > frame.begin) ? now - frame.begin : 0;
+    frames_[frame.parent].child += duration;
+    const uint64_t head = head_.load(std::memory_order_relaxed);
+    ring_[head % kRingSpans] = RawSpan::pack(frame.begin, duration, frame.child, frame.step,
+                                             frame.path, frame.depth, frame.flags);
+    head_.store(head + 1, std::memory_order_release);
+    pop(frame);
+    if (PIG_UNLIKELY(--credit_ == 0)) refill();
+  }
+
+  void pop(Frame& frame) {
+    uint32_t top = top_.load(std::memory_order_relaxed);
+    if (PIG_UNLIKELY(&frame != &frames_[top])) {
+      publish(frame.closed, true);
+      return;
+    }
+    top = frame.parent;
+    while (PIG_UNLIKELY(frames_[top].closed)) top = frames_[top].parent;
+    top_.store(top, std::memory_order_release);
+  }
+
+  Frame* find_phase(uint32_t phase);
+  Frame* find_serial(uint32_t serial);
+  uint32_t intern_path(uint32_t parent, uint32_t phase);
+  void overflow_depth();
+  void refill();
+  void fold_all();
+  [[gnu::noinline]] void mark_begin(Frame& frame) noexcept;
+  [[gnu::noinline]] void close_marked(Frame& frame, uint64_t now);
+
+  // The owner's cache lines.
+  std::atomic<uint32_t> epoch_{0};
+  std::atomic<uint32_t> top_{0};
+  uint32_t credit_ = 0;
+  uint32_t serial_ = 0;
+  uint32_t next_frame_ = 1;
+  uint32_t beyond_stack_ = 0;
+  std::atomic<uint64_t> head_{0};
+  std::unique_ptr<Frame[]> frames_;
+  std::unique_ptr<RawSpan[]> ring_;
+  std::unique_ptr<Events[]> events_;  ///< beside the ring; made when the device is first timed
+  PathCacheEntry path_cache_[kPathCache];
+  cuda::DeviceLane lane_;
+
+  // Shared.
+  alignas(64) std::atomic<uint64_t> tail_{0};
+  SpinLock lock_;
+  SpanStatistics overflow_;      // under lock_
+  uint64_t overflow_spans_ = 0;  // under lock_
+  Context context_{};
+  uint32_t recording_ = 0;
+  bool scratch_ = false;
+
+  struct EndRequest {
+    uint32_t serial;
+    uint64_t now;
+  };
+  std::mutex requests_mutex_;
+  std::vector<EndRequest> requests_;
+};
+
+/// The calling thread's state; never null, but without buffers until it first records.
+extern thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec")));
+
+/// In a forked child: the state may be locked by a thread that does not exist here.
+void forget_this_thread();
+
+/// Serials fit a token's 16 bits; later threads share the last one.
+constexpr uint32_t kMaxThreads = 65536;
+
+}  // namespace pig

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "log/block_type.h"
+
+namespace pig {
+
+/// What was written to a run log since somebody last took it, for readers in this process: they
+/// need not search the log for what is new.
+///
+/// History beyond `kMaxHistoryBytes` is left out until the next `take`. Readers notice: STATE
+/// counts the spans. All else is bounded by the tables of the recorder, and values of metrics,
+/// which are few, by what a recording has room for (MetricSeries). Not synchronised.
+class LogTap {
+ public:
+  static constexpr size_t kMaxHistoryBytes = 4 << 20;
+
+  /// Items of a log. `first`: the index of the first of them.
+  void append(uint16_t type, uint64_t first, std::span<const uint8_t> items, bool is_history);
+  /// A new version of a document. Only the newest is kept.
+  void replace(uint16_t type, std::span<const uint8_t> content);
+
+  /// Records of `type u4, bytes u4, first u8`, then as many bytes; first what was appended, in its
+  /// order, then the documents.
+  std::vector<uint8_t> take();
+
+ private:
+  std::vector<uint8_t> appended_;
+  std::array<std::vector<uint8_t>, kDocumentTypes> documents_;
+  size_t history_bytes_ = 0;
+  bool full_ = false;
+};
+
+}  // namespace pig

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log/storage.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <utility>
+
+namespace pig {
+
+FileStorage::FileStorage(const std::string& path, bool overwrite) {
+  const auto fail = [](int error, const char* what) {
+    throw std::system_error(error, std::generic_category(), what);
+  };
+  // Emptied only once the lock is ours: another process may be recording into it.
+  fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666);
+  if (fd_ < 0) fail(errno, "open");
+  int error = 0;
+  const char* what = "";
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    error = EBUSY;
+    what = "another process is recording into it";
+  } else if (ftruncate(fd_, 0) != 0) {
+    error = errno;
+    what = "truncate";
+  }
+  if (error != 0) {
+    close(fd_);
+    fail(error, what);
+  }
+}
+
+FileStorage::~FileStorage() { abandon(); }
+
+void FileStorage::abandon() {
+  // In this order: a fork in between must not close a descriptor that is somebody else's by then.
+  const int fd = std::exchange(fd_, -1);
+  if (fd >= 0) close(fd);
+}
+
+int FileStorage::write(uint64_t offset, const void* data, size_t bytes) {
+  const auto* p = static_cast<const uint8_t*>(data);
+  while (bytes > 0) {
+    const ssize_t written = pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    if (written == 0) return ENOSPC;
+    p += written;
+    offset += static_cast<uint64_t>(written);
+    bytes -= static_cast<size_t>(written);
+  }
+  return 0;
+}
+
+int MemoryStorage::write(uint64_t offset, const void* data, size_t bytes) {
+  try {
+    const auto* p = static_cast<const uint8_t*>(data);
+    size_ = std::max(size_, offset + bytes);
+    pages_.resize((size_ + kPage - 1) / kPage);
+    while (bytes > 0) {
+      auto& page = pages_[offset / kPage];
+      if (!page) page = std::make_unique<uint8_t[]>(kPage);
+      const size_t at = offset % kPage;
+      const size_t count = std::min(bytes, kPage - at);
+      std::memcpy(&page[at], p, count);
+      p += count;
+      offset += count;
+      bytes -= count;
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+void MemoryStorage::read(void* out) const {
+  auto* p = static_cast<uint8_t*>(out);
+  std::memset(p, 0, size_);
+  for (size_t i = 0; i < pages_.size(); ++i)
+    if (pages_[i])
+      std::memcpy(p + i * kPage, pages_[i].get(), std::min<uint64_t>(kPage, size_ - i * kPage));
+}
+
+}  // namespace pig

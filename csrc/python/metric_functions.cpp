@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/metric_functions.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dlpack.h"
+#include "cuda/nvrtc.h"
+#include "hot/nvtx_range.h"
+#include "metrics/cpu_scan.h"
+#include "metrics/metric_accumulator.h"
+#include "record/recorder.h"
+
+namespace py = pybind11;
+
+namespace pig::metrics {
+namespace {
+
+/// What an update did, for Python.
+enum Outcome : int {
+  kNotDone = 0,  ///< Python says what is wrong with the tensors, or adds them itself
+  kDone = 1,
+  kReadingIsDue = 2,
+};
+
+/// What was asked of PyTorch once: its tensor type, and the exchange API.
+struct Torch {
+  PyObject* tensor_type = nullptr;
+  PyObject* is_neg = nullptr;
+  const dlpack::ExchangeApi* api = nullptr;
+  PyObject* get_num_threads = nullptr;
+};
+Torch torch;
+
+/// False where this torch has no exchange API that we know.
+bool set_torch(const py::object& tensor_type, const py::object& capsule,
+               const py::object& get_num_threads) {
+  auto* api = static_cast<const dlpack::ExchangeApi*>(
+      PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName));
+  if (api == nullptr) throw py::error_already_set();
+  if (api->header.version.major != dlpack::kMajorVersion || api->tensor_from_py_object == nullptr)
+    return false;
+  torch = {py::object(tensor_type).release().ptr(),
+           py::object(tensor_type.attr("is_neg")).release().ptr(), api,
+           py::object(get_num_threads).release().ptr()};
+  return true;
+}
+
+/// A view of a plain torch.Tensor. Nothing for a subclass, which may hold its numbers elsewhere,
+/// and for a tensor that has none, as those that stand for another one inside a transformation.
+std::optional<dlpack::Tensor> view_of(py::handle object) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != torch.tensor_type) return std::nullopt;
+  dlpack::Tensor tensor;
+  if (torch.api->tensor_from_py_object(object.ptr(), &tensor) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  if (tensor.data == nullptr)
+    for (int dim = 0;; ++dim) {
+      if (dim == tensor.ndim) return std::nullopt;
+      if (tensor.shape[dim] == 0) break;
+    }
+  return tensor;
+}
+
+/// The same for numbers with a sign: nothing for a view that stands for the negative of what is
+/// stored (the imaginary part of a conjugate), which the exchange API does not tell.
+std::optional<dlpack::Tensor> view_of_reals(py::handle object) {
+  auto tensor = view_of(object);
+  if (!tensor) return std::nullopt;
+  PyObject* const answer = PyObject_CallOneArg(torch.is_neg, object.ptr());
+  Py_XDECREF(answer);  // True and False live on
+  if (answer == nullptr) PyErr_Clear();
+  return answer == Py_False ? tensor : std::nullopt;
+}
+
+bool on_cpu(const dlpack::Tensor& tensor) { return tensor.device.type == dlpack::kCpu; }
+
+/// The state in a tensor's memory, if it is one for these options.
+State* state_of(const MetricOptions& options, const dlpack::Tensor& tensor) {
+  if (tensor.ndim != 1 || tensor.dtype.bits != 8 || tensor.strides[0] != 1 ||
+      static_cast<U64>(tensor.shape[0]) != options.state_bytes())
+    return nullptr;
+  return static_cast<State*>(const_cast<void*>(data_of(tensor)));
+}
+
+int num_threads() {
+  PyObject* answer = PyObject_CallNoArgs(torch.get_num_threads);
+  const long threads = answer != nullptr ? PyLong_AsLong(answer) : -1;
+  Py_XDECREF(answer);
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();
+  return threads > 0 && threads < std::numeric_limits<int>::max() ? static_cast<int>(threads) : 1;
+}
+
+/// From here on it takes longer than giving the GIL away and getting it back.
+constexpr U64 kBytesWithoutGil = 4 << 20;
+
+int outcome_of(MetricAccumulator& accumulator) {
+  return accumulator.reading_is_due() ? kReadingIsDue : kDone;
+}
+
+bool on_cuda(const dlpack::Tensor& tensor) { return tensor.device.type == dlpack::kCuda; }
+
+/// The calling thread's current stream on a tensor's device.
+std::optional<cuda::Stream> stream_of(const dlpack::Tensor& tensor) {
+  if (torch.api->current_work_stream == nullptr) return std::nullopt;
+  void* stream = nullptr;
+  if (torch.api->current_work_stream(tensor.device.type, tensor.device.id, &stream) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return static_cast<cuda::Stream>(stream);
+}
+
+int launch(MetricAccumulator& accumulator, const Batch& batch, State* state,
+           py::handle scratch_tensor, const dlpack::Tensor& logits) {
+  if (scratch_tensor.is_none()) return kNotDone;
+  const auto scratch = view_of(scratch_tensor);
+  const auto stream = stream_of(logits);
+  if (!scratch || !on_cuda(*scratch) || !stream || scratch->ndim != 1 ||
+      static_cast<U64>(scratch->shape[0]) != sizeof(Scratch))
+    return kNotDone;
+  auto* memory = static_cast<Scratch*>(const_cast<void*>(data_of(*scratch)));
+  return accumulator.launch(batch, state, memory, logits.device.id, *stream)
+             ? outcome_of(accumulator)
+             : kNotDone;
+}
+
+int update(MetricAccumulator& accumulator, py::handle state_tensor, py::handle scratch_tensor,
+           py::handle logits_tensor, py::handle target_tensor, py::handle loss_tensor,
+           py::handle weight_tensor) {
+  const auto state_view = view_of(state_tensor);
+  const auto logits = view_of_reals(logits_tensor);
+  const auto target = view_of(target_tensor);
+  if (!state_view || !logits || !target) return kNotDone;
+  std::optional<dlpack::Tensor> loss, weight;
+  if (!loss_tensor.is_none() && !(loss = view_of_reals(loss_tensor))) return kNotDone;
+  if (!weight_tensor.is_none() && !(weight = view_of_reals(weight_tensor))) return kNotDone;
+  State* state = state_of(accumulator.options(), *state_view);
+  if (state == nullptr || state_view->device.type != logits->device.type ||
+      state_view->device.id != logits->device.id)
+    return kNotDone;
+  const std::optional<Batch> batch =
+      make_batch(accumulator.options(), *logits, *target, loss ? &*loss : nullptr,
+                 weight ? &*weight : nullptr);
+  if (!batch) return kNotDone;
+  if (on_cuda(*logits)) return launch(accumulator, *batch, state, scratch_tensor, *logits);
+  if (!on_cpu(*logits)) return kNotDone;
+  if (bytes_of(*batch) < kBytesWithoutGil) {
+    accumulator.update(*batch, *state, 1);
+  } else {
+    const int threads = num_threads();
+    const py::gil_scoped_release release;
+    accumulator.update(*batch, *state, threads);
+  }
+  return outcome_of(accumulator);
+}
+
+int update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, int slot,
+                  py::handle value) {
+  const auto state_view = view_of(state_tensor);
+  State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
+  if (state == nullptr || slot < 0 || slot >= kMaxScalars) return kNotDone;
+  double number = 0;
+  const void* data = nullptr;
+  Format format = kNone;
+  if (PyFloat_CheckExact(value.ptr())) {
+    number = PyFloat_AS_DOUBLE(value.ptr());
+  } else {
+    const auto tensor = view_of_reals(value);
+    if (!tensor || tensor->device.type != state_view->device.type ||
+        tensor->device.id != state_view->device.id)
+      return kNotDone;
+    for (int dim = 0; dim < tensor->ndim; ++dim)
+      if (tensor->shape[dim] != 1) return kNotDone;
+    format = format_of(tensor->dtype);
+    if (format == kNone) return kNotDone;
+    data = data_of(*tensor);
+  }
+  if (on_cuda(*state_view)) {
+    const auto stream = stream_of(*state_view);
+    return stream && accumulator.launch_scalar(data, format, number, slot, state,
+                                               state_view->device.id, *stream)
+               ? outcome_of(accumulator)
+               : kNotDone;
+  }
+  if (!on_cpu(*state_view)) return kNotDone;
+  if (data != nullptr) number = load_real(data, format, 0);
+  accumulator.update_scalar(number, slot, *state);
+  return outcome_of(accumulator);
+}
+
+py::object read(const MetricAccumulator& accumulator, py::handle state_tensor) {
+  const auto state_view = view_of(state_tensor);
+  const State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
+  if (state == nullptr) return py::none();
+  const MetricOptions& options = accumulator.options();
+  const bool whole = on_cpu(*state_view) || options.classes <= kMaxSnapshotClasses;
+  std::vector<uint8_t> bytes(whole ? options.state_bytes() : kStateBytes);
+  if (on_cpu(*state_view)) {
+    accumulator.copy(*state, bytes);
+  } else if (!accumulator.copy_snapshot(bytes)) {
+    return py::none();
+  }
+  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+/// Serial number and index of an update's step.
+py::object step_of(const MetricAccumulator& accumulator, uint64_t update) {
+  const uint32_t serial = accumulator.step_of(update);
+  if (serial == kNoStep) return py::none();
+  return py::make_tuple(serial, Recorder::instance().steps().index_of(serial));
+}
+
+std::unique_ptr<MetricAccumulator> make(const std::vector<I64>& topk, I64 num_classes,
+                                        bool confusion, I64 ignore_index, int class_dim,
+                                        uint64_t updates) {
+  MetricOptions options;
+  if (topk.size() > kMaxTopk) throw std::invalid_argument("topk has too many numbers");
+  for (const I64 k : topk) options.topk[static_cast<size_t>(options.topk_count++)] = k;
+  options.classes = num_classes;
+  options.confusion = confusion;
+  options.ignore_index = ignore_index;
+  options.class_dim = class_dim;
+  return std::make_unique<MetricAccumulator>(options, updates);
+}
+
+/// Writes a reading into the recording that is active, and shows it as NVTX marks. Values beyond
+/// the bounds are counted, not written.
+void append_reading(uint64_t update, std::optional<uint32_t> step,
+                    const std::vector<std::pair<std::string, double>>& values) {
+  Recorder::instance().append_reading(update, step.value_or(kNoStep), values);
+  if (PIG_UNLIKELY(nvtx_active))
+    for (const auto& [name, value] : values) mark_nvtx_value(name, value);
+}
+
+}  // namespace
+}  // namespace pig::metrics
+
+void pig::add_metric_functions(py::module_& module) {
+  using namespace pig::metrics;
+  py::class_<MetricAccumulator>(module, "MetricAccumulator")
+      .def(py::init(&make), py::kw_only(), py::arg("topk"), py::arg("num_classes"),
+           py::arg("confusion"), py::arg("ignore_index"), py::arg("class_dim"), py::arg("updates"))
+      .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
+           py::arg("target"), py::arg("loss"), py::arg("weight"))
+      .def("update_scalar", &update_scalar, py::arg("state"), py::arg("slot"), py::arg("value"))
+      .def("read", &read, py::arg("state"))
+      .def("launch_error", &MetricAccumulator::launch_error)
+      .def("note", &MetricAccumulator::note, py::arg("is_update"))
+      .def("updates", &MetricAccumulator::updates)
+      .def("take_news", &MetricAccumulator::take_news)
+      .def("step_of", &step_of, py::arg("update"));
+  module.attr("METRIC_SCRATCH_BYTES") = sizeof(Scratch);
+  module.def("set_torch", &set_torch, py::arg("tensor_type"), py::arg("exchange_api"),
+             py::arg("get_num_threads"));
+  module.def("set_nvrtc_paths", &pig::cuda::set_nvrtc_paths, py::arg("paths"));
+  module.def("append_reading", &append_reading, py::arg("update"), py::arg("step"),
+             py::arg("values"));
+}

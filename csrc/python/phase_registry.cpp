@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/phase_registry.h"
+
+#include <optional>
+#include <string>
+
+#include "hot/phase_table.h"
+#include "python/python_hooks.h"
+#include "record/recorder.h"
+
+namespace pig {
+namespace {
+
+constexpr Py_ssize_t kLongestName = 256;
+
+PyObject* phases_by_name = nullptr;  // dict: str -> Phase
+Phase* too_many_names = nullptr;
+bool too_many_names_tolerated = false;
+
+/// UTF-8 as run files have it: lone surrogates are encoded like other characters.
+bool encode_name(PyObject* name, std::string& utf8) {
+  PyObject* bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
+  if (bytes == nullptr) return false;
+  utf8.assign(PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
+  Py_DECREF(bytes);
+  return true;
+}
+
+/// Makes the handle of a new name. Borrowed.
+Phase* make_phase(PyObject* name) {
+  const Py_ssize_t length = PyUnicode_GET_LENGTH(name);
+  if (length == 0) {
+    PyErr_SetString(python_hooks.phase_name_error, "a phase name must not be empty");
+    return nullptr;
+  }
+  if (length > kLongestName) {
+    PyErr_Format(python_hooks.phase_name_error,
+                 "a phase name has at most %zd characters, got %zd: %.64R...", kLongestName, length,
+                 name);
+    return nullptr;
+  }
+  std::string utf8;
+  if (!encode_name(name, utf8)) return nullptr;
+  const std::optional<uint32_t> id = PhaseTable::instance().add(utf8);
+  if (!id) {
+    const bool recording = active_epoch.load(std::memory_order_relaxed) != 0;
+    if (recording) Recorder::instance().drops().add(Drop::kNames);
+    // A loop that went on with too many names while it was recorded goes on afterwards too.
+    too_many_names_tolerated = too_many_names_tolerated || recording;
+    if (too_many_names_tolerated) return too_many_names;
+    PyErr_Format(
+        python_hooks.phase_name_error,
+        "more than %u different phase names, the next is %R; a name that holds a number of its own "
+        "(f\"step {i}\") is better split into one phase and the step number that every span has "
+        "anyway",
+        PhaseTable::kCapacity, name);
+    return nullptr;
+  }
+  Phase* phase = new_phase(name, *id, utf8);
+  if (phase == nullptr) return nullptr;
+  if (PyDict_SetItem(phases_by_name, name, reinterpret_cast<PyObject*>(phase)) != 0) return nullptr;
+  return phase;
+}
+
+}  // namespace
+
+Phase* find_phase(PyObject* name) {
+  if (!PyUnicode_Check(name)) {
+    PyErr_Format(PyExc_TypeError, "a phase name must be a str, got %.200s: %.64R",
+                 Py_TYPE(name)->tp_name, name);
+    return nullptr;
+  }
+  // Subclasses of str may compare as they like: only their text counts.
+  PyObject* text = PyUnicode_FromObject(name);
+  if (text == nullptr) return nullptr;
+  PyObject* found = PyDict_GetItemWithError(phases_by_name, text);
+  auto* phase = reinterpret_cast<Phase*>(found);
+  if (phase == nullptr && PyErr_Occurred() == nullptr) phase = make_phase(text);
+  Py_DECREF(text);
+  return phase;
+}
+
+void tolerate_too_many_names() { too_many_names_tolerated = true; }
+
+#ifndef Py_GIL_DISABLED
+
+PhaseCacheEntry phase_cache[kPhaseCacheEntries];
+
+Phase* find_phase_for(PyObject* name, PhaseCacheEntry& entry) {
+  Phase* phase = find_phase(name);
+  if (phase == nullptr || phase == too_many_names || !PyUnicode_CheckExact(name)) return phase;
+  PyObject* evicted = entry.name;
+  entry = {Py_NewRef(name), phase};
+  Py_XDECREF(evicted);
+  return phase;
+}
+
+#endif
+
+bool ready_phase_registry() {
+  phases_by_name = PyDict_New();
+  PyObject* overflow_name = PyUnicode_FromString("(too many names)");
+  if (phases_by_name == nullptr || overflow_name == nullptr) return false;
+  too_many_names = new_phase(overflow_name, PhaseTable::kTooManyNames, "(too many names)");
+  Py_DECREF(overflow_name);
+  return too_many_names != nullptr;
+}
+
+}  // namespace pig

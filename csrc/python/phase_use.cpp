@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/phase_use.h"
+
+#include <new>
+
+#include "python/recording_thread.h"
+#include "record/recorder.h"
+
+namespace pig {
+namespace {
+
+/// Returns the frame's serial, or 0 when the frame could not be opened; its end is then expected
+/// all the same.
+uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
+  try {
+    return thread.begin(phase);
+  } catch (const std::bad_alloc&) {
+    thread.skip_frame();
+    return 0;
+  }
+}
+
+}  // namespace
+
+void record_begin(uint32_t epoch, uint32_t phase) noexcept {
+  if (ThreadState* thread = recording_thread(epoch)) begin_frame(*thread, phase);
+}
+
+void record_end(uint32_t epoch, uint32_t phase) noexcept {
+  if (ThreadState* thread = recording_thread(epoch)) thread->end(phase);
+}
+
+uint64_t begin_token(const Phase& phase) noexcept {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0) return 0;
+  ThreadState* thread = recording_thread(epoch);
+  if (thread == nullptr) return 0;
+  const uint32_t frame = begin_frame(*thread, phase.id);
+  if (frame == 0) {
+    thread->forgive_depth();
+    return 0;
+  }
+  return static_cast<uint64_t>(epoch & 0xFFFF) << 48 |
+         static_cast<uint64_t>(thread->serial()) << 32 | frame;
+}
+
+void end_token(uint64_t token, Closing closing) noexcept {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) return;
+  const uint64_t now = read_ticks();
+  ThreadState* thread = recording_thread(epoch);
+  if (thread == nullptr) return;
+  const auto serial = static_cast<uint32_t>(token >> 32 & 0xFFFF);
+  const auto frame = static_cast<uint32_t>(token);
+  if (thread->serial() != serial) {
+    // A generator that was moved to another thread: its frame stands on the stack of the first.
+    if (ThreadState* other = Recorder::instance().threads().find(serial)) {
+      other->request_end(frame, now);
+    } else {
+      Recorder::instance().drops().add(Drop::kUnmatchedEnds);
+    }
+  } else if (closing == Closing::kEnd) {
+    thread->end_frame(frame, now);
+  } else {
+    thread->cancel_frame(frame);
+  }
+}
+
+}  // namespace pig

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/python_hooks.h"
+
+#include <atomic>
+
+namespace pig {
+
+PythonHooks python_hooks;
+
+std::string current_thread_name() {
+  std::string name;
+  if (python_hooks.thread_name == nullptr) return name;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (PyObject* text = PyObject_CallNoArgs(python_hooks.thread_name)) {
+    if (const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr) name = utf8;
+    Py_DECREF(text);
+  }
+  PyErr_Restore(type, value, traceback);  // drops an error of ours: a name is not worth one
+  constexpr size_t kLongest = 256;
+  if (name.size() > kLongest) name.clear();
+  return name;
+}
+
+namespace {
+
+/// A hook that is called once by whoever comes first: the main thread from its interpreter loop, or
+/// a thread that begins a step. The main thread may do nothing but wait for that one.
+struct PendingHook {
+  PyObject* PythonHooks::* hook;
+  std::atomic<bool> due{false};
+  std::atomic<bool> queued{false};  ///< with the interpreter
+
+  void schedule() {
+    due.store(true);
+    // It refuses when too many calls are pending already.
+    if (!queued.exchange(true) && Py_AddPendingCall(call, this) != 0) queued.store(false);
+  }
+  static int call(void* pending) {
+    auto& self = *static_cast<PendingHook*>(pending);
+    self.queued.store(false);
+    self.run_if_due();
+    return 0;
+  }
+  void run_if_due() {
+    if (!due.load(std::memory_order_relaxed) || !due.exchange(false)) return;
+    PyObject* function = python_hooks.*hook;
+    if (function == nullptr) return;
+    // With warnings as errors the call raises: into nobody's training loop.
+    PyObject* result = PyObject_CallNoArgs(function);
+    if (result == nullptr) PyErr_WriteUnraisable(function);
+    Py_XDECREF(result);
+  }
+};
+
+PendingHook history_stopped{&PythonHooks::history_stopped};
+PendingHook device_warnings{&PythonHooks::device_warnings};
+PendingHook device_probe{&PythonHooks::device_probe};
+
+}  // namespace
+
+void schedule_history_stopped() { history_stopped.schedule(); }
+void schedule_device_warnings() { device_warnings.schedule(); }
+void schedule_device_probe() { device_probe.schedule(); }
+
+void run_due_hooks() {
+  for (PendingHook* hook : {&history_stopped, &device_warnings, &device_probe}) hook->run_if_due();
+}
+
+}  // namespace pig

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/scope_type.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "python/phase_registry.h"
+#include "python/phase_use.h"
+#include "python/python_type.h"
+
+namespace pig {
+namespace {
+
+struct Scope {
+  PyObject_HEAD
+  Phase* phase;
+  uint64_t token;
+  nvtxRangeId_t nvtx;
+};
+
+PyObject* scope_enter(PyObject* self, PyObject*) {
+  auto* scope = reinterpret_cast<Scope*>(self);
+  scope->nvtx = nvtx_start(scope->phase->nvtx);
+  scope->token = begin_token(*scope->phase);
+  return Py_NewRef(self);
+}
+
+PyObject* scope_exit(PyObject* self, PyObject* const*, Py_ssize_t count) {
+  if (!check_arguments(static_cast<size_t>(count), nullptr, 3, "__exit__")) return nullptr;
+  auto* scope = reinterpret_cast<Scope*>(self);
+  nvtx_end(std::exchange(scope->nvtx, 0));
+  end_token(std::exchange(scope->token, 0), Closing::kEnd);
+  Py_RETURN_NONE;
+}
+
+PyObject* scope_name(PyObject* self, void*) {
+  return Py_NewRef(reinterpret_cast<Scope*>(self)->phase->name);
+}
+
+PyObject* scope_repr(PyObject* self) {
+  return PyUnicode_FromFormat("gpu_phase.scope(%R)", reinterpret_cast<Scope*>(self)->phase->name);
+}
+
+PyMethodDef scope_methods[] = {
+    {"__enter__", scope_enter, METH_NOARGS, nullptr},
+    {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(scope_exit)),
+     METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef scope_getset[] = {{"name", scope_name, nullptr, "The phase's name.", nullptr},
+                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyTypeObject scope_type_object = [] {
+  PyTypeObject type = blank_type();
+  type.tp_name = "pyinstrument_gpu._C.Scope";
+  type.tp_basicsize = sizeof(Scope);
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_doc = "Times one block and closes exactly the span it opened. Made by gpu_phase.scope().";
+  type.tp_methods = scope_methods;
+  type.tp_getset = scope_getset;
+  type.tp_repr = scope_repr;
+  return type;
+}();
+
+PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
+  Phase* phase = phase_of(name);
+  if (phase == nullptr) return nullptr;
+  auto* scope = PyObject_New(Scope, &scope_type_object);
+  if (scope == nullptr) return nullptr;
+  scope->phase = phase;
+  scope->token = 0;
+  scope->nvtx = 0;
+  return reinterpret_cast<PyObject*>(scope);
+}
+
+PyMethodDef scope_definition = {"scope", gpu_phase_scope, METH_O,
+                                "scope(name, /)\n--\n\n"
+                                "A fresh context manager that closes exactly the span it opened, "
+                                "also among interleaved generators and coroutines.\n\n"
+                                "Slower than gpu_phase(name): it allocates. Errors as there."};
+
+}  // namespace
+
+bool ready_scope_type() { return PyType_Ready(&scope_type_object) == 0; }
+
+PyTypeObject* scope_type() { return &scope_type_object; }
+
+PyObject* new_scope_function(PyObject* module_name) {
+  return PyCFunction_NewEx(&scope_definition, nullptr, module_name);
+}
+
+}  // namespace pig

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "record/recorder.h"
+
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace pig {
+namespace {
+
+Recorder* recorder = nullptr;
+void (*error_callback)() = nullptr;
+void (*device_warning_callback)() = nullptr;
+void (*device_probe_callback)() = nullptr;
+
+constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
+constexpr std::chrono::milliseconds kDevicePoll{1};
+constexpr std::chrono::seconds kDeviceDeadline{1};
+
+void wake_harvester() { recorder->wake(); }
+
+uint64_t thread_cpu_ns() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+uint64_t random_id() {
+  uint64_t id = 0;
+  if (getrandom(&id, sizeof id, GRND_NONBLOCK) != sizeof id) id = read_ticks();
+  return id;
+}
+
+}  // namespace
+
+Recorder& Recorder::instance() {
+  // Leaked: threads that end after static destruction still find it.
+  static const bool made = [] {
+    recorder = new Recorder;
+    return true;
+  }();
+  (void)made;
+  return *recorder;
+}
+
+void Recorder::install_fork_handler() {
+  instance();
+  pthread_atfork(nullptr, nullptr, [] {
+    active_epoch.store(0, std::memory_order_relaxed);
+    open_step.store(kNoOpenStep, std::memory_order_relaxed);
+    PhaseTable::instance().after_fork_in_child();
+    ThreadRegistry::forget_this_thread_in_child();
+    cuda::DeviceTiming::after_fork_in_child();
+    if (recorder->log_) recorder->log_->storage().abandon();
+    // Recordings go on being counted: a token of the parent's must not fit one of the child's.
+    const uint32_t epoch = recorder->epoch_;
+    recorder = new Recorder;
+    recorder->epoch_ = epoch;
+  });
+}
+
+ClockAnchor Recorder::start(const Options& options) {
+  if (recording()) throw std::logic_error("a recording is active");
+  std::unique_ptr<Storage> storage;
+  if (options.path) {
+    storage = std::make_unique<FileStorage>(*options.path, options.overwrite);
+  } else {
+    storage = std::make_unique<MemoryStorage>();
+  }
+  run_id_ = random_id();
+  clock_.start();
+  drops_.clear();
+  paths_.reset();
+  steps_.reset(&clock_, &drops_);
+  syncs_.reset(&clock_);
+  threads_.reset();
+  metrics_.reset();
+  ClockAnchor anchor{};
+  {
+    const std::lock_guard lock(harvest_mutex_);
+    log_ = std::make_unique<RunLog>(std::move(storage), run_id_, options.history_spans,
+                                    options.max_bytes);
+    tap_.reset();
+    in_memory_ = !options.path;
+    environment_ = options.environment;
+    statistics_.clear();
+    spans_recorded_ = 0;
+    device_times_.reset(&drops_);
+    harvest_cpu_ns_ = 0;
+    error_reported_ = false;
+    statistics_due_ns_ = kStatisticsIntervalNs;
+    anchor = clock_.anchor();
+    RunState state;
+    state.anchor = anchor;
+    log_->write_environment(environment_);
+    log_->write_state(state, drops_);
+    if (const int error = log_->error()) {
+      log_.reset();  // and with it the lock on the file
+      throw std::system_error(error, std::generic_category(), "write");
+    }
+  }
+  try {
+    harvester_.start([this] {
+      try {
+        const std::lock_guard lock(harvest_mutex_);
+        harvest(false);
+      } catch (const std::bad_alloc&) {
+        drops_.add(Drop::kNoMemory);
+      }
+    });
+  } catch (const std::system_error&) {
+    log_.reset();
+    throw;
+  }
+  if (++epoch_ == 0) ++epoch_;
+  recording_.store(true, std::memory_order_relaxed);
+  active_epoch.store(epoch_, std::memory_order_release);
+  return anchor;
+}
+
+void Recorder::close_gate() {
+  cuda::DeviceTiming::instance().stop();
+  steps_.end_open();
+  active_epoch.store(0, std::memory_order_release);
+}
+
+void Recorder::stop() {
+  if (!recording()) return;
+  harvester_.stop();
+  const std::lock_guard lock(harvest_mutex_);
+  for (ThreadState* state : threads_.states()) state->run_requests();
+  try {
+    await_device();
+    harvest(true);
+  } catch (const std::bad_alloc&) {
+    drops_.add(Drop::kNoMemory);
+  }
+  cuda::DeviceTiming::instance().finish();
+  if (!in_memory_) log_->storage().abandon();
+  recording_.store(false, std::memory_order_relaxed);
+}
+
+bool Recorder::flush(std::chrono::nanoseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    {
+      // Under the lock: the recording may be stopped, and its log taken away, while this waits for
+      // it.
+      const std::lock_guard lock(harvest_mutex_);
+      if (!recording()) return true;
+      harvest(false);
+      if (!device_times_.waiting()) return true;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(kDevicePoll);
+  }
+}
+
+/// Gives the device a second to finish what it was asked to time, and the clocks some harvests for
+/// a last correlation.
+void Recorder::await_device() {
+  constexpr int kCorrelationHarvests = 40;
+  const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  if (!timing.attached()) return;
+  const auto deadline = std::chrono::steady_clock::now() + kDeviceDeadline;
+  timing.correlate_soon();
+  for (int harvests = 0;; ++harvests) {
+    harvest(false);
+    const bool correlating = harvests < kCorrelationHarvests && timing.correlation_due();
+    if (!correlating && !device_times_.waiting()) return;
+    if (std::chrono::steady_clock::now() >= deadline) return;
+    std::this_thread::sleep_for(kDevicePoll);
+  }
+}
+
+void Recorder::set_environment(std::string json) {
+  const std::lock_guard lock(harvest_mutex_);
+  environment_ = std::move(json);
+  if (log_) log_->write_environment(environment_);
+}
+
+void Recorder::start_device_timing(const cuda::DeviceTiming::Options& options) {
+  const std::lock_guard lock(harvest_mutex_);
+  if (recording()) cuda::DeviceTiming::instance().start(options, clock_, drops_, wake_harvester);
+}
+
+void Recorder::attach_device(cuda::StreamFunction current_stream) {
+  const std::lock_guard lock(harvest_mutex_);
+  cuda::DeviceTiming::instance().attach(current_stream);
+}
+
+std::string Recorder::error() const {
+  const std::lock_guard lock(harvest_mutex_);
+  return log_ && log_->error() != 0 ? std::generic_category().message(log_->error())
+                                    : std::string();
+}
+
+std::vector<uint8_t> Recorder::log_bytes() {
+  const std::lock_guard lock(harvest_mutex_);
+  if (!log_) return {};
+  std::unique_ptr<RunLog> copy;
+  RunLog* log = log_.get();
+  if (!in_memory_) {
+    copy = std::make_unique<RunLog>(std::make_unique<MemoryStorage>(), run_id_, 0, ~uint64_t{0});
+    log = copy.get();
+    log->append_tables(paths_, threads_);
+    log->append_dropped_steps(steps_.dropped());
+    log->append_syncs(syncs_, {});
+    write_documents(*log, last_state_, true);
+    log->write_environment(environment_);
+  }
+  const auto& memory = static_cast<const MemoryStorage&>(log->storage());
+  std::vector<uint8_t> bytes(memory.size());
+  memory.read(bytes.data());
+  if (!recording()) log_.reset();
+  return bytes;
+}
+
+void Recorder::open_tap() {
+  const std::lock_guard lock(harvest_mutex_);
+  if (!recording()) return;
+  tap_ = std::make_unique<LogTap>();
+  log_->set_tap(*tap_, paths_, threads_, metrics_, steps_.dropped());
+  harvest(false);
+}
+
+std::vector<uint8_t> Recorder::take_tap() {
+  const std::lock_guard lock(harvest_mutex_);
+  return tap_ ? tap_->take() : std::vector<uint8_t>();
+}
+
+void Recorder::close_tap() {
+  const std::lock_guard lock(harvest_mutex_);
+  if (log_) log_->remove_tap();
+  tap_.reset();
+}
+
+void Recorder::append_reading(uint64_t update, uint32_t step,
+                              const std::vector<std::pair<std::string, double>>& values) {
+  if (active_epoch.load(std::memory_order_relaxed) == 0) return;
+  const int64_t now_ns = clock_.to_ns(read_ticks());
+  for (const auto& [name, value] : values)
+    if (!metrics_.append(name, update, now_ns, value, step)) drops_.add(Drop::kMetrics);
+}
+
+ThreadState::Context Recorder::context() {
+  return {&paths_, &drops_, &clock_, &steps_, wake_harvester};
+}
+
+ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
+  return threads_.attach(context(), epoch,
+                         {static_cast<uint64_t>(gettid()), std::move(thread_name)});
+}
+
+void Recorder::begin_scratch() {
+  scratch_ = std::make_unique<Scratch>();
+  scratch_->steps.reset(&clock_, &scratch_->drops, /*published=*/false);
+  scratch_->state.reset({&scratch_->paths, &scratch_->drops, &clock_, &steps_, wake_harvester},
+                        epoch_, kMaxThreads - 1, true);
+  set_aside_ = std::exchange(this_thread, &scratch_->state);
+}
+
+void Recorder::end_scratch() {
+  this_thread = set_aside_;
+  scratch_.reset();
+}
+
+void Recorder::set_error_callback(void (*callback)()) { error_callback = callback; }
+void Recorder::set_device_warning_callback(void (*callback)()) {
+  device_warning_callback = callback;
+}
+void Recorder::set_device_probe_callback(void (*callback)()) { device_probe_callback = callback; }
+
+void Recorder::harvest(bool final) {
+  const uint64_t cpu_before = thread_cpu_ns();
+  clock_.discipline();
+  items_.clear();
+  pin_events_in_use();
+  for (ThreadState* state : threads_.states()) drain(*state);
+
+  RunState state;
+  state.final = final;
+  // All that refers to paths and threads is collected before these are written.
+  collect_open_frames(state);
+  step_totals_.clear();
+  // Before the steps: a value's step has an index once all that were dropped before it are known.
+  const std::vector<MetricItem> metrics = metrics_.take();
+  const StepTracker::Pending steps = steps_.take(step_totals_);
+  state.open_step = steps.open;
+  const std::vector<SyncItem> syncs = syncs_.take();
+  log_->append_tables(paths_, threads_);
+  log_->append_spans(items_);
+  settle_device_times(final);
+  log_->append_dropped_steps(steps.dropped);
+  log_->append_steps(steps.steps);
+  log_->append_metrics(metrics_, metrics);
+  log_->append_syncs(syncs_, syncs);
+  state.anchor = clock_.anchor();
+  if (state.open_step) state.open_step_begin_ns = clock_.to_ns(state.open_step->begin_ticks);
+
+  const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  if (timing.records() != 0) {
+    const auto pending = device_times_.waiting_by_path();
+    state.device = {
+        timing.every(), timing.records(), timing.record_ns(), {pending.begin(), pending.end()}};
+  }
+
+  const bool with_statistics = final || state.anchor.run_ns >= statistics_due_ns_;
+  write_documents(*log_, state, with_statistics);
+  const uint64_t cost_ns = thread_cpu_ns() - cpu_before;
+  harvest_cpu_ns_ += cost_ns;
+  if (with_statistics) {
+    // Tens of thousands of paths take long to write: then less often.
+    statistics_due_ns_ =
+        state.anchor.run_ns + std::max(kStatisticsIntervalNs, static_cast<int64_t>(100 * cost_ns));
+  }
+  last_state_ = std::move(state);
+  if (log_->error() != 0 && !error_reported_) {
+    error_reported_ = true;
+    if (error_callback != nullptr) error_callback();
+  }
+}
+
+void Recorder::drain(ThreadState& state) {
+  // Before the ring is read: what the thread wrote before it ended is then seen.
+  const bool finished = state.finished.load(std::memory_order_acquire);
+  if (finished) state.run_requests();
+  raw_.clear();
+  events_.clear();
+  state.drain(raw_, events_);
+  spans_recorded_ += raw_.size();
+  auto events = events_.begin();
+  for (const RawSpan& span : raw_) {
+    if ((span.flags() & kDeviceTimed) != 0) {
+      device_times_.add({log_->spans() + items_.size(), events->begin, events->end, span.step(),
+                         span.path(), span.flags()});
+      ++events;
+    }
+    const NanosecondSpan times = to_nanoseconds(clock_, span);
+    statistics_.fold(steps_, span, times);
+    items_.push_back({times.begin, times.end, times.self, span.step(), span.path(), state.serial(),
+                      static_cast<uint16_t>(span.depth()), span.flags()});
+  }
+  if (!finished) return;
+  std::vector<OpenFrame> left_open;
+  state.copy_open(left_open);
+  drops_.add(Drop::kOpenAtThreadEnd, left_open.size());
+  spans_recorded_ += state.overflow_spans();
+  state.move_overflow_into(statistics_);
+  threads_.retire(&state);
+}
+
+void Recorder::pin_events_in_use() {
+  const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  if (!timing.attached()) return;  // no frame has an event
+  device_times_.begin(timing);
+  std::vector<OpenFrame> frames;
+  for (const ThreadState* thread : threads_.states()) thread->copy_open(frames);
+  for (const OpenFrame& frame : frames) device_times_.pin(frame.event);
+}
+
+void Recorder::settle_device_times(bool final) {
+  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  known_.clear();
+  timing.harvest(known_);
+  for (const cuda::DeviceTiming::Known& known : known_) device_times_.know(known);
+  const DeviceTimes::Settlement settlement = device_times_.settle(timing, final);
+  std::vector<DeviceTimeItem> items;
+  for (const auto& [span, item] : settlement.spans) {
+    items.push_back(item);
+    if (item.duration_ns >= 0)
+      statistics_.fold_device(steps_, span.step, span.path, span.flags,
+                              static_cast<uint64_t>(item.duration_ns));
+  }
+  log_->append_streams(settlement.streams);
+  log_->append_device_clocks(timing.take_clock_points(final));
+  log_->append_device_times(items);
+  if (timing.has_warnings() && device_warning_callback != nullptr) device_warning_callback();
+  if (timing.wanted() && device_probe_callback != nullptr && cuda::driver_is_loaded())
+    device_probe_callback();
+}
+
+void Recorder::collect_open_frames(RunState& state) {
+  std::vector<OpenFrame> frames;
+  for (const ThreadState* thread : threads_.states()) {
+    frames.clear();
+    thread->copy_open(frames);
+    for (const OpenFrame& frame : frames)
+      state.open.push_back(
+          {thread->serial(), frame.path, clock_.to_ns(frame.begin), frame.step, frame.depth});
+  }
+}
+
+void Recorder::write_documents(RunLog& log, const RunState& state, bool with_statistics) {
+  RunState written = state;
+  written.phases_recorded = spans_recorded_;
+  written.harvester_cpu_ns = harvest_cpu_ns_;
+  for (ThreadState* thread : threads_.states()) written.phases_recorded += thread->overflow_spans();
+  if (with_statistics) {
+    StatisticsTable merged;
+    statistics_.merge_into(merged, steps_);
+    for (ThreadState* thread : threads_.states()) thread->merge_overflow_into(merged);
+    std::vector<uint8_t> rows;
+    merged.encode(rows);
+    log.write_statistics(step_totals_, rows);
+  }
+  if (with_statistics || syncs_.take_watch_change()) log.write_sync_statistics(syncs_);
+  // Those of the file, also where `log` is its stand-in in memory.
+  written.losses = log_->losses();
+  // Last: a STATE that says "final" then vouches for all the rest.
+  log.write_state(written, drops_);
+}
+
+}  // namespace pig

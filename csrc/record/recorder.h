@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one recording of the process: what ties the parts together.
+//
+// Threads record into their own ThreadState. `harvest` collects: it drains the rings, folds
+// statistics and brings the run log up to date. The harvester thread calls it at each tick and
+// needs no GIL; `flush` and `stop` call it from the caller's thread. `harvest_mutex_` lets one of
+// them in at a time.
+//
+// stop relies on the GIL: while it is held no other thread is inside the hot path, so `close_gate`,
+// which sets `active_epoch` to 0, ends all writing to rings. In a free-threaded interpreter a
+// thread that is inside `end` at that very moment can lose that one span.
+//
+// A forked child has no harvester, and locks may be held by threads that do not exist in it. It
+// gets a fresh Recorder; the old one is leaked and its file descriptor closed. Nothing is recorded
+// in the child until it starts a recording of its own.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/drops.h"
+#include "cuda/device_timing.h"
+#include "hot/path_table.h"
+#include "hot/thread_state.h"
+#include "log/log_tap.h"
+#include "log/run_log.h"
+#include "record/device_times.h"
+#include "record/harvester.h"
+#include "record/metric_series.h"
+#include "record/statistics.h"
+#include "record/step_tracker.h"
+#include "record/sync_log.h"
+#include "record/thread_registry.h"
+
+namespace pig {
+
+class Recorder {
+ public:
+  struct Options {
+    std::optional<std::string> path;  ///< nothing: in memory
+    bool overwrite = false;
+    uint64_t history_spans = 0;
+    uint64_t max_bytes = 0;
+    std::string environment;  ///< a JSON object
+  };
+
+  static Recorder& instance();
+  /// Makes forked children start afresh. Once per process.
+  static void install_fork_handler();
+
+  /// Throws std::logic_error when a recording is active, std::system_error when the file can't be
+  /// written or no thread is to be had. Returns the moment that is the run's zero.
+  ClockAnchor start(const Options& options);
+  /// Ends all recording. With the GIL held.
+  void close_gate();
+  /// After `close_gate`: joins the harvester and finishes the log. Without the GIL, for it may wait
+  /// for a disk.
+  void stop();
+  /// Brings the log up to date, and waits at most so long for outstanding device times. Returns
+  /// whether none is outstanding.
+  bool flush(std::chrono::nanoseconds timeout = {});
+  void set_environment(std::string json);
+
+  /// Times the device too, from now on or from when it is attached.
+  void start_device_timing(const cuda::DeviceTiming::Options& options);
+  /// PyTorch has initialised CUDA. On a thread whose device it made current.
+  void attach_device(cuda::StreamFunction current_stream);
+
+  /// Random; stands in the header of the run file.
+  uint64_t run_id() const { return run_id_; }
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  /// What ended the writing of history, or empty.
+  std::string error() const;
+  /// The log of a recording in memory. Of one whose file failed: all but the history. Once the
+  /// recording has stopped, the memory is given back with it: a second call has nothing.
+  std::vector<uint8_t> log_bytes();
+
+  /// From here on what goes to the log is kept for `take_tap` too, with the tables as they stand.
+  void open_tap();
+  /// What is new since the last call, as LogTap has it. Also once after `stop`.
+  std::vector<uint8_t> take_tap();
+  void close_tap();
+
+  /// Makes the calling thread's state ready for the recording `epoch`. Throws std::bad_alloc.
+  ThreadState* attach(uint32_t epoch, std::string thread_name);
+  /// Sets the calling thread's state aside for one that nobody reads, to measure what a phase
+  /// costs; and takes it back.
+  void begin_scratch();
+  void end_scratch();
+
+  void wake() { harvester_.wake(); }
+
+  /// Adds a reading of metrics to the recording that is active, as of now. What finds no room is
+  /// counted. Costs microseconds; the harvester writes it.
+  void append_reading(uint64_t update, uint32_t step,
+                      const std::vector<std::pair<std::string, double>>& values);
+
+  ThreadRegistry& threads() { return threads_; }
+  /// The steps that the calling thread opens and closes.
+  StepTracker& steps() { return this_thread_is_scratch() ? scratch_->steps : steps_; }
+  DropCounters& drops() { return drops_; }
+  SyncLog& syncs() { return syncs_; }
+  const Clock& clock() const { return clock_; }
+
+  /// Called once per recording, from the harvester, when the file can no longer be written.
+  static void set_error_callback(void (*callback)());
+  /// Called from the harvester when DeviceTiming has something to say.
+  static void set_device_warning_callback(void (*callback)());
+  /// Called from the harvester while device times are wanted and PyTorch has not yet been seen to
+  /// initialise CUDA, although the driver is loaded.
+  static void set_device_probe_callback(void (*callback)());
+
+ private:
+  struct Scratch {
+    PathTable paths;
+    DropCounters drops;
+    StepTracker steps;
+    ThreadState state;
+  };
+
+  bool this_thread_is_scratch() const { return scratch_ && this_thread == &scratch_->state; }
+  ThreadState::Context context();
+  void harvest(bool final);
+  void drain(ThreadState& state);
+  void settle_device_times(bool final);
+  void await_device();
+  void pin_events_in_use();
+  void collect_open_frames(RunState& state);
+  void write_documents(RunLog& log, const RunState& state, bool with_statistics);
+
+  std::atomic<bool> recording_{false};
+  uint32_t epoch_ = 0;
+  uint64_t run_id_ = 0;
+  Clock clock_;
+  DropCounters drops_;
+  PathTable paths_;
+  StepTracker steps_;
+  SyncLog syncs_;
+  ThreadRegistry threads_;
+  MetricSeries metrics_;
+  Harvester harvester_;
+  std::unique_ptr<Scratch> scratch_;
+  ThreadState* set_aside_ = nullptr;
+
+  // Under harvest_mutex_.
+  mutable std::mutex harvest_mutex_;
+  std::unique_ptr<LogTap> tap_;  ///< outlives the log that writes to it
+  std::unique_ptr<RunLog> log_;
+  bool in_memory_ = false;
+  std::string environment_;
+  SpanStatistics statistics_;    ///< of the spans drained, and of ended threads
+  uint64_t spans_recorded_ = 0;  ///< likewise
+  RunState last_state_;
+  std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log
+  std::vector<RawSpan> raw_;
+  std::vector<ThreadState::Events> events_;
+  std::vector<SpanItem> items_;
+  DeviceTimes device_times_;
+  std::vector<cuda::DeviceTiming::Known> known_;
+  int64_t statistics_due_ns_ = 0;
+  uint64_t harvest_cpu_ns_ = 0;
+  bool error_reported_ = false;
+};
+
+}  // namespace pig

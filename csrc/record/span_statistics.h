@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "hot/span.h"
+#include "record/statistics.h"
+#include "record/step_tracker.h"
+
+namespace pig {
+
+/// Statistics of finished spans, by path and scope.
+///
+/// A step without an item may still be dropped (its loader had none left), and with it the scope of
+/// the spans in it changes: they are then outside any step. Such spans are kept apart until the
+/// step's fate is known. At most one step is undecided at a time. Not synchronised: each has one
+/// owner or a lock beside it.
+class SpanStatistics {
+ public:
+  void fold(const StepTracker& steps, const RawSpan& span, const NanosecondSpan& times) {
+    const auto host_ns = static_cast<uint64_t>(times.end - times.begin);
+    const auto self_ns = static_cast<uint64_t>(times.self);
+    const Place place = place_of(steps, span.step(), span.scope());
+    place.table.fold(span.path(), place.scope, host_ns, self_ns);
+  }
+
+  /// The stream time of a span that was folded before.
+  void fold_device(const StepTracker& steps, uint32_t step, uint32_t path, uint8_t flags,
+                   uint64_t device_ns) {
+    const Place place = place_of(steps, step, scope_of(step, flags));
+    place.table.fold_device(path, place.scope, device_ns);
+  }
+
+  /// Adds all of it to `table`. A step that is still undecided counts as a step.
+  void merge_into(StatisticsTable& table, const StepTracker& steps) {
+    settle(steps);
+    table.merge(settled_);
+    table.merge(undecided_);
+  }
+
+  /// Takes over what another one holds, undecided spans as such.
+  void absorb(SpanStatistics& other, const StepTracker& steps) {
+    settle(steps);
+    other.settle(steps);
+    settled_.merge(other.settled_);
+    undecided_.merge(other.undecided_);
+    if (other.undecided_step_ != kNoStep) undecided_step_ = other.undecided_step_;
+    other.clear();
+  }
+
+  void clear() {
+    settled_.clear();
+    undecided_.clear();
+    undecided_step_ = kNoStep;
+  }
+
+ private:
+  struct Place {
+    StatisticsTable& table;
+    Scope scope;
+  };
+
+  Place place_of(const StepTracker& steps, uint32_t step, Scope scope) {
+    if (scope == Scope::kOutside) return {settled_, scope};
+    const StepTracker::Fate fate = steps.fate(step);
+    if (fate == StepTracker::Fate::kDropped) return {settled_, Scope::kOutside};
+    if (fate == StepTracker::Fate::kKept) return {settled_, scope};
+    if (undecided_step_ != step) settle(steps);
+    undecided_step_ = step;
+    return {undecided_, scope};
+  }
+
+  void settle(const StepTracker& steps) {
+    if (undecided_step_ == kNoStep) return;
+    const StepTracker::Fate fate = steps.fate(undecided_step_);
+    if (fate == StepTracker::Fate::kUndecided) return;
+    if (fate == StepTracker::Fate::kDropped) {
+      settled_.merge_as_outside(undecided_);
+    } else {
+      settled_.merge(undecided_);
+    }
+    undecided_.clear();
+    undecided_step_ = kNoStep;
+  }
+
+  StatisticsTable settled_;
+  StatisticsTable undecided_;
+  uint32_t undecided_step_ = kNoStep;
+};
+
+}  // namespace pig

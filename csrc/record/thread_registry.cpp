@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "record/thread_registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "record/recorder.h"
+
+namespace pig {
+namespace {
+
+/// Runs at the end of each thread that has recorded.
+struct ThreadExit {
+  ThreadState* state = nullptr;
+  ~ThreadExit() {
+    if (state == nullptr) return;
+    forget_this_thread();  // what records in a later destructor must not share it with another
+                           // thread
+    Recorder::instance().threads().thread_ends(std::exchange(state, nullptr));
+  }
+};
+thread_local ThreadExit thread_exit;
+
+}  // namespace
+
+void ThreadRegistry::reset() {
+  const std::lock_guard lock(mutex_);
+  for (ThreadState* state : states_)
+    if (state->finished.load(std::memory_order_relaxed)) free_.push_back(state);
+  states_.clear();
+  infos_.clear();
+}
+
+ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_t epoch,
+                                    Info info) {
+  const std::lock_guard lock(mutex_);
+  ThreadState* state = thread_exit.state;
+  if (state == nullptr) {
+    if (free_.empty()) {
+      state = new ThreadState;
+    } else {
+      state = free_.back();
+      free_.pop_back();
+    }
+    thread_exit.state = state;
+  }
+  if (infos_.size() < kMaxThreads) {
+    infos_.push_back(infos_.size() + 1 < kMaxThreads ? std::move(info)
+                                                     : Info{0, "(other threads)"});
+  } else {
+    context.drops->add(Drop::kThreads);
+  }
+  state->reset(context, epoch, static_cast<uint32_t>(infos_.size() - 1));
+  states_.push_back(state);
+  this_thread = state;
+  return state;
+}
+
+std::vector<ThreadState*> ThreadRegistry::states() const {
+  const std::lock_guard lock(mutex_);
+  return states_;
+}
+
+std::vector<ThreadRegistry::Info> ThreadRegistry::infos_since(size_t from) const {
+  const std::lock_guard lock(mutex_);
+  return {infos_.begin() + static_cast<std::ptrdiff_t>(from), infos_.end()};
+}
+
+ThreadState* ThreadRegistry::find(uint32_t serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(states_.begin(), states_.end(),
+                   [serial](const ThreadState* state) { return state->serial() == serial; });
+  return found == states_.end() ? nullptr : *found;
+}
+
+void ThreadRegistry::retire(ThreadState* state) {
+  const std::lock_guard lock(mutex_);
+  std::erase(states_, state);
+  free_.push_back(state);
+}
+
+void ThreadRegistry::thread_ends(ThreadState* state) {
+  const std::lock_guard lock(mutex_);
+  if (std::find(states_.begin(), states_.end(), state) != states_.end()) {
+    state->finished.store(true, std::memory_order_release);
+  } else {
+    free_.push_back(state);
+  }
+}
+
+void ThreadRegistry::forget_this_thread_in_child() {
+  thread_exit.state = nullptr;
+  forget_this_thread();
+}
+
+}  // namespace pig

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hot/thread_state.h"
+
+namespace pig {
+
+/// The states of all threads that record, and who they are.
+///
+/// A state belongs to its thread until the thread ends; then the harvester takes what is left in it
+/// and it serves another thread. So many short-lived threads take no more memory than live at one
+/// time.
+class ThreadRegistry {
+ public:
+  struct Info {
+    uint64_t native_id;
+    std::string name;
+  };
+
+  /// Forgets the threads of the last recording. Their states stay with them.
+  void reset();
+
+  /// Makes the calling thread's state ready for a recording. Throws std::bad_alloc.
+  ThreadState* attach(const ThreadState::Context& context, uint32_t epoch, Info info);
+
+  /// The states of this recording's threads that have not been retired.
+  std::vector<ThreadState*> states() const;
+  /// The threads from serial `from` on.
+  std::vector<Info> infos_since(size_t from) const;
+  /// Of a thread of this recording, or nullptr.
+  ThreadState* find(uint32_t serial) const;
+
+  /// The thread of a state of this recording has ended and the state is drained: another thread may
+  /// have it.
+  void retire(ThreadState* state);
+
+  /// The calling thread ends. Called with the state it recorded with.
+  void thread_ends(ThreadState* state);
+
+  /// In a forked child: the calling thread's state stays behind with the parent's registry.
+  static void forget_this_thread_in_child();
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<ThreadState*> states_;
+  std::vector<Info> infos_;
+  std::vector<ThreadState*> free_;
+};
+
+}  // namespace pig
