@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "base/ticks.h"
-#include "hot/span.h"
 
 namespace pig {
 
@@ -68,21 +67,5 @@ class Clock {
   uint64_t due_ticks_ = 0;
   double interval_ns_ = 0;
 };
-
-/// A finished span on the run's own axis.
-struct NanosecondSpan {
-  int64_t begin;
-  int64_t end;
-  int64_t self;
-};
-
-/// Ends are converted, not durations: so a span's host time is exactly the difference of the two
-/// columns.
-inline NanosecondSpan to_nanoseconds(const Clock& clock, const RawSpan& span) {
-  const int64_t begin = clock.to_ns(span.begin);
-  const int64_t end = clock.to_ns(span.begin + span.duration());
-  const int64_t child = clock.to_ns(span.begin + span.child()) - begin;
-  return {begin, end, child < end - begin ? end - begin - child : 0};
-}
 
 }  // namespace pig

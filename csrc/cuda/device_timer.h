@@ -26,7 +26,6 @@
 #include "cuda/driver.h"
 #include "cuda/driver_error.h"
 #include "cuda/event_ring.h"
-#include "hot/span.h"
 
 namespace pig::cuda {
 

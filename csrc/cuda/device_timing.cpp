@@ -211,13 +211,12 @@ bool DeviceTiming::correlation_due() const {
   return false;
 }
 
-std::vector<DeviceClockItem> DeviceTiming::take_clock_points(bool final) {
-  std::vector<DeviceClockItem> items;
+std::vector<DeviceTiming::ClockPoint> DeviceTiming::take_clock_points(bool final) {
+  std::vector<ClockPoint> points;
   for (DeviceTimer* timer : timers())
     for (const DeviceClock::Point& point : timer->clock().take_points(final))
-      items.push_back({static_cast<uint32_t>(timer->device()), 0, point.device_ns, point.run_ns,
-                       point.uncertainty_ns});
-  return items;
+      points.push_back({timer->device(), point});
+  return points;
 }
 
 std::vector<DeviceTimer*> DeviceTiming::timers() const {

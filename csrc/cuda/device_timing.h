@@ -21,7 +21,6 @@
 #include "cuda/device_timer.h"
 #include "cuda/driver.h"
 #include "cuda/step_budget.h"
-#include "log/device_time_item.h"
 
 namespace pig::cuda {
 
@@ -104,7 +103,11 @@ class DeviceTiming {
   void correlate_soon() const;
   bool correlation_due() const;
   /// The correlations since the last call; `final`: and what there is of those under way.
-  std::vector<DeviceClockItem> take_clock_points(bool final);
+  struct ClockPoint {
+    Device device;
+    DeviceClock::Point point;
+  };
+  std::vector<ClockPoint> take_clock_points(bool final);
 
   std::vector<DeviceTimer*> timers() const;
   uint32_t every() const { return budget_.every(); }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
+
 namespace pig {
 
 constexpr uint32_t kNoStep = 0xFFFFFFFFu;
@@ -49,17 +51,20 @@ struct RawSpan {
 };
 static_assert(sizeof(RawSpan) == 32);
 
-/// A span in nanoseconds, as it stands in a run file.
-struct SpanItem {
-  int64_t host_begin_ns;
-  int64_t host_end_ns;
-  int64_t self_ns;
-  uint32_t step;
-  uint32_t path;
-  uint32_t thread;
-  uint16_t depth;
-  uint16_t flags;
+/// A finished span on the run's own axis.
+struct NanosecondSpan {
+  int64_t begin;
+  int64_t end;
+  int64_t self;
 };
-static_assert(sizeof(SpanItem) == 40);
+
+/// Ends are converted, not durations: so a span's host time is exactly the difference of the two
+/// columns.
+inline NanosecondSpan to_nanoseconds(const Clock& clock, const RawSpan& span) {
+  const int64_t begin = clock.to_ns(span.begin);
+  const int64_t end = clock.to_ns(span.begin + span.duration());
+  const int64_t child = clock.to_ns(span.begin + span.child()) - begin;
+  return {begin, end, child < end - begin ? end - begin - child : 0};
+}
 
 }  // namespace pig

@@ -18,7 +18,7 @@ thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec")))
 
 void forget_this_thread() { this_thread = &no_thread; }
 
-void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial, bool scratch) {
+void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial) {
   // Not value-initialised: the pages are touched only as they are used.
   if (!frames_) frames_.reset(new Frame[kMaxFrames]);
   if (!ring_) ring_.reset(new RawSpan[kRingSpans]);
@@ -26,7 +26,6 @@ void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial,
   context_ = context;
   recording_ = epoch;
   serial_ = serial;
-  scratch_ = scratch;
   beyond_stack_ = 0;
   lane_.reset(serial);
   frames_[0] = Frame{0, 0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
@@ -36,8 +35,6 @@ void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial,
   credit_ = kRingSpans / 2;
   for (PathCacheEntry& entry : path_cache_)
     entry.key = ~uint64_t{0};  // (no path, no phase): never asked for
-  overflow_.clear();
-  overflow_spans_ = 0;
   {
     const std::lock_guard requests_lock(requests_mutex_);
     requests_.clear();
@@ -108,7 +105,7 @@ void ThreadState::overflow_depth() {
 void ThreadState::mark_begin(Frame& frame) noexcept {
   // Acquired only here: who opened the gate had set up what is used below.
   const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
-  if (scratch_ || gate == cuda::Gate::kClosed) return;
+  if (context_.overflow == nullptr || gate == cuda::Gate::kClosed) return;
   if (!events_) events_.reset(new (std::nothrow) Events[kRingSpans]);
   if (!events_) return context_.drops->add(Drop::kDeviceRingFull);
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
@@ -130,7 +127,7 @@ void ThreadState::close_marked(Frame& frame, uint64_t now) {
 }
 
 void ThreadState::refill() {
-  if (scratch_) {
+  if (context_.overflow == nullptr) {
     tail_.store(head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     credit_ = kRingSpans / 2;
     return;
@@ -148,9 +145,9 @@ void ThreadState::refill() {
       credit_ = free;
       return;
     }
-    // Full. Either we fold, or the holder of the lock is just taking the spans away.
+    // Full. Either we hand the spans over, or the holder of the lock is just taking the spans away.
     if (lock_.try_lock()) {
-      fold_all();
+      hand_over();
       lock_.unlock();
     } else {
       sched_yield();
@@ -158,18 +155,13 @@ void ThreadState::refill() {
   }
 }
 
-void ThreadState::fold_all() {
+void ThreadState::hand_over() {
   const uint64_t head = head_.load(std::memory_order_relaxed);
-  uint64_t tail = tail_.load(std::memory_order_relaxed);
-  context_.drops->add(Drop::kRingFull, head - tail);
-  try {
-    for (; tail != head; ++tail, ++overflow_spans_) {
-      const RawSpan& span = ring_[tail % kRingSpans];
-      overflow_.fold(*context_.steps, span, to_nanoseconds(*context_.clock, span));
-      if ((span.flags() & kDeviceTimed) != 0) context_.drops->add(Drop::kDeviceHistory);
-    }
-  } catch (const std::bad_alloc&) {
-    context_.drops->add(Drop::kNoMemory, head - tail);
+  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
+    const uint64_t at = tail % kRingSpans;
+    const uint64_t count = std::min<uint64_t>(head - tail, kRingSpans - at);
+    context_.overflow->fold({&ring_[at], count});
+    tail += count;
   }
   tail_.store(head, std::memory_order_release);
 }
@@ -186,21 +178,6 @@ void ThreadState::drain(std::vector<RawSpan>& out, std::vector<Events>& events) 
     tail += count;
   }
   tail_.store(head, std::memory_order_release);
-}
-
-uint64_t ThreadState::overflow_spans() {
-  const std::lock_guard lock(lock_);
-  return overflow_spans_;
-}
-
-void ThreadState::merge_overflow_into(StatisticsTable& table) {
-  const std::lock_guard lock(lock_);
-  overflow_.merge_into(table, *context_.steps);
-}
-
-void ThreadState::move_overflow_into(SpanStatistics& statistics) {
-  const std::lock_guard lock(lock_);
-  statistics.absorb(overflow_, *context_.steps);
 }
 
 void ThreadState::copy_open(std::vector<OpenFrame>& out) const {

@@ -6,8 +6,8 @@
 // moved only under `lock`, by the harvester or, when the ring is full, by the owner. In the common
 // case the owner takes no lock and makes no call: `credit_` counts the spans until it must look
 // around again (`refill`), which is when the ring is half full, to wake the harvester, or full.
-// Then the owner folds the spans into `overflow` itself: statistics never lose a span, the history
-// of these spans is lost and counted.
+// Then the owner hands the spans to the recording's `SpanOverflow` itself: statistics never lose a
+// span, the history of these spans is lost and counted.
 //
 // The stack is LIFO in the common case. Interleaved generators close frames out of order: such a
 // frame becomes a tombstone (`closed`) and goes when everything above it is gone. A frame's parent
@@ -24,11 +24,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/drops.h"
 #include "base/spin_lock.h"
 #include "base/ticks.h"
@@ -36,7 +36,6 @@
 #include "cuda/device_timing.h"
 #include "hot/path_table.h"
 #include "hot/span.h"
-#include "record/span_statistics.h"
 
 namespace pig {
 
@@ -79,6 +78,15 @@ struct OpenFrame {
   uint32_t path;
   uint32_t step;
   uint32_t depth;
+};
+
+/// Takes the spans for which a thread's ring has no room. From any thread.
+class SpanOverflow {
+ public:
+  virtual void fold(std::span<const RawSpan> spans) = 0;
+
+ protected:
+  ~SpanOverflow() = default;
 };
 
 class alignas(64) ThreadState {
@@ -179,14 +187,13 @@ class alignas(64) ThreadState {
   struct Context {
     PathTable* paths;
     DropCounters* drops;
-    const Clock* clock;
-    const StepTracker* steps;
+    SpanOverflow* overflow;  ///< null: nobody reads this thread, a full ring is emptied
     void (*wake_harvester)();
   };
 
   /// Empties the state for a recording. Throws std::bad_alloc when there is no memory for the
   /// buffers.
-  void reset(const Context& context, uint32_t epoch, uint32_t serial, bool scratch = false);
+  void reset(const Context& context, uint32_t epoch, uint32_t serial);
 
   /// Runs what other threads have asked for and makes the fast path pass again. Returns whether the
   /// state belongs to `epoch`.
@@ -204,11 +211,6 @@ class alignas(64) ThreadState {
   /// Moves the finished spans to the end of `out`, and the events of those with kDeviceTimed to
   /// that of `events`, in the same order.
   void drain(std::vector<RawSpan>& out, std::vector<Events>& events);
-
-  /// What the owner folded itself: how many spans, and their statistics.
-  uint64_t overflow_spans();
-  void merge_overflow_into(StatisticsTable& table);
-  void move_overflow_into(SpanStatistics& statistics);
 
   /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
   /// that come and go meanwhile are left out.
@@ -263,7 +265,7 @@ class alignas(64) ThreadState {
   uint32_t intern_path(uint32_t parent, uint32_t phase);
   void overflow_depth();
   void refill();
-  void fold_all();
+  void hand_over();
   [[gnu::noinline]] void mark_begin(Frame& frame) noexcept;
   [[gnu::noinline]] void close_marked(Frame& frame, uint64_t now);
 
@@ -284,11 +286,8 @@ class alignas(64) ThreadState {
   // Shared.
   alignas(64) std::atomic<uint64_t> tail_{0};
   SpinLock lock_;
-  SpanStatistics overflow_;      // under lock_
-  uint64_t overflow_spans_ = 0;  // under lock_
   Context context_{};
   uint32_t recording_ = 0;
-  bool scratch_ = false;
 
   struct EndRequest {
     uint32_t serial;

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hot/span.h"
 #include "log/crc32.h"
-#include "log/device_time_item.h"
+#include "log/items.h"
 
 namespace pig {
 namespace {

@@ -8,6 +8,9 @@
 #include <system_error>
 #include <utility>
 
+#include "hot/phase_table.h"
+#include "hot/span.h"
+
 namespace pig {
 namespace {
 
@@ -68,51 +71,47 @@ void RunLog::append_name(uint32_t phase) {
   log_.append(BlockType::kNames, item);
 }
 
-void RunLog::append_path(const PathTable::Path& path) {
-  append_name(path.phase);
-  const uint32_t item[2] = {path.parent, name_of_phase_[path.phase]};
-  log_.append(BlockType::kPaths, item, sizeof item, 1);
-  ++paths_;
+void RunLog::append_tables(const LogTables& added) {
+  for (const PathTable::Path& path : added.paths) {
+    append_name(path.phase);
+    const uint32_t item[2] = {path.parent, name_of_phase_[path.phase]};
+    log_.append(BlockType::kPaths, item, sizeof item, 1);
+  }
+  for (const ThreadInfo& thread : added.threads) {
+    std::vector<uint8_t> item;
+    put(item, thread.native_id);
+    put_text(item, thread.name);
+    log_.append(BlockType::kThreads, item);
+  }
+  for (const std::string& name : added.metric_names) {
+    std::vector<uint8_t> item;
+    put_text(item, name);
+    log_.append(BlockType::kMetricNames, item);
+  }
+  for (const SyncSite& site : added.sync_sites) {
+    std::vector<uint8_t> item;
+    put(item, site.line);
+    put(item, site.kind);
+    put_text(item, site.file);
+    put_text(item, site.function);
+    log_.append(BlockType::kSyncSites, item);
+  }
+  counts_.paths += added.paths.size();
+  counts_.threads += added.threads.size();
+  counts_.metric_names += added.metric_names.size();
+  counts_.sync_sites += added.sync_sites.size();
 }
 
-void RunLog::append_thread(const ThreadRegistry::Info& thread) {
-  std::vector<uint8_t> item;
-  put(item, thread.native_id);
-  put_text(item, thread.name);
-  log_.append(BlockType::kThreads, item);
-  ++threads_;
-}
-
-void RunLog::append_metric_name(const std::string& name) {
-  std::vector<uint8_t> item;
-  put_text(item, name);
-  log_.append(BlockType::kMetricNames, item);
-  ++metric_names_;
-}
-
-void RunLog::append_tables(const PathTable& paths, const ThreadRegistry& threads) {
-  for (const PathTable::Path& path : paths.since(paths_)) append_path(path);
-  for (const ThreadRegistry::Info& thread : threads.infos_since(threads_)) append_thread(thread);
-}
-
-void RunLog::set_tap(LogTap& tap, const PathTable& paths, const ThreadRegistry& threads,
-                     const MetricSeries& metrics, const std::vector<uint32_t>& dropped_steps) {
-  // A second log, of which nothing is kept but what it says to the tap. Not further than this one
-  // got: what is newer is still to come.
+void RunLog::set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps) {
+  // Not further than this log got: what is newer is still to come.
+  tables.paths.resize(counts_.paths);
+  tables.threads.resize(counts_.threads);
+  tables.metric_names.resize(counts_.metric_names);
+  tables.sync_sites.clear();
+  // A second log, of which nothing is kept but what it says to the tap.
   RunLog replay(std::make_unique<MemoryStorage>(), 0, 0, ~uint64_t{0});
   replay.log_.set_tap(&tap);
-  for (const PathTable::Path& path : paths.since(0)) {
-    if (replay.paths_ == paths_) break;
-    replay.append_path(path);
-  }
-  for (const ThreadRegistry::Info& thread : threads.infos_since(0)) {
-    if (replay.threads_ == threads_) break;
-    replay.append_thread(thread);
-  }
-  for (const std::string& name : metrics.names_since(0)) {
-    if (replay.metric_names_ == metric_names_) break;
-    replay.append_metric_name(name);
-  }
+  replay.append_tables(tables);
   replay.append_dropped_steps(dropped_steps);
   log_.set_tap(&tap);
 }
@@ -143,26 +142,15 @@ void RunLog::append_dropped_steps(const std::vector<uint32_t>& serials) {
   log_.append(BlockType::kDroppedSteps, serials.data(), sizeof(uint32_t), serials.size());
 }
 
-void RunLog::append_metrics(const MetricSeries& metrics, const std::vector<MetricItem>& items) {
-  for (const std::string& name : metrics.names_since(metric_names_)) append_metric_name(name);
-  log_.append(BlockType::kMetrics, items.data(), sizeof(MetricItem), items.size());
+void RunLog::append_metrics(const std::vector<MetricItem>& values) {
+  log_.append(BlockType::kMetrics, values.data(), sizeof(MetricItem), values.size());
 }
 
-void RunLog::append_syncs(const SyncLog& syncs, const std::vector<SyncItem>& items) {
-  for (const SyncSite& site : syncs.sites_since(sync_sites_)) {
-    std::vector<uint8_t> item;
-    put(item, site.line);
-    put(item, site.kind);
-    put_text(item, site.file);
-    put_text(item, site.function);
-    log_.append(BlockType::kSyncSites, item);
-    ++sync_sites_;
-  }
-  log_.append(BlockType::kSyncs, items.data(), sizeof(SyncItem), items.size());
+void RunLog::append_syncs(const std::vector<SyncItem>& syncs) {
+  log_.append(BlockType::kSyncs, syncs.data(), sizeof(SyncItem), syncs.size());
 }
 
-void RunLog::write_sync_statistics(const SyncLog& syncs) {
-  const std::vector<uint8_t> document = syncs.encode_statistics(log_.items(BlockType::kSyncs));
+void RunLog::write_sync_statistics(const std::vector<uint8_t>& document) {
   if (!document.empty()) log_.write_document(BlockType::kSyncStatistics, document);
 }
 
@@ -210,7 +198,7 @@ void RunLog::write_state(const RunState& state, const DropCounters& drops) {
   json += "},\"open_step\":";
   if (state.open_step) {
     print(json, "{\"serial\":%u,\"thread\":%u,", state.open_step->serial, state.open_step->thread);
-    print_integer(json, "begin_ns", state.open_step_begin_ns);
+    print_integer(json, "begin_ns", state.open_step->begin_ns);
     if (state.open_step->items == 0 || !std::isfinite(state.open_step->samples)) {
       json += ",\"samples\":null";
     } else {

@@ -11,15 +11,9 @@
 #include "base/clock.h"
 #include "base/drops.h"
 #include "hot/path_table.h"
-#include "hot/span.h"
 #include "log/block_log.h"
-#include "log/device_time_item.h"
+#include "log/items.h"
 #include "log/storage.h"
-#include "record/metric_series.h"
-#include "record/statistics.h"
-#include "record/step_tracker.h"
-#include "record/sync_log.h"
-#include "record/thread_registry.h"
 
 namespace pig {
 
@@ -31,6 +25,13 @@ struct RunState {
     int64_t begin_ns;
     uint32_t step;
     uint32_t depth;
+  };
+  struct OpenStep {
+    uint32_t serial;
+    uint32_t thread;
+    int64_t begin_ns;
+    double samples;  ///< NaN: unknown
+    uint32_t items;
   };
   /// How the device is timed.
   struct Device {
@@ -50,10 +51,17 @@ struct RunState {
   Losses losses;
   uint64_t phases_recorded = 0;
   uint64_t harvester_cpu_ns = 0;
-  std::optional<StepTracker::Open> open_step;
-  int64_t open_step_begin_ns = 0;
+  std::optional<OpenStep> open_step;
   std::vector<Open> open;
   std::optional<Device> device;
+};
+
+/// What items of the log refer to by number, from some number of each on.
+struct LogTables {
+  std::vector<PathTable::Path> paths;
+  std::vector<ThreadInfo> threads;
+  std::vector<std::string> metric_names;
+  std::vector<SyncSite> sync_sites;
 };
 
 /// One run's records in their encoding, in the order in which readers need them: a name before its
@@ -63,13 +71,21 @@ class RunLog {
   RunLog(std::unique_ptr<Storage> storage, uint64_t run_id, uint64_t history_spans,
          uint64_t max_bytes);
 
-  /// Appends the paths, with their names, and the threads that are new since the last call.
-  void append_tables(const PathTable& paths, const ThreadRegistry& threads);
+  /// How much of each table is in the log.
+  struct Counts {
+    size_t paths = 0;
+    size_t threads = 0;
+    size_t metric_names = 0;
+    size_t sync_sites = 0;
+  };
+  const Counts& counts() const { return counts_; }
+
+  /// Appends what is new since `counts`; paths with their names.
+  void append_tables(const LogTables& added);
   /// Gives `tap` the tables as they stand in the log, and from then on all that is written; not the
-  /// sites of waits, which no reader of a tap wants. `dropped_steps` are all so far; the last of
-  /// them may come again.
-  void set_tap(LogTap& tap, const PathTable& paths, const ThreadRegistry& threads,
-               const MetricSeries& metrics, const std::vector<uint32_t>& dropped_steps);
+  /// sites of waits, which no reader of a tap wants. `tables` and `dropped_steps` are all so far;
+  /// the last of these may come again.
+  void set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps);
   void remove_tap() { log_.set_tap(nullptr); }
 
   void append_spans(const std::vector<SpanItem>& spans);
@@ -78,19 +94,19 @@ class RunLog {
   void append_device_clocks(const std::vector<DeviceClockItem>& points);
   void append_device_times(const std::vector<DeviceTimeItem>& times);
   void append_dropped_steps(const std::vector<uint32_t>& serials);
-  /// The values, after the names that are new since the last call.
-  void append_metrics(const MetricSeries& metrics, const std::vector<MetricItem>& items);
-  /// The waits, after the sites that are new since the last call.
-  void append_syncs(const SyncLog& syncs, const std::vector<SyncItem>& items);
+  void append_metrics(const std::vector<MetricItem>& values);
+  void append_syncs(const std::vector<SyncItem>& syncs);
 
   void write_environment(const std::string& json);
   void write_state(const RunState& state, const DropCounters& drops);
-  void write_sync_statistics(const SyncLog& syncs);
   /// `rows` is the encoding of a StatisticsTable, `totals` that of the StepTotals.
   void write_statistics(const std::vector<uint8_t>& totals, const std::vector<uint8_t>& rows);
+  /// `document` is the encoding of a SyncLog.
+  void write_sync_statistics(const std::vector<uint8_t>& document);
 
-  /// Spans appended so far.
+  /// Spans appended so far; waits.
   uint64_t spans() const { return log_.items(BlockType::kSpans); }
+  uint64_t syncs() const { return log_.items(BlockType::kSyncs); }
   /// 0, or the errno of the write that ended the history.
   int error() const { return log_.error(); }
   RunState::Losses losses() const { return {lost_spans_, log_.dropped(), log_.error()}; }
@@ -98,18 +114,12 @@ class RunLog {
 
  private:
   void append_name(uint32_t phase);
-  void append_path(const PathTable::Path& path);
-  void append_thread(const ThreadRegistry::Info& thread);
-  void append_metric_name(const std::string& name);
 
   std::unique_ptr<Storage> storage_;
   BlockLog log_;
   std::vector<uint32_t> name_of_phase_;  ///< the name's number in this run
   uint32_t names_ = 0;
-  size_t paths_ = 0;
-  size_t threads_ = 0;
-  size_t metric_names_ = 0;
-  size_t sync_sites_ = 0;
+  Counts counts_;
   uint64_t lost_spans_ = 0;  ///< not written because of the error
 };
 

@@ -23,95 +23,22 @@
 #include "python/phase_registry.h"
 #include "python/phase_type.h"
 #include "python/python_hooks.h"
-#include "python/recording_thread.h"
 #include "python/scope_type.h"
 #include "python/sync_functions.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
+#include "record/step.h"
 
 namespace py = pybind11;
 
 namespace pig {
 namespace {
 
-// A step's token is the recording's number (in 31 bits) and the step's serial plus one.
-constexpr int64_t kNotRecording = 0;
-constexpr int64_t kStepIsOpen = -1;
-
-std::optional<uint32_t> serial_of(int64_t token) {
-  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (token <= 0 || epoch == 0 || static_cast<uint32_t>(token >> 32) != (epoch & 0x7FFFFFFF))
-    return std::nullopt;
-  return static_cast<uint32_t>(token) - 1;
-}
-
-/// The NVTX ranges of steps, whether or not they are recorded. The number of one that is not is
-/// its own count.
-class StepRanges {
- public:
-  void begin(int64_t index) {
-    set_nvtx_step(index);
-    nvtx_push(name(), NvtxKind::kStep);
-  }
-  void end() {
-    nvtx_pop(name());
-    set_nvtx_step(-1);
-  }
-  int64_t next_unrecorded() { return unrecorded_++; }
-
- private:
-  static const NvtxName& name() {
-    static const NvtxName name = nvtx_name("step");
-    return name;
-  }
-
-  int64_t unrecorded_ = 0;
-};
-StepRanges step_ranges;
-
 int64_t step_begin() {
-  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch != 0) run_due_hooks();
-  const ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
-  if (thread == nullptr) {
-    if (nvtx_attached) step_ranges.begin(step_ranges.next_unrecorded());
-    return kNotRecording;
-  }
-  StepTracker& steps = Recorder::instance().steps();
-  const std::optional<uint32_t> serial = steps.begin(thread->serial());
-  if (!serial) return kStepIsOpen;
-  cuda::DeviceTiming::instance().step_begins();
-  if (nvtx_attached) step_ranges.begin(steps.index_of(*serial));
-  return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
-}
-
-void step_item(int64_t token, double samples) {
-  if (const auto serial = serial_of(token)) Recorder::instance().steps().add_item(*serial, samples);
-}
-
-void step_mark(int64_t token) {
-  if (const auto serial = serial_of(token)) Recorder::instance().steps().mark(*serial);
-}
-
-void step_end(int64_t token, bool complete, bool at_mark) {
-  if (token == kStepIsOpen) {
-    if (active_epoch.load(std::memory_order_relaxed) != 0)
-      Recorder::instance().drops().add(Drop::kNestedSteps);
-    return;
-  }
-  if (nvtx_attached) step_ranges.end();
-  if (const auto serial = serial_of(token)) {
-    Recorder::instance().steps().end(*serial, complete, at_mark);
-    cuda::DeviceTiming::instance().step_ends();
-  }
-}
-
-void step_drop(int64_t token) {
-  if (nvtx_attached) step_ranges.end();
-  if (const auto serial = serial_of(token)) {
-    Recorder::instance().steps().drop(*serial);
-    cuda::DeviceTiming::instance().step_is_dropped();
-  }
+  // The hooks belong to a recording.
+  if (active_epoch.load(std::memory_order_relaxed) != 0) run_due_hooks();
+  return begin_step();
 }
 
 py::dict anchor_dict(const ClockAnchor& anchor) {
@@ -266,11 +193,11 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 
   module.def("step_begin", &step_begin);
-  module.def("step_item", &step_item, py::arg("token"), py::arg("samples"));
-  module.def("step_mark", &step_mark, py::arg("token"));
-  module.def("step_end", &step_end, py::arg("token"), py::arg("complete"),
+  module.def("step_item", &add_step_item, py::arg("token"), py::arg("samples"));
+  module.def("step_mark", &mark_step, py::arg("token"));
+  module.def("step_end", &end_step, py::arg("token"), py::arg("complete"),
              py::arg("at_mark") = false);
-  module.def("step_drop", &step_drop, py::arg("token"));
+  module.def("step_drop", &drop_step, py::arg("token"));
 
   add_sync_functions(module);
 
@@ -313,6 +240,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.attr("_device_detacher") =
       py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu._C._device_detacher");
 
+  set_thread_name_function(current_thread_name);
   Recorder::set_error_callback(schedule_history_stopped);
   Recorder::set_device_warning_callback(schedule_device_warnings);
   Recorder::set_device_probe_callback(schedule_device_probe);

@@ -6,7 +6,7 @@
 
 #include "hot/phase_table.h"
 #include "python/python_hooks.h"
-#include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace pig {
 namespace {
@@ -43,8 +43,7 @@ Phase* make_phase(PyObject* name) {
   if (!encode_name(name, utf8)) return nullptr;
   const std::optional<uint32_t> id = PhaseTable::instance().add(utf8);
   if (!id) {
-    const bool recording = active_epoch.load(std::memory_order_relaxed) != 0;
-    if (recording) Recorder::instance().drops().add(Drop::kNames);
+    const bool recording = count_drop(Drop::kNames);
     // A loop that went on with too many names while it was recorded goes on afterwards too.
     too_many_names_tolerated = too_many_names_tolerated || recording;
     if (too_many_names_tolerated) return too_many_names;

@@ -3,8 +3,8 @@
 
 #include <new>
 
-#include "python/recording_thread.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace pig {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/ticks.h"
-#include "python/recording_thread.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace py = pybind11;
 

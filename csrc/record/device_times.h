@@ -27,7 +27,7 @@
 #include "cuda/device_lane.h"
 #include "cuda/device_timing.h"
 #include "hot/span.h"
-#include "log/device_time_item.h"
+#include "log/items.h"
 
 namespace pig {
 

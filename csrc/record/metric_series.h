@@ -9,17 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace pig {
+#include "log/items.h"
 
-/// One value of a reading, as it stands in a run file.
-struct MetricItem {
-  uint64_t update;
-  int64_t host_ns;
-  double value;
-  uint32_t name;
-  uint32_t step;  ///< serial; 0xFFFFFFFF none
-};
-static_assert(sizeof(MetricItem) == 32);
+namespace pig {
 
 /// The readings of one recording on their way to its log. Any thread appends, the harvester takes.
 class MetricSeries {

@@ -79,6 +79,7 @@ ClockAnchor Recorder::start(const Options& options) {
   drops_.clear();
   paths_.reset();
   steps_.reset(&clock_, &drops_);
+  overflow_.reset(&clock_, &steps_, &drops_);
   syncs_.reset(&clock_);
   threads_.reset();
   metrics_.reset();
@@ -210,9 +211,10 @@ std::vector<uint8_t> Recorder::log_bytes() {
   if (!in_memory_) {
     copy = std::make_unique<RunLog>(std::make_unique<MemoryStorage>(), run_id_, 0, ~uint64_t{0});
     log = copy.get();
-    log->append_tables(paths_, threads_);
+    LogTables tables = tables_since({});
+    tables.metric_names.clear();  // their values are history
+    log->append_tables(tables);
     log->append_dropped_steps(steps_.dropped());
-    log->append_syncs(syncs_, {});
     write_documents(*log, last_state_, true);
     log->write_environment(environment_);
   }
@@ -227,7 +229,7 @@ void Recorder::open_tap() {
   const std::lock_guard lock(harvest_mutex_);
   if (!recording()) return;
   tap_ = std::make_unique<LogTap>();
-  log_->set_tap(*tap_, paths_, threads_, metrics_, steps_.dropped());
+  log_->set_tap(*tap_, tables_since({}), steps_.dropped());
   harvest(false);
 }
 
@@ -250,9 +252,7 @@ void Recorder::append_reading(uint64_t update, uint32_t step,
     if (!metrics_.append(name, update, now_ns, value, step)) drops_.add(Drop::kMetrics);
 }
 
-ThreadState::Context Recorder::context() {
-  return {&paths_, &drops_, &clock_, &steps_, wake_harvester};
-}
+ThreadState::Context Recorder::context() { return {&paths_, &drops_, &overflow_, wake_harvester}; }
 
 ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
   return threads_.attach(context(), epoch,
@@ -262,8 +262,8 @@ ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
 void Recorder::begin_scratch() {
   scratch_ = std::make_unique<Scratch>();
   scratch_->steps.reset(&clock_, &scratch_->drops, /*published=*/false);
-  scratch_->state.reset({&scratch_->paths, &scratch_->drops, &clock_, &steps_, wake_harvester},
-                        epoch_, kMaxThreads - 1, true);
+  scratch_->state.reset({&scratch_->paths, &scratch_->drops, nullptr, wake_harvester}, epoch_,
+                        kMaxThreads - 1);
   set_aside_ = std::exchange(this_thread, &scratch_->state);
 }
 
@@ -293,17 +293,19 @@ void Recorder::harvest(bool final) {
   // Before the steps: a value's step has an index once all that were dropped before it are known.
   const std::vector<MetricItem> metrics = metrics_.take();
   const StepTracker::Pending steps = steps_.take(step_totals_);
-  state.open_step = steps.open;
+  if (steps.open)
+    state.open_step = {steps.open->serial, steps.open->thread,
+                       clock_.to_ns(steps.open->begin_ticks), steps.open->samples,
+                       steps.open->items};
   const std::vector<SyncItem> syncs = syncs_.take();
-  log_->append_tables(paths_, threads_);
+  log_->append_tables(tables_since(log_->counts()));
   log_->append_spans(items_);
   settle_device_times(final);
   log_->append_dropped_steps(steps.dropped);
   log_->append_steps(steps.steps);
-  log_->append_metrics(metrics_, metrics);
-  log_->append_syncs(syncs_, syncs);
+  log_->append_metrics(metrics);
+  log_->append_syncs(syncs);
   state.anchor = clock_.anchor();
-  if (state.open_step) state.open_step_begin_ns = clock_.to_ns(state.open_step->begin_ticks);
 
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   if (timing.records() != 0) {
@@ -352,8 +354,6 @@ void Recorder::drain(ThreadState& state) {
   std::vector<OpenFrame> left_open;
   state.copy_open(left_open);
   drops_.add(Drop::kOpenAtThreadEnd, left_open.size());
-  spans_recorded_ += state.overflow_spans();
-  state.move_overflow_into(statistics_);
   threads_.retire(&state);
 }
 
@@ -379,8 +379,12 @@ void Recorder::settle_device_times(bool final) {
       statistics_.fold_device(steps_, span.step, span.path, span.flags,
                               static_cast<uint64_t>(item.duration_ns));
   }
+  std::vector<DeviceClockItem> clocks;
+  for (const auto& [device, point] : timing.take_clock_points(final))
+    clocks.push_back(
+        {static_cast<uint32_t>(device), 0, point.device_ns, point.run_ns, point.uncertainty_ns});
   log_->append_streams(settlement.streams);
-  log_->append_device_clocks(timing.take_clock_points(final));
+  log_->append_device_clocks(clocks);
   log_->append_device_times(items);
   if (timing.has_warnings() && device_warning_callback != nullptr) device_warning_callback();
   if (timing.wanted() && device_probe_callback != nullptr && cuda::driver_is_loaded())
@@ -398,20 +402,25 @@ void Recorder::collect_open_frames(RunState& state) {
   }
 }
 
+LogTables Recorder::tables_since(const RunLog::Counts& counts) const {
+  return {paths_.since(counts.paths), threads_.infos_since(counts.threads),
+          metrics_.names_since(counts.metric_names), syncs_.sites_since(counts.sync_sites)};
+}
+
 void Recorder::write_documents(RunLog& log, const RunState& state, bool with_statistics) {
+  spans_recorded_ += overflow_.take(statistics_);
   RunState written = state;
   written.phases_recorded = spans_recorded_;
   written.harvester_cpu_ns = harvest_cpu_ns_;
-  for (ThreadState* thread : threads_.states()) written.phases_recorded += thread->overflow_spans();
   if (with_statistics) {
     StatisticsTable merged;
     statistics_.merge_into(merged, steps_);
-    for (ThreadState* thread : threads_.states()) thread->merge_overflow_into(merged);
     std::vector<uint8_t> rows;
     merged.encode(rows);
     log.write_statistics(step_totals_, rows);
   }
-  if (with_statistics || syncs_.take_watch_change()) log.write_sync_statistics(syncs_);
+  if (with_statistics || syncs_.take_watch_change())
+    log.write_sync_statistics(syncs_.encode_statistics(log.syncs()));
   // Those of the file, also where `log` is its stand-in in memory.
   written.losses = log_->losses();
   // Last: a STATE that says "final" then vouches for all the rest.

@@ -36,6 +36,7 @@
 #include "record/device_times.h"
 #include "record/harvester.h"
 #include "record/metric_series.h"
+#include "record/overflow_statistics.h"
 #include "record/statistics.h"
 #include "record/step_tracker.h"
 #include "record/sync_log.h"
@@ -135,6 +136,7 @@ class Recorder {
   void await_device();
   void pin_events_in_use();
   void collect_open_frames(RunState& state);
+  LogTables tables_since(const RunLog::Counts& counts) const;
   void write_documents(RunLog& log, const RunState& state, bool with_statistics);
 
   std::atomic<bool> recording_{false};
@@ -144,6 +146,7 @@ class Recorder {
   DropCounters drops_;
   PathTable paths_;
   StepTracker steps_;
+  OverflowStatistics overflow_;
   SyncLog syncs_;
   ThreadRegistry threads_;
   MetricSeries metrics_;
@@ -157,7 +160,7 @@ class Recorder {
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;
   std::string environment_;
-  SpanStatistics statistics_;    ///< of the spans drained, and of ended threads
+  SpanStatistics statistics_;    ///< of the spans drained, and of those no ring had room for
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
   std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log

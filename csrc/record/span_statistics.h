@@ -43,6 +43,8 @@ class SpanStatistics {
   void absorb(SpanStatistics& other, const StepTracker& steps) {
     settle(steps);
     other.settle(steps);
+    // A step that became undecided after ours was looked at: ours is decided by now.
+    if (undecided_step_ != other.undecided_step_) settle(steps);
     settled_.merge(other.settled_);
     undecided_.merge(other.undecided_);
     if (other.undecided_step_ != kNoStep) undecided_step_ = other.undecided_step_;

@@ -10,21 +10,10 @@
 #include "base/clock.h"
 #include "base/drops.h"
 #include "hot/span.h"
+#include "log/items.h"
 #include "record/statistics.h"
 
 namespace pig {
-
-/// A closed step, as it stands in a run file.
-struct StepItem {
-  uint32_t serial;
-  uint32_t thread;
-  int64_t begin_ns;
-  int64_t end_ns;
-  double samples;  ///< NaN: unknown
-  uint32_t items;
-  uint32_t flags;  ///< 1: complete
-};
-static_assert(sizeof(StepItem) == 40);
 
 /// The steps of one recording: at most one is open in the whole process. Each step opened has a
 /// serial number; a dropped one (its loader had no further item) leaves a gap that readers close.

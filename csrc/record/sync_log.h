@@ -10,28 +10,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "log/items.h"
 
 namespace pig {
-
-/// One wait of the host for a device, as it stands in a run file.
-struct SyncItem {
-  int64_t begin_ns;
-  int64_t duration_ns;  ///< -1: nothing was waited for, or the price is unknown
-  uint64_t bytes;
-  uint32_t site;
-  uint32_t path;
-  uint32_t step;
-  uint32_t thread;
-};
-static_assert(sizeof(SyncItem) == 40);
-
-/// The place in the program where it waits. The numbers of kinds stand in run files.
-struct SyncSite {
-  uint32_t line;
-  uint32_t kind;
-  std::string file;
-  std::string function;
-};
 
 /// The waits of one recording, on their way to the log, and their sums by site, which lose nothing.
 /// Recorded under the GIL by threads that have just waited for a device: a mutex is cheap enough.

@@ -4,19 +4,18 @@
 #include <algorithm>
 #include <utility>
 
-#include "record/recorder.h"
-
 namespace pig {
 namespace {
 
 /// Runs at the end of each thread that has recorded.
 struct ThreadExit {
+  ThreadRegistry* registry = nullptr;
   ThreadState* state = nullptr;
   ~ThreadExit() {
     if (state == nullptr) return;
     forget_this_thread();  // what records in a later destructor must not share it with another
                            // thread
-    Recorder::instance().threads().thread_ends(std::exchange(state, nullptr));
+    registry->thread_ends(std::exchange(state, nullptr));
   }
 };
 thread_local ThreadExit thread_exit;
@@ -32,7 +31,7 @@ void ThreadRegistry::reset() {
 }
 
 ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_t epoch,
-                                    Info info) {
+                                    ThreadInfo info) {
   const std::lock_guard lock(mutex_);
   ThreadState* state = thread_exit.state;
   if (state == nullptr) {
@@ -42,11 +41,12 @@ ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_
       state = free_.back();
       free_.pop_back();
     }
+    thread_exit.registry = this;
     thread_exit.state = state;
   }
   if (infos_.size() < kMaxThreads) {
     infos_.push_back(infos_.size() + 1 < kMaxThreads ? std::move(info)
-                                                     : Info{0, "(other threads)"});
+                                                     : ThreadInfo{0, "(other threads)"});
   } else {
     context.drops->add(Drop::kThreads);
   }
@@ -61,7 +61,7 @@ std::vector<ThreadState*> ThreadRegistry::states() const {
   return states_;
 }
 
-std::vector<ThreadRegistry::Info> ThreadRegistry::infos_since(size_t from) const {
+std::vector<ThreadInfo> ThreadRegistry::infos_since(size_t from) const {
   const std::lock_guard lock(mutex_);
   return {infos_.begin() + static_cast<std::ptrdiff_t>(from), infos_.end()};
 }

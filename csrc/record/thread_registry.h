@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hot/thread_state.h"
+#include "log/items.h"
 
 namespace pig {
 
@@ -18,21 +19,16 @@ namespace pig {
 /// time.
 class ThreadRegistry {
  public:
-  struct Info {
-    uint64_t native_id;
-    std::string name;
-  };
-
   /// Forgets the threads of the last recording. Their states stay with them.
   void reset();
 
   /// Makes the calling thread's state ready for a recording. Throws std::bad_alloc.
-  ThreadState* attach(const ThreadState::Context& context, uint32_t epoch, Info info);
+  ThreadState* attach(const ThreadState::Context& context, uint32_t epoch, ThreadInfo info);
 
   /// The states of this recording's threads that have not been retired.
   std::vector<ThreadState*> states() const;
   /// The threads from serial `from` on.
-  std::vector<Info> infos_since(size_t from) const;
+  std::vector<ThreadInfo> infos_since(size_t from) const;
   /// Of a thread of this recording, or nullptr.
   ThreadState* find(uint32_t serial) const;
 
@@ -49,7 +45,7 @@ class ThreadRegistry {
  private:
   mutable std::mutex mutex_;
   std::vector<ThreadState*> states_;
-  std::vector<Info> infos_;
+  std::vector<ThreadInfo> infos_;
   std::vector<ThreadState*> free_;
 };
 

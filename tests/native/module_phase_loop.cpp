@@ -18,6 +18,7 @@
 #include "cuda/driver.h"
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
+#include "record/overflow_statistics.h"
 #include "record/step_tracker.h"
 
 namespace py = pybind11;
@@ -32,8 +33,9 @@ class PhaseLoop {
     pig::tick_kind = pig::choose_tick_kind();
     clock_.start();
     steps_.reset(&clock_, &drops_);
-    state_->reset({&paths_, &drops_, &clock_, &steps_, [] {}}, /*epoch=*/1, /*serial=*/0,
-                  /*scratch=*/!statistics);
+    overflow_.reset(&clock_, &steps_, &drops_);
+    state_->reset({&paths_, &drops_, statistics ? &overflow_ : nullptr, [] {}}, /*epoch=*/1,
+                  /*serial=*/0);
   }
 
   void run(uint64_t uses, uint32_t depth) {
@@ -48,6 +50,7 @@ class PhaseLoop {
   pig::DropCounters drops_;
   pig::PathTable paths_;
   pig::StepTracker steps_;
+  pig::OverflowStatistics overflow_;
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 
@@ -72,7 +75,8 @@ class DevicePhaseLoop {
   /// Empties all rings. `share_boundaries_ns` as in a recording.
   void start(uint64_t share_boundaries_ns) {
     steps_.reset(&clock_, &drops_);
-    state_->reset({&paths_, &drops_, &clock_, &steps_, [] {}}, /*epoch=*/1, /*serial=*/0);
+    overflow_.reset(&clock_, &steps_, &drops_);
+    state_->reset({&paths_, &drops_, &overflow_, [] {}}, /*epoch=*/1, /*serial=*/0);
     timing().start({std::numeric_limits<double>::infinity(), share_boundaries_ns, false}, clock_,
                    drops_, [] {});
     timing().step_begins();
@@ -95,6 +99,7 @@ class DevicePhaseLoop {
   pig::DropCounters drops_;
   pig::PathTable paths_;
   pig::StepTracker steps_;
+  pig::OverflowStatistics overflow_;
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 

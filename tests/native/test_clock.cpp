@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/ticks.h"
 #include "check.h"
+#include "hot/span.h"
 
 namespace {
 

@@ -25,6 +25,7 @@
 #include "hot/nvtx_range.h"
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
+#include "record/overflow_statistics.h"
 #include "record/step_tracker.h"
 
 namespace {
@@ -55,7 +56,8 @@ class Recording {
     pig::tick_kind = pig::TickKind::kTsc;  // whatever the kernel here thinks of it
 #endif
     steps_.reset(&clock_, &drops_);
-    state_->reset({&paths_, &drops_, &clock_, &steps_, [] {}}, kEpoch, /*serial=*/0);
+    overflow_.reset(&clock_, &steps_, &drops_);
+    state_->reset({&paths_, &drops_, &overflow_, [] {}}, kEpoch, /*serial=*/0);
   }
 
   /// Marks every boundary from now on; those closer than that share an event.
@@ -101,6 +103,7 @@ class Recording {
   pig::DropCounters drops_;
   pig::PathTable paths_;
   pig::StepTracker steps_;
+  pig::OverflowStatistics overflow_;
   std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 

@@ -19,19 +19,9 @@
 
 #include "check.h"
 #include "log_reader.h"
-#include "python/recording_thread.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 #include "temporary_directory.h"
-
-namespace pig {
-
-/// In the module this one asks Python for the thread's name.
-ThreadState* attach_thread(uint32_t epoch) noexcept {
-  if (this_thread->catch_up(epoch)) return this_thread;
-  return Recorder::instance().attach(epoch, "thread");
-}
-
-}  // namespace pig
 
 namespace {
 

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
+#include "record/overflow_statistics.h"
 #include "record/statistics.h"
 #include "record/step_tracker.h"
 
@@ -36,7 +37,8 @@ struct Recording {
     now = 0;
     clock.start();
     steps.reset(&clock, &drops);
-    thread.reset({&paths, &drops, &clock, &steps, [] { ++wakes; }}, kEpoch, kSerial);
+    overflow.reset(&clock, &steps, &drops);
+    thread.reset({&paths, &drops, &overflow, [] { ++wakes; }}, kEpoch, kSerial);
     wakes = 0;
   }
 
@@ -54,6 +56,14 @@ struct Recording {
     thread.drain(spans, events);
     return spans;
   }
+  /// What was folded since the last call.
+  pig::StatisticsTable folded() {
+    pig::SpanStatistics statistics;
+    overflow.take(statistics);
+    pig::StatisticsTable table;
+    statistics.merge_into(table, steps);
+    return table;
+  }
   std::vector<OpenFrame> open() const {
     std::vector<OpenFrame> frames;
     thread.copy_open(frames);
@@ -65,6 +75,7 @@ struct Recording {
   pig::DropCounters drops;
   pig::Clock clock;
   pig::StepTracker steps;
+  pig::OverflowStatistics overflow;
   ThreadState thread;
 };
 
@@ -277,10 +288,8 @@ std::map<std::pair<uint32_t, uint32_t>, Totals> totals_of(const pig::StatisticsT
 }
 
 Totals overflow_of(Recording& recording) {
-  pig::StatisticsTable table;
-  recording.thread.merge_overflow_into(table);
   Totals sum;
-  for (const auto& [row, totals] : totals_of(table)) {
+  for (const auto& [row, totals] : totals_of(recording.folded())) {
     sum.count += totals.count;
     sum.host_ns += totals.host_ns;
   }
@@ -296,7 +305,6 @@ void test_full_ring() {
   }
   // Nobody came to empty the ring: its owner folded it three times.
   CHECK_EQ(Recording::wakes.load(), 3u);
-  CHECK_EQ(recording.thread.overflow_spans(), 3 * kRing);
   CHECK_EQ(recording.drops.get(Drop::kRingFull), 3 * kRing);
   Totals expected;
   for (uint64_t i = 0; i < 3 * kRing; ++i) expected = {i + 1, expected.host_ns + i % 7};
@@ -316,9 +324,7 @@ void test_folded_spans_of_an_undecided_step() {
       recording.end_at(i, kA);
     }
     decide(recording.steps, step);
-    pig::StatisticsTable table;
-    recording.thread.merge_overflow_into(table);
-    const auto totals = totals_of(table);
+    const auto totals = totals_of(recording.folded());
     CHECK_EQ(totals.size(), 1u);
     CHECK_EQ(totals.begin()->second.count, kRing);
     return static_cast<Scope>(totals.begin()->first.second);
@@ -366,7 +372,6 @@ void test_no_span_is_lost() {
   harvester.join();
 
   const Totals overflow = overflow_of(recording);
-  CHECK_EQ(overflow.count, recording.thread.overflow_spans());
   CHECK_EQ(overflow.count, recording.drops.get(Drop::kRingFull));
   CHECK_EQ(drained + overflow.count, 2 * kPairs);
   CHECK_EQ(drained_ns + overflow.host_ns, recorded_ns);
@@ -488,9 +493,8 @@ void test_reset_forgets() {
   recording.begin_at(1, kB);
   recording.end_at(2, kB);
   recording.thread.request_end(old, 3);
-  recording.thread.reset(
-      {&recording.paths, &recording.drops, &recording.clock, &recording.steps, [] {}}, kEpoch + 1,
-      kSerial + 1);
+  recording.thread.reset({&recording.paths, &recording.drops, &recording.overflow, [] {}},
+                         kEpoch + 1, kSerial + 1);
   CHECK_EQ(recording.thread.epoch(), kEpoch + 1);
   CHECK_EQ(recording.thread.serial(), kSerial + 1);
   CHECK(recording.open().empty());

@@ -2,10 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "base/drops.h"
 #include "hot/thread_state.h"
 
 namespace pig {
+
+/// How to ask for the calling thread's name, when it first records.
+void set_thread_name_function(std::string (*function)());
+
+/// Counts what the active recording could not keep. False where none is active.
+bool count_drop(Drop cause);
 
 /// The slow way of `recording_thread`: the calling thread's first record in this recording, or
 /// something to catch up with.

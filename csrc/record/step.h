@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a loop's begin and end of a step do: its entry in the recording that is active, its NVTX
+// range, whether or not anything is recorded, and the device timing of the step. With the GIL.
+#pragma once
+
+#include <cstdint>
+
+namespace pig {
+
+/// Opens a step on the calling thread. The token says which: the recording's number (in 31 bits)
+/// and the step's serial plus one. 0 when nothing is recorded, -1 when a step is open already.
+int64_t begin_step();
+
+// A token that does not fit the active recording, or whose step is closed, changes nothing there.
+void add_step_item(int64_t token, double samples);
+/// Remembers this moment as one at which the step may have ended.
+void mark_step(int64_t token);
+/// `at_mark`: it ended at the last mark, if one was set, and not now.
+void end_step(int64_t token, bool complete, bool at_mark);
+void drop_step(int64_t token);
+
+}  // namespace pig
