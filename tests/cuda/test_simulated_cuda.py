@@ -734,7 +734,7 @@ def test_attributes(cuda: SimulatedCuda) -> None:
 
 
 class _ExchangeApi(ctypes.Structure):
-    """csrc/dlpack.h"""
+    """csrc/base/dlpack.h"""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
