@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for every test."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,23 @@ from hypothesis import HealthCheck, settings
 # How long an example takes is no fault of the code on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# What a shell, a launcher or a CI service may have set for its own ends.
+_OF_OTHERS = (
+    *("PYINSTRUMENT_GPU", "NVTX_DISABLE", "CUDA_DEVICE_MAX_CONNECTIONS"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    *("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("PYTHONWARNINGS", "PYTHONIOENCODING"),
+    *("http_proxy", "HTTP_PROXY"),  # the servers that tests ask are on this machine
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """The environment changes nothing that tests see, here and in the programs that they start.
+    After pytest itself has read it, and before modules that do so are imported."""
+    for variable in _OF_OTHERS:
+        os.environ.pop(variable, None)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -62,6 +62,7 @@ def command(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "pyinstrument_gpu", *arguments],
         env=environment,
+        stdin=subprocess.DEVNULL,  # a terminal's width would be that of the report
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         **options,
@@ -220,6 +221,7 @@ def test_long_export_shows_its_progress_on_a_terminal_only(
     arguments = ("export", path, str(tmp_path / "out.csv"))
     assert invoke(*arguments).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
+    monkeypatch.setenv("TERM", "xterm")
     assert "100%" in invoke(*arguments).stderr
     monkeypatch.setattr("pyinstrument_gpu.cli.progress._LONG_SPANS", 3)
     assert "%" not in invoke(*arguments).stderr

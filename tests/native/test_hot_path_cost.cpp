@@ -170,6 +170,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   unsetenv("NVTX_INJECTION64_PATH");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   pig::start_nvtx([] { return std::string(); });
   CHECK(!pig::nvtx_attached);
   if (argc != 3) {
