@@ -433,8 +433,8 @@ def test_a_wait_for_a_hung_device_ends_with_ctrl_c(program: Program) -> None:
             program.cuda.advance(5_000)
             program.cuda.default_stream.hang()
         program.cuda.advance(50_000_000)
-        threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
             recording.flush(timeout=600)
 
 
