@@ -11,7 +11,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.statistics import Scope
 
 # Only what hangs takes as long.
-HANGS_AFTER_S = 60
+HANGS_AFTER_S = 600
 
 Times = dict[tuple[int, str, Scope], tuple[int, int]]
 

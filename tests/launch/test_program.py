@@ -46,7 +46,7 @@ def python(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -31,7 +31,7 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
         cwd=ROOT,
         env=environment,
         check=True,
-        timeout=300,
+        timeout=600,
     )
 
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]

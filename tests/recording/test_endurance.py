@@ -73,7 +73,7 @@ def test_no_span_is_lost_and_memory_stays_flat(stages: list[int], history_spans:
 
 def test_statistics_of_8_threads_equal_numpys(tmp_path: Path) -> None:
     batches = 6
-    barrier = threading.Barrier(THREADS + 1, timeout=60)
+    barrier = threading.Barrier(THREADS + 1, timeout=600)
 
     def record() -> None:
         for _ in range(batches):
