@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.finals import FinalValue, final_values
+from pyinstrument_gpu.analysis.final_values import FinalValue, final_values
 from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
 from pyinstrument_gpu.model.run_data import RunData

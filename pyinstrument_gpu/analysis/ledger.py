@@ -42,8 +42,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.correlation_points import (
+    LATENCY_NS,
+    Marks,
+    boundaries,
+    marks,
+    priced_syncs,
+)
 from pyinstrument_gpu.analysis.kept_steps import kept_steps
-from pyinstrument_gpu.analysis.marks import LATENCY_NS, Marks, boundaries, marks, priced_syncs
 from pyinstrument_gpu.model.run_data import RunData
 
 LEDGER_DTYPE = np.dtype(

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.marks import LATENCY_NS, Marks
+from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, Marks
 
 WORK_SHARE = 0.5
 """Where between its limits the work is taken to be that no passage shows."""

@@ -40,10 +40,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.bound import Bound, verdicts
-from pyinstrument_gpu.analysis.kept_steps import kept_steps
-from pyinstrument_gpu.analysis.ledger import BUSY, DATA_PHASE, device_pieces, empty_stretches
-from pyinstrument_gpu.analysis.marks import (
+from pyinstrument_gpu.analysis.bottleneck import Bound, verdicts
+from pyinstrument_gpu.analysis.correlation_points import (
     CALL_NS,
     COPY_NS_PER_BYTE,
     Marks,
@@ -51,6 +49,8 @@ from pyinstrument_gpu.analysis.marks import (
     marks,
     priced_syncs,
 )
+from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.analysis.ledger import BUSY, DATA_PHASE, device_pieces, empty_stretches
 from pyinstrument_gpu.analysis.replay import Stretches, fit
 from pyinstrument_gpu.analysis.replay import replay as play
 from pyinstrument_gpu.model.run_data import RunData

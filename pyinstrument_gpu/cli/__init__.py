@@ -323,7 +323,7 @@ def overhead(file: str | None, rounds: int | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def info(file: str, as_json: bool) -> None:
     """Print what a run file holds: environment, counts, what is missing."""
-    from pyinstrument_gpu.report.layout import printable
+    from pyinstrument_gpu.report.table import printable
     from pyinstrument_gpu.run import Run
 
     run = Run.load(file)

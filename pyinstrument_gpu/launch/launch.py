@@ -222,7 +222,7 @@ class Launch:
         elif rank == 0:
             yield self._recording.run.report()
             if ranks > 1:
-                from pyinstrument_gpu.report.ranks import ranks_report
+                from pyinstrument_gpu.report.rank_comparison import ranks_report
 
                 paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
                 yield ""

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.analysis.compare import CONFIDENCE, Comparison, PhaseChange, Verdict
-from pyinstrument_gpu.analysis.finals import FinalValue
-from pyinstrument_gpu.report.layout import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.analysis.final_values import FinalValue
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
 
 _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived

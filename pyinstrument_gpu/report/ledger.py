@@ -13,7 +13,7 @@ from rich.text import Text
 from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, Ledger, ledger
 from pyinstrument_gpu.analysis.step_times import tree
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.layout import MAX_PATHS, UNKNOWN, Row, Unit, counted, table, unshown
+from pyinstrument_gpu.report.table import MAX_PATHS, UNKNOWN, Row, Unit, counted, table, unshown
 
 _WIDTH_FOR_WORDS = 100
 _SIDES = ("phase", "computing", "blocked", "| busy")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.layout import MAX_PATHS, UNKNOWN, Row, counted, table
+from pyinstrument_gpu.report.table import MAX_PATHS, UNKNOWN, Row, counted, table
 
 
 def metrics(run: RunData, width: int) -> Iterator[Text | Table]:

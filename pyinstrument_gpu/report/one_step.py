@@ -15,7 +15,7 @@ from pyinstrument_gpu.analysis.step_times import phases_ns, spans_lost_within, t
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.report.layout import MAX_PATHS, UNKNOWN, Row, counted, share, table, unshown
+from pyinstrument_gpu.report.table import MAX_PATHS, UNKNOWN, Row, counted, share, table, unshown
 
 
 def one_step(run: RunData, index: int, width: int) -> list[Text | Table]:

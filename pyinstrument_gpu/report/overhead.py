@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pyinstrument_gpu.overhead.phase_costs import PhaseCost
 from pyinstrument_gpu.overhead.run_step import RunStep
-from pyinstrument_gpu.report.layout import Row, counted, duration, printable, small_percent, table
+from pyinstrument_gpu.report.table import Row, counted, duration, printable, small_percent, table
 
 _WIDTH = 80
 _FEW_ROUNDS = 10

@@ -19,8 +19,12 @@ from pyinstrument_gpu.analysis.step_times import (
 )
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
-from pyinstrument_gpu.report.device import device_cost, device_times, unfinished_work
-from pyinstrument_gpu.report.layout import (
+from pyinstrument_gpu.report.device_times import device_cost, device_times, unfinished_work
+from pyinstrument_gpu.report.ledger import ledger_section
+from pyinstrument_gpu.report.metrics import metrics
+from pyinstrument_gpu.report.savings import savings_section
+from pyinstrument_gpu.report.syncs import syncs_section
+from pyinstrument_gpu.report.table import (
     MAX_PATHS,
     UNKNOWN,
     Row,
@@ -34,10 +38,6 @@ from pyinstrument_gpu.report.layout import (
     table,
     unshown,
 )
-from pyinstrument_gpu.report.ledger import ledger_section
-from pyinstrument_gpu.report.metrics import metrics
-from pyinstrument_gpu.report.savings import savings_section
-from pyinstrument_gpu.report.syncs import syncs_section
 
 _WIDTH_FOR_BARS = 100
 _BAR_WIDTH = 20

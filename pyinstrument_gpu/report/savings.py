@@ -12,7 +12,7 @@ from rich.text import Text
 from pyinstrument_gpu.analysis.advice import advice, subject
 from pyinstrument_gpu.analysis.savings import Saving, savings
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.layout import Row, Unit, counted, percent, printable, table
+from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, table
 
 _MAX_ROWS = 20
 _WIDTH_FOR_SPREAD = 100

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.syncs import SyncSite
-from pyinstrument_gpu.report.layout import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
 
 _MAX_SITES = 20
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 import pyinstrument_gpu
 from pyinstrument_gpu.analysis.compare import Comparison, Verdict, compare
-from pyinstrument_gpu.analysis.finals import final_values
+from pyinstrument_gpu.analysis.final_values import final_values
 from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, warmup_steps
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
 from pyinstrument_gpu.cli import main

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyinstrument_gpu.analysis import advice as advising
 from pyinstrument_gpu.analysis.advice import Advice, advice
-from pyinstrument_gpu.analysis.marks import Marks, marks
+from pyinstrument_gpu.analysis.correlation_points import Marks, marks
 from pyinstrument_gpu.analysis.replay import fit, replay
 from pyinstrument_gpu.analysis.savings import (
     Change,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.analysis.bound import Bound, verdicts
+from pyinstrument_gpu.analysis.bottleneck import Bound, verdicts
 from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
 from pyinstrument_gpu.model.schema import SpanFlag
 from tests.gpu.conftest import Timed

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.report.layout import UNKNOWN, Row, Unit, table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, table
 
 _WIDTH = 80
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.analysis.bound import Bound, span_bounds, verdicts
+from pyinstrument_gpu.analysis.bottleneck import Bound, span_bounds, verdicts
 from pyinstrument_gpu.analysis.run_ahead import RunAhead, clock_uncertainty_ns, run_ahead
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.statistics import Scope

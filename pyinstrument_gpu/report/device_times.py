@@ -9,13 +9,13 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.bound import Bound, Verdict, verdicts
+from pyinstrument_gpu.analysis.bottleneck import Bound, Verdict, verdicts
 from pyinstrument_gpu.analysis.run_ahead import RunAhead, run_ahead
 from pyinstrument_gpu.analysis.step_times import tree
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.report.layout import (
+from pyinstrument_gpu.report.table import (
     MAX_PATHS,
     UNKNOWN,
     Row,
