@@ -215,7 +215,7 @@ def test_option_of_another_format_is_named(file: str) -> None:
 def test_long_export_shows_its_progress_on_a_terminal_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyinstrument_gpu.cli.progress._LONG_SPANS", 2)
+    monkeypatch.setattr("pyinstrument_gpu.cli.export._LONG_SPANS", 2)
     path = str(tmp_path / "train.gpurun")
     made_run().save(path)
     arguments = ("export", path, str(tmp_path / "out.csv"))
@@ -223,7 +223,7 @@ def test_long_export_shows_its_progress_on_a_terminal_only(
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
     monkeypatch.setenv("TERM", "xterm")
     assert "100%" in invoke(*arguments).stderr
-    monkeypatch.setattr("pyinstrument_gpu.cli.progress._LONG_SPANS", 3)
+    monkeypatch.setattr("pyinstrument_gpu.cli.export._LONG_SPANS", 3)
     assert "%" not in invoke(*arguments).stderr
 
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu info`: print what a run file holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import click
+
+from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.run import Run
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def info(file: str, as_json: bool) -> None:
+    """Print what a run file holds: environment, counts, what is missing."""
+    run = Run.load(file)
+    facts: dict[str, Any] = {
+        "file": os.fspath(click.format_filename(file)),
+        "file_bytes": os.path.getsize(file),
+        "complete": run.complete,
+        "duration_ns": run.duration_ns,
+        "steps": run.step_totals.count,
+        "steps_kept": len(run.steps),
+        "spans": run.phases_recorded,
+        "spans_kept": len(run.spans),
+        "phases": len(run.phases),
+        "threads": [thread.name for thread in run.threads],
+        "open_phases": [dataclasses.asdict(phase) for phase in run.open_phases],
+        "open_step": dataclasses.asdict(run.open_step) if run.open_step is not None else None,
+        "dropped": {cause: count for cause, count in run.dropped.items() if count},
+        "notes": list(run.notes),
+        "environment": run.environment,
+    }
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    facts.update(facts.pop("environment"))
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        print(f"{printable(key):{width}}  {printable(text)}")
