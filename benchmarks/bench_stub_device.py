@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from time import perf_counter_ns
+from unittest import mock
 
 import pytest
 from _phase_loop import (  # type: ignore[import-not-found]
@@ -25,6 +26,7 @@ from benchmarks.stub_device import stub_device
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.overhead.contender import Contender, timed
 from pyinstrument_gpu.overhead.ours import drain, recording
+from pyinstrument_gpu.recording import device_timing
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -94,12 +96,9 @@ def race_on_stub(benchmark: BenchmarkFixture, share_boundaries_ns: int) -> list[
         "C loop: begin, end, ring", timed(lambda: unmarked.run(TIMED_USES)), TIMED_USES
     )
     peers = [TIMED_NULL, floor, timed_c_loop(share_boundaries_ns)]
-    every_step = recording(
-        device_timing="auto",
-        device_timing_budget=math.inf,
-        share_boundaries_ns=share_boundaries_ns,
-    )
-    with stub_device(), every_step, gpu_step():
+    shared = mock.patch.object(device_timing, "SHARE_BOUNDARIES_NS", share_boundaries_ns)
+    every_step = recording(device_timing="auto", device_timing_budget=math.inf)
+    with stub_device(), shared, every_step, gpu_step():
         return race(benchmark, TIMED_BY_NAME, peers, ROUNDS)
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any
+from unittest import mock
 
 import _call_loop  # type: ignore[import-not-found]
 import numpy as np
@@ -18,6 +19,7 @@ from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.overhead.interleave import interleaved
+from pyinstrument_gpu.recording import device_timing
 
 USES = 200
 OWN_SHARE = 0.05
@@ -40,9 +42,17 @@ class Timed:
     """Runs a batch in a recording of its own, and keeps how many events that recorded. Twice: the
     first brings what is new in a recording into the caches."""
 
-    def __init__(self, gpu: Gpu, batch: Callable[[], None], phases: int, **options: Any) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        batch: Callable[[], None],
+        phases: int,
+        share_boundaries_ns: int = device_timing.SHARE_BOUNDARIES_NS,
+        **options: Any,
+    ) -> None:
         self._gpu = gpu
         self._batch = batch
+        self._share_boundaries_ns = share_boundaries_ns
         self._options = options
         self.phases = phases
         self.records = 0
@@ -50,7 +60,8 @@ class Timed:
 
     def measure(self) -> float:
         """Nanoseconds of the batch."""
-        with pig.record(**self._options) as recording:
+        shared = mock.patch.object(device_timing, "SHARE_BOUNDARIES_NS", self._share_boundaries_ns)
+        with shared, pig.record(**self._options) as recording:
             with gpu_step():
                 self._batch()
                 duration_ns = warm_ns(self._gpu, self._batch)
@@ -150,7 +161,7 @@ def figures(gpu: Gpu, *, rounds: int = 30, seconds: float = 60) -> Iterator[Figu
     yield Figure("cuStreamIsCapturing, from C", capturing_ns, "ns")
 
     launches, adjacent, nested = batches(gpu.device)
-    every_step = {"device_timing_budget": math.inf}
+    every_step: dict[str, Any] = {"device_timing_budget": math.inf}
     timed = {
         "isolated": Timed(gpu, _empty_phases, USES, share_boundaries_ns=0, **every_step),
         "adjacent": Timed(gpu, adjacent, USES, **every_step),

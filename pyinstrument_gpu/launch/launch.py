@@ -23,7 +23,8 @@ from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import complete_runs, start_of_job
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.recording import environment
-from pyinstrument_gpu.recording.recording import Recording, path_of_rank, record
+from pyinstrument_gpu.recording.recording import Recording, record
+from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
 
 _OTHER_RANKS_DEADLINE_S = 5.0
@@ -119,10 +120,8 @@ class Launch:
             RunPathError: there is something, or it can't be written.
         """
         if self._options.output is not None:
-            recording = record(self._options.output)
-            recording._check_path()
-            path = recording.path
-            assert path is not None
+            path = path_of_rank(Path(self._options.output).absolute())
+            check_writable(path)
             if path.exists() and not self._options.overwrite:
                 raise RunPathError(f"{path} exists already: choose another path, or --overwrite")
             return Path(self._options.output).absolute()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyinstrument_gpu.native import native
@@ -13,56 +12,35 @@ from pyinstrument_gpu.native import native
 DeviceTimingMode = Literal["auto", "force", False]
 
 
-@dataclass(frozen=True)
-class DeviceTimingOptions:
-    """What a recording does about device times.
+SHARE_BOUNDARIES_NS = 1000
+"""How soon after another a boundary, on the same thread and stream, shares its event; 0: never."""
 
-    Attributes:
+
+def facts(mode: DeviceTimingMode, budget: float) -> dict[str, Any]:
+    """What a run's environment says of it. No limit of the cost is None."""
+    return {
+        "mode": mode,
+        "budget": budget if budget != float("inf") else None,
+        "share_boundaries_ns": SHARE_BOUNDARIES_NS,
+    }
+
+
+def start(mode: DeviceTimingMode, budget: float) -> None:
+    """Time the device in the recording that is active, as soon as PyTorch uses one.
+
+    Args:
         mode: "auto", where PyTorch uses a GPU; "force", also on side streams with
             CUDA_DEVICE_MAX_CONNECTIONS=1; or False.
         budget: share of the step time that the driver calls may cost.
-        share_boundaries_ns: how soon after another a boundary shares its event; 0 never.
     """
-
-    mode: DeviceTimingMode
-    budget: float
-    share_boundaries_ns: int
-
-    def __post_init__(self) -> None:
-        if self.mode is not False and self.mode not in ("auto", "force"):
-            raise ValueError(f'device_timing must be "auto", "force" or False, got {self.mode!r}')
-        if isinstance(self.budget, bool) or not isinstance(self.budget, (int, float)):
-            raise TypeError(f"device_timing_budget must be a number, got {self.budget!r}")
-        if not self.budget > 0:  # NaN too
-            raise ValueError(
-                f"device_timing_budget must be more than 0, got {self.budget!r}: "
-                "device_timing=False turns device times off"
-            )
-        share_ns = self.share_boundaries_ns
-        if isinstance(share_ns, bool) or not isinstance(share_ns, int) or not 0 <= share_ns < 2**63:
-            raise ValueError(f"share_boundaries_ns must be an int >= 0, got {share_ns!r}")
-
-    def facts(self) -> dict[str, Any] | None:
-        """As it stands in a run's environment; None when off. No budget is None."""
-        if self.mode is False:
-            return None
-        limited = self.budget != float("inf")
-        return {
-            "mode": self.mode,
-            "budget": self.budget if limited else None,
-            "share_boundaries_ns": self.share_boundaries_ns,
-        }
-
-    def start(self) -> None:
-        """Time the device in the recording that is active, as soon as PyTorch uses one."""
-        if self.mode is False:
-            return
-        native.start_device_timing(
-            budget=self.budget,
-            share_boundaries_ns=self.share_boundaries_ns,
-            all_side_streams=self.mode == "force",
-        )
-        attach_if_initialized()
+    if mode is False:
+        return
+    native.start_device_timing(
+        budget=budget,
+        share_boundaries_ns=SHARE_BOUNDARIES_NS,
+        all_side_streams=mode == "force",
+    )
+    attach_if_initialized()
 
 
 def attach_if_initialized() -> None:

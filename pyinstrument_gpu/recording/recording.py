@@ -16,21 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.recording import environment, self_overhead
-from pyinstrument_gpu.recording.device_timing import DeviceTimingMode, DeviceTimingOptions
+from pyinstrument_gpu.recording import device_timing, environment, self_overhead
+from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
+from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks.feeder import SinkFeeder
     from pyinstrument_gpu.sinks.sink import Sink
 
-_MIN_MAX_BYTES = 1 << 20
-_DEFAULT_MAX_BYTES = 1 << 30
-_DEFAULT_HISTORY_IN_MEMORY = 1_000_000
-_UNLIMITED = 2**62
 _LONGEST_TIMEOUT_S = 1e9
-_DEFAULT_DEVICE_TIMING_BUDGET = 0.001
-_DEFAULT_SHARE_BOUNDARIES_NS = 1000
 _SINKS_DEADLINE_S = 5.0
 
 _active: Recording | None = None
@@ -43,31 +38,11 @@ class Recording:
     There is at most one at a time. In a forked child the parent's recording does nothing.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None,
-        *,
-        overwrite: bool,
-        history_spans: int | None,
-        max_bytes: int,
-        nvtx: bool,
-        device_timing: DeviceTimingOptions,
-    ) -> None:
-        if history_spans is not None and (not isinstance(history_spans, int) or history_spans < 0):
-            raise ValueError(f"history_spans must be an int >= 0 or None, got {history_spans!r}")
-        if not isinstance(max_bytes, int) or max_bytes < _MIN_MAX_BYTES:
-            raise ValueError(f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {max_bytes!r}")
-        if not isinstance(nvtx, bool) or not isinstance(overwrite, bool):
-            raise TypeError(f"nvtx and overwrite must be bool, got {nvtx!r} and {overwrite!r}")
+    def __init__(self, options: RecordingOptions) -> None:
+        self._options = options
         # Absolute: the program may change its directory before the file is read back.
+        path = options.path
         self._path = None if path is None else path_of_rank(Path(path).absolute())
-        self._overwrite = overwrite
-        if history_spans is None:
-            history_spans = _DEFAULT_HISTORY_IN_MEMORY if path is None else _UNLIMITED
-        self._history_spans = min(history_spans, _UNLIMITED)
-        self._max_bytes = min(max_bytes, _UNLIMITED)
-        self._nvtx = nvtx
-        self._device_timing = device_timing
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
         self._stopped = False
@@ -220,20 +195,17 @@ class Recording:
                 f"a recording is active already (into {_active._path or 'memory'}): "
                 "a process has one at a time; stop() it first"
             )
-        self._check_path()
-        facts = environment.gather()
-        facts["limits"] = {
-            "history_spans": None if self._history_spans == _UNLIMITED else self._history_spans,
-            "max_bytes": self._max_bytes,
-        }
-        facts["device_timing"] = self._device_timing.facts()
+        if self._path is not None:
+            check_writable(self._path)
+        options = self._options
+        facts = {**environment.gather(), **options.facts()}
         try:
             started = native.start(
                 None if self._path is None else os.fsencode(self._path),
                 _encode(facts),
-                overwrite=self._overwrite,
-                history_spans=self._history_spans,
-                max_bytes=self._max_bytes,
+                overwrite=options.overwrite,
+                history_spans=options.history_spans_kept,
+                max_bytes=options.max_bytes_kept,
                 nvtx=False,  # not while the overhead is measured
             )
         except FileExistsError as error:
@@ -250,24 +222,13 @@ class Recording:
             _call_at_exit(self._finish_if_mine)
             facts.update(started)
             facts["overhead"] = self_overhead.measure()
-            native.set_nvtx(self._nvtx)
-            self._device_timing.start()
+            native.set_nvtx(options.nvtx)
+            device_timing.start(options.device_timing, options.device_timing_budget)
             self._environment = facts
             native.set_environment(_encode(facts))
         except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
             self._stop_native()
             raise
-
-    def _check_path(self) -> None:
-        if self._path is None:
-            return
-        if "\0" in str(self._path):
-            raise RunPathError(f"a path can't have a null character: {str(self._path)!r}")
-        # os.path, unlike pathlib, answers no for a path that can't be.
-        if os.path.isdir(self._path):
-            raise RunPathError(f"{self._path} is a directory: name a file in it")
-        if not os.path.isdir(self._path.parent):
-            raise RunPathError(f"{self._path.parent} is no directory: make it first")
 
     def _finish(self) -> None:
         if self._stopped:
@@ -336,17 +297,8 @@ class Recording:
             )
 
 
-def record(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    overwrite: bool = False,
-    history_spans: int | None = None,
-    max_bytes: int = _DEFAULT_MAX_BYTES,
-    nvtx: bool = True,
-    device_timing: DeviceTimingMode = "auto",
-    device_timing_budget: float = _DEFAULT_DEVICE_TIMING_BUDGET,
-    share_boundaries_ns: int = _DEFAULT_SHARE_BOUNDARIES_NS,
-) -> Recording:
+@takes_options
+def record(options: RecordingOptions) -> Recording:
     """Record the `with` block: `with record("train.gpurun") as recording: ...`, then
     `recording.run`.
 
@@ -368,8 +320,6 @@ def record(
             False does not.
         device_timing_budget: the share of the step time that may go into device timing. With short
             steps the device is then timed in every k-th step only; `math.inf` times all.
-        share_boundaries_ns: a phase that begins or ends within so many nanoseconds after another
-            did, on the same thread and stream, shares its event; 0 never.
 
     Raises, when the block is entered (before any training):
         RecordingActiveError: a recording is active.
@@ -379,41 +329,16 @@ def record(
 
     With `PYINSTRUMENT_GPU=0` in the environment nothing is recorded and no file is made.
     """
-    return Recording(
-        path,
-        overwrite=overwrite,
-        history_spans=history_spans,
-        max_bytes=max_bytes,
-        nvtx=nvtx,
-        device_timing=DeviceTimingOptions(device_timing, device_timing_budget, share_boundaries_ns),
-    )
+    return Recording(options)
 
 
-def start(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    overwrite: bool = False,
-    history_spans: int | None = None,
-    max_bytes: int = _DEFAULT_MAX_BYTES,
-    nvtx: bool = True,
-    device_timing: DeviceTimingMode = "auto",
-    device_timing_budget: float = _DEFAULT_DEVICE_TIMING_BUDGET,
-    share_boundaries_ns: int = _DEFAULT_SHARE_BOUNDARIES_NS,
-) -> Recording:
+@takes_options
+def start(options: RecordingOptions) -> Recording:
     """Start recording now; `recording.stop()` returns the run. Arguments and errors as `record`.
 
     A recording that is not stopped is completed when the interpreter exits.
     """
-    recording = record(
-        path,
-        overwrite=overwrite,
-        history_spans=history_spans,
-        max_bytes=max_bytes,
-        nvtx=nvtx,
-        device_timing=device_timing,
-        device_timing_budget=device_timing_budget,
-        share_boundaries_ns=share_boundaries_ns,
-    )
+    recording = Recording(options)
     recording._start()
     return recording
 
@@ -423,17 +348,6 @@ def _read_metrics() -> None:
     accumulators: Any = sys.modules.get("pyinstrument_gpu.metrics.accumulator")
     if accumulators is not None:
         accumulators.record_readings()
-
-
-def path_of_rank(path: Path, rank: int | None = None) -> Path:
-    """Where a rank's run goes if `path` was asked for; this process's rank when None."""
-    if rank is None:
-        rank = environment.launcher_number("RANK") or 0
-    if "{rank}" in str(path):
-        return Path(str(path).replace("{rank}", str(rank)))
-    if (environment.launcher_number("WORLD_SIZE") or 1) > 1:
-        return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
-    return path
 
 
 def _call_at_exit(finish: Callable[[], None]) -> None:

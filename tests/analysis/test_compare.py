@@ -22,7 +22,6 @@ from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.recording.revision import code_revision
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
 
@@ -311,26 +310,6 @@ def test_final_values_are_rarely_said_to_differ_where_they_do_not() -> None:
         ]
         warned += any(final.differs for final in final_values(*sides))
     assert warned / pairs <= 0.05
-
-
-def test_revision_of_a_repository(tmp_path: Path) -> None:
-    inner = tmp_path / "project" / "src"
-    inner.mkdir(parents=True)
-    assert code_revision(inner) is None or (Path("/") / ".git").exists()
-    git = tmp_path / "project" / ".git"
-    (git / "refs" / "heads").mkdir(parents=True)
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    assert code_revision(inner) is None
-    (git / "packed-refs").write_text(f"# pack-refs\n{'a' * 40} refs/heads/main\n")
-    assert code_revision(inner) == "a" * 40
-    (git / "refs" / "heads" / "main").write_text("b" * 40 + "\n")
-    assert code_revision(inner) == "b" * 40
-    (git / "HEAD").write_text("c" * 40 + "\n")
-    assert code_revision(inner) == "c" * 40
-    worktree = tmp_path / "worktree"
-    worktree.mkdir()
-    (worktree / ".git").write_text(f"gitdir: {git}\n")
-    assert code_revision(worktree) == "c" * 40
 
 
 # Calibration

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sharing a boundary rests on: nothing can be enqueued in the time in which one is shared."""
 
-import inspect
 from collections.abc import Callable
 from time import perf_counter_ns
 
@@ -9,10 +8,8 @@ import _call_loop  # type: ignore[import-not-found]
 import pytest
 import torch
 
-import pyinstrument_gpu as pig
+from pyinstrument_gpu.recording.device_timing import SHARE_BOUNDARIES_NS
 from tests.helpers.cuda_kernels import CudaKernels
-
-SHARED_NS = inspect.signature(pig.record).parameters["share_boundaries_ns"].default
 
 BATCHES, CALLS = 100, 100  # the queue holds about a thousand
 
@@ -36,7 +33,7 @@ def test_no_enqueue_of_the_driver_is_as_fast(kernels: CudaKernels, enqueue: str)
     }[enqueue]
     address = kernels.driver.address(enqueue)
     assert _call_loop.answer(address, arguments) == 0
-    assert fastest_ns(lambda: _call_loop.each_ns(address, arguments, CALLS)) > SHARED_NS
+    assert fastest_ns(lambda: _call_loop.each_ns(address, arguments, CALLS)) > SHARE_BOUNDARIES_NS
 
 
 def test_no_enqueue_of_pytorch_is_as_fast(gpu: None) -> None:
@@ -51,7 +48,7 @@ def test_no_enqueue_of_pytorch_is_as_fast(gpu: None) -> None:
             durations_ns.append(perf_counter_ns() - begin_ns)
         return durations_ns
 
-    assert fastest_ns(batch) > SHARED_NS
+    assert fastest_ns(batch) > SHARE_BOUNDARIES_NS
 
 
 def test_a_graphs_replay_is_not_as_fast(kernels: CudaKernels) -> None:
@@ -68,4 +65,4 @@ def test_a_graphs_replay_is_not_as_fast(kernels: CudaKernels) -> None:
             durations_ns.append(perf_counter_ns() - begin_ns)
         return durations_ns
 
-    assert fastest_ns(batch) > SHARED_NS
+    assert fastest_ns(batch) > SHARE_BOUNDARIES_NS

@@ -5,10 +5,12 @@ import contextlib
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.recording import device_timing
 from pyinstrument_gpu.run import Run
 from tests.helpers.simulated_cuda import SimulatedCuda, exchange_api_capsule, simulated_cuda
 
@@ -52,17 +54,25 @@ class Program:
         self._last_mark = -1
 
     @contextlib.contextmanager
-    def recording(self, *, reading_ns: int = READING_NS, **options: Any) -> Iterator[pig.Recording]:
+    def recording(
+        self,
+        *,
+        reading_ns: int = READING_NS,
+        share_boundaries_ns: int = device_timing.SHARE_BOUNDARIES_NS,
+        **options: Any,
+    ) -> Iterator[pig.Recording]:
         """Records, from a host time that is known; every step is timed unless asked otherwise.
 
         Args:
             reading_ns: by how much each reading of the clock moves it, the harvester's too: 0 where
                 the host's times must be exact.
+            share_boundaries_ns: how soon after another a boundary shares its event; 0: never.
         """
         options.setdefault("device_timing_budget", math.inf)
         self.cuda.set_reading_costs(0)
         self.zero_ns = self.cuda.host_ns
-        with pig.record(**options) as recording:
+        shared = mock.patch.object(device_timing, "SHARE_BOUNDARIES_NS", share_boundaries_ns)
+        with shared, pig.record(**options) as recording:
             self.cuda.set_reading_costs(reading_ns)
             yield recording
             # While it stops, time goes on.

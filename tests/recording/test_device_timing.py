@@ -260,15 +260,6 @@ def test_nothing_is_shared_across_a_longer_gap(program: Program) -> None:
     assert program.marks() == 6
 
 
-def test_sharing_can_be_switched_off(program: Program) -> None:
-    with program.recording(reading_ns=0, share_boundaries_ns=0):
-        for _ in range(3):
-            with program.phase("adjacent"):
-                program.work(1_000_000)
-        program.cuda.run_dry()
-    assert program.marks() == 6
-
-
 def test_a_stream_that_two_threads_use_in_the_step_shares_nothing(program: Program) -> None:
     def other_thread() -> None:
         program.cuda.make_current(context)
@@ -767,7 +758,6 @@ def test_a_second_recording_starts_anew(program: Program) -> None:
         ({"device_timing": "on"}, "device_timing must be"),
         ({"device_timing_budget": 0}, "device_timing_budget must be more than 0, got 0"),
         ({"device_timing_budget": math.nan}, "device_timing_budget must be more than 0, got nan"),
-        ({"share_boundaries_ns": -1}, "share_boundaries_ns must be an int >= 0, got -1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

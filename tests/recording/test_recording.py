@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import inspect
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -310,6 +312,18 @@ def test_rank_of_a_single_process(
 def test_arguments_are_checked_at_once(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pig.record(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("function", [pig.record, pig.start])
+def test_a_wrong_keyword_names_the_right_ones(function: Callable[..., pig.Recording]) -> None:
+    names = "path, overwrite, history_spans, max_bytes, nvtx, device_timing, device_timing_budget"
+    with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) .*'overwrit'.*{names}$"):
+        function(overwrit=True)
+
+
+def test_record_and_start_say_what_they_take() -> None:
+    assert inspect.signature(pig.record) == inspect.signature(pig.start)
+    assert list(inspect.signature(pig.record).parameters)[:2] == ["path", "overwrite"]
 
 
 def test_limits_of_any_size() -> None:

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run file goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyinstrument_gpu.errors import RunPathError
+from pyinstrument_gpu.recording.environment import launcher_number
+
+
+def path_of_rank(path: Path, rank: int | None = None) -> Path:
+    """Where a rank's run goes if `path` was asked for; this process's rank when None."""
+    if rank is None:
+        rank = launcher_number("RANK") or 0
+    if "{rank}" in str(path):
+        return Path(str(path).replace("{rank}", str(rank)))
+    if (launcher_number("WORLD_SIZE") or 1) > 1:
+        return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+    return path
+
+
+def check_writable(path: Path) -> None:
+    """Raise RunPathError, with the reason, where no run file can be."""
+    if "\0" in str(path):
+        raise RunPathError(f"a path can't have a null character: {str(path)!r}")
+    # os.path, unlike pathlib, answers no for a path that can't be.
+    if os.path.isdir(path):
+        raise RunPathError(f"{path} is a directory: name a file in it")
+    if not os.path.isdir(path.parent):
+        raise RunPathError(f"{path.parent} is no directory: make it first")

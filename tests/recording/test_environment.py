@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of where it took place."""
+
+from pathlib import Path
+
+from pyinstrument_gpu.recording.environment import code_revision
+
+
+def test_revision_of_a_repository(tmp_path: Path) -> None:
+    inner = tmp_path / "project" / "src"
+    inner.mkdir(parents=True)
+    assert code_revision(inner) is None or (Path("/") / ".git").exists()
+    git = tmp_path / "project" / ".git"
+    (git / "refs" / "heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert code_revision(inner) is None
+    (git / "packed-refs").write_text(f"# pack-refs\n{'a' * 40} refs/heads/main\n")
+    assert code_revision(inner) == "a" * 40
+    (git / "refs" / "heads" / "main").write_text("b" * 40 + "\n")
+    assert code_revision(inner) == "b" * 40
+    (git / "HEAD").write_text("c" * 40 + "\n")
+    assert code_revision(inner) == "c" * 40
+    worktree = tmp_path / "worktree"
+    worktree.mkdir()
+    (worktree / ".git").write_text(f"gitdir: {git}\n")
+    assert code_revision(worktree) == "c" * 40
