@@ -22,7 +22,7 @@ from pyinstrument_gpu.export import (
     perfetto,
     tensorboard,
 )
-from pyinstrument_gpu.export.atomic_file import check_replaceable, replacing
+from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.model.run_data import RunData
 
 FOLDER = "/"
@@ -99,7 +99,7 @@ def export(
         if exporter.output == "path":
             exporter.write(runs, Path(path), advance=advance, **options)
             return
-        with replacing(path) as sink:
+        with atomic_write(path) as sink:
             exporter.write(runs, sink, advance=advance, **options)
     except OSError as error:
         raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error

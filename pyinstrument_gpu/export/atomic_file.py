@@ -15,7 +15,7 @@ from pyinstrument_gpu.format.framing import MAGIC
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Write a file beside its final place and move it there when it is whole.
 
     So an error leaves an existing file as it was. A path that is a pipe or a device is written

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.tables import Window
+from pyinstrument_gpu.export.ranges import Ranges
 
 
 class Lanes:
@@ -27,7 +27,7 @@ class Lanes:
         # The ends of what is open on each lane, the innermost last.
         self._open_ends: list[list[int]] = []
 
-    def place(self, stretch: Window) -> NDArray[np.intp]:
+    def place(self, stretch: Ranges) -> NDArray[np.intp]:
         """The lane of each range, counted from 0.
 
         Args:
@@ -43,7 +43,7 @@ class Lanes:
             while ends and ends[-1] <= now_ns:
                 ends.pop()
 
-    def _all_nest(self, stretch: Window) -> bool:
+    def _all_nest(self, stretch: Ranges) -> bool:
         """Put all on the first lane, if they nest there. True of nearly every thread, and seen at
         once for all ranges."""
         open_ends = self._open_ends[0] if self._open_ends else []
@@ -55,7 +55,7 @@ class Lanes:
         self._open_ends[:1] = [end_ns[end_ns > begin_ns[-1]].tolist()]
         return True
 
-    def _place_each(self, stretch: Window) -> NDArray[np.intp]:
+    def _place_each(self, stretch: Ranges) -> NDArray[np.intp]:
         open_ends = self._open_ends
         # End and lane of each lane's innermost, ascending.
         innermost = sorted((ends[-1], lane) for lane, ends in enumerate(open_ends) if ends)

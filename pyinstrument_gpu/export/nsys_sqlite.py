@@ -23,7 +23,7 @@ import numpy as np
 
 from pyinstrument_gpu import __version__
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.ranks import began_realtime_ns
+from pyinstrument_gpu.export.rank_alignment import began_realtime_ns
 from pyinstrument_gpu.export.timeline import Process, processes_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.surrogates import without_surrogates

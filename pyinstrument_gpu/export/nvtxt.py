@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
-from pyinstrument_gpu.export.timeline import Label, Process, Ranges, processes_of
+from pyinstrument_gpu.export.timeline import Label, LabelledRanges, Process, processes_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.surrogates import without_surrogates
 
@@ -92,16 +92,16 @@ class _Row:
 
     def __init__(self, labels: Sequence[Label]) -> None:
         self._labels = labels
-        self._waiting = Ranges(*[np.empty(0, np.int64)] * 4)
+        self._waiting = LabelledRanges(*[np.empty(0, np.int64)] * 4)
         self._open_ends_ns = np.empty(0, np.int64)
         heads, tails = zip(*map(_around_number, labels), strict=True)
         self._heads, self._tails = (*heads, b""), (*tails, b"\n")
         widest = max(map(len, self._heads)) + max(map(len, self._tails))
         self._chunk = chunk_rows(_NUMBERS_BYTES + widest)
 
-    def certain(self, part: Ranges) -> Iterator[bytes]:
+    def certain(self, part: LabelledRanges) -> Iterator[bytes]:
         """The events that are certain with these ranges."""
-        ranges = Ranges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
+        ranges = LabelledRanges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
         last_ns = int(ranges.begin_ns[-1])
         first_waiting = int(np.searchsorted(ranges.begin_ns, last_ns))
         self._waiting = ranges.some(slice(first_waiting, None))
@@ -112,7 +112,7 @@ class _Row:
         ranges, self._waiting = self._waiting, self._waiting.some(slice(0))
         yield from self._events(ranges, np.iinfo(np.int64).max)
 
-    def _events(self, ranges: Ranges, until_ns: int) -> Iterator[bytes]:
+    def _events(self, ranges: LabelledRanges, until_ns: int) -> Iterator[bytes]:
         """The pushes of ranges, and the pops until the next push, in the order of time. Where they
         meet, pops come first."""
         begin_ns, end_ns = _drawable(ranges, until_ns)
@@ -150,7 +150,7 @@ class _Row:
             yield lines(columns)
 
 
-def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawable(ranges: LabelledRanges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Begins and ends as Nsight can show them, in the order of `ranges`; the next begin after all
     of these is `next_ns`."""
     begin_ns, end_ns = ranges.begin_ns, ranges.visible_end_ns()

@@ -16,8 +16,8 @@ import numpy as np
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
-from pyinstrument_gpu.export.atomic_file import replacing
-from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.atomic_file import atomic_write
+from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.surrogates import without_surrogates
 
@@ -61,7 +61,7 @@ def write_folder(
     for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
         partition = folder / f"rank={rank}"
         partition.mkdir(parents=True, exist_ok=True)
-        with replacing(partition / "part-0.parquet") as sink:
+        with atomic_write(partition / "part-0.parquet") as sink:
             _write([(run, None, offset_ns)], sink, advance, summary)
 
 

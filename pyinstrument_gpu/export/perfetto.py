@@ -21,16 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import Lanes, lane_name
-from pyinstrument_gpu.export.ranks import offsets_ns_of, ranks_of
-from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
-from pyinstrument_gpu.export.tables import (
-    Table,
-    Window,
+from pyinstrument_gpu.export.ranges import (
+    Ranges,
+    RangeTable,
     by_begin,
+    range_table,
+    range_tables_by_key,
     slices_of,
-    table_of,
-    tables_by_key,
 )
+from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
@@ -128,7 +128,7 @@ class _Track:
 
     name: str
     category: str
-    tables: Sequence[Table]
+    tables: Sequence[RangeTable]
     rest: Callable[[NDArray[np.intp]], list[Column | bytes]]
     rest_bytes: int
 
@@ -169,13 +169,13 @@ class _Process:
                 *(texts(threads, some["thread"]), b"}"),
             ]
 
-        def read(part: slice) -> Window:
-            return Window(np.arange(part.start, part.stop), *step_times(self._run, steps[part]))
+        def read(part: slice) -> Ranges:
+            return Ranges(np.arange(part.start, part.stop), *step_times(self._run, steps[part]))
 
         track = _Track(
             name="steps",
             category="step",
-            tables=[table_of(slices_of(len(steps)), read)],
+            tables=[range_table(slices_of(len(steps)), read)],
             rest=rest,
             rest_bytes=max(map(len, threads), default=0),
         )
@@ -196,14 +196,14 @@ class _Process:
                 self._trace.write(events)
                 advance(int(np.count_nonzero(rows < len(self._run.spans))))
 
-    def _open_phases(self, thread: int) -> Table:
-        def read(part: slice) -> Window:
+    def _open_phases(self, thread: int) -> RangeTable:
+        def read(part: slice) -> Ranges:
             rows = np.flatnonzero(self._open["thread"] == thread)
             some = self._open[rows]
             number = rows + len(self._run.spans)
-            return Window(number, some["host_begin_ns"], some["host_end_ns"])
+            return Ranges(number, some["host_begin_ns"], some["host_end_ns"])
 
-        return table_of([slice(None)], read)
+        return range_table([slice(None)], read)
 
     def write_syncs(self) -> None:
         """Write where each thread waited for a device, on a track of its own below the threads. A
@@ -224,7 +224,7 @@ class _Process:
                 b"}",
             ]
 
-        for thread, table in tables_by_key(events, _threads_of, _times_of_syncs):
+        for thread, table in range_tables_by_key(events, _threads_of, _times_of_syncs):
             track = _Track(
                 name=f"{_thread_name(run.threads[thread])} waits",
                 category="sync",
@@ -270,7 +270,7 @@ class _Process:
                 + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, _json(value))
             )
 
-    def _track(self, name: str, side: str, tables: Sequence[Table]) -> _Track:
+    def _track(self, name: str, side: str, tables: Sequence[RangeTable]) -> _Track:
         """The track of spans by their times on one side, "host" or "device"."""
         flow = b',"flow_out":true,"bind_id":' if side == "host" else b',"flow_in":true,"bind_id":'
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.tables import Table, tables_by_key
+from pyinstrument_gpu.export.ranges import RangeTable, range_tables_by_key
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
 
@@ -50,17 +50,17 @@ def stream_names(run: RunData) -> list[str]:
     return [*(stream.name for stream in run.streams), ""]
 
 
-def of_threads(run: RunData) -> dict[int, Table]:
+def of_threads(run: RunData) -> dict[int, RangeTable]:
     """For each thread that has spans, ascending, these by their times on the host. Their numbers
     are their places in `Run.spans`."""
 
     def threads(spans: NDArray[np.void]) -> NDArray[np.int64]:
         return spans["thread"].astype(np.int64)
 
-    return dict(tables_by_key(run.spans, threads, itemgetter("host_begin_ns", "host_end_ns")))
+    return dict(range_tables_by_key(run.spans, threads, itemgetter("host_begin_ns", "host_end_ns")))
 
 
-def of_streams(run: RunData) -> Iterator[tuple[str, Table]]:
+def of_streams(run: RunData) -> Iterator[tuple[str, RangeTable]]:
     """For each device stream its name, and the spans that have times there, by these. Their numbers
     are their places in `Run.spans`."""
     names = stream_names(run)
@@ -70,6 +70,6 @@ def of_streams(run: RunData) -> Iterator[tuple[str, Table]]:
         return np.where(has_device_times(spans), place, -1)
 
     times = itemgetter("device_begin_ns", "device_end_ns")
-    for place, table in tables_by_key(run.spans, places, times):
+    for place, table in range_tables_by_key(run.spans, places, times):
         stream = np.int64(place).astype(np.int32)
         yield f"GPU {place >> 32} {names[stream]}".rstrip(), table

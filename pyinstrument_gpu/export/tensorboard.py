@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.errors import MissingDependencyError
-from pyinstrument_gpu.export.atomic_file import replacing
-from pyinstrument_gpu.export.ranks import began_realtime_ns, ranks_of
-from pyinstrument_gpu.export.tables import Window, by_begin, slices_of, table_of
+from pyinstrument_gpu.export.atomic_file import atomic_write
+from pyinstrument_gpu.export.ranges import Ranges, by_begin, range_table, slices_of
+from pyinstrument_gpu.export.rank_alignment import began_realtime_ns, ranks_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -49,7 +49,7 @@ def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], Non
     for run, rank in zip(runs, ranks_of(runs), strict=True):
         target = folder / f"rank{rank}" if len(runs) > 1 else folder
         target.mkdir(parents=True, exist_ok=True)
-        with replacing(target / _file_name(run)) as sink:
+        with atomic_write(target / _file_name(run)) as sink:
             records = RecordWriter(sink)
             for event in _events(run):
                 records.write(event)
@@ -116,14 +116,14 @@ def _stretches(
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], bool]]:
     """Some of the steps, the places of all their spans, and whether these are the last."""
 
-    def read(part: slice) -> Window:
+    def read(part: slice) -> Ranges:
         # Spans are put in order by their steps, as if those were moments.
         step = run.spans["step"][part]
         rows = np.flatnonzero(step >= 0)
-        return Window(rows + part.start, step[rows], step[rows])
+        return Ranges(rows + part.start, step[rows], step[rows])
 
     begin = 0
-    for window in by_begin(table_of(slices_of(len(run.spans)), read)):
+    for window in by_begin(range_table(slices_of(len(run.spans)), read)):
         end = int(np.searchsorted(steps["index"], window.begin_ns[-1], side="right"))
         yield steps[begin:end], np.sort(window.number), False
         begin = end

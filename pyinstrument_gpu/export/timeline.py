@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.export.groups import groups
 from pyinstrument_gpu.export.lanes import Lanes, lane_name
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
-from pyinstrument_gpu.export.ranks import offsets_ns_of
+from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_table, slices_of
+from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
 from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
-from pyinstrument_gpu.export.tables import Table, Window, by_begin, slices_of, table_of
 from pyinstrument_gpu.model.run_data import RunData
 
 ID_LIMIT = 1 << 24
@@ -45,7 +45,7 @@ class Label:
     is_open: bool = False
 
 
-class Ranges(NamedTuple):
+class LabelledRanges(NamedTuple):
     """Ranges as columns.
 
     Attributes:
@@ -59,11 +59,11 @@ class Ranges(NamedTuple):
     label: NDArray[np.int64]
     step: NDArray[np.int64]
 
-    def some(self, rows: NDArray[np.intp] | slice) -> Ranges:
+    def some(self, rows: NDArray[np.intp] | slice) -> LabelledRanges:
         """Those at some places."""
-        return Ranges(*(column[rows] for column in self))
+        return LabelledRanges(*(column[rows] for column in self))
 
-    def chunks(self, size: int) -> Iterator[Ranges]:
+    def chunks(self, size: int) -> Iterator[LabelledRanges]:
         """The ranges in order, at most `size` at a time."""
         for begin in range(0, len(self.begin_ns), size):
             yield self.some(slice(begin, begin + size))
@@ -92,7 +92,7 @@ class RowPart:
     id: int
     name: str
     on_device: bool
-    ranges: Ranges
+    ranges: LabelledRanges
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Process:
             yield self._parts([of_stream], name, {}, ids)
 
     def _parts(
-        self, tables: Sequence[Table], name: str, id_of_lane: dict[int, int], ids: _UniqueIds
+        self, tables: Sequence[RangeTable], name: str, id_of_lane: dict[int, int], ids: _UniqueIds
     ) -> Iterator[RowPart]:
         on_device = not id_of_lane
         seen = set()
@@ -154,7 +154,7 @@ class Process:
                 )
                 seen.add(lane)
 
-    def _ranges(self, window: Window) -> Ranges:
+    def _ranges(self, window: Ranges) -> LabelledRanges:
         """Ranges on the timeline, with what their numbers stand for."""
         spans = self.run.spans
         label, step = np.empty((2, len(window.number)), np.int64)
@@ -163,7 +163,7 @@ class Process:
         label[is_span], step[is_span] = spans["phase"][of_span], spans["step"][of_span]
         label[~is_span], step[~is_span] = self._others.label_and_step(other)
         begin_ns, end_ns = self._on_timeline(window.begin_ns), self._on_timeline(window.end_ns)
-        return Ranges(begin_ns, end_ns, label, step)
+        return LabelledRanges(begin_ns, end_ns, label, step)
 
     @cached_property
     def _others(self) -> _OpenPhasesAndSteps:
@@ -222,22 +222,22 @@ class _OpenPhasesAndSteps:
             found.update(np.unique(self._steps["thread"][part]).tolist())
         return found
 
-    def of_thread(self, thread: int) -> list[Table]:
-        def read_phases(part: slice) -> Window:
+    def of_thread(self, thread: int) -> list[RangeTable]:
+        def read_phases(part: slice) -> Ranges:
             rows = np.flatnonzero(self._phase_thread == thread)
             begin_ns = self._phase_begin_ns[rows]
-            return Window(
+            return Ranges(
                 rows + self._first_phase, begin_ns, np.maximum(begin_ns, self._run.duration_ns)
             )
 
-        def read_steps(part: slice) -> Window:
+        def read_steps(part: slice) -> Ranges:
             rows = np.flatnonzero(self._steps["thread"][part] == thread)
             times = step_times(self._run, self._steps[part][rows])
-            return Window(rows + (self._first_step + part.start), *times)
+            return Ranges(rows + (self._first_step + part.start), *times)
 
         return [
-            table_of([slice(None)], read_phases),
-            table_of(slices_of(len(self._steps)), read_steps),
+            range_table([slice(None)], read_phases),
+            range_table(slices_of(len(self._steps)), read_steps),
         ]
 
     def label_and_step(

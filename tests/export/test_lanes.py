@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, tables
+from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, ranges
 from pyinstrument_gpu.export.lanes import Lanes
-from pyinstrument_gpu.export.tables import Table, Window, by_begin, slices_of, table_of
+from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_table, slices_of
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import runs, written
 from tests.helpers.nsight import read_nvtxt
@@ -25,15 +25,15 @@ _TIMES = st.integers(0, 30)
 _RANGES = st.lists(st.tuples(_TIMES, _TIMES).map(lambda times: (min(times), max(times))))
 
 
-def table(times: Times, first_number: int = 0) -> Table:
+def table(times: Times, first_number: int = 0) -> RangeTable:
     """Ranges in the order given."""
     begin_ns, end_ns = np.array(times, np.int64).reshape(-1, 2).T
 
-    def read(part: slice) -> Window:
+    def read(part: slice) -> Ranges:
         number = np.arange(first_number + part.start, first_number + part.stop)
-        return Window(number, begin_ns[part], end_ns[part])
+        return Ranges(number, begin_ns[part], end_ns[part])
 
-    return table_of(slices_of(len(times)), read)
+    return range_table(slices_of(len(times)), read)
 
 
 def in_order(times: Times) -> list[int]:
@@ -80,13 +80,13 @@ def test_all_nest_on_each_lane_and_one_lane_will_do_where_all_nest(times: Times)
 @given(_RANGES, st.integers(1, 5))
 def test_stretch_by_stretch_is_as_all_at_once(times: Times, size: int) -> None:
     at_once = placed(times)
-    with mock.patch.object(tables, "WINDOW_ROWS", size):
+    with mock.patch.object(ranges, "WINDOW_ROWS", size):
         assert placed(times) == at_once
 
 
 @given(_RANGES, _RANGES, st.integers(1, 5))
 def test_tables_are_put_in_order_together(one: Times, other: Times, size: int) -> None:
-    with mock.patch.object(tables, "WINDOW_ROWS", size):
+    with mock.patch.object(ranges, "WINDOW_ROWS", size):
         stretches = list(by_begin(table(one), table(other, first_number=len(one))))
 
     assert all(len(stretch.number) for stretch in stretches)
@@ -103,7 +103,7 @@ def test_a_stretch_is_a_window_and_what_was_open_around_it() -> None:
     """Steps with two phases each, in the order of their ends, and a range around all."""
     steps = [(10 * i, 10 * i + 9) for i in range(4)]
     spans = [range_ for begin, end in steps for range_ in ((begin, begin + 3), (begin + 4, end))]
-    with mock.patch.object(tables, "WINDOW_ROWS", 2):
+    with mock.patch.object(ranges, "WINDOW_ROWS", 2):
         stretches = list(by_begin(table([*spans, (0, 100)]), table(steps, first_number=9)))
 
     assert [stretch.number.tolist() for stretch in stretches] == [
@@ -129,7 +129,7 @@ def test_formats_say_the_same_stretch_by_stretch(run: Run) -> None:
         return [sorted(map(str, trace)), text, sorted(map(str, rows))]
 
     at_once = said()
-    with mock.patch.object(tables, "WINDOW_ROWS", 2):
+    with mock.patch.object(ranges, "WINDOW_ROWS", 2):
         assert said() == at_once
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.export import FORMATS, tables
+from pyinstrument_gpu.export import FORMATS, ranges
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
@@ -67,6 +67,6 @@ def test_memory_beside_the_run_does_not_grow_with_it(format: str) -> None:
     """From 100,000 to 200,000 spans, of which each has 96 bytes in the run itself."""
     few, many = 100_000 // PHASES, 200_000 // PHASES
     # Of the steps too, of which there are fewer, few are several windows.
-    with mock.patch.object(tables, "WINDOW_ROWS", 4096):
+    with mock.patch.object(ranges, "WINDOW_ROWS", 4096):
         growth = peak_bytes(format, many) - peak_bytes(format, few)
     assert growth / (PHASES * (many - few)) <= 1

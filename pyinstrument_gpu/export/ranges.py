@@ -22,7 +22,7 @@ WINDOW_ROWS = 1 << 16
 _BEFORE_ALL_NS = np.iinfo(np.int64).min
 
 
-class Window(NamedTuple):
+class Ranges(NamedTuple):
     """Some ranges, as columns.
 
     Attributes:
@@ -35,23 +35,23 @@ class Window(NamedTuple):
     begin_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
 
-    def some(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Window:
+    def some(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Ranges:
         """Those at some places, or where a mask says so."""
-        return Window(*(column[rows] for column in self))
+        return Ranges(*(column[rows] for column in self))
 
     def visible_end_ns(self) -> NDArray[np.int64]:
         """The ends, where a range of no length lasts for 1 ns."""
         return np.maximum(self.end_ns, self.begin_ns + 1)
 
 
-_NOTHING = Window(*[np.empty(0, np.int64)] * 3)
+_NOTHING = Ranges(*[np.empty(0, np.int64)] * 3)
 
-Table: TypeAlias = Callable[[], Iterator[Window]]
+RangeTable: TypeAlias = Callable[[], Iterator[Ranges]]
 """Reads ranges from the first to the last, roughly in the order in which they ended; each call
 reads the same windows."""
 
 
-def table_of(slices: Iterable[slice], read: Callable[[slice], Window]) -> Table:
+def range_table(slices: Iterable[slice], read: Callable[[slice], Ranges]) -> RangeTable:
     """A table of ranges that stand, perhaps among others, in an array.
 
     Args:
@@ -60,8 +60,8 @@ def table_of(slices: Iterable[slice], read: Callable[[slice], Window]) -> Table:
     """
     slices = tuple(slices)
 
-    def windows() -> Iterator[Window]:
-        waiting: list[Window] = []
+    def windows() -> Iterator[Ranges]:
+        waiting: list[Ranges] = []
         rows = 0
         for part in slices:
             waiting.append(read(part))
@@ -76,11 +76,11 @@ def table_of(slices: Iterable[slice], read: Callable[[slice], Window]) -> Table:
     return windows
 
 
-def tables_by_key(
+def range_tables_by_key(
     records: NDArray[np.void],
     keys: Callable[[NDArray[np.void]], NDArray[np.int64]],
     times: Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]],
-) -> Iterator[tuple[int, Table]]:
+) -> Iterator[tuple[int, RangeTable]]:
     """For each key from 0 on, ascending, the records that have it. Their numbers are their places.
 
     Args:
@@ -93,13 +93,13 @@ def tables_by_key(
         for key in np.unique(keys(records[part])).tolist():
             slices.setdefault(key, []).append(part)
 
-    def table(key: int) -> Table:
-        def read(part: slice) -> Window:
+    def table(key: int) -> RangeTable:
+        def read(part: slice) -> Ranges:
             rows = np.flatnonzero(keys(records[part]) == key)
             begin_ns, end_ns = times(records[part])
-            return Window(rows + part.start, begin_ns[rows], end_ns[rows])
+            return Ranges(rows + part.start, begin_ns[rows], end_ns[rows])
 
-        return table_of(slices[key], read)
+        return range_table(slices[key], read)
 
     for key in sorted(slices):
         if key >= 0:
@@ -112,7 +112,7 @@ def slices_of(rows: int) -> Iterator[slice]:
         yield slice(begin, min(begin + WINDOW_ROWS, rows))
 
 
-def by_begin(*tables: Table) -> Iterator[Window]:
+def by_begin(*tables: RangeTable) -> Iterator[Ranges]:
     """The ranges of all tables by their begins, ascending, a stretch at a time. Of those that begin
     together the longest is first, and of equal ones that with the highest number.
 
@@ -133,7 +133,7 @@ def by_begin(*tables: Table) -> Iterator[Window]:
 class _Stream:
     """What of one table is next."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: RangeTable) -> None:
         self._windows = _windows_by_begin(table)
         self._next = _NOTHING
         self.until_ns = _BEFORE_ALL_NS
@@ -148,14 +148,14 @@ class _Stream:
         self.until_ns, self._next = window
         return True
 
-    def take(self, until_ns: int) -> Window:
+    def take(self, until_ns: int) -> Ranges:
         """Take what begins until then."""
         is_due = self._next.begin_ns <= until_ns
         taken, self._next = self._next.some(is_due), self._next.some(~is_due)
         return taken
 
 
-def _windows_by_begin(table: Table) -> Iterator[tuple[int, Window]]:
+def _windows_by_begin(table: RangeTable) -> Iterator[tuple[int, Ranges]]:
     """Windows with all that begins in them, and the last moment of each."""
     ends_ns: list[int] = []
     strays = []
@@ -176,7 +176,7 @@ def _windows_by_begin(table: Table) -> Iterator[tuple[int, Window]]:
         previous_ns = ends_ns[place]
 
 
-def _joined(windows: Sequence[Window]) -> Window:
+def _joined(windows: Sequence[Ranges]) -> Ranges:
     if len(windows) == 1:
         return windows[0]
-    return Window(*map(np.concatenate, zip(_NOTHING, *windows, strict=True)))
+    return Ranges(*map(np.concatenate, zip(_NOTHING, *windows, strict=True)))
