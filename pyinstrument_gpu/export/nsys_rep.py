@@ -25,8 +25,9 @@ from typing import NamedTuple
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt
 from pyinstrument_gpu.export.atomic_file import check_replaceable
+from pyinstrument_gpu.export.nsight_process import Process, processes_of
 from pyinstrument_gpu.export.nsight_tools import NsightTools
-from pyinstrument_gpu.export.timeline import Process, processes_of
+from pyinstrument_gpu.export.timeline import Timeline
 from pyinstrument_gpu.model.run_data import RunData
 
 # The window of 2022.4 crashes on every report that ImportNvtxt has created, but not on one that it
@@ -160,7 +161,8 @@ def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> _Sessi
 
 def _placed(process: Process, session: _Session) -> Process:
     """The process on the time axis of a report, which follows the wall clock's rate."""
-    first, last = process.run.environment.get("anchor", {}), process.run.anchor
+    run = process.timeline.run
+    first, last = run.environment.get("anchor", {}), run.anchor
     try:
         start_ns = first["realtime_ns"] - first["run_ns"] - session.utc_ns
         elapsed_ns = last.get("run_ns", 0) - first["run_ns"]
@@ -175,7 +177,7 @@ def _placed(process: Process, session: _Session) -> Process:
             f"the run began {start_ns / 1e9:.3f} s after the report, which lasts "
             f"{session.end_ns / 1e9:.3f} s: they were not recorded together"
         )
-    return replace(process, start_ns=start_ns, rate=rate)
+    return replace(process, timeline=Timeline(run, start_ns, rate))
 
 
 def _shortened(printed: str) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQLite in the schema of `nsys export`, for `nsys stats` and what else reads that.
 
-Every row of `timeline` is a thread with push/pop ranges: those of the host in the domain
+Every row of a `Process` is a thread with push/pop ranges: those of the host in the domain
 "pyinstrument_gpu", as live NVTX ranges are, those of devices in "pyinstrument_gpu.gpu". Times are
-exact; ns since the timeline began. The step stands in `int64Value`, so all steps share the name
+exact; ns since the first run began. The step stands in `int64Value`, so all steps share the name
 "step". A lone surrogate in a name becomes U+FFFD, as does NUL, at which Nsight would end it.
 """
 
@@ -19,12 +19,11 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-
 from pyinstrument_gpu import __version__
 from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.nsight_process import Process, processes_of
+from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import began_realtime_ns
-from pyinstrument_gpu.export.timeline import Process, processes_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.surrogates import without_surrogates
 
@@ -111,12 +110,13 @@ def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -
         database.executemany(f"INSERT INTO {table} VALUES (?, ?)", facts)
     types = [(number, name, name) for number, name in _EVENT_TYPES.items()]
     database.executemany("INSERT INTO ENUM_NSYS_EVENT_TYPE VALUES (?, ?, ?)", types)
-    duration_ns = max(process.start_ns + process.run.duration_ns for process in processes)
+    timelines = [process.timeline for process in processes]
+    duration_ns = max(each.start_ns + each.run.duration_ns for each in timelines)
     session = (_MACHINE, duration_ns, 0, duration_ns)
     database.execute("INSERT INTO ANALYSIS_DETAILS VALUES (?, ?, ?, ?)", session)
-    began_ns = began_realtime_ns(processes[0].run)
+    began_ns = began_realtime_ns(timelines[0].run)
     if began_ns is not None:
-        utc_ns = began_ns - processes[0].start_ns
+        utc_ns = began_ns - timelines[0].start_ns
         utc = datetime.fromtimestamp(utc_ns // 10**9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
         times = (utc_ns, utc, None)
         database.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, ?, ?)", times)
@@ -152,19 +152,21 @@ def _write_process(
             " globalTid, domainId)"
             f" VALUES (?, ?, ?, ?, ?, nullif(?, -1), {_RANGE}, {global_tid}, {domain})"
         )
-        for ranges in row.ranges.chunks(_CHUNK_RANGES):
-            labels = ranges.label.tolist()
+        for part in slices_of(len(row.ranges.number), _CHUNK_RANGES):
+            ranges = row.ranges.some(part)
+            label, step = process.labels_and_steps(ranges)
+            labels = label.tolist()
             events = zip(
                 ranges.begin_ns.tolist(),
                 ranges.end_ns.tolist(),
                 map(categories.__getitem__, labels),
                 map(colors.__getitem__, labels),
                 map(texts.__getitem__, labels),
-                ranges.step.tolist(),
+                step.tolist(),
                 strict=True,
             )
             database.executemany(insert, events)
-            advance(0 if row.on_device else int(np.count_nonzero(ranges.label < process.phases)))
+            advance(0 if row.on_device else process.timeline.count_spans(ranges.number))
 
 
 def _text(text: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVTXT, the text that ImportNvtxt of Nsight Systems makes a report of.
 
-Every row of `timeline` is a thread with pushes and pops, which is what its window draws as nested
-bars. Times are ns since the timeline began. Where Nsight cannot show what is, it is moved by the
+Every row of a `Process` is a thread with pushes and pops, which is what its window draws as nested
+bars. Times are ns since the first run began. Where Nsight cannot show what is, it is moved by the
 least that helps:
 
 - A range of no length ends 1 ns later; it would have no end.
@@ -23,8 +23,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.export.nsight_process import Label, Process, processes_of
+from pyinstrument_gpu.export.ranges import Ranges, slices_of
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
-from pyinstrument_gpu.export.timeline import Label, LabelledRanges, Process, processes_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.surrogates import without_surrogates
 
@@ -51,7 +52,7 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
 def write_processes(
     processes: Sequence[Process], sink: BinaryIO, advance: Callable[[int], None]
 ) -> int:
-    """Write processes of a timeline; returns the number of events, two for each range."""
+    """Write processes; returns the number of events, two for each range."""
     events = 0
     sink.write(
         b"# Phases recorded by pyinstrument_gpu. Nsight Systems shows them after\n"
@@ -71,11 +72,10 @@ def write_processes(
                 if part.is_first:
                     name = _quoted(part.name)
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
-                    rows[part.id] = _Row(process.labels)
+                    rows[part.id] = _Row(process)
                 sink.writelines(rows[part.id].certain(part.ranges))
-                is_span = part.ranges.label < process.phases
-                advance(0 if part.on_device else int(np.count_nonzero(is_span)))
-                events += 2 * len(part.ranges.begin_ns)
+                advance(0 if part.on_device else process.timeline.count_spans(part.ranges.number))
+                events += 2 * len(part.ranges.number)
             for id, row in rows.items():
                 if len(rows) > 1:
                     sink.write(b"ThreadId = %d\n" % id)
@@ -90,18 +90,18 @@ class _Row:
     next part: how far they can be moved depends on what begins next.
     """
 
-    def __init__(self, labels: Sequence[Label]) -> None:
-        self._labels = labels
-        self._waiting = LabelledRanges(*[np.empty(0, np.int64)] * 4)
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._waiting = Ranges(*[np.empty(0, np.int64)] * 3)
         self._open_ends_ns = np.empty(0, np.int64)
-        heads, tails = zip(*map(_around_number, labels), strict=True)
+        heads, tails = zip(*map(_around_number, process.labels), strict=True)
         self._heads, self._tails = (*heads, b""), (*tails, b"\n")
         widest = max(map(len, self._heads)) + max(map(len, self._tails))
         self._chunk = chunk_rows(_NUMBERS_BYTES + widest)
 
-    def certain(self, part: LabelledRanges) -> Iterator[bytes]:
+    def certain(self, part: Ranges) -> Iterator[bytes]:
         """The events that are certain with these ranges."""
-        ranges = LabelledRanges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
+        ranges = Ranges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
         last_ns = int(ranges.begin_ns[-1])
         first_waiting = int(np.searchsorted(ranges.begin_ns, last_ns))
         self._waiting = ranges.some(slice(first_waiting, None))
@@ -112,7 +112,7 @@ class _Row:
         ranges, self._waiting = self._waiting, self._waiting.some(slice(0))
         yield from self._events(ranges, np.iinfo(np.int64).max)
 
-    def _events(self, ranges: LabelledRanges, until_ns: int) -> Iterator[bytes]:
+    def _events(self, ranges: Ranges, until_ns: int) -> Iterator[bytes]:
         """The pushes of ranges, and the pops until the next push, in the order of time. Where they
         meet, pops come first."""
         begin_ns, end_ns = _drawable(ranges, until_ns)
@@ -132,14 +132,15 @@ class _Row:
         time_ns[is_pop] = end_ns
 
         # A pop has none: the one behind the last.
-        label = np.full(len(is_pop), len(self._labels))
-        label[push_at] = ranges.label[order]
-        is_step = np.array([label.is_step for label in self._labels])
+        labels = self._process.labels
+        of_range, step = self._process.labels_and_steps(ranges)
+        label = np.full(len(is_pop), len(labels))
+        label[push_at] = of_range[order]
+        is_step = np.array([each.is_step for each in labels])
         number = np.full(len(is_pop), -1)
-        number[push_at] = np.where(is_step[ranges.label], ranges.step, -1)[order]
+        number[push_at] = np.where(is_step[of_range], step, -1)[order]
 
-        for begin in range(0, len(is_pop), self._chunk):
-            chunk = slice(begin, begin + self._chunk)
+        for chunk in slices_of(len(is_pop), self._chunk):
             columns = [
                 texts((b"RangePush, ", b"RangePop, "), is_pop[chunk].view(np.uint8)),
                 integers(time_ns[chunk]),
@@ -150,7 +151,7 @@ class _Row:
             yield lines(columns)
 
 
-def _drawable(ranges: LabelledRanges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Begins and ends as Nsight can show them, in the order of `ranges`; the next begin after all
     of these is `next_ns`."""
     begin_ns, end_ns = ranges.begin_ns, ranges.visible_end_ns()

@@ -13,30 +13,21 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.lanes import Lanes, lane_name
-from pyinstrument_gpu.export.ranges import (
-    Ranges,
-    RangeTable,
-    by_begin,
-    range_table,
-    range_tables_by_key,
-    slices_of,
-)
+from pyinstrument_gpu.export.lanes import lane_name
+from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
-from pyinstrument_gpu.export.spans import of_streams, of_threads, step_times
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
+from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
+from pyinstrument_gpu.model.schema import has_device_times
 from pyinstrument_gpu.model.surrogates import without_surrogates
 from pyinstrument_gpu.model.syncs import SyncSite
-from pyinstrument_gpu.model.thread import Thread
 
 _NUMBERS_BYTES = 400  # no event's numbers and constant parts are wider
 
@@ -59,7 +50,7 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
     about = [_about(run, offset_ns) for run, offset_ns in zip(runs, offsets_ns, strict=True)]
     trace = _Trace(sink, {"runs": about})
     for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
-        process = _Process(trace, run, offset_ns)
+        process = _Process(trace, Timeline(run, offset_ns))
         process.write_name(_process_name(run, rank, len(runs)), rank)
         process.write_steps()
         process.write_phases(advance)
@@ -113,39 +104,17 @@ class _Trace:
         self._sink.write(b"\n]}\n")
 
 
-@dataclass(frozen=True)
-class _Track:
-    """What one thread or stream did, or the steps.
-
-    Attributes:
-        name: what stands beside it. Ranges that overlap without nesting go to further tracks,
-            "name (2)" and so on.
-        category: that of its events.
-        tables: the ranges.
-        rest: of some ranges, by their numbers, what follows the times in their events.
-        rest_bytes: no range has more there, apart from its numbers.
-    """
-
-    name: str
-    category: str
-    tables: Sequence[RangeTable]
-    rest: Callable[[NDArray[np.intp]], list[Column | bytes]]
-    rest_bytes: int
-
-
 class _Process:
     """The events of one run."""
 
-    def __init__(self, trace: _Trace, run: RunData, offset_ns: int) -> None:
+    def __init__(self, trace: _Trace, timeline: Timeline) -> None:
         self._trace = trace
-        self._run = run
-        self._offset_ns = offset_ns
+        self._timeline = timeline
+        self._run = timeline.run
         self._pid = next(trace.ids)
-        self._open = _open_phases(run)
-        self._labels = _labels(run)
-        self._label_bytes = max(map(len, self._labels), default=0)
+        self._labels = _labels(self._run)
         self._first_flow = trace.first_flow
-        trace.first_flow += len(run.spans) + len(self._open)
+        trace.first_flow += timeline.first_step
 
     def write_name(self, name: str, rank: int) -> None:
         """Name the process and place it among the others."""
@@ -153,200 +122,150 @@ class _Process:
 
     def write_steps(self) -> None:
         """Write the steps, on a track of their own."""
-        steps = self._run.steps.array
         threads = [b',"thread":%b' % _json(thread.name) for thread in self._run.threads]
 
-        def rest(rows: NDArray[np.intp]) -> list[Column | bytes]:
-            some = steps[rows]
-            samples, sample = np.unique(some["samples"], return_inverse=True)
+        def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
+            steps = self._timeline.steps_at(numbers)
+            samples, sample = np.unique(steps["samples"], return_inverse=True)
             return [
-                *(b',"name":"step ', integers(some["index"])),
-                *(b'","args":{"step":', integers(some["index"])),
+                *(b',"name":"step ', integers(steps["index"])),
+                *(b'","args":{"step":', integers(steps["index"])),
                 texts(list(map(_samples, samples.tolist())), sample),
-                *(b',"items":', integers(some["items"])),
-                texts([b',"complete":false', b',"complete":true'], some["complete"]),
-                texts([b"", b',"open":true'], some["end_ns"] < 0),
-                *(texts(threads, some["thread"]), b"}"),
+                *(b',"items":', integers(steps["items"])),
+                texts([b',"complete":false', b',"complete":true'], steps["complete"]),
+                texts([b"", b',"open":true'], steps["end_ns"] < 0),
+                *(texts(threads, steps["thread"]), b"}"),
             ]
 
-        def read(part: slice) -> Ranges:
-            return Ranges(np.arange(part.start, part.stop), *step_times(self._run, steps[part]))
-
-        track = _Track(
-            name="steps",
-            category="step",
-            tables=[range_table(slices_of(len(steps)), read)],
-            rest=rest,
-            rest_bytes=max(map(len, threads), default=0),
-        )
-        for _, events in self._events(track):
-            self._trace.write(events)
+        for track in self._timeline.steps():
+            self._write_track(track, "step", rest, _widest(threads))
 
     def write_phases(self, advance: Callable[[int], None]) -> None:
         """Write what each thread did, the main thread first."""
-        threads = self._run.threads
         main = self._run.environment.get("pid")  # on Linux also the number of its main thread
-        spans = of_threads(self._run)
-        found = sorted(spans.keys() | set(self._open["thread"].tolist()))
-        for thread in sorted(found, key=lambda thread: threads[thread].native_id != main):
-            tables = [spans[thread]] if thread in spans else []
-            tables.append(self._open_phases(thread))
-            track = self._track(_thread_name(threads[thread]), "host", tables)
-            for rows, events in self._events(track):
-                self._trace.write(events)
-                advance(int(np.count_nonzero(rows < len(self._run.spans))))
 
-    def _open_phases(self, thread: int) -> RangeTable:
-        def read(part: slice) -> Ranges:
-            rows = np.flatnonzero(self._open["thread"] == thread)
-            some = self._open[rows]
-            number = rows + len(self._run.spans)
-            return Ranges(number, some["host_begin_ns"], some["host_end_ns"])
+        def is_other(track: Track) -> bool:
+            return track.thread is None or self._run.threads[track.thread].native_id != main
 
-        return range_table([slice(None)], read)
+        def done(numbers: NDArray[np.int64]) -> None:
+            advance(self._timeline.count_spans(numbers))
+
+        for track in sorted(self._timeline.threads(), key=is_other):
+            self._write_phases_on(track, b',"flow_out":true,"bind_id":', "phase", done)
 
     def write_syncs(self) -> None:
-        """Write where each thread waited for a device, on a track of its own below the threads. A
-        wait whose price is unknown has no length."""
-        run, syncs = self._run, self._run.syncs
+        """Write where each thread waited for a device, on a track of its own below the threads."""
+        syncs = self._run.syncs
         labels = [_sync_label(site) for site in syncs.sites]
-        paths = [b',"path":%b' % _json(path) for path in run.paths]
-        events = syncs.events
+        paths = [b"", *(b',"path":%b' % _json(path) for path in self._run.paths)]
 
-        def rest(rows: NDArray[np.intp]) -> list[Column | bytes]:
-            some = events[rows]
+        def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
+            some = syncs.events[numbers]
             return [
                 texts(labels, some["site"]),
                 *(b',"bytes":', integers(some["bytes"])),
                 *_unless_missing(b',"step":', some["step"]),
                 *_unless_missing(b',"blocked_ns":', some["duration_ns"]),
-                *([texts([b"", *paths], some["path"] + 1)] if paths else []),
-                b"}",
+                *(texts(paths, some["path"] + 1), b"}"),
             ]
 
-        for thread, table in range_tables_by_key(events, _threads_of, _times_of_syncs):
-            track = _Track(
-                name=f"{_thread_name(run.threads[thread])} waits",
-                category="sync",
-                tables=[table],
-                rest=rest,
-                rest_bytes=max(map(len, labels)) + max(map(len, paths), default=0),
-            )
-            for _, text in self._events(track):
-                self._trace.write(text)
+        for track in self._timeline.syncs():
+            self._write_track(track, "sync", rest, _widest(labels) + _widest(paths))
 
     def write_device(self) -> None:
         """Write what each device stream did, and beside it how long after its host phase each of
         its phases began."""
-        for name, table in of_streams(self._run):
-            track = self._track(name, "device", [table])
-            counter = b'{"ph":"C","pid":%d,"name":%b,"ts":' % (
-                self._pid,
-                _json(f"{name} run-ahead"),
-            )
-            for rows, events in self._events(track):
-                self._trace.write(events)
-                spans = self._run.spans[rows]
+        for track in self._timeline.streams():
+            counter = self._counter_head(f"{track.name} run-ahead")
+
+            def write_run_ahead(numbers: NDArray[np.int64], counter: bytes = counter) -> None:
+                spans = self._run.spans[numbers]
                 ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
-                begin = thousandths(spans["host_begin_ns"] + self._offset_ns)
+                begin = thousandths(self._timeline.on_axis(spans["host_begin_ns"]))
                 sign, ahead = texts([b"", b"-"], ahead_ns < 0), thousandths(abs(ahead_ns))
-                columns: list[Column | bytes]
-                columns = [counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]
-                self._trace.write(lines(columns))
+                self._trace.write(lines([counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]))
+
+            self._write_phases_on(track, b',"flow_in":true,"bind_id":', "gpu", write_run_ahead)
 
     def write_metrics(self) -> None:
         """Write each metric as a counter. Viewers sort these by name, so metrics stand together.
         A trace has no place for what is not finite."""
         run = self._run
-        heads = [
-            b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, _json(f"metrics/{name}"))
-            for name in run.metric_names
-        ]
+        heads = [self._counter_head(f"metrics/{name}") for name in run.metric_names]
         for metric in run.metrics[np.isfinite(run.metrics["value"])].tolist():
             _, _, host_ns, name, value = metric
-            microseconds, rest = divmod(host_ns + self._offset_ns, 1000)
+            microseconds, rest = divmod(host_ns + self._timeline.start_ns, 1000)
             self._trace.write(
                 heads[name]
                 + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, _json(value))
             )
 
-    def _track(self, name: str, side: str, tables: Sequence[RangeTable]) -> _Track:
-        """The track of spans by their times on one side, "host" or "device"."""
-        flow = b',"flow_out":true,"bind_id":' if side == "host" else b',"flow_in":true,"bind_id":'
+    def _counter_head(self, name: str) -> bytes:
+        return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, _json(name))
 
-        def rest(rows: NDArray[np.intp]) -> list[Column | bytes]:
-            spans = self._spans(rows)
-            flows = np.where(has_device_times(spans), self._first_flow + rows, -1)
+    def _write_phases_on(
+        self, track: Track, flow: bytes, category: str, then: Callable[[NDArray[np.int64]], None]
+    ) -> None:
+        """Write the phases of a thread or stream; `flow` ties the two times of a span together."""
+
+        def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
+            phases = self._timeline.phases_at(numbers)
+            is_open = numbers >= len(self._run.spans)
+            flows = np.where(has_device_times(phases), self._first_flow + numbers, -1)
             return [
-                texts(self._labels, spans["path"]),
-                *_unless_missing(b',"step":', spans["step"]),
-                *_unless_missing(b',"blocked_ns":', spans["blocked_ns"]),
+                texts(self._labels, phases["path"] + len(self._run.paths) * is_open),
+                *_unless_missing(b',"step":', phases["step"]),
+                *_unless_missing(b',"blocked_ns":', phases["blocked_ns"]),
                 b"}",
                 *_unless_missing(flow, flows),
             ]
 
-        return _Track(
-            name=name,
-            category="phase" if side == "host" else "gpu",
-            tables=tables,
-            rest=rest,
-            rest_bytes=self._label_bytes,
-        )
+        self._write_track(track, category, rest, _widest(self._labels), then)
 
-    def _events(self, track: _Track) -> Iterator[tuple[NDArray[np.intp], bytes]]:
-        """The events of a track, with the numbers of their ranges."""
-        count = chunk_rows(_NUMBERS_BYTES + track.rest_bytes)
+    def _write_track(
+        self,
+        track: Track,
+        category: str,
+        rest: Callable[[NDArray[np.int64]], list[Column | bytes]],
+        rest_bytes: int,
+        then: Callable[[NDArray[np.int64]], None] | None = None,
+    ) -> None:
+        """Write the ranges of a track. Those that overlap without nesting go to further tracks of
+        the viewer, "name (2)" and so on.
+
+        Args:
+            track: the track.
+            category: that of its events.
+            rest: of some ranges, by their numbers, what follows the times in their events.
+            rest_bytes: no range has more there, apart from its numbers.
+            then: called with the numbers of the ranges written since its last call.
+        """
         heads: list[bytes] = []
-        placed = Lanes()
-        for stretch in by_begin(*track.tables):
-            lanes = placed.place(stretch)
-            heads += [self._new_lane(track, lane) for lane in range(len(heads), lanes.max() + 1)]
-            for first in range(0, len(lanes), count):
-                some = stretch.some(slice(first, first + count))
-                head = texts(heads, lanes[first : first + count])
-                begin = thousandths(some.begin_ns + self._offset_ns)
-                duration = thousandths(some.end_ns - some.begin_ns)
-                columns = [head, begin, b',"dur":', duration, *track.rest(some.number), b"},\n"]
-                yield some.number, lines(columns)
+        for stretch, lanes in self._timeline.placed(track):
+            for lane in range(len(heads), lanes.max() + 1):
+                heads.append(self._new_lane(lane_name(track.name, lane), category))
+            for part in slices_of(len(lanes), chunk_rows(_NUMBERS_BYTES + rest_bytes)):
+                ranges = stretch.some(part)
+                head = texts(heads, lanes[part])
+                begin = thousandths(ranges.begin_ns)
+                duration = thousandths(ranges.end_ns - ranges.begin_ns)
+                columns = [head, begin, b',"dur":', duration, *rest(ranges.number), b"},\n"]
+                self._trace.write(lines(columns))
+                if then is not None:
+                    then(ranges.number)
 
-    def _spans(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
-        """Spans, and behind them the open phases, by their numbers."""
-        spans = self._run.spans
-        is_open = numbers >= len(spans)
-        if not is_open.any():
-            return spans[numbers]
-        rows = np.empty(len(numbers), SPAN_DTYPE)
-        rows[~is_open] = spans[numbers[~is_open]]
-        rows[is_open] = self._open[numbers[is_open] - len(spans)]
-        return rows
-
-    def _new_lane(self, track: _Track, lane: int) -> bytes:
+    def _new_lane(self, name: str, category: str) -> bytes:
         """Name a viewer's track; returns how its events begin."""
         tid = next(self._trace.ids)
-        self._write_metadata("thread", tid, lane_name(track.name, lane), tid)
-        return b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":' % (
-            track.category.encode(),
-            self._pid,
-            tid,
-        )
+        self._write_metadata("thread", tid, name, tid)
+        head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
+        return head % (category.encode(), self._pid, tid)
 
     def _write_metadata(self, kind: str, tid: int | None, name: str, sort_index: int) -> None:
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
         named = of | {"name": f"{kind}_name", "args": {"name": name}}
         placed = of | {"name": f"{kind}_sort_index", "args": {"sort_index": sort_index}}
         self._trace.write(b"%b,\n%b,\n" % (_json(named), _json(placed)))
-
-
-def _thread_name(thread: Thread) -> str:
-    return thread.name or f"thread {thread.native_id}"
-
-
-def _threads_of(rows: NDArray[np.void]) -> NDArray[np.int64]:
-    return rows["thread"].astype(np.int64)
-
-
-def _times_of_syncs(syncs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return syncs["begin_ns"], syncs["begin_ns"] + np.maximum(syncs["duration_ns"], 0)
 
 
 def _sync_label(site: SyncSite) -> bytes:
@@ -357,20 +276,6 @@ def _sync_label(site: SyncSite) -> bytes:
     return b',"name":%b,"args":%b' % (_json(f"wait: {site.kind.label} {place}"), _json(args)[:-1])
 
 
-def _open_phases(run: RunData) -> NDArray[np.void]:
-    """The open phases as spans up to the end of the run; their paths are those of `_labels`."""
-    rows = np.zeros(len(run.open_phases), SPAN_DTYPE)
-    for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
-        rows[column] = -1
-    # Ends are alike: the outermost stands last, as with spans.
-    for row, phase in zip(rows, sorted(run.open_phases, key=lambda one: -one.depth), strict=True):
-        row["path"] = len(run.paths) + run.paths.index(phase.path)
-        row["step"], row["depth"], row["thread"] = phase.step, phase.depth, phase.thread
-        row["host_begin_ns"] = phase.begin_ns
-        row["host_end_ns"] = max(phase.begin_ns, run.duration_ns)
-    return rows
-
-
 def _labels(run: RunData) -> list[bytes]:
     """What the events of each path have behind their times, then those of its open phases."""
     labels = [
@@ -378,6 +283,10 @@ def _labels(run: RunData) -> list[bytes]:
         for name, path in zip(run.path_names.tolist(), run.paths, strict=True)
     ]
     return [*labels, *(label + b',"open":true' for label in labels)]
+
+
+def _widest(fields: Sequence[bytes]) -> int:
+    return max(map(len, fields), default=0)
 
 
 def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | bytes]:

@@ -80,13 +80,15 @@ def range_tables_by_key(
     records: NDArray[np.void],
     keys: Callable[[NDArray[np.void]], NDArray[np.int64]],
     times: Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]],
+    first_number: int = 0,
 ) -> Iterator[tuple[int, RangeTable]]:
-    """For each key from 0 on, ascending, the records that have it. Their numbers are their places.
+    """For each key from 0 on, ascending, the records that have it.
 
     Args:
         records: in the order in which they ended, or nearly so.
         keys: of some records; below 0 for what belongs nowhere.
         times: their begins and ends.
+        first_number: the number of the first record; they are numbered by their places.
     """
     slices: dict[int, list[slice]] = {}
     for part in slices_of(len(records)):
@@ -97,7 +99,7 @@ def range_tables_by_key(
         def read(part: slice) -> Ranges:
             rows = np.flatnonzero(keys(records[part]) == key)
             begin_ns, end_ns = times(records[part])
-            return Ranges(rows + part.start, begin_ns[rows], end_ns[rows])
+            return Ranges(rows + (first_number + part.start), begin_ns[rows], end_ns[rows])
 
         return range_table(slices[key], read)
 
@@ -106,10 +108,11 @@ def range_tables_by_key(
             yield key, table(key)
 
 
-def slices_of(rows: int) -> Iterator[slice]:
-    """An array of so many rows in parts, of `WINDOW_ROWS` and what remains."""
-    for begin in range(0, rows, WINDOW_ROWS):
-        yield slice(begin, min(begin + WINDOW_ROWS, rows))
+def slices_of(rows: int, size: int | None = None) -> Iterator[slice]:
+    """An array of so many rows in parts, of `size` rows (`WINDOW_ROWS`) and what remains."""
+    size = WINDOW_ROWS if size is None else size
+    for begin in range(0, rows, size):
+        yield slice(begin, min(begin + size, rows))
 
 
 def by_begin(*tables: RangeTable) -> Iterator[Ranges]:

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as a process of Nsight Systems, with rows of ranges that nest.
+
+Its rows are its threads, with steps around their phases, and behind them the device streams. What
+does not nest goes to a further row, "name (2)". The label of what was still open says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.export.lanes import lane_name
+from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.export.ranges import Ranges
+from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
+from pyinstrument_gpu.export.timeline import Timeline, Track
+from pyinstrument_gpu.model.run_data import RunData
+
+ID_LIMIT = 1 << 24
+"""Nsight Systems packs the numbers of processes and threads into 24 bits each."""
+
+_MAX_COMMAND_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a range is called, and how it looks."""
+
+    text: str
+    color: int
+    is_step: bool = False
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """Ranges that nest: some of a row's, or all. None begins before those of the part before, some
+    of which may still be open.
+
+    Attributes:
+        is_first: whether no other part of this row came before.
+        id: below `ID_LIMIT`, unlike that of any other row of the process: a thread's own number
+            where it can be.
+        name: that of the track, or "name (2)" and so on.
+        on_device: whether the times are the device's.
+        ranges: as `Timeline.placed` has them.
+    """
+
+    is_first: bool
+    id: int
+    name: str
+    on_device: bool
+    ranges: Ranges
+
+
+@dataclass(frozen=True)
+class Process:
+    """A run as a process.
+
+    Attributes:
+        id: below `ID_LIMIT`, unlike that of any other process: its own number where it can be.
+        name: its rank and command.
+        timeline: what it did.
+    """
+
+    id: int
+    name: str
+    timeline: Timeline
+
+    @cached_property
+    def labels(self) -> tuple[Label, ...]:
+        """What its ranges are called: phases, phases that were open, steps, the open step."""
+        phases = [Label(name, color_of(name)) for name in self.timeline.run.names]
+        open_phases = [Label(phase.text, phase.color, is_open=True) for phase in phases]
+        steps = [Label("step", STEP_COLOR, is_step=True, is_open=each) for each in (False, True)]
+        return (*phases, *open_phases, *steps)
+
+    def labels_and_steps(self, ranges: Ranges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each range the index into `labels`, and the index of its step, -1 none."""
+        timeline, names = self.timeline, len(self.timeline.run.names)
+        label, step = np.empty((2, len(ranges.number)), np.int64)
+        is_step = ranges.number >= timeline.first_step
+        is_open = ranges.number[~is_step] >= len(timeline.run.spans)
+        phases = timeline.phases_at(ranges.number[~is_step])
+        steps = timeline.steps_at(ranges.number[is_step])
+        label[~is_step], step[~is_step] = phases["phase"] + names * is_open, phases["step"]
+        label[is_step], step[is_step] = 2 * names + (steps["end_ns"] < 0), steps["index"]
+        return label, step
+
+    def tracks(self) -> Iterator[Iterator[RowPart]]:
+        """For each thread that did something, and then each stream, its rows, a part at a time. To
+        be read one after the other."""
+        ids = _UniqueIds()
+        thread_ids = ids.assign([thread.native_id for thread in self.timeline.run.threads])
+        for track in chain(self.timeline.threads(with_steps=True), self.timeline.streams()):
+            of_lane = {} if track.thread is None else {0: thread_ids[track.thread]}
+            yield self._parts(track, of_lane, ids)
+
+    def _parts(
+        self, track: Track, id_of_lane: dict[int, int], ids: _UniqueIds
+    ) -> Iterator[RowPart]:
+        seen = set()
+        for ranges, lanes in self.timeline.placed(track):
+            by_lane = np.argsort(lanes, kind="stable")
+            used, first = np.unique(lanes[by_lane], return_index=True)
+            for lane, members in zip(used.tolist(), np.split(by_lane, first[1:]), strict=True):
+                if lane not in id_of_lane:
+                    id_of_lane[lane] = ids.free()
+                yield RowPart(
+                    is_first=lane not in seen,
+                    id=id_of_lane[lane],
+                    name=lane_name(track.name, lane),
+                    on_device=track.thread is None,
+                    ranges=ranges.some(members),
+                )
+                seen.add(lane)
+
+
+def processes_of(runs: Sequence[RunData]) -> list[Process]:
+    """The runs on one time axis, which begins with the earliest of them."""
+    ids = _UniqueIds().assign([run.environment.get("pid", 0) for run in runs])
+    return [
+        Process(id, _process_name(run), Timeline(run, offset_ns))
+        for id, run, offset_ns in zip(ids, runs, offsets_ns_of(runs), strict=True)
+    ]
+
+
+def _process_name(run: RunData) -> str:
+    program, *arguments = run.environment.get("command") or ["process"]
+    name = shlex.join([os.path.basename(program), *arguments])[:_MAX_COMMAND_CHARACTERS]
+    rank = run.environment.get("rank")
+    return name if rank is None else f"rank {rank}: {name}"
+
+
+class _UniqueIds:
+    """Gives out numbers from 1 to below `ID_LIMIT`, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[int] = set()
+        self._next = 1
+
+    def assign(self, wanted: Sequence[int]) -> list[int]:
+        """For each its wanted number, or a free one where that cannot be."""
+        ids: list[int | None] = []
+        for number in wanted:
+            possible = 0 < number < ID_LIMIT and number not in self._taken
+            ids.append(number if possible else None)
+            if possible:
+                self._taken.add(number)
+                self._next = max(self._next, number + 1)
+        return [self.free() if number is None else number for number in ids]
+
+    def free(self) -> int:
+        """A number above all others where there is one: rows are shown in the order of theirs."""
+        while self._next in self._taken or self._next >= ID_LIMIT:
+            self._next = self._next + 1 if self._next < ID_LIMIT else 1
+        self._taken.add(self._next)
+        return self._next
