@@ -35,13 +35,13 @@ from pyinstrument_gpu.recording import native_callbacks
 from pyinstrument_gpu.recording.recording import Recording, record, start
 from pyinstrument_gpu.recording.steps import gpu_step, gpu_steps
 from pyinstrument_gpu.syncs import allow_sync, watch_syncs
+from pyinstrument_gpu.version import __version__
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.metrics import MetricAccumulator, Reading
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks import PrometheusSink, RunUpdate, Sink, TensorBoardSink
 
-__version__ = "0.1.0"
 
 __all__ = [
     "ExportError",

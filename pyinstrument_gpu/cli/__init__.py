@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
-from pyinstrument_gpu import __version__
 from pyinstrument_gpu.cli.run import Leave
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
+from pyinstrument_gpu.version import __version__
 
 _COMMANDS = ("run", "report", "export", "compare", "overhead", "info")
 """Each is the function of that name in the module of that name."""

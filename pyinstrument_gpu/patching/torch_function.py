@@ -8,7 +8,6 @@ the patched function where it is younger.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,8 +16,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from pyinstrument_gpu.patching import tensor_device
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+from pyinstrument_gpu.patching.own_code import OWN_FOLDER
 
 
 def heeding(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +50,6 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 def _without_ours(function: Any) -> Any:
-    while (code := getattr(function, "__code__", None)) and code.co_filename.startswith(_OURS):
+    while (code := getattr(function, "__code__", None)) and code.co_filename.startswith(OWN_FOLDER):
         function = function.__wrapped__
     return function

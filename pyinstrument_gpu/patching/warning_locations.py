@@ -6,16 +6,14 @@ A function of torch that warns at its caller, in Python or in C++, finds a wrapp
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from pyinstrument_gpu.patching.own_code import OWN_FOLDER
 from pyinstrument_gpu.patching.patches import Patches
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def install(patches: Patches) -> None:
@@ -25,7 +23,7 @@ def install(patches: Patches) -> None:
 
 def _wrap(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def _showwarnmsg(message: Any) -> None:
-        if str(message.filename).startswith(_OURS):
+        if str(message.filename).startswith(OWN_FOLDER):
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and not _is_ours(frame):
                 frame = frame.f_back
@@ -39,4 +37,4 @@ def _wrap(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OURS)
+    return frame.f_code.co_filename.startswith(OWN_FOLDER)

@@ -17,7 +17,7 @@ _MAX_ARGUMENT_CHARACTERS = 1000
 def gather() -> dict[str, Any]:
     """What is known now. Imports nothing and starts nothing: of torch and CUDA only what the
     program has loaded."""
-    from pyinstrument_gpu import __version__
+    from pyinstrument_gpu.version import __version__
 
     facts: dict[str, Any] = {
         "host": platform.node(),

@@ -12,16 +12,15 @@ from types import CodeType, FrameType
 
 import torch
 
-import pyinstrument_gpu
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.own_code import OWN_FOLDER
 
-_OURS = os.path.dirname(os.path.abspath(pyinstrument_gpu.__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LOADER = os.path.join(_TORCH, "utils", "data") + os.sep
 _OPTIMIZERS = os.path.join(_TORCH, "optim") + os.sep
 _LIBRARIES = (
-    _OURS,
+    OWN_FOLDER,
     _TORCH,
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
     "<frozen",
@@ -38,7 +37,7 @@ def caller(frame: FrameType) -> FrameType:
     """The innermost frame that is not ours."""
     candidate: FrameType | None = frame
     while candidate is not None:
-        if not candidate.f_code.co_filename.startswith(_OURS):
+        if not candidate.f_code.co_filename.startswith(OWN_FOLDER):
             return candidate
         candidate = candidate.f_back
     return frame
