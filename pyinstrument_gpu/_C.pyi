@@ -1,4 +1,4 @@
-"""The border to the native module: everything Python may ask of it."""
+"""The interface of the native module: everything Python may ask of it."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType

@@ -24,7 +24,7 @@ def install(session: Session) -> None:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or session.passes_by():
                 return original(*args, **kwargs)
-            token = session.begin(_backward, session.border.runs_backward)
+            token = session.begin(_backward, session.detector.runs_backward)
             session.is_in_backward = True
             try:
                 return original(*args, **kwargs)
@@ -33,7 +33,7 @@ def install(session: Session) -> None:
                 session.end(_backward, token)
                 if session.updated_in_backward:
                     session.updated_in_backward = False
-                    session.tell(session.border.ends_backward)
+                    session.tell(session.detector.ends_backward)
 
         return wrapper
 

@@ -35,8 +35,8 @@ def install(session: Session) -> None:
         def __iter__(self: Any) -> Any:
             if passes_by():
                 return original(self)
-            border = session.border
-            token = session.begin(_data, border.asks_for_item, self, torch.is_grad_enabled())
+            detector = session.detector
+            token = session.begin(_data, detector.asks_for_item, self, torch.is_grad_enabled())
             try:
                 iterator = original(self)
             finally:
@@ -51,21 +51,21 @@ def install(session: Session) -> None:
         def __next__(self: Any) -> Any:
             if passes_by():
                 return original(self)
-            border = session.border
+            detector = session.detector
             loader = loaders.get(self)
-            token = session.begin(_data, border.asks_for_item, loader, torch.is_grad_enabled())
+            token = session.begin(_data, detector.asks_for_item, loader, torch.is_grad_enabled())
             try:
                 item = original(self)
             except StopIteration:
                 native.frame_cancel(_data, token)
                 token = 0
-                session.tell(border.got_none, loader)
+                session.tell(detector.got_none, loader)
                 raise
             finally:
                 native.set_in_activity(False)
                 if token:
                     native.frame_end(_data, token)
-            session.tell(lambda: border.got_item(_samples_of(item, loader)))
+            session.tell(lambda: detector.got_item(_samples_of(item, loader)))
             return item
 
         return __next__

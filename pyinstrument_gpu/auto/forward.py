@@ -36,9 +36,9 @@ def install(session: Session) -> None:
         if isinstance(module, _Loss) or next(module.parameters(), None) is None:
             return
         if _is_training(module):
-            session.border.runs_forward()
+            session.detector.runs_forward()
         else:
-            session.border.evaluates()
+            session.detector.evaluates()
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         stands_in = _is_torchs_own(original)

@@ -50,7 +50,7 @@ def install(session: Session) -> None:
                 session.tell(
                     lambda: count(source(self, args), tensor_device.is_non_blocking(args, kwargs))
                 )
-                token = session.begin(_h2d, session.border.copies_to_device)
+                token = session.begin(_h2d, session.detector.copies_to_device)
                 try:
                     return call(self, *args, **kwargs)
                 finally:

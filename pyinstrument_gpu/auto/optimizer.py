@@ -28,7 +28,7 @@ from pyinstrument_gpu.native import native
 
 def install(session: Session) -> None:
     """Hook the steps of all optimizers; patch `GradScaler.step` and what makes an optimizer."""
-    border = session.border
+    detector = session.detector
     phases: weakref.WeakKeyDictionary[object, Any] = weakref.WeakKeyDictionary()
 
     def phase_of(optimizer: object) -> Any:
@@ -47,7 +47,7 @@ def install(session: Session) -> None:
             return
         if is_in_backward():
             session.updated_in_backward = True
-            session.tell(border.updates_in_backward, optimizer)
+            session.tell(detector.updates_in_backward, optimizer)
         elif not session.passes_by():
             frame = sys._getframe(1)
             session.tell(lambda: session.begin_update(phase_of(optimizer), optimizer, frame))
@@ -62,12 +62,12 @@ def install(session: Session) -> None:
             if session.passes_by():
                 return original(self, optimizer, *args, **kwargs)
             phase = phase_of(optimizer)
-            token = session.begin(phase, border.begins_update, optimizer)
+            token = session.begin(phase, detector.begins_update, optimizer)
             try:
                 result = original(self, optimizer, *args, **kwargs)
             finally:
                 session.end(phase, token)
-            session.tell(border.ends_update, optimizer)
+            session.tell(detector.ends_update, optimizer)
             return result
 
         return step
@@ -77,7 +77,7 @@ def install(session: Session) -> None:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if session.patches.active:
-                session.tell(border.knows, self)
+                session.tell(detector.knows, self)
 
         return __init__
 

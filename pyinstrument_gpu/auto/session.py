@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from pyinstrument_gpu.auto.step_detector import Border
+from pyinstrument_gpu.auto.step_detector import StepDetector
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import warning_locations
 from pyinstrument_gpu.patching.patches import Patches
@@ -50,7 +50,7 @@ class Session:
     """One `auto_phases`, once torch is there.
 
     Attributes:
-        border: the state of the loop.
+        detector: the state of the loop.
         patches: what has been replaced in torch.
         copies: number and bytes of the copies to a device, by whether the memory was pinned and the
             copy `non_blocking`.
@@ -62,7 +62,7 @@ class Session:
         on_step_end: Callable[[], None] | None = None,
         on_own_step: Callable[[], None] | None = None,
     ) -> None:
-        self.border = Border(native, on_step_end)
+        self.detector = StepDetector(native, on_step_end)
         self.patches = Patches()
         self._inside = _Inside()
         self.copies: dict[tuple[bool, bool], list[int]] = {}
@@ -79,14 +79,14 @@ class Session:
         self.patches.remove()
         if steps.before_step == self._before_own_step:
             steps.before_step = None
-        self.tell(self.border.finish)
+        self.tell(self.detector.finish)
 
     def passes_by(self) -> bool:
         """Whether a wrapper has nothing to say. What Dynamo may trace asks `is_compiling` first."""
         return native.in_activity() or not self.patches.active
 
     def tell(self, what: Callable[..., None], *arguments: Any) -> None:
-        """Tell the border, which never raises into the program."""
+        """Tell the detector, which never raises into the program."""
         if self.error is None:
             try:
                 what(*arguments)
@@ -94,7 +94,7 @@ class Session:
                 self.error = error
 
     def begin(self, phase: Phase, announce: Callable[..., None] | None, *arguments: Any) -> int:
-        """Begin an activity: tell the border first, so that its phase is in the right step."""
+        """Begin an activity: tell the detector first, so that its phase is in the right step."""
         is_updating = self._inside.updates and self._is_updating()
         if announce is not None and not is_updating:
             self.tell(announce, *arguments)
@@ -109,7 +109,7 @@ class Session:
     def begin_update(self, phase: Phase, optimizer: object, frame: FrameType) -> None:
         """An optimizer's step begins; `frame` is that of the function that will end it."""
         if not self._is_updating():
-            self.tell(self.border.begins_update, optimizer)
+            self.tell(self.detector.begins_update, optimizer)
         self._inside.updates += (_Update(phase, native.frame_begin(phase), frame),)
 
     def end_update(self, optimizer: object) -> None:
@@ -117,7 +117,7 @@ class Session:
         if self._inside.updates:
             self._end_innermost_update()
         if not self._inside.updates:
-            self.tell(self.border.ends_update, optimizer)
+            self.tell(self.detector.ends_update, optimizer)
 
     def _is_updating(self) -> bool:
         """Whether the calling thread is in an optimizer's step."""
@@ -138,7 +138,7 @@ class Session:
         native.frame_end(update.phase, update.token)
 
     def _before_own_step(self) -> None:
-        self.tell(self.border.leave_alone)
+        self.tell(self.detector.leave_alone)
         if self._on_own_step is not None:
             self.tell(self._on_own_step)
 
@@ -153,7 +153,7 @@ def timed(
     """What wraps a function so that each call is an activity: the phase `name`.
 
     Args:
-        announce: the border's method for it.
+        announce: the detector's method for it.
         without_gradients: the phase instead, where gradients are off.
     """
     phase = native.gpu_phase(name)

@@ -64,7 +64,7 @@ class _State(enum.Enum):
     UPDATED = enum.auto()
 
 
-class Border:
+class StepDetector:
     """The state of the loop. Its methods are called before the activity they name, or after it
     where they say so, and only for what is no part of another activity.
 

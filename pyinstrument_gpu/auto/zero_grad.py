@@ -11,6 +11,6 @@ from pyinstrument_gpu.auto.session import Session, timed
 
 def install(session: Session) -> None:
     """Patch `zero_grad` of `Optimizer` and `Module`."""
-    wrap = timed(session, "zero_grad", session.border.clears_gradients)
+    wrap = timed(session, "zero_grad", session.detector.clears_gradients)
     session.patches.wrap(Optimizer, "zero_grad", wrap)
     session.patches.wrap(nn.Module, "zero_grad", wrap)

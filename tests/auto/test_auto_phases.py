@@ -309,7 +309,7 @@ def test_nothing_of_ours_raises(recording: pig.Recording, monkeypatch: pytest.Mo
         raise RuntimeError("ours")
 
     for name in ("asks_for_item", "got_item", "runs_forward", "begins_update", "got_none"):
-        monkeypatch.setattr(session.border, name, fail)
+        monkeypatch.setattr(session.detector, name, fail)
     train()
     assert str(session.error) == "ours"
     assert all_counts(recording.stop())["forward"] == 3
@@ -459,5 +459,5 @@ def test_nothing_is_kept_alive(recording: pig.Recording) -> None:
     session = auto._active.session  # type: ignore[union-attr]
     assert session is not None
     gc.collect()
-    assert not session.border._missed
+    assert not session.detector._missed
     recording.stop()

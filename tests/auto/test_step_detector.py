@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pyinstrument_gpu.auto.step_detector import Border
+from pyinstrument_gpu.auto.step_detector import StepDetector
 
 
 class Loader:
@@ -62,37 +62,37 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
     s: something that is none of our business. $: the end.
     """
     log = Log()
-    border = Border(log)
+    detector = StepDetector(log)
     loaders = {"d": Loader(), "v": Loader()}
     made = {letter: Optimizer() for letter in optimizers}
     for optimizer in made.values():
-        border.knows(optimizer)
+        detector.knows(optimizer)
     for activity in activities.replace(" ", ""):
         if activity in "dw.":
-            border.asks_for_item(loaders["d"], True)
+            detector.asks_for_item(loaders["d"], True)
         elif activity in "v,V":
-            border.asks_for_item(loaders["v"], activity != "V")
+            detector.asks_for_item(loaders["v"], activity != "V")
         elif activity == "z":
-            border.clears_gradients()
+            detector.clears_gradients()
         elif activity == "h":
-            border.copies_to_device()
+            detector.copies_to_device()
         elif activity == "f":
-            border.runs_forward()
+            detector.runs_forward()
         elif activity == "e":
-            border.evaluates()
+            detector.evaluates()
         elif activity == "b":
-            border.runs_backward()
+            detector.runs_backward()
         elif activity == "$":
-            border.finish()
+            detector.finish()
         elif activity in made:
-            border.begins_update(made[activity])
+            detector.begins_update(made[activity])
         log.text += activity if activity not in ".,$" else ""
         if activity in "dvV":
-            border.got_item(4)
+            detector.got_item(4)
         elif activity in ".,":
-            border.got_none(loaders["d" if activity == "." else "v"])
+            detector.got_none(loaders["d" if activity == "." else "v"])
         elif activity in made:
-            border.ends_update(made[activity])
+            detector.ends_update(made[activity])
     return " ".join(log.text.split())
 
 
@@ -158,56 +158,56 @@ def test_loops_with_two_optimizers(loop: str, optimizers: str, expected: str) ->
 
 def test_items_and_samples_count_once_the_step_is_sure() -> None:
     log = Log()
-    border = Border(log)
+    detector = StepDetector(log)
     loader, optimizer = Loader(), Optimizer()
     for samples in (8, 4):
-        border.asks_for_item(loader, True)
-        border.got_item(samples)
+        detector.asks_for_item(loader, True)
+        detector.got_item(samples)
         assert log.items == (0 if samples == 8 else 2)
-        border.runs_forward()
-    border.ends_update(optimizer)
+        detector.runs_forward()
+    detector.ends_update(optimizer)
     assert log.samples == [8, 4]
 
 
 def test_optimizer_that_is_gone_is_not_waited_for() -> None:
     log = Log()
-    border = Border(log)
+    detector = StepDetector(log)
     gone, optimizer = Optimizer(), Optimizer()
-    border.knows(gone)
-    border.knows(optimizer)
+    detector.knows(gone)
+    detector.knows(optimizer)
     del gone
     for _ in range(3):
-        border.runs_forward()
-        border.begins_update(optimizer)
-        border.ends_update(optimizer)
+        detector.runs_forward()
+        detector.begins_update(optimizer)
+        detector.ends_update(optimizer)
     assert log.text.count("|") == 2
 
 
 def test_optimizers_that_step_within_the_backward_pass() -> None:
     log = Log()
-    border = Border(log)
+    detector = StepDetector(log)
     loader, optimizers = Loader(), [Optimizer() for _ in range(3)]
     for _ in range(3):
-        border.asks_for_item(loader, True)
-        border.got_item()
-        border.runs_forward()
-        border.runs_backward()
+        detector.asks_for_item(loader, True)
+        detector.got_item()
+        detector.runs_forward()
+        detector.runs_backward()
         for optimizer in optimizers:
-            border.updates_in_backward(optimizer)
-        border.ends_backward()
+            detector.updates_in_backward(optimizer)
+        detector.ends_backward()
     assert log.text.count("|") == 2
 
 
 def test_other_threads_do_not_count() -> None:
     log = Log()
-    border = Border(log)
+    detector = StepDetector(log)
     loader = Loader()
 
     def other() -> None:
-        border.asks_for_item(loader, True)
-        border.got_item()
-        border.runs_forward()
-        border.got_none(loader)
+        detector.asks_for_item(loader, True)
+        detector.got_item()
+        detector.runs_forward()
+        detector.got_none(loader)
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -217,41 +217,41 @@ def test_other_threads_do_not_count() -> None:
 
 def test_training_thread_is_the_one_that_runs_an_optimizer() -> None:
     log = Log()
-    border = Border(log)
+    detector = StepDetector(log)
     optimizer = Optimizer()
 
     def train() -> None:
         for _ in range(2):
-            border.runs_forward()
-            border.begins_update(optimizer)
-            border.ends_update(optimizer)
+            detector.runs_forward()
+            detector.begins_update(optimizer)
+            detector.ends_update(optimizer)
 
     thread = threading.Thread(target=train)
     thread.start()
     thread.join()
-    border.runs_forward()  # of the main thread: not any more
+    detector.runs_forward()  # of the main thread: not any more
     assert log.text.count("|") == 1
 
 
 def test_program_with_steps_of_its_own_is_left_alone() -> None:
     log = Log()
-    border = Border(log)
-    border.asks_for_item(Loader(), True)
-    border.leave_alone()
-    assert border.left_alone
-    border.runs_forward()
-    border.finish()
+    detector = StepDetector(log)
+    detector.asks_for_item(Loader(), True)
+    detector.leave_alone()
+    assert detector.left_alone
+    detector.runs_forward()
+    detector.finish()
     assert log.text == " "
 
 
 def test_end_of_each_step_is_told_while_none_is_open() -> None:
     log = Log()
     ends = []
-    border = Border(log, lambda: ends.append(log.text.endswith("| ")))
+    detector = StepDetector(log, lambda: ends.append(log.text.endswith("| ")))
     optimizer = Optimizer()
     for _ in range(3):
-        border.runs_forward()
-        border.begins_update(optimizer)
-        border.ends_update(optimizer)
-    border.finish()
+        detector.runs_forward()
+        detector.begins_update(optimizer)
+        detector.ends_update(optimizer)
+    detector.finish()
     assert ends == [True, True, False]
