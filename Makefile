@@ -7,6 +7,8 @@ INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/.peers
 NATIVE = build/native
 WERROR = OFF
+WORKERS ?= $(shell nproc)
+PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h tests/native/*.cpp tests/native/*.h benchmarks/native/*.cpp \
     benchmarks/gpu/*.cu)
 
@@ -17,21 +19,21 @@ export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check lint format native package bench gpu clean
+.PHONY: help demo test test-all check lint format configure module native package bench gpu clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo: $(INSTALLED)  ## train on handwritten digits, write digits.gpurun, print the report
+demo: module  ## train on handwritten digits, write digits.gpurun, print the report
 	$(BIN)/python examples/digits.py --output digits.gpurun --overwrite
 
 test: native  ## native and Python tests, without those marked slow
-	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
+	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
 test-all: native package  ## every test, and an install as users do it
-	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error
-	$(BIN)/pytest
+	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
+	$(BIN)/pytest $(PARALLEL)
 
 check: WERROR = ON
 check: lint test  ## what CI runs: formats, lints, types, then test with compiler warnings as errors
@@ -58,12 +60,13 @@ gpu:  ## what needs a GPU: tests, probes and benchmarks, nine minutes; fails wit
 clean:  ## remove what was built, the environment too
 	rm -rf $(VENV) build *.egg-info pyinstrument_gpu/_C.*.so
 
-# Without isolation, so that a change of one C++ file compiles one file. Editable: a change of a
-# Python file needs no install.
-$(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard csrc/*/*)
+# Editable: a change of a Python file needs no install. Without the native module, which `module`
+# builds: a change of one C++ file then compiles one file.
+$(INSTALLED): pyproject.toml constraints.txt setup.py
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet setuptools cmake ninja pybind11 nvidia-nvtx
-	$(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
+	PYINSTRUMENT_GPU_NO_NATIVE_BUILD=1 \
+	    $(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
 	touch $@
 
 # What the benchmarks compare with. They run without the peers that can't be installed, and name
@@ -71,9 +74,16 @@ $(INSTALLED): pyproject.toml constraints.txt setup.py CMakeLists.txt $(wildcard 
 $(PEERS): $(INSTALLED) benchmarks/install_peers.py
 	if $(BIN)/python -m benchmarks.install_peers; then touch $@; fi
 
-native: $(INSTALLED)
+# One build directory for the module, which is installed into the source tree, and the native tests.
+configure: $(INSTALLED)
 	$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
+
+module: configure
+	$(BIN)/cmake --build $(NATIVE) --target _C
+	$(BIN)/cmake --install $(NATIVE) --prefix . --strip
+
+native: module
 	$(BIN)/cmake --build $(NATIVE)
 
 # From a source distribution and with isolation, into an environment that holds nothing else.

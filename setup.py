@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Has CMake build the native module, as CMakeLists.txt says. The rest is in pyproject.toml."""
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -30,8 +31,9 @@ class BuildWithCMake(build_ext):
             subprocess.run(["cmake", *map(str, arguments)], check=True)
 
 
-# Recording needs Linux. Elsewhere the package still loads, analyses and exports runs.
-has_native_module = sys.platform == "linux"
+# Recording needs Linux. Elsewhere the package still loads, analyses and exports runs. The Makefile
+# builds the module itself, together with the native tests, and asks pip for the rest.
+has_native_module = sys.platform == "linux" and "PYINSTRUMENT_GPU_NO_NATIVE_BUILD" not in os.environ
 
 setup(
     ext_modules=[Extension("pyinstrument_gpu._C", sources=[])] if has_native_module else [],
