@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.board import Board
+from benchmarks.contender import Contender, timed
 from benchmarks.race import race
-from pyinstrument_gpu.overhead.contender import Contender, timed
 from pyinstrument_gpu.run import Run
 
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns", "blocked_ns")

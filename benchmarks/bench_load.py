@@ -8,9 +8,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks import titles
 from benchmarks.board import Board
+from benchmarks.contender import Contender, timed
 from benchmarks.race import race
 from benchmarks.row import Fact
-from pyinstrument_gpu.overhead.contender import Contender, timed
 from pyinstrument_gpu.run import Run
 
 ALLOWANCE_NS = 300_000_000

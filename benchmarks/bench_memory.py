@@ -12,9 +12,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.board import Board
+from benchmarks.peer import Peer
+from benchmarks.peers import PEERS
 from benchmarks.row import MemoryRow
-from pyinstrument_gpu.overhead.peer import Peer
-from pyinstrument_gpu.overhead.peers import PEERS
 
 _LIMIT_S = 120
 

@@ -19,10 +19,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import pyinstrument_gpu as pig
 from benchmarks import titles
 from benchmarks.board import Board
+from benchmarks.contender import Contender, timed
+from benchmarks.peer import why_missing
 from benchmarks.race import race
 from benchmarks.row import Row
-from pyinstrument_gpu.overhead.contender import Contender, timed
-from pyinstrument_gpu.overhead.peer import why_missing
 
 torch = pytest.importorskip("torch")
 BY_HAND = "argmax, eq, sum, add_ by hand"

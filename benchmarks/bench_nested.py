@@ -6,10 +6,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks import titles
 from benchmarks.board import Board
+from benchmarks.contender import Contender
+from benchmarks.lineup import lineup
+from benchmarks.peers import EMPTY_LOOP, OURS, PEERS
 from benchmarks.race import race, race_of_peers
-from pyinstrument_gpu.overhead.contender import Contender
-from pyinstrument_gpu.overhead.lineup import lineup
-from pyinstrument_gpu.overhead.peers import EMPTY_LOOP, OURS, PEERS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -14,15 +14,12 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import pyinstrument_gpu as pig
-from benchmarks import titles
+from benchmarks import ours, titles
 from benchmarks.board import Board
-from benchmarks.race import race, race_of_peers
-from pyinstrument_gpu import gpu_phase
-from pyinstrument_gpu.overhead import ours
-from pyinstrument_gpu.overhead.contender import Contender, timed
-from pyinstrument_gpu.overhead.lineup import lineup, measured
-from pyinstrument_gpu.overhead.peer import Peer
-from pyinstrument_gpu.overhead.peers import (
+from benchmarks.contender import Contender, timed
+from benchmarks.lineup import lineup, measured
+from benchmarks.peer import Peer
+from benchmarks.peers import (
     C_LOOP,
     C_LOOP_STATISTICS,
     EMPTY_LOOP,
@@ -34,6 +31,8 @@ from pyinstrument_gpu.overhead.peers import (
     RESILIENCY,
     TRACEML,
 )
+from benchmarks.race import race, race_of_peers
+from pyinstrument_gpu import gpu_phase
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -18,11 +18,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks import titles
 from benchmarks.board import Board
+from benchmarks.interleave import interleaved, relative_difference
+from benchmarks.lineup import Lineup, lineup, measured
+from benchmarks.peers import PEERS
 from benchmarks.row import StepRow
-from pyinstrument_gpu.overhead.interleave import interleaved, relative_difference
-from pyinstrument_gpu.overhead.lineup import Lineup, lineup, measured
-from pyinstrument_gpu.overhead.peers import PEERS
-from pyinstrument_gpu.overhead.way import Way, empty
+from benchmarks.way import Way, empty
 
 torch = pytest.importorskip("torch")
 

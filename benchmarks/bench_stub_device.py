@@ -20,12 +20,12 @@ from _phase_loop import (  # type: ignore[import-not-found]
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.board import Board
+from benchmarks.contender import Contender, timed
+from benchmarks.ours import drain, recording
 from benchmarks.race import race
 from benchmarks.row import Fact, Row
 from benchmarks.stub_device import stub_device
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.overhead.contender import Contender, timed
-from pyinstrument_gpu.overhead.ours import drain, recording
 from pyinstrument_gpu.recording import device_timing
 
 pytestmark = pytest.mark.usefixtures("one_core")

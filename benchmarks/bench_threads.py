@@ -17,11 +17,11 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.board import Board
+from benchmarks.contender import Contender
+from benchmarks.lineup import lineup
+from benchmarks.peers import EMPTY_LOOP, PEERS
 from benchmarks.race import race_of_peers
-from pyinstrument_gpu.overhead.contender import Contender
-from pyinstrument_gpu.overhead.lineup import lineup
-from pyinstrument_gpu.overhead.peers import EMPTY_LOOP, PEERS
-from pyinstrument_gpu.overhead.way import Way
+from benchmarks.way import Way
 
 ROUNDS = 40
 TURN_S = 50e-6

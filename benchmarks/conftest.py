@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.board import Board
 from benchmarks.machine import describe_machine
 from benchmarks.million_spans import record_million_spans
-from pyinstrument_gpu.overhead.pinning import pinned
+from benchmarks.pinning import pinned
 
 _BOARD = pytest.StashKey[Board]()
 _BEGIN_S = pytest.StashKey[float]()

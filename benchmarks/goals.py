@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import titles
+from benchmarks import peers, titles
 from benchmarks.board import Board
-from pyinstrument_gpu.overhead import peers
-from pyinstrument_gpu.overhead.peer import Peer
+from benchmarks.peer import Peer
 
 NOT_MEASURED = "not measured in this run"
 

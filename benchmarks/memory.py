@@ -12,10 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-from pyinstrument_gpu.overhead.lineup import lineup
-from pyinstrument_gpu.overhead.ours import drain
-from pyinstrument_gpu.overhead.peer import Peer
-from pyinstrument_gpu.overhead.peers import OURS, PEERS
+from benchmarks.lineup import lineup
+from benchmarks.ours import drain
+from benchmarks.peer import Peer
+from benchmarks.peers import OURS, PEERS
 
 _WARM_UP_SPANS = 10_000
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks import titles
+from benchmarks import peers, titles
 from benchmarks.board import Board
 from benchmarks.row import StepRow
 from pyinstrument_gpu.errors import MissingDependencyError
-from pyinstrument_gpu.overhead import peers
 
 _OURS = "#0072b2"
 _OTHERS = "#7a7a7a"

@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 import textwrap
 
-from benchmarks import titles
+from benchmarks import peers, titles
 from benchmarks.board import Board, duration
 from benchmarks.page import table
 from benchmarks.row import Row, StepRow
-from pyinstrument_gpu.overhead import peers
 
 _WIDTH = 120
 _BLOCK = re.compile(r"<!-- cost: (?P<results>\S+) -->\n.*?<!-- /cost -->", re.DOTALL)

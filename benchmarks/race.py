@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.contender import Contender, per_use_ns
+from benchmarks.lineup import Lineup
+from benchmarks.peers import OURS
 from benchmarks.row import Row
-from pyinstrument_gpu.overhead.contender import Contender, per_use_ns
-from pyinstrument_gpu.overhead.lineup import Lineup
-from pyinstrument_gpu.overhead.peers import OURS
 
 _MOST_WARM_UP_ROUNDS = 5
 _NO_GOALS: Mapping[str, float] = {}

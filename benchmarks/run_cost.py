@@ -33,11 +33,11 @@ from torch import nn
 import pyinstrument_gpu as pig
 from benchmarks.digits_loop import Training
 from benchmarks.gpu.figure import Figure, print_and_write
+from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.machine import versions
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.auto.session import Session, timed
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.overhead.interleave import interleaved, relative_difference
 
 PROGRAM = Path(__file__).with_name("digits_loop.py")
 _OURS = os.path.dirname(pig.__file__) + os.sep

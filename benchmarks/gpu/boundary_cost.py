@@ -16,8 +16,8 @@ import numpy as np
 import pyinstrument_gpu as pig
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.interleave import interleaved
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.overhead.interleave import interleaved
 
 KERNELS = 150  # with two events each far from a full queue of the device
 SPIN_NS = 5_000

@@ -21,7 +21,7 @@ import pyinstrument_gpu as pig
 from benchmarks.gpu.boundary_cost import device_ns
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
-from pyinstrument_gpu.overhead.interleave import interleaved
+from benchmarks.interleave import interleaved
 
 LARGE_GOAL = 1.25
 SMALL_GOAL = 1.5

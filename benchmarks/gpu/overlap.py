@@ -20,8 +20,8 @@ import numpy as np
 import pyinstrument_gpu as pig
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.interleave import interleaved
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.overhead.interleave import interleaved
 from pyinstrument_gpu.recording.device_timing import DeviceTimingMode
 
 SPIN_NS = 5_000_000

@@ -17,8 +17,8 @@ import torch
 import pyinstrument_gpu as pig
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.interleave import interleaved
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.overhead.interleave import interleaved
 from pyinstrument_gpu.recording import device_timing
 
 USES = 200

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.figure import Figure
-from pyinstrument_gpu.overhead.interleave import relative_difference
+from benchmarks.interleave import relative_difference
 
 
 def recording_figures(

@@ -18,8 +18,8 @@ from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
 from benchmarks.gpu.phase_cost import bare_record_ns
 from benchmarks.gpu.recording_cost import recording_figures
+from benchmarks.interleave import interleaved
 from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.overhead.interleave import interleaved
 
 PHASES = ("data", "h2d", "forward", "loss", "backward", "clip", "optimizer", "metrics")
 STEP_NS = 50_000_000

@@ -20,8 +20,8 @@ from benchmarks.digits_loop import network
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.gpu import CudaGpu, Gpu
 from benchmarks.gpu.recording_cost import recording_figures
+from benchmarks.interleave import interleaved
 from pyinstrument_gpu import gpu_phase, gpu_steps
-from pyinstrument_gpu.overhead.interleave import interleaved
 
 BLOCK_S = 1.5
 BATCH = 64

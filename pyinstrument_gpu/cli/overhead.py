@@ -7,9 +7,9 @@ import json
 
 import click
 
-from pyinstrument_gpu.overhead.phase_costs import ROUNDS, measure_phase_costs
-from pyinstrument_gpu.overhead.run_step import RunStep
+from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.recording import environment
+from pyinstrument_gpu.recording.phase_cost import ROUNDS, measure_phase_costs
 from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
 from pyinstrument_gpu.run import Run
 
@@ -24,9 +24,11 @@ from pyinstrument_gpu.run import Run
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def overhead(file: str | None, rounds: int | None, as_json: bool) -> None:
-    """Measure what a phase costs on this machine, beside its peers, in seconds.
+    """Measure what a phase costs on this machine.
 
-    With RUN: also which share of that run's step its phases would take.
+    Beside it stand contextlib.nullcontext and, where PyTorch is installed, record_function.
+
+    With RUN, also print which share of that run's step its phases would take.
     """
     # First: a file that can't be read is no reason to wait.
     step = None
@@ -35,7 +37,7 @@ def overhead(file: str | None, rounds: int | None, as_json: bool) -> None:
             step = RunStep.of(Run.load(file))
         except ValueError as error:
             raise click.ClickException(f"{click.format_filename(file)}: {error}") from error
-    costs = measure_phase_costs(rounds=ROUNDS if rounds is None else rounds)
+    costs = measure_phase_costs(ROUNDS if rounds is None else rounds)
     if as_json:
         facts = {"environment": environment.gather(), **overhead_facts(costs, step)}
         print(json.dumps(facts, indent=2))

@@ -26,36 +26,38 @@ def measure() -> dict[str, float]:
     before_step, steps.before_step = steps.before_step, None
     native.begin_scratch()
     try:
-        loop_ns = _median_ns(_empty_loop)
-        phase_ns = max(_median_ns(_phases) - loop_ns, 0.0)
-        step_ns = max(_median_ns(_steps) - loop_ns - phase_ns, 0.0)
+        loop_ns = _median_ns(empty_loop)
+        phase_ns = max(_median_ns(phase_loop) - loop_ns, 0.0)
+        step_ns = max(_median_ns(_step_loop) - loop_ns - phase_ns, 0.0)
     finally:
         native.end_scratch()
         steps.before_step = before_step
     return {"phase_ns": round(phase_ns, 1), "step_ns": round(step_ns, 1)}
 
 
-def _median_ns(batch: Callable[[], None]) -> float:
-    costs = []
-    for _ in range(_BATCHES):
-        begin = perf_counter_ns()
-        batch()
-        costs.append((perf_counter_ns() - begin) / _USES)
-    return statistics.median(costs)
+def per_use_ns(loop: Callable[[int], object], uses: int) -> float:
+    """How many nanoseconds one round of a loop takes."""
+    begin_ns = perf_counter_ns()
+    loop(uses)
+    return (perf_counter_ns() - begin_ns) / uses
 
 
-def _empty_loop() -> None:
-    for _ in range(_USES):
+def empty_loop(uses: int) -> None:
+    for _ in range(uses):
         pass
 
 
-def _phases() -> None:
+def phase_loop(uses: int) -> None:
     gpu_phase = native.gpu_phase
-    for _ in range(_USES):
+    for _ in range(uses):
         with gpu_phase("data"):
             pass
 
 
-def _steps() -> None:
-    for _ in gpu_steps(range(_USES)):
+def _step_loop(uses: int) -> None:
+    for _ in gpu_steps(range(uses)):
         pass
+
+
+def _median_ns(loop: Callable[[int], object]) -> float:
+    return statistics.median(per_use_ns(loop, _USES) for _ in range(_BATCHES))

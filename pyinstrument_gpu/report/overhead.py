@@ -10,11 +10,10 @@ from io import StringIO
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
-from pyinstrument_gpu.overhead.phase_costs import PhaseCost
-from pyinstrument_gpu.overhead.run_step import RunStep
+from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.model.phase_cost import PhaseCost
 from pyinstrument_gpu.report.table import Row, counted, duration, printable, small_percent, table
 
 _WIDTH = 80
@@ -40,10 +39,6 @@ def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> 
         console.print(table([*headers, *(["% step"] if step else [])], blocks, _WIDTH))
         console.print()
         console.print(Text(_rounds(costs)))
-        console.print("More or less than a recorded phase of ours:")
-        for cost in costs[1:]:
-            if cost.missing is None:
-                console.print(Padding(Text(f"{cost.name}: {cost.differs}"), (0, 0, 0, 2)))
         for cost in costs:
             if cost.missing is not None:
                 console.print(Text(f"Missing: {cost.name}: {cost.missing}"))
@@ -89,7 +84,7 @@ def _of_step(step: RunStep, ours_ns: float) -> str:
 
 def _rounds(costs: Sequence[PhaseCost]) -> str:
     rounds = max(cost.rounds for cost in costs)
-    text = f"Each figure is of {counted(rounds, 'round')}, all in turn, on one core."
+    text = f"Each figure is of {counted(rounds, 'round')}, all in turn."
     return f"{text} So few say little." if rounds < _FEW_ROUNDS else text
 
 

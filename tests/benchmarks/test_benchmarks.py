@@ -16,17 +16,17 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks import titles
 from benchmarks.bench_step import step_rows
 from benchmarks.board import Board, duration
+from benchmarks.contender import Contender
 from benchmarks.goals import GOALS
 from benchmarks.install_peers import install, wanted
+from benchmarks.lineup import Lineup
 from benchmarks.page import markdown
+from benchmarks.peers import NULLCONTEXT, OURS, PEERS, RECORD_FUNCTION
 from benchmarks.publish import ROOT, main, read
 from benchmarks.quote import quotation, quoted, results_of
 from benchmarks.race import race
 from benchmarks.row import Fact, MemoryRow, Row, StepRow, verdict
-from pyinstrument_gpu.overhead.contender import Contender
-from pyinstrument_gpu.overhead.lineup import Lineup
-from pyinstrument_gpu.overhead.peers import NULLCONTEXT, OURS, PEERS, RECORD_FUNCTION
-from pyinstrument_gpu.overhead.way import empty
+from benchmarks.way import empty
 
 # --- how they reckon ---
 

@@ -18,7 +18,7 @@ from benchmarks.gpu.figure import Figure, markdown_table, read_figures
 from benchmarks.gpu.limits import compile_limits, nvcc
 from benchmarks.gpu.part import Outcome, Part, run_part
 from benchmarks.gpu.recording_cost import recording_figures
-from pyinstrument_gpu.overhead.interleave import interleaved, relative_difference
+from benchmarks.interleave import interleaved, relative_difference
 from tests.helpers.script import run_script
 
 # --- figures ---

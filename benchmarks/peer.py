@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pyinstrument_gpu.overhead.way import Way
+from benchmarks.way import Way
 
 
 class PeerMissing(Exception):

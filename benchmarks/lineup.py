@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from pyinstrument_gpu.overhead.contender import Contender
-from pyinstrument_gpu.overhead.peer import Peer, why_missing
-from pyinstrument_gpu.overhead.way import DEPTH, Way
+from benchmarks.contender import Contender
+from benchmarks.peer import Peer, why_missing
+from benchmarks.way import DEPTH, Way
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from pyinstrument_gpu.overhead import ours
-from pyinstrument_gpu.overhead.peer import History, Peer, PeerMissing
-from pyinstrument_gpu.overhead.way import DEPTH, Way, empty, fresh, kept
+from benchmarks import ours
+from benchmarks.peer import History, Peer, PeerMissing
+from benchmarks.way import DEPTH, Way, empty, fresh, kept
 
 # Less than half a ring, so that a batch of ours neither wakes the harvester nor fills the ring.
 _USES = 3999

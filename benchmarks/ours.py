@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from benchmarks.pinning import threads_elsewhere
+from benchmarks.way import Way, fresh, kept
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.overhead.pinning import threads_elsewhere
-from pyinstrument_gpu.overhead.way import Way, fresh, kept
 from pyinstrument_gpu.recording.recording import record
 from pyinstrument_gpu.recording.steps import gpu_step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.run import Run
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RunStep:
     device_timed: bool = False
 
     @classmethod
-    def of(cls, run: Run) -> RunStep:
+    def of(cls, run: RunData) -> RunStep:
         """The steps of this run.
 
         Raises:
