@@ -95,3 +95,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(sinks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # The submodules are attributes, too, but none of them is public.
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

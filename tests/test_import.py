@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What importing the package does, and what it leaves alone."""
 
+import pydoc
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,64 @@ assert "gpus" not in environment
 
 def test_every_public_name_is_there() -> None:
     assert [name for name in pig.__all__ if not hasattr(pig, name)] == []
+
+
+def test_dir_has_the_public_names_and_no_others() -> None:
+    script = """
+import pyinstrument_gpu as pig
+import pyinstrument_gpu.export, pyinstrument_gpu.run
+names = dir(pig)
+assert names == sorted(names)
+assert {name for name in names if not name.startswith("__")} == set(pig.__all__) - {"__version__"}
+assert {"__all__", "__doc__", "__name__", "__version__"} <= set(names)
+"""
+    run_script(script)
+
+
+def test_docs_list_the_public_names() -> None:
+    text = (Path(pig.__file__).parents[1] / "docs" / "api.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)", text, re.M)) == sorted(pig.__all__)
+
+
+def test_help_shows_the_texts_of_phases() -> None:
+    assert 'with gpu_phase("forward"):' in pydoc.render_doc(pig.gpu_phase)
+    assert "gpu_phase(name, /)" in pydoc.plain(pydoc.render_doc(pig.gpu_phase))
+    for handle in (pig.gpu_phase("x"), pig.gpu_phase.scope, pig.gpu_phase.scope("x")):
+        assert "context manager" in pydoc.render_doc(handle)
+
+
+def test_name_given_by_keyword() -> None:
+    with pytest.raises(TypeError, match=r'takes the name by position: gpu_phase\("forward"\)'):
+        pig.gpu_phase(name="forward")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "value, is_off",
+    [
+        *((value, True) for value in ("0", "off", "OFF", "false", "False", "no")),
+        *((value, False) for value in ("", "1", "on", "True", "yes")),
+    ],
+)
+def test_switch_in_the_environment(value: str, is_off: bool) -> None:
+    script = f"""
+import pyinstrument_gpu as pig
+with pig.record() as recording, pig.gpu_step():
+    pass
+assert recording.run.step_totals.count == {int(not is_off)}
+"""
+    done = run_script(script, environment={"PYINSTRUMENT_GPU": value})
+    assert done.stderr == ""
+
+
+def test_unknown_value_of_the_switch_is_named_once_and_ignored() -> None:
+    script = """
+import pyinstrument_gpu as pig
+with pig.record() as recording, pig.gpu_step():
+    pass
+assert recording.run.step_totals.count == 1
+"""
+    done = run_script(script, environment={"PYINSTRUMENT_GPU": "flase"})
+    assert done.stderr.count("RuntimeWarning: PYINSTRUMENT_GPU='flase' in the environment") == 1
 
 
 def test_unknown_name() -> None:

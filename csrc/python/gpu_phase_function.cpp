@@ -18,30 +18,39 @@ PyObject* gpu_phase(PyObject*, PyObject* name) {
 
 PyObject* gpu_phase_vectorcall(PyObject*, PyObject* const* arguments, size_t nargsf,
                                PyObject* keywords) {
-  if (!check_arguments(nargsf, keywords, 1, "gpu_phase")) return nullptr;
+  if (!check_arguments(nargsf, keywords, 1, "gpu_phase")) {
+    if (keywords != nullptr && PyTuple_GET_SIZE(keywords) != 0)
+      PyErr_SetString(PyExc_TypeError,
+                      "gpu_phase() takes the name by position: gpu_phase(\"forward\")");
+    return nullptr;
+  }
   return gpu_phase(nullptr, arguments[0]);
 }
 
 PyMethodDef gpu_phase_definition = {
     "gpu_phase", gpu_phase, METH_O,
     "gpu_phase(name, /)\n--\n\n"
-    "The handle of the phase called `name`: a context manager, a decorator, begin() and end().\n\n"
-    "There is one handle per name. While a recording is active each use records one span of the "
-    "calling thread; always,\n"
-    "it is an NVTX range. `with` closes the innermost open phase of that name on the thread; where "
-    "the same name is open\n"
-    "twice in interleaved generators or coroutines, use gpu_phase.scope(name). Inside "
-    "torch.compile it is a null context.\n\n"
+    "Return the handle of a phase: a context manager, a decorator, and begin() and end().\n\n"
+    "    with gpu_phase(\"forward\"):\n"
+    "        loss = loss_fn(model(x), y)\n\n"
+    "There is one handle per name. While a recording is active, each use records one span of the\n"
+    "calling thread. Each use is also an NVTX range, whether or not anything is recorded.\n\n"
+    "Leaving a `with` block closes the innermost open phase of that name on the thread. If the "
+    "same\n"
+    "name is open twice in interleaved generators or coroutines, use gpu_phase.scope(name). "
+    "Inside\n"
+    "torch.compile a phase does nothing.\n\n"
     "Args:\n"
-    "    name: 1 to 256 characters. A process has at most 65,535 names.\n\n"
+    "    name: 1 to 256 characters. A process can have at most 65,535 names.\n\n"
     "Raises:\n"
     "    TypeError: `name` is not a str.\n"
     "    PhaseNameError: `name` is empty or too long, or there are too many names and nothing is "
-    "being recorded\n"
-    "        (while recording, further names share one and are counted in `Run.dropped`).\n\n"
-    "Cost: about 50 ns per use, and never a wait for the GPU. In the common case it takes no lock "
-    "and\n"
-    "allocates nothing; the first use on a thread or of a path does, and so does a full ring."};
+    "being\n"
+    "        recorded (while recording, further names share one and are counted in "
+    "`Run.dropped`).\n\n"
+    "Cost: about 50 ns per use, and never a wait for the GPU. Usually it takes no lock and "
+    "allocates\n"
+    "nothing; the first use on a thread or of a path does, and so does a full ring."};
 
 // One object for ever, not one per access: Dynamo knows functions by their address.
 PyObject* scope_function = nullptr;
@@ -49,7 +58,8 @@ PyObject* scope_function = nullptr;
 PyObject* gpu_phase_get_scope(PyObject*, void*) { return Py_NewRef(scope_function); }
 
 PyGetSetDef gpu_phase_getset[] = {
-    {"scope", gpu_phase_get_scope, nullptr, "See `_C.Scope`.", nullptr},
+    {"scope", gpu_phase_get_scope, nullptr,
+     "Like gpu_phase, but closes exactly the span it opened.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyTypeObject gpu_phase_type = [] {
@@ -68,6 +78,9 @@ PyObject* new_gpu_phase(PyObject* module) {
   gpu_phase_type.tp_traverse = PyCFunction_Type.tp_traverse;
   gpu_phase_type.tp_clear = PyCFunction_Type.tp_clear;
   if (PyType_Ready(&gpu_phase_type) != 0) return nullptr;
+  // A type without a text of its own has `__doc__` None, which would hide the function's.
+  if (PyDict_DelItemString(gpu_phase_type.tp_dict, "__doc__") != 0) return nullptr;
+  PyType_Modified(&gpu_phase_type);
   PyObject* module_name = PyModule_GetNameObject(module);
   if (module_name == nullptr) return nullptr;
   scope_function = new_scope_function(module_name);

@@ -149,10 +149,11 @@ PyObject* phase_reduce(PyObject* self, PyObject*) {
 
 PyMethodDef phase_methods[] = {{"begin", phase_begin, METH_NOARGS,
                                 "begin($self, /)\n--\n\nOpen the phase on this thread, as `with` "
-                                "does. Never raises, never synchronises."},
+                                "does. Never raises and never waits for the GPU."},
                                {"end", phase_end, METH_NOARGS,
                                 "end($self, /)\n--\n\nClose the innermost open phase of this name "
-                                "on this thread. One that is not open is counted."},
+                                "on this thread.\n\nIf none is open, that "
+                                "is only counted, in `Run.dropped`."},
                                {"__reduce__", phase_reduce, METH_NOARGS, nullptr},
                                {nullptr, nullptr, 0, nullptr}};
 
@@ -167,8 +168,8 @@ PyTypeObject phase_type_object = [] {
   type.tp_basicsize = sizeof(Phase);
   type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc =
-      "The handle of one phase name: context manager, decorator, begin() and end(). Made by "
-      "gpu_phase().";
+      "The handle of a phase: a context manager, a decorator, and begin() and end().\n\n"
+      "Made by gpu_phase().";
   type.tp_methods = phase_methods;
   type.tp_getset = phase_getset;
   type.tp_repr = phase_repr;

@@ -55,7 +55,7 @@ PyTypeObject scope_type_object = [] {
   type.tp_name = "pyinstrument_gpu._C.Scope";
   type.tp_basicsize = sizeof(Scope);
   type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_doc = "Times one block and closes exactly the span it opened. Made by gpu_phase.scope().";
+  type.tp_doc = "A context manager that times one block. Made by gpu_phase.scope().";
   type.tp_methods = scope_methods;
   type.tp_getset = scope_getset;
   type.tp_repr = scope_repr;
@@ -75,9 +75,10 @@ PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
 
 PyMethodDef scope_definition = {"scope", gpu_phase_scope, METH_O,
                                 "scope(name, /)\n--\n\n"
-                                "A fresh context manager that closes exactly the span it opened, "
-                                "also among interleaved generators and coroutines.\n\n"
-                                "Slower than gpu_phase(name): it allocates. Errors as there."};
+                                "Return a new context manager that closes exactly the span it "
+                                "opened,\neven among interleaved generators and coroutines.\n\n"
+                                "It allocates, so it is slower than gpu_phase(name). It raises "
+                                "the same errors."};
 
 }  // namespace
 

@@ -9,11 +9,29 @@ exported all the same.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.errors import RecordingError
 
-DISABLED = os.environ.get("PYINSTRUMENT_GPU") == "0"
+_VARIABLE = "PYINSTRUMENT_GPU"
+_OFF = ("0", "off", "false", "no")
+_ON = ("", "1", "on", "true", "yes")
+
+
+def _is_disabled() -> bool:
+    value = os.environ.get(_VARIABLE, "")
+    if value.lower() not in (*_OFF, *_ON):
+        warnings.warn(
+            f"{_VARIABLE}={value!r} in the environment is ignored: to turn pyinstrument_gpu off, "
+            f"set it to one of {', '.join(_OFF)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return value.lower() in _OFF
+
+
+DISABLED = _is_disabled()
 """Whether the environment asks for no recording and no NVTX ranges at all."""
 
 

@@ -264,7 +264,9 @@ class Recording:
         from pyinstrument_gpu.run import Run
 
         if DISABLED:
-            return Run.empty("nothing was recorded: PYINSTRUMENT_GPU=0 is set in the environment")
+            return Run.empty(
+                "nothing was recorded: PYINSTRUMENT_GPU in the environment turns it off"
+            )
         if self._path is None:
             return Run.from_bytes(self._log_in_memory())
         try:
