@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,34 +17,40 @@ class Leave(BaseException):
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is the name of a module.")
+@click.option("-m", "is_module", is_flag=True, help="Run PROGRAM as a module, like python -m.")
 @click.option(
     "-o",
     "--output",
-    metavar="FILE",
-    help="The run file; a new one in the working directory by default.",
+    metavar="RUN",
+    help="Write the run to this file.  [default: a new PROGRAM-DATE-TIME.gpurun in the working "
+    "directory]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--overwrite", is_flag=True, help="Replace RUN if it already exists.")
 @click.option(
     "--warmup",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Begin to record after N steps.",
+    help="Start recording after N steps.",
 )
 @click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", help="Record N steps, then only run on."
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop recording after N recorded steps; the program runs on.",
 )
-@click.option("--no-sync-watch", is_flag=True, help="Do not look for syncs.")
+@click.option(
+    "--no-sync-watch", is_flag=True, help="Don't look for lines that make the CPU wait for the GPU."
+)
 @click.option(
     "--as-if-cuda",
     is_flag=True,
-    help="Count what would make the program wait if its tensors lay on a GPU.",
+    help="Preview GPU syncs without a GPU: report the lines that would wait for one.",
 )
 @click.option(
     "--fail-on-sync",
     is_flag=True,
-    help="Exit with 3 if a step waits for the GPU and the program does not fail itself.",
+    help="Exit with code 3 if a step waited for the GPU and the program itself succeeded.",
 )
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -56,19 +61,19 @@ def run(
     no_sync_watch: bool,
     **options: Any,
 ) -> None:
-    """Run a Python program with phases and steps placed automatically.
+    """Run a Python program and record its phases and steps.
 
-    The program runs as it does without; options behind PROGRAM are its own. The report comes at its
-    end on standard error, and the run file is kept.
+    Phases and steps are placed automatically. The program behaves as if run directly; options after
+    PROGRAM go to it. When it ends, the report is printed to standard error and the run file is
+    kept.
     """
     # Not above: the other commands work where `launch` can't be imported, on Windows for example.
     from pyinstrument_gpu.launch.launch import Launch, LaunchOptions
     from pyinstrument_gpu.launch.program import Program
 
-    if not is_module and not os.path.exists(program):
-        raise click.UsageError(f"there is no program {program!r}")
     if no_sync_watch and (options["as_if_cuda"] or options["fail_on_sync"]):
-        raise click.UsageError("--as-if-cuda and --fail-on-sync need the sync watch")
+        raise click.UsageError(
+            "--no-sync-watch can't be combined with --as-if-cuda or --fail-on-sync"
+        )
     chosen = LaunchOptions(sync_watch=not no_sync_watch, **options)
-    launch = Launch(Program(program, arguments, is_module), chosen)
-    raise Leave(launch.run)
+    raise Leave(Launch(Program(program, arguments, is_module), chosen).run)

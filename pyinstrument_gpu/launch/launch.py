@@ -38,13 +38,13 @@ class LaunchOptions:
     """Options of `pyinstrument-gpu run`, as its help says.
 
     Attributes:
-        output: the run file, or None for a new one in the working directory.
+        output: path of the run file; None for a new file in the working directory.
         overwrite: replace `output` if it exists.
         warmup: number of steps before the recording begins.
-        steps: number of steps after which it ends; None for all.
-        sync_watch: watch syncs.
-        as_if_cuda: count what would wait if the tensors lay on a GPU.
-        fail_on_sync: end with `EXIT_SYNC` if a step waited, and the program did not fail.
+        steps: number of steps to record; None for all.
+        sync_watch: find the lines that make the CPU wait for the GPU.
+        as_if_cuda: preview syncs without a GPU.
+        fail_on_sync: exit with `EXIT_SYNC` if a step waited and the program succeeded.
     """
 
     output: str | None = None
@@ -72,27 +72,29 @@ class Launch:
         self._said: list[str] = []
 
     def run(self) -> None:
-        """Run the program; raises what `Program.run` raises.
+        """Run the program; raises what `Program.load` and `Program.run` raise.
 
         Raises, before the program runs:
             RunPathError: the run file exists or can't be written.
             RecordingError: nothing can be recorded on this platform.
         """
         if DISABLED:
+            self._program.load()
             self._program.run()
             return
         self._path = self._choose_path()
         # Before the recording's own and the program's: it is called after them.
         atexit.register(self._finish)
+        self._phases.install()
+        if self._options.sync_watch:
+            self._watching.begin()
         try:
-            if self._options.warmup == 0:
+            self._program.load()  # first: where there is no program, there should be no run file
+            if self._options.warmup == 0 and self._recording is None:
                 self._start()
         except BaseException:
             atexit.unregister(self._finish)
             raise
-        self._phases.install()
-        if self._options.sync_watch:
-            self._watching.begin()
         try:
             self._program.run()
         except SystemExit as end:
@@ -108,7 +110,7 @@ class Launch:
         waits = syncs.events[~syncs.is_meant(syncs.events)]
         count = int((waits["step"] >= 0).sum())
         if count:
-            self._say(f"--fail-on-sync: {count} syncs within steps")
+            self._say(f"--fail-on-sync: {count} syncs happened inside steps")
             sys.exit(EXIT_SYNC)
 
     # The recording
@@ -123,7 +125,9 @@ class Launch:
             path = path_of_rank(Path(self._options.output).absolute())
             check_writable(path)
             if path.exists() and not self._options.overwrite:
-                raise RunPathError(f"{path} exists already: choose another path, or --overwrite")
+                raise RunPathError(
+                    f"{path} already exists: choose another path or pass --overwrite"
+                )
             return Path(self._options.output).absolute()
         return next(path for path in self._new_paths() if not path_of_rank(path).exists())
 
@@ -158,13 +162,11 @@ class Launch:
                 for (pinned, non_blocking), (count, size) in sorted(session.copies.items())
             ]
             if session.error is not None:
-                self._say(f"steps were not placed to the end: {session.error!r}")
+                self._say(f"automatic steps ended early, because of an error: {session.error!r}")
         self._recording._finish_if_mine()
 
     def _give_way(self) -> None:
-        self._say(
-            "the program starts a recording of its own: this one ends there, and places no phases"
-        )
+        self._say("the program started a recording of its own, so this one ended there")
         self._stop()
 
     # The count of steps
@@ -201,7 +203,7 @@ class Launch:
                 self._stop()
             text = "\n".join(self._report())
         except Exception as error:
-            text = f"pyinstrument-gpu: no report: {error!r}"
+            text = f"pyinstrument-gpu: the report failed: {error!r}"
         if text:
             _print_error(text)
         if self._program.was_interrupted:
@@ -216,7 +218,7 @@ class Launch:
             if not self._said:
                 self._say(
                     f"nothing was recorded: the program ended within the {self._options.warmup} "
-                    "steps of the warm-up"
+                    "warm-up steps"
                 )
         elif rank == 0:
             yield self._recording.run.report()

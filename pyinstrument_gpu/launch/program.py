@@ -8,12 +8,13 @@ uncaught exception and Ctrl-C are as they are without us. `sys.orig_argv` is tha
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import pkgutil
+import runpy
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
@@ -44,19 +45,34 @@ class Program:
             return self._target
         return os.path.splitext(os.path.basename(os.path.abspath(self._target)))[0] or "program"
 
+    def load(self) -> None:
+        """Load the program's code; give it its `__main__`, `sys.argv` and import path.
+
+        Of a module, the packages around it are imported. A program that isn't there ends as under
+        `python`: with its message on standard error, and `SystemExit`. Raises what `run` raises
+        otherwise.
+        """
+        self._main = ModuleType("__main__")
+        self._main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+        self._launcher = sys.modules["__main__"]  # its functions are still running
+        sys.modules["__main__"] = self._main
+        with self._printed_if_uncaught():
+            self._code = self._load()
+
     def run(self) -> None:
-        """Run it.
+        """Run it, once it has been loaded.
 
         Raises what it raises, `SystemExit` among it, after which the process should end. An
         uncaught exception has been printed by then, without frames of ours, and is not printed
         again.
         """
-        main = ModuleType("__main__")
-        main.__dict__.update(__builtins__=__builtins__, __annotations__={})
-        self._launcher = sys.modules["__main__"]  # its functions are still running
-        sys.modules["__main__"] = main
+        with self._printed_if_uncaught():
+            exec(self._code, self._main.__dict__)
+
+    @contextmanager
+    def _printed_if_uncaught(self) -> Iterator[None]:
         try:
-            exec(self._prepare(main), main.__dict__)
+            yield
         except SystemExit:
             raise
         except BaseException as error:
@@ -66,57 +82,51 @@ class Program:
                 note_interrupt()
             raise
 
-    def _prepare(self, main: ModuleType) -> CodeType:
-        """The program's code; gives its `__main__`, `sys.argv` and the import path what belongs
-        there."""
+    def _load(self) -> CodeType:
         sys.argv = [self._target, *self._arguments]
+        names = self._main.__dict__
+        code: CodeType
         if self._is_module:
             _set_first_path(os.getcwd())
             sys.argv[0] = "-m"  # while it is being found
-            spec = self._module_spec()
-            sys.argv[0] = spec.origin or self._target
-            main.__dict__.update(__spec__=spec, __package__=spec.parent, __file__=spec.origin)
-            main.__dict__.update(__cached__=spec.cached)
-            return _code_of(spec, main)
+            try:
+                # No public function has Python's own messages.
+                _, spec, code = runpy._get_module_details(self._target, _NotFound)  # type: ignore[attr-defined]
+            except _NotFound as error:
+                _fail(str(error))
+            sys.argv[0] = spec.origin
+            names.update(__spec__=spec, __package__=spec.parent, __file__=spec.origin)
+            names.update(__cached__=spec.cached, __loader__=spec.loader)
+            return code
         importer: Any = pkgutil.get_importer(self._target)
         if importer is not None:
-            _set_first_path(os.path.abspath(self._target))
+            folder = os.path.abspath(self._target)
+            _set_first_path(folder)
             spec = importer.find_spec("__main__")
             if spec is None:
-                self._fail(f"can't find '__main__' module in {self._target!r}")
-            main.__dict__.update(__spec__=spec, __package__="", __file__=spec.origin)
-            return _code_of(spec, main)
+                _fail(f"can't find '__main__' module in {folder!r}")
+            names.update(__spec__=spec, __package__="", __file__=spec.origin)
+            names.update(__loader__=spec.loader)
+            code = spec.loader.get_code(spec.name)
+            return code
         path = os.path.join(os.getcwd(), self._target)  # as Python does it: a ".." stays
         _set_first_path(os.path.dirname(os.path.realpath(path)))
         loader = SourceFileLoader("__main__", path)
-        main.__dict__.update(__file__=path, __loader__=loader, __package__=None, __cached__=None)
-        return compile(loader.get_data(path), path, "exec", dont_inherit=True)
-
-    def _module_spec(self) -> ModuleSpec:
-        name = self._target
+        names.update(__file__=path, __loader__=loader, __package__=None, __cached__=None)
         try:
-            spec = importlib.util.find_spec(name)
-            if spec is not None and spec.submodule_search_locations is not None:
-                name += ".__main__"
-                spec = importlib.util.find_spec(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # the package misses one of its own
-            spec = None
-        if spec is None or spec.loader is None:
-            self._fail(f"No module named {name}")
-        return spec
-
-    def _fail(self, message: str) -> NoReturn:
-        print(f"{sys.executable}: {message}", file=sys.stderr)
-        sys.exit(1)
+            source = loader.get_data(path)
+        except OSError as error:
+            _fail(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
+        return compile(source, path, "exec", dont_inherit=True)
 
 
-def _code_of(spec: ModuleSpec, main: ModuleType) -> CodeType:
-    loader: Any = spec.loader
-    main.__dict__["__loader__"] = loader
-    code: CodeType = loader.get_code(spec.name)
-    return code
+class _NotFound(Exception):
+    """There is no such module, or it can't be run."""
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    print(f"{sys.executable}: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _set_first_path(path: str) -> None:

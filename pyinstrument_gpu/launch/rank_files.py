@@ -49,9 +49,9 @@ def complete_runs(paths: Mapping[int, Path], deadline_s: float) -> tuple[dict[in
             time.sleep(_POLL_S)
         try:
             if not path.exists():
-                missing.append(f"rank {rank}: there is no {path}")
+                missing.append(f"rank {rank}: {path} does not exist")
             elif not _is_finished(path):
-                missing.append(f"rank {rank}: it is still recording into {path}")
+                missing.append(f"rank {rank}: still recording into {path}")
             else:
                 runs[rank] = Run.load(path)
         except (OSError, RunFileError) as error:

@@ -120,16 +120,44 @@ def test_folder_with_a_main(tmp_path: Path) -> None:
     assert "found" in check_same(tmp_path, "app", "1").stdout
 
 
-def test_module_that_is_not_there(tmp_path: Path) -> None:
-    done = check_same(tmp_path, "-m", "no_such_module")
-    assert (done.returncode, done.stdout) == (1, "")
+@pytest.mark.parametrize(
+    "arguments, exit_code",
+    [
+        (("none.py",), 2),
+        (("inner/../none.py", "-v"), 2),
+        (("empty",), 1),
+        (("-m", "no_such_module"), 1),
+        (("-m", "package.no_such_module"), 1),
+        (("-m", "package"), 1),
+        (("-m", "broken"), 1),
+        (("broken.py",), 1),
+    ],
+)
+def test_program_that_cannot_be_loaded_leaves_no_file(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int
+) -> None:
+    write(tmp_path, "package/__init__.py", "print('package')")
+    write(tmp_path, "broken.py", "this is no python")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "run.gpurun").write_text("an earlier run")
+    without, with_us = plain(tmp_path, *arguments), launched(tmp_path, *arguments)
+    assert (with_us.returncode, without.returncode) == (exit_code, exit_code)
+    assert with_us.stdout == without.stdout
+    if arguments == ("-m", "broken"):  # under python the traceback has more frames of runpy
+        assert with_us.stderr.splitlines()[-4:] == without.stderr.splitlines()[-4:]
+    else:
+        assert with_us.stderr == without.stderr
+    assert (tmp_path / "run.gpurun").read_text() == "an earlier run"
+    assert python(tmp_path, "-m", "pyinstrument_gpu", "run", *arguments).returncode == exit_code
+    assert not list(tmp_path.glob("*-*.gpurun"))
 
 
-def test_script_that_is_not_there(tmp_path: Path) -> None:
-    done = launched(tmp_path, "none.py")
-    assert done.returncode == plain(tmp_path, "none.py").returncode == 2
-    assert "there is no program 'none.py'" in done.stderr
-    assert not list(tmp_path.iterdir())
+def test_package_that_fails_as_it_is_imported(tmp_path: Path) -> None:
+    write(tmp_path, "package/__init__.py", "import no_such_module")
+    write(tmp_path, "package/train.py", "")
+    without, with_us = (way(tmp_path, "-m", "package.train") for way in (plain, launched))
+    assert (with_us.returncode, with_us.stdout) == (1, "")
+    assert with_us.stderr.splitlines()[-1] == without.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +173,6 @@ def test_script_that_is_not_there(tmp_path: Path) -> None:
         "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e",
         "raise KeyboardInterrupt",
         "raise EOFError",
-        "this is no python",
         "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\n1 / 0",
         "import sys\nsys.excepthook = None\n1 / 0",
         "import sys\ndef hook(*a):\n    raise KeyError('hook')\nsys.excepthook = hook\n1 / 0",
@@ -277,13 +304,14 @@ def test_run_file_that_exists_is_an_error_before_the_program(tmp_path: Path) -> 
         done = python(tmp_path, *command, *options, "train.py")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.count("\n") == 1
-        assert "exists already: choose another path, or " in done.stderr
+        assert "already exists: choose another path or pass --overwrite" in done.stderr
     assert python(tmp_path, *command, "--overwrite", "train.py").returncode == 0
 
 
-def test_switched_off_by_the_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["0", "off", "False", "NO"])
+def test_switched_off_by_the_environment(tmp_path: Path, value: str) -> None:
     write(tmp_path, "show.py", SHOW)
-    off = {"PYINSTRUMENT_GPU": "0"}
+    off = {"PYINSTRUMENT_GPU": value}
     without = plain(tmp_path, "show.py", environment=off)
     with_us = launched(tmp_path, "show.py", environment=off)
     assert (with_us.stdout, with_us.stderr) == (without.stdout, "")
@@ -317,6 +345,6 @@ def test_program_with_its_own_recording_keeps_it(tmp_path: Path) -> None:
     )
     without, with_us = plain(tmp_path, "own.py"), launched(tmp_path, "own.py")
     assert with_us.stdout == without.stdout == "5 ['data', 'work']\n"
-    assert "the program starts a recording of its own" in with_us.stderr
+    assert "the program started a recording of its own" in with_us.stderr
     assert Run.load(tmp_path / "own.gpurun").step_totals.count == 5
     assert Run.load(tmp_path / "run.gpurun").step_totals.count == 0

@@ -527,7 +527,7 @@ def test_fail_on_sync(
 ) -> None:
     done = run_program(programs, tmp_path, LOOP.replace("READ", read) + end, *options)
     assert done.exit_code == exit_code, done.errors
-    assert ("syncs within steps" in done.errors) is (exit_code == 3)
+    assert ("syncs happened inside steps" in done.errors) is (exit_code == 3)
 
 
 def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
