@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `pyinstrument-gpu`: record programs, look at run files and export them.
 
-Exit codes: 0; 1 for an error, which is one line on standard error; 2 for wrong usage; 4 for
-`compare --fail-if-slower`. `run` ends as the program does that it runs, or with 3 for
+Exit codes: 0 for success, 1 for an error (one line on standard error), 2 for wrong usage and 4 for
+`compare --fail-if-slower`. `run` ends with the exit code of its program, or with 3 for
 `--fail-on-sync`.
 """
 
@@ -21,13 +21,13 @@ from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
 from pyinstrument_gpu.version import __version__
 
 _COMMANDS = ("run", "report", "export", "compare", "overhead", "info")
-"""Each is the function of that name in the module of that name."""
+"""Each is the function of its name in the module of its name."""
 
 
 class _Commands(click.Group):
-    """The commands. One that is used is imported then, so `run` does not wait for numpy.
+    """The commands, each imported when it is used, so that `run` does not wait for numpy.
 
-    They fail with one line instead of a traceback.
+    Errors are printed as one line instead of a traceback.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -69,8 +69,12 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="pyinstrument-gpu", message="%(prog)s %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Record programs, look at the runs that were recorded, and export them."""
-    # The program that is run finds it as it would without us.
+    """Time the phases of PyTorch training, and see where each step goes.
+
+    RUN stands for a run file (.gpurun). `pyinstrument-gpu run` writes one, and so does
+    pig.record(...) in your own program.
+    """
+    # `run` leaves the streams to its program, as they are.
     if isinstance(sys.stdout, io.TextIOWrapper) and context.invoked_subcommand != "run":
         # A phase name may hold what the encoding of the output does not.
         sys.stdout.reconfigure(errors="backslashreplace")

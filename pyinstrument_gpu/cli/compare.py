@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pyinstrument-gpu compare`: say whether a change made training faster or slower."""
+"""`pyinstrument-gpu compare`: tell whether a change made training faster or slower."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pyinstrument_gpu.analysis.compare import Verdict
+from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, Verdict
 from pyinstrument_gpu.analysis.compare import compare as compare_runs
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
@@ -16,9 +16,8 @@ from pyinstrument_gpu.run import Run
 _EXIT_SLOWER = 4
 
 
-class _ManyFiles(click.Command):
-    """A command whose options --before and --after take all that follows them, up to the next
-    option."""
+class _ManyRuns(click.Command):
+    """A command whose options --before and --after take every argument up to the next option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -34,34 +33,38 @@ class _ManyFiles(click.Command):
         return super().parse_args(ctx, spread)
 
 
-@click.command(cls=_ManyFiles)
+@click.command(cls=_ManyRuns, options_metavar="--before RUN... --after RUN... [OPTIONS]")
 @click.option(
-    "--before", metavar="RUN...", multiple=True, required=True, help="Without the change."
+    "--before", metavar="RUN...", multiple=True, required=True, help="Runs without the change."
 )
-@click.option("--after", metavar="RUN...", multiple=True, required=True, help="With the change.")
+@click.option(
+    "--after", metavar="RUN...", multiple=True, required=True, help="Runs with the change."
+)
 @click.option(
     "--noise",
     "noise_percent",
     type=click.FloatRange(min=0, min_open=True),
     metavar="PCT",
-    help="By how much runs differ by themselves, as a standard deviation: a floor.",
+    help="Assume at least this standard deviation between runs of the same program, in percent of "
+    "their step time. Needed for a verdict if a side has only one run.",
 )
 @click.option(
     "--margin",
     "margin_percent",
     type=click.FloatRange(min=0),
-    default=1.0,
+    default=DEFAULT_MARGIN_PERCENT,
+    show_default=True,
     metavar="PCT",
-    help="Up to which difference times are called the same; 1 by default.",
+    help="Call step times the same if they differ by no more than this.",
 )
 @click.option(
     "--fail-if-slower",
     "fail_percent",
     type=click.FloatRange(min=0),
     metavar="PCT",
-    help="Exit with 4 if the verdict is SLOWER, by more than that.",
+    help="Exit with code 4 if the verdict is SLOWER and the change is more than this.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context
 def compare(
     context: click.Context,
@@ -72,9 +75,11 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Say whether a change made training faster, slower or neither, and what only moved.
+    """Tell whether a change made training faster or slower.
 
-    Give several runs a side: the steps of one run are one observation.
+    Also shows which phases changed, and how much time only moved from one phase to another. Give
+    several runs per side: one run per side cannot separate the change from noise, however many
+    steps it has.
     """
     try:
         comparison = compare_runs(

@@ -7,45 +7,69 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pyinstrument_gpu import export as exports
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.atomic_file import check_replaceable
+from pyinstrument_gpu.export.atomic_file import check_replaceable, is_run_file
 from pyinstrument_gpu.run import Run
 
 _LONG_SPANS = 500_000  # fewer take less than a second
 
 
 @click.command()
-@click.argument("files", metavar="RUN...", nargs=-1, required=True)
-@click.argument("output", metavar="OUT")
-@click.option("--format", "format_name", metavar="NAME", help="The format; by suffix by default.")
+@click.argument("paths", metavar="RUN... -o OUT", nargs=-1, required=True)
 @click.option(
-    "--summary", is_flag=True, help="CSV, Parquet: one row per phase instead of one per span."
+    "-o", "--output", metavar="OUT", help="Write to this file or folder, or to standard output (-)."
 )
-@click.option("--metrics", is_flag=True, help="CSV: one row per value of a metric.")
-@click.option("--syncs", is_flag=True, help="CSV: one row per wait for a device.")
 @click.option(
-    "--merge-into", metavar="REPORT", help="Nsight: lay it over a report of nsys profile."
+    "--format",
+    "format_name",
+    type=click.Choice(list(exports.FORMATS)),
+    help="Use this format, whatever the suffix of OUT.",
+)
+@click.option(
+    "--summary", is_flag=True, help="CSV and Parquet: write one row per phase, not one per span."
+)
+@click.option("--metrics", is_flag=True, help="CSV: write one row per value of a metric.")
+@click.option("--syncs", is_flag=True, help="CSV: write one row per wait for a device.")
+@click.option(
+    "--merge-into",
+    metavar="REPORT",
+    help="nsys: merge into an existing Nsight Systems report (OUT is a new one).",
 )
 def export(
-    files: tuple[str, ...],
-    output: str,
+    paths: tuple[str, ...],
+    output: str | None,
     format_name: str | None,
-    summary: bool,
-    metrics: bool,
-    syncs: bool,
     merge_into: str | None,
+    **flags: bool,
 ) -> None:
-    """Write a run, or the ranks of one job, to OUT in another format.
+    """Write runs in another format, for other tools to read.
 
-    A folder (OUT/) takes Parquet files, one per rank; with --format tensorboard OUT is a log
-    directory. "-" is standard output, for formats that are
-    text; as CSV by default.
+    Several RUNs, the ranks of one job, go into one output. The suffix of OUT chooses the format:
+
+    \b
+      .csv         a table of all spans
+      .parquet     the same as Parquet
+      OUT/         a folder with a Parquet file for each rank
+      .json        a trace for ui.perfetto.dev or chrome://tracing
+      .nsys-rep    a report for Nsight Systems
+      .nvtxt       text that Nsight Systems can import
+      .sqlite      a database for `nsys stats`
+
+    With --format tensorboard, OUT is a log directory. Standard output (-o -) is CSV unless --format
+    names another text format.
     """
+    if output is None:
+        *runs_before, last = paths
+        # `export RUN... OUT`, unless OUT was forgotten and this is one of the runs.
+        if not runs_before or Path(last).suffix == ".gpurun" or is_run_file(last):
+            raise click.UsageError("no output: say -o OUT, for example -o trace.json")
+        paths, output = tuple(runs_before), last
     to_stdout = output == "-"
     try:
         name = exports.format_for(output, format_name or ("csv" if to_stdout else None))
@@ -55,15 +79,19 @@ def export(
         raise click.UsageError(str(error)) from error
     exporter = exports.FORMATS[name]
     if to_stdout and exporter.output != "text":
-        raise click.UsageError(f"{name} is not text: give it a path instead of standard output")
-    flags = {"summary": summary, "metrics": metrics, "syncs": syncs}
-    options: dict[str, Any] = {flag: True for flag, given in flags.items() if given}
+        raise click.UsageError(f"{name} is not a text format: write it to a file with -o OUT")
+    options: dict[str, Any] = {flag: True for flag, is_given in flags.items() if is_given}
     if merge_into is not None:
         options["merge_into"] = merge_into
     for option in options:
-        if option not in inspect.signature(exporter.write).parameters:
-            raise click.UsageError(f"{name} has no option --{option.replace('_', '-')}")
-    runs = [Run.load(file) for file in files]
+        if not _has_option(exporter, option):
+            formats = [
+                other for other in exports.FORMATS if _has_option(exports.FORMATS[other], option)
+            ]
+            raise click.UsageError(
+                f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
+            )
+    runs = [Run.load(path) for path in paths]
     with _progress_bar(sum(len(run.spans) for run in runs)) as advance:
         if to_stdout:
             exporter.write(runs, sys.stdout.buffer, advance=advance, **options)
@@ -71,10 +99,16 @@ def export(
             exports.export(runs, output, name, advance=advance, **options)
 
 
+def _has_option(exporter: exports.Exporter, option: str) -> bool:
+    return option in inspect.signature(exporter.write).parameters
+
+
 @contextmanager
 def _progress_bar(spans: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many spans of so many are done, on standard error, where that is a terminal and
-    they are many; gives the function to call with the number of those newly done."""
+    """Show a progress bar on standard error, if that is a terminal and there are many spans.
+
+    Yields the function to call with the number of spans that have been written since the last call.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 

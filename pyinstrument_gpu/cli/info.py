@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pyinstrument-gpu info`: print what a run file holds."""
+"""`pyinstrument-gpu info`: show what a run file contains."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pyinstrument_gpu.run import Run
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def info(file: str, as_json: bool) -> None:
-    """Print what a run file holds: environment, counts, what is missing."""
-    run = Run.load(file)
+@click.argument("path", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def info(path: str, as_json: bool) -> None:
+    """Show what a run file contains and what is missing."""
+    run = Run.load(path)
     facts: dict[str, Any] = {
-        "file": os.fspath(click.format_filename(file)),
-        "file_bytes": os.path.getsize(file),
+        "file": os.fspath(click.format_filename(path)),
+        "file_bytes": os.path.getsize(path),
         "complete": run.complete,
         "duration_ns": run.duration_ns,
         "steps": run.step_totals.count,

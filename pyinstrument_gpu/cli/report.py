@@ -9,17 +9,22 @@ from pyinstrument_gpu.run import Run
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--step", type=int, metavar="N", help="Show one step alone, by its index.")
-@click.option("--width", type=click.IntRange(min=20), help="Columns; the terminal's by default.")
-def report(files: tuple[str, ...], step: int | None, width: int | None) -> None:
-    """Print where the steps of each run went."""
-    for i, file in enumerate(files):
-        shown = click.format_filename(file)
+@click.argument("paths", metavar="RUN...", nargs=-1, required=True)
+@click.option("--step", type=int, metavar="N", help="Show only the step with index N.")
+@click.option(
+    "--width",
+    type=click.IntRange(min=20),
+    metavar="COLUMNS",
+    help="Format for this many columns.  [default: the width of the terminal]",
+)
+def report(paths: tuple[str, ...], step: int | None, width: int | None) -> None:
+    """Show where the time of each step went."""
+    for i, path in enumerate(paths):
+        shown = click.format_filename(path)
         try:
-            text = Run.load(file).report(step=step, width=width)
+            text = Run.load(path).report(step=step, width=width)
         except KeyError as error:
             raise click.ClickException(f"{shown}: {error.args[0]}") from error
-        if len(files) > 1:
+        if len(paths) > 1:
             print(f"=== {shown}" if i == 0 else f"\n=== {shown}")
         print(text)

@@ -46,11 +46,15 @@ def check_replaceable(
     Raises:
         ExportError: the path is one of these.
     """
-    if not os.path.isfile(path):  # to read from a pipe would be to wait, or to take what is there
-        return
-    with open(path, "rb") as file:
-        is_run_file = file.read(len(MAGIC)) == MAGIC
-    if is_run_file:
+    if is_run_file(path):
         raise ExportError(f"{os.fspath(path)!r} is a run file and would be replaced")
     if source is not None and os.path.realpath(path) == os.path.realpath(source):
         raise ExportError(f"{os.fspath(path)!r} is read for this and would be replaced")
+
+
+def is_run_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of a run file, by its first bytes."""
+    if not os.path.isfile(path):  # to read from a pipe would be to wait, or to take what is there
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC

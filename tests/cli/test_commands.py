@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.export import FOLDER, FORMATS
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
@@ -74,8 +76,17 @@ def test_version_and_help() -> None:
     for arguments in (["--help"], ["-h"]):
         result = invoke(*arguments)
         assert result.exit_code == 0
-        for name in ("report", "export", "info"):
+        for name in ("run", "report", "export", "compare", "overhead", "info"):
             assert f"\n  {name} " in result.output
+            assert f"Usage: pyinstrument-gpu {name} " in invoke(name, *arguments).output
+
+
+def test_help_of_export_has_every_format() -> None:
+    text = invoke("export", "--help").output
+    for name, exporter in FORMATS.items():
+        assert re.search(rf"[\[|]{name}[\]|]", text)
+        for suffix in exporter.suffixes:
+            assert f"\n    {'OUT/' if suffix == FOLDER else suffix} " in text
 
 
 def test_report_prints_what_run_report_says(file: str) -> None:
@@ -130,6 +141,7 @@ def test_file_that_is_no_run_is_an_error(tmp_path: Path) -> None:
         ["report"],
         ["report", "FILE", "--step", "one"],
         ["report", "FILE", "--width", "3"],
+        ["export"],
         ["export", "FILE"],
         ["export", "FILE", "out.xyz"],
         ["export", "FILE", "out.csv", "--format", "xyz"],
@@ -147,6 +159,33 @@ def test_wrong_usage(file: str, arguments: list[str]) -> None:
 
 def test_unknown_format_names_the_known(file: str) -> None:
     assert "known: .csv (csv)" in " ".join(invoke("export", file, "out.xyz").stderr.split())
+    errors = invoke("export", file, "-o", "out", "--format", "xyz").stderr
+    assert "'xyz' is not one of 'csv', 'perfetto'," in errors
+
+
+@pytest.mark.parametrize("last", ["FILE", "typo.gpurun", None])
+def test_export_without_an_output_says_what_is_missing(file: str, last: str | None) -> None:
+    rest = [] if last is None else [file if last == "FILE" else last]
+    result = invoke("export", file, *rest, "--format", "csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no output: say -o OUT, for example -o trace.json" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["-o", "--output"])
+def test_output_as_an_option_and_as_the_last_argument(
+    file: str, tmp_path: Path, option: str
+) -> None:
+    expected = invoke("export", file, "-").stdout_bytes
+    assert invoke("export", option, "-", file).stdout_bytes == expected
+    output = tmp_path / "out.csv"
+    for arguments in (
+        (file, option, str(output)),
+        (option, str(output), file),
+        (file, str(output)),
+    ):
+        assert invoke("export", *arguments).exit_code == 0
+        assert output.read_bytes() == expected
+        output.write_text("replaced")
 
 
 def test_export_to_a_file_and_to_standard_output(file: str, tmp_path: Path) -> None:
@@ -169,8 +208,8 @@ def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
     other = tmp_path / "other.gpurun"
     made_run().save(other)
     before = other.read_bytes()
-    for inputs in ([str(other)], [file]):  # as where OUT was forgotten behind train.*.gpurun
-        result = invoke("export", *inputs, str(other), "--format", "csv")
+    for input_ in (str(other), file):
+        result = invoke("export", input_, "-o", str(other), "--format", "csv")
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"{str(other)!r} is a run file and would be replaced" in result.stderr
     assert other.read_bytes() == before
@@ -207,9 +246,8 @@ def test_export_of_a_trace_to_standard_output(file: str) -> None:
 
 
 def test_option_of_another_format_is_named(file: str) -> None:
-    assert (
-        "perfetto has no option --summary" in invoke("export", file, "x.json", "--summary").stderr
-    )
+    errors = " ".join(invoke("export", file, "x.json", "--summary").stderr.split())
+    assert "perfetto has no option --summary; it is for csv, parquet, parquet-folder" in errors
 
 
 def test_long_export_shows_its_progress_on_a_terminal_only(
