@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.ledger import ledger
+from pyinstrument_gpu.analysis.ledger import Ledger
 from pyinstrument_gpu.analysis.savings import Change, Limit, Saving, Savings
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
@@ -72,11 +73,12 @@ class Advice:
     saving: Saving | None
 
 
-def advice(run: RunData, found: Savings) -> list[Advice]:
+def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
     """What to change in the program of a run, the largest likely saving first.
 
     Args:
         found: the run's `savings`.
+        ledger: its `ledger`.
     """
     if found.steps < MIN_STEPS:
         return []
@@ -85,7 +87,7 @@ def advice(run: RunData, found: Savings) -> list[Advice]:
         for row in found.rows
         if row.likely_ns >= MIN_SHARE * found.step_ns and row.change != Change.ALL_SYNCS
     ]
-    return [*given, *_device_limit(run, found)]
+    return [*given, *_device_limit(run, found, ledger.entries)]
 
 
 def subject(run: RunData, saving: Saving) -> str:
@@ -120,10 +122,9 @@ def _edit(run: RunData, saving: Saving) -> str:
     return _PIN if saving.change == Change.COPIES else _LOAD
 
 
-def _device_limit(run: RunData, found: Savings) -> list[Advice]:
+def _device_limit(run: RunData, found: Savings, entries: NDArray[np.void]) -> list[Advice]:
     if found.busy_ns is None or found.busy_ns < BUSY_SHARE * found.step_ns:
         return []
-    entries = ledger(run).entries
     entries = entries[(entries["busy_ns"] > 0) & (entries["path"] >= 0)]
     paths, place = np.unique(entries["path"], return_inverse=True)
     if not len(paths):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a phase is launch-bound or device-bound: who waited for whom.
+"""What limits a phase: whether it is launch-bound or device-bound, as who waited for whom shows.
 
 What two events can prove. A span's begin event completes when the device has done all that was
 enqueued on the stream before it, its end event when all of the span's own work there is done. The
@@ -17,21 +17,21 @@ enqueued, and the device followed closely. Two things look like that:
 - **launch-bound**: the host was slower at enqueuing than the device at working;
 - **blocked**: the host waited for the device inside the span, and so ended it when the device did.
   Events can't tell these apart, the blocked time can: it counts from a tenth of the host time on.
-  Where that is not known, the verdict is launch-bound with a question mark.
+  Where that is not known, the phase is launch-bound with a question mark.
 
 Between a quarter and a half lies some of both: such a span is **mixed**.
 
-What they can't prove, and no verdict here says:
+What they can't prove, and nothing here says:
 
 - that the device was busy: stream time includes what it waited;
 - what happens on other streams: work there, and waiting for it, are invisible;
 - what a full launch queue does: where a span enqueues more than the driver's queue holds (about a
   thousand launches), launching itself waits for the device, and the span looks launch-bound.
 
-Spans whose backlog is within the clocks' uncertainty of a border are not judged, nor those with
-next to no stream time: events alone take some microseconds. A phase has the verdict that holds for
-two thirds of the stream time that was judged, else it is mixed; it has none with fewer than five
-spans judged, or with less than half of its stream time judged.
+Spans whose backlog is within the clocks' uncertainty of a threshold are not judged, nor those with
+next to no stream time: events alone take some microseconds. A phase has the bottleneck that holds
+for two thirds of the stream time that was judged, else it is mixed; it has none with fewer than
+five spans judged, or with less than half of its stream time judged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -57,14 +56,14 @@ BLOCKED_SHARE = 0.1
 MIN_STREAM_NS = 10_000
 """Spans with less stream time are not judged."""
 MIN_SPANS = 5
-"""Phases with fewer judged spans have no verdict."""
+"""Phases with fewer judged spans have no bottleneck."""
 MIN_JUDGED_SHARE = 0.5
 """The share of a phase's stream time that has to be judged."""
 MAJORITY = 2 / 3
-"""The share of the judged stream time that makes a verdict."""
+"""The share of the judged stream time that makes a phase's bottleneck."""
 
 
-class Bound(enum.IntEnum):
+class Bottleneck(enum.IntEnum):
     """Who waited for whom."""
 
     UNKNOWN = 0
@@ -79,49 +78,60 @@ class Bound(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What holds for a phase.
+class PhaseBottleneck:
+    """What limits a phase.
 
     Attributes:
-        bound: the verdict.
-        is_certain: false where a verdict of launch-bound rests on spans of which it is not known
-            how long the host waited for the device in them.
+        kind: what holds for most of its stream time.
+        is_certain: false where launch-bound rests on spans of which it is not known how long the
+            host waited for the device in them.
         spans: number of spans judged.
         stream_ns: the stream time of each kind of judged span.
     """
 
-    bound: Bound
+    kind: Bottleneck
     is_certain: bool
     spans: int
-    stream_ns: Mapping[Bound, int]
+    stream_ns: Mapping[Bottleneck, int]
 
     def __str__(self) -> str:
-        if self.bound == Bound.UNKNOWN:
+        if self.kind == Bottleneck.UNKNOWN:
             return "-"
-        return self.bound.name.lower() + ("" if self.is_certain else "?")
+        return self.kind.name.lower() + ("" if self.is_certain else "?")
 
 
-def verdicts(run: RunData, scope: Scope | None = None) -> Mapping[int, Verdict]:
-    """The verdict by path (an index into `Run.paths`), over the kept spans of one scope or all.
+def bottlenecks(
+    run: RunData, of_spans: NDArray[np.int64], scope: Scope | None = None
+) -> Mapping[int, PhaseBottleneck]:
+    """What limits each path (an index into `Run.paths`), over the kept spans of one scope or all.
 
     A path is here if a span of it has a stream time.
+
+    Args:
+        of_spans: the run's `span_bottlenecks`.
+        scope: the scope; None for all.
     """
     timed = run.span_device_ns >= 0
     if scope is not None:
         timed &= span_scopes(run.spans) == scope
-    bounds, paths = span_bounds(run)[timed], run.spans["path"][timed]
+    kinds, paths = of_spans[timed], run.spans["path"][timed]
     stream_ns, blocked_known = run.span_device_ns[timed], run.spans["blocked_ns"][timed] >= 0
     by_path = {}
     for path in np.unique(paths).tolist():
         of_path = paths == path
-        by_path[path] = _verdict(bounds[of_path], stream_ns[of_path], blocked_known[of_path])
+        by_path[path] = _phase_bottleneck(
+            kinds[of_path], stream_ns[of_path], blocked_known[of_path]
+        )
     return by_path
 
 
-def span_bounds(run: RunData) -> NDArray[np.int64]:
-    """The `Bound` of each span."""
+def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The `Bottleneck` of each span.
+
+    Args:
+        uncertainty_ns: the run's `clock_uncertainty_ns`.
+    """
     spans, stream_ns = run.spans, run.span_device_ns
-    uncertainty_ns = clock_uncertainty_ns(run)
     backlog_ns = spans["device_end_ns"] - spans["host_end_ns"]
     least_ns, most_ns = backlog_ns - uncertainty_ns, backlog_ns + uncertainty_ns
     device_ns, host_pace_ns = DEVICE_SHARE * stream_ns, HOST_PACE_SHARE * stream_ns
@@ -134,24 +144,24 @@ def span_bounds(run: RunData) -> NDArray[np.int64]:
     blocked = spans["blocked_ns"] > BLOCKED_SHARE * host_ns
     return np.select(
         [device_bound, at_host_pace & blocked, at_host_pace, mixed],
-        [Bound.DEVICE, Bound.BLOCKED, Bound.LAUNCH, Bound.MIXED],
-        Bound.UNKNOWN,
+        [Bottleneck.DEVICE, Bottleneck.BLOCKED, Bottleneck.LAUNCH, Bottleneck.MIXED],
+        Bottleneck.UNKNOWN,
     ).astype(np.int64)
 
 
-def _verdict(
-    bounds: NDArray[np.int64], stream_ns: NDArray[np.int64], blocked_known: NDArray[np.bool_]
-) -> Verdict:
-    judged = bounds != Bound.UNKNOWN
-    kinds = (Bound.LAUNCH, Bound.DEVICE, Bound.BLOCKED, Bound.MIXED)
-    by_kind = {kind: int(stream_ns[bounds == kind].sum()) for kind in kinds}
+def _phase_bottleneck(
+    of_spans: NDArray[np.int64], stream_ns: NDArray[np.int64], blocked_known: NDArray[np.bool_]
+) -> PhaseBottleneck:
+    judged = of_spans != Bottleneck.UNKNOWN
+    kinds = (Bottleneck.LAUNCH, Bottleneck.DEVICE, Bottleneck.BLOCKED, Bottleneck.MIXED)
+    by_kind = {one: int(stream_ns[of_spans == one].sum()) for one in kinds}
     spans, judged_ns = int(np.count_nonzero(judged)), sum(by_kind.values())
-    bound, is_certain = Bound.UNKNOWN, True
+    kind, is_certain = Bottleneck.UNKNOWN, True
     if spans >= MIN_SPANS and judged_ns >= MIN_JUDGED_SHARE * int(stream_ns.sum()):
         # At most one can hold more than half.
-        majority = [kind for kind in kinds if by_kind[kind] >= MAJORITY * judged_ns]
-        bound = majority[0] if majority else Bound.MIXED
-    if bound == Bound.LAUNCH:
-        certain = (bounds == Bound.LAUNCH) & blocked_known
+        majority = [one for one in kinds if by_kind[one] >= MAJORITY * judged_ns]
+        kind = majority[0] if majority else Bottleneck.MIXED
+    if kind == Bottleneck.LAUNCH:
+        certain = (of_spans == Bottleneck.LAUNCH) & blocked_known
         is_certain = int(stream_ns[certain].sum()) >= MAJORITY * judged_ns
-    return Verdict(bound, is_certain, spans, by_kind)
+    return PhaseBottleneck(kind, is_certain, spans, by_kind)

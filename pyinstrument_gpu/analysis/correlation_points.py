@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks: the moments at which both sides of a run are known, host and device.
+"""Correlation points: the moments of a run at which host and device are both known.
 
-A mark is a boundary of a phase that was timed on the device, or the begin of a sync. The host
+Such a point is a boundary of a phase that was timed on the device, or the begin of a sync. The host
 passed it at `host_ns`; at `device_ns` the device had done all that the host had enqueued on the
-stream before. The piece between two marks that follow each other is a *stretch*: what the host
+stream before. What lies between two points that follow each other is a *segment*: what the host
 enqueued in it, the device did between their device times.
 
-A sync is a mark because it returns when the stream is empty, a little later for the cost of the
-call. That is so for reads of a result (`.item()`, `.cpu()`, ...) and for `synchronize()`, where one
-stream is in use. It is not so for the wait for an event or a stream, which may be an older or
-another one, nor for a copy from pageable memory, in which the host is at work itself. Those are no
-marks.
+A sync is such a point because it returns when the stream is empty, a little later for the cost of
+the call. That is so for reads of a result (`.item()`, `.cpu()`, ...) and for `synchronize()`, where
+one stream is in use. It is not so for the wait for an event or a stream, which may be an older or
+another one, nor for a copy from pageable memory, in which the host is at work itself. Those are
+left out.
 
-Marks are of one thread, the one that opened most steps, and of one stream, the one on which most of
-its phases were timed.
+The points are of one thread, the one that opened most steps, and of one stream, the one on which
+most of its phases were timed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
+from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
@@ -46,8 +46,8 @@ _DRAIN_NOTHING = (
 
 
 @dataclass(frozen=True)
-class Marks:
-    """The marks of a run in order, as columns of equal length.
+class CorrelationPoints:
+    """The correlation points of a run in order, as columns of equal length.
 
     Attributes:
         thread: whose they are, as an index into `Run.threads`; -1 where there is no step.
@@ -57,9 +57,9 @@ class Marks:
         resume_ns: when the host went on: later than `host_ns` at a sync alone.
         device_ns: when the device was there, on the run's axis; ascending.
         uncertainty_ns: by how much `device_ns` may be off.
-        path: the innermost phase behind the mark; -1 none.
+        path: the innermost phase behind the point; -1 none.
         site: of a sync its site, an index into `Run.syncs.sites`; -1 for a phase's boundary.
-        kind: the same number for marks of the same boundary of the same path, or of the same site.
+        kind: the same number for points of the same boundary of the same path, or of the same site.
     """
 
     thread: int
@@ -77,21 +77,21 @@ class Marks:
         return len(self.host_ns)
 
     @property
-    def stretch_kind(self) -> NDArray[np.int64]:
-        """Of each stretch, one fewer than marks, a number from 0 on: the same between marks of the
-        same two kinds."""
+    def segment_kind(self) -> NDArray[np.int64]:
+        """Of each segment, one fewer than points, a number from 0 on: the same between points of
+        the same two kinds."""
         _, kind = np.unique(self.kind, return_inverse=True)
         pair = kind[:-1] * (int(kind.max(initial=0)) + 1) + kind[1:]
-        stretch_kind: NDArray[np.int64] = np.unique(pair, return_inverse=True)[1]
-        return stretch_kind
+        segment_kind: NDArray[np.int64] = np.unique(pair, return_inverse=True)[1]
+        return segment_kind
 
-    def between(self, first: int, beyond: int) -> Marks:
+    def between(self, first: int, beyond: int) -> CorrelationPoints:
         """Those from one position up to another."""
         part = slice(first, beyond)
         columns: dict[str, Any] = {name: getattr(self, name)[part] for name in _COLUMNS}
         return replace(self, **columns)
 
-    def closed_at(self, host_ns: int) -> Marks:
+    def closed_at(self, host_ns: int) -> CorrelationPoints:
         """With one more behind all others, where the host is then; nothing is enqueued before."""
         added = (host_ns, host_ns, self.device_ns[-1], 0, -1, -1, _CLOSING)
         columns: dict[str, Any] = {
@@ -101,11 +101,16 @@ class Marks:
         return replace(self, **columns)
 
 
-def marks(run: RunData) -> Marks:
-    """The marks of a run. Sorts the boundaries of its spans."""
-    thread = _step_thread(run)
-    uncertainty_ns = clock_uncertainty_ns(run)
-    spans = run.spans
+def correlation_points(
+    run: RunData, timeline: HostTimeline, uncertainty_ns: NDArray[np.float64]
+) -> CorrelationPoints:
+    """The correlation points of a run.
+
+    Args:
+        timeline: the run's `host_timeline`.
+        uncertainty_ns: the run's `clock_uncertainty_ns`.
+    """
+    spans, thread = run.spans, timeline.thread
     # A span of no length encloses nothing; its two boundaries could only be told apart by order.
     timed = ~np.isnan(uncertainty_ns) & (spans["host_end_ns"] > spans["host_begin_ns"])
     streams, counts = np.unique(
@@ -113,28 +118,25 @@ def marks(run: RunData) -> Marks:
     )
     stream = int(streams[np.argmax(counts)]) if len(streams) else -1
     is_only_stream = bool((spans["stream"][timed] == stream).all())
-    chosen = np.flatnonzero(timed & (spans["thread"] == thread) & (spans["stream"] == stream))
-    of_phases = boundaries(run, chosen)
-    span = chosen[of_phases.span]
-    device_ns = np.where(
-        of_phases.is_begin, spans["device_begin_ns"][span], spans["device_end_ns"][span]
-    )
-    host_ns, site = of_phases.host_ns, np.full(len(span), -1, np.int64)
-    resume_ns, path = host_ns, of_phases.path
-    kind = 2 * spans["path"][span].astype(np.int64) + of_phases.is_begin
+    chosen = (timed & (spans["stream"] == stream))[timeline.span]
+    span, is_begin = timeline.span[chosen], timeline.is_begin[chosen]
+    device_ns = np.where(is_begin, spans["device_begin_ns"][span], spans["device_end_ns"][span])
+    host_ns, site = timeline.host_ns[chosen], np.full(len(span), -1, np.int64)
+    resume_ns, path = host_ns, timeline.path[chosen]
+    kind = 2 * spans["path"][span].astype(np.int64) + is_begin
     error_ns = np.ceil(uncertainty_ns[span]).astype(np.int64)
 
-    syncs = draining_syncs(run, thread) if is_only_stream else run.syncs.events[:0]
+    syncs = _draining(run, timeline.waits) if is_only_stream else timeline.waits[:0]
     before = np.searchsorted(host_ns, syncs["begin_ns"], side="right")
     ends_ns = syncs["begin_ns"] + syncs["duration_ns"]
     host_ns = np.insert(host_ns, before, syncs["begin_ns"])
     resume_ns = np.insert(resume_ns, before, ends_ns)
-    device_ns = np.insert(device_ns, before, ends_ns - own_cost_ns(syncs))
+    device_ns = np.insert(device_ns, before, ends_ns - _call_cost_ns(syncs))
     error_ns = np.insert(error_ns, before, 0)
     path = np.insert(path, before, np.append(-1, path)[before])
     site = np.insert(site, before, syncs["site"])
     kind = np.insert(kind, before, -1 - syncs["site"].astype(np.int64))
-    return Marks(
+    return CorrelationPoints(
         thread=thread,
         stream=stream,
         is_only_stream=is_only_stream,
@@ -149,53 +151,13 @@ def marks(run: RunData) -> Marks:
     )
 
 
-@dataclass(frozen=True)
-class Boundaries:
-    """The begins and ends of spans of one thread in order, as columns of equal length.
-
-    Attributes:
-        host_ns: when.
-        path: the innermost phase behind it; -1 none.
-        span: the span, as a position among those asked for.
-        is_begin: whether it is its begin.
-    """
-
-    host_ns: NDArray[np.int64]
-    path: NDArray[np.int64]
-    span: NDArray[np.int64]
-    is_begin: NDArray[np.bool_]
-
-
-def boundaries(run: RunData, chosen: NDArray[np.intp]) -> Boundaries:
-    """The boundaries of some spans of one thread, each longer than nothing."""
-    spans = run.spans[chosen]
-    count = len(spans)
-    host_ns = np.concatenate([spans["host_begin_ns"], spans["host_end_ns"]])
-    is_begin = np.arange(2 * count) < count
-    depth = np.tile(spans["depth"].astype(np.int64), 2)
-    # At one moment: first what ends, from the inside out, then what begins, from the outside in.
-    order = np.lexsort((np.where(is_begin, depth, -depth), is_begin, host_ns))
-    paths = spans["path"].astype(np.int64)
-    behind = np.concatenate([paths, run.path_parents[paths] if count else paths])
-    return Boundaries(host_ns[order], behind[order], order % max(1, count), is_begin[order])
-
-
-def draining_syncs(run: RunData, thread: int) -> NDArray[np.void]:
-    """The syncs of a thread with a price, after which the stream is empty; by begin."""
+def _draining(run: RunData, waits: NDArray[np.void]) -> NDArray[np.void]:
+    """The waits after which the stream is empty."""
     drains = np.array([site.kind not in _DRAIN_NOTHING for site in run.syncs.sites], dtype=bool)
-    events = priced_syncs(run, thread)
-    return events[drains[events["site"]]] if len(events) else events
+    return waits[drains[waits["site"]]] if len(waits) else waits
 
 
-def priced_syncs(run: RunData, thread: int) -> NDArray[np.void]:
-    """The syncs of a thread whose time is known, by begin."""
-    events = run.syncs.events
-    events = events[(events["duration_ns"] >= 0) & (events["thread"] == thread)]
-    by_begin: NDArray[np.void] = events[np.argsort(events["begin_ns"], kind="stable")]
-    return by_begin
-
-
-def own_cost_ns(events: NDArray[np.void]) -> NDArray[np.int64]:
+def _call_cost_ns(events: NDArray[np.void]) -> NDArray[np.int64]:
     """What each sync may have cost without a wait: at most what is usual for such calls, at most
     what the shortest of its site took."""
     if not len(events):
@@ -205,8 +167,3 @@ def own_cost_ns(events: NDArray[np.void]) -> NDArray[np.int64]:
     usual_ns = CALL_NS + COPY_NS_PER_BYTE * events["bytes"].astype(np.int64)
     cost_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], usual_ns)
     return cost_ns
-
-
-def _step_thread(run: RunData) -> int:
-    threads, counts = np.unique(run.steps.array["thread"], return_counts=True)
-    return int(threads[np.argmax(counts)]) if len(threads) else -1

@@ -10,18 +10,19 @@ is either *blocked*, in a call that waits for the device, or *computing*: all el
 loader included. Blocked times are those of the recorded syncs; where syncs were not watched,
 computing and blocked are unknown and only their sum is given.
 
-The device's side. At each moment the stream stands between two marks (see `marks`): so it belongs
-to the phase in which the host enqueued what lies between them. What it did there, events can prove
-in part. Let a stretch begin at the mark (h0, d0) and end at (h1, d1), host and device times:
+The device's side. At each moment the stream stands between two correlation points (see
+`correlation_points`): so it belongs to the phase in which the host enqueued what lies between them.
+What it did there, events can prove in part. Let a segment begin at the point (h0, d0) and end at
+(h1, d1), host and device times:
 
 - from the later of d0 and h1 to d1 all of its work had been enqueued, and it was not done. So the
   stream was **busy**. (It may have waited for another stream; that too was work enqueued before.)
-- Before h1, the host may have been enqueuing. When it did what, events don't tell: a stretch in
-  which the device kept pace with the host may have been all work or nearly none. That a mark's
-  event completed at once proves that the device was idle then, and not for how long. So this time
-  is **unattributed**, unless the stretch is known to enqueue nothing.
-- A stretch that enqueues nothing is **idle** from d0 to h1. Two kinds are taken for such. One is
-  the own time of a phase `data`, because it means a wait for the loader. The other is a stretch
+- Before h1, the host may have been enqueuing. When it did what, events don't tell: a segment in
+  which the device kept pace with the host may have been all work or nearly none. That an event
+  completed at once proves that the device was idle then, and not for how long. So this time is
+  **unattributed**, unless the segment is known to enqueue nothing.
+- A segment that enqueues nothing is **idle** from d0 to h1. Two kinds are taken for such. One is
+  the own time of a phase `data`, because it means a wait for the loader. The other is a segment
   that was found empty when the host passed the same two boundaries at other times: where the device
   reached the first after the host had left the second, the time between them is that of the work
   exactly. Five such times, all within what events themselves take, and none against it, count as
@@ -42,14 +43,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.correlation_points import (
-    LATENCY_NS,
-    Marks,
-    boundaries,
-    marks,
-    priced_syncs,
-)
-from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
+from pyinstrument_gpu.analysis.host_timeline import HostTimeline
+from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.model.run_data import RunData
 
 LEDGER_DTYPE = np.dtype(
@@ -80,9 +76,9 @@ BUSY, _DATA_WAIT, _HOST_BLOCKED, _HOST_LATE, _UNATTRIBUTED = range(len(DEVICE_CO
 IDLE_COLUMNS = DEVICE_COLUMNS[_DATA_WAIT:_UNATTRIBUTED]
 
 EMPTY_NS = 10_000
-"""The stream time up to which a stretch holds nothing but events."""
+"""The stream time up to which a segment holds nothing but events."""
 MIN_FOUND = 5
-"""How often a stretch has to be found empty."""
+"""How often a segment has to be found empty."""
 DATA_PHASE = "data"
 """The name of the phase that is a wait for the loader."""
 
@@ -117,15 +113,21 @@ class Ledger:
         return entries
 
 
-def ledger(run: RunData) -> Ledger:
-    """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans."""
-    steps = kept_steps(run)
-    steps = steps[steps["end_ns"] >= 0]
-    found = marks(run)
-    steps = steps[steps["thread"] == found.thread]
-    host = _host_side(run, found, steps)
-    device = _device_side(run, found, steps)
-    is_timed, is_watched = timed_steps(run, found, steps), watched_steps(run, steps)
+def ledger(
+    run: RunData, kept_steps: NDArray[np.void], timeline: HostTimeline, points: CorrelationPoints
+) -> Ledger:
+    """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans.
+
+    Args:
+        kept_steps: the run's `kept_steps`.
+        timeline: its `host_timeline`.
+        points: its `correlation_points`.
+    """
+    steps = kept_steps[kept_steps["end_ns"] >= 0]
+    steps = steps[steps["thread"] == timeline.thread]
+    host = _host_side(run, timeline, steps)
+    device = _device_side(run, points, steps)
+    is_timed, is_watched = _timed_steps(run, points, steps), _watched_steps(run, steps)
     keys = np.unique(np.concatenate([host.keys, device.keys]))
     entries = np.zeros(len(keys), LEDGER_DTYPE)
     position, entries["path"] = np.divmod(keys, len(run.paths) + 1)
@@ -145,7 +147,7 @@ def ledger(run: RunData) -> Ledger:
     return Ledger(steps, entries[held])
 
 
-def watched_steps(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+def _watched_steps(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     """Whether all waits in each step are known."""
     watched = np.zeros(len(steps), dtype=bool)
     syncs = run.syncs
@@ -156,16 +158,18 @@ def watched_steps(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     return watched
 
 
-def timed_steps(run: RunData, found: Marks, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Whether the device was timed in each step, on the stream of the marks."""
-    timed = (run.spans["stream"] == found.stream) & (run.span_device_ns >= 0)
-    timed &= run.spans["thread"] == found.thread
-    return np.isin(steps["index"], np.unique(run.spans["step"][timed])) & (found.stream >= 0)
+def _timed_steps(
+    run: RunData, points: CorrelationPoints, steps: NDArray[np.void]
+) -> NDArray[np.bool_]:
+    """Whether the device was timed in each step, on the stream of the points."""
+    timed = (run.spans["stream"] == points.stream) & (run.span_device_ns >= 0)
+    timed &= run.spans["thread"] == points.thread
+    return np.isin(steps["index"], np.unique(run.spans["step"][timed])) & (points.stream >= 0)
 
 
 @dataclass(frozen=True)
 class DevicePieces:
-    """What the stream did, as pieces without gaps between the first mark and the last.
+    """What the stream did, as pieces without gaps between the first point and the last.
 
     Attributes:
         edges_ns: where they begin, and where the last one ends.
@@ -178,23 +182,23 @@ class DevicePieces:
     path: NDArray[np.int64]
 
 
-def device_pieces(run: RunData, found: Marks) -> DevicePieces:
-    """The stretches of a run's stream, each cut where the host had left it: what may have been
+def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
+    """The segments of a run's stream, each cut where the host had left it: what may have been
     anything before, and busy behind."""
-    if len(found) < 2:
+    if len(points) < 2:
         none = np.empty(0, np.int64)
         return DevicePieces(none, none, none)
-    begins_ns, ends_ns = found.device_ns[:-1], found.device_ns[1:]
-    error_ns = np.maximum(found.uncertainty_ns[:-1], found.uncertainty_ns[1:])
-    enqueued_ns = np.clip(found.host_ns[1:] + error_ns + LATENCY_NS, begins_ns, ends_ns)
-    is_data, is_empty = empty_stretches(run, found)
+    begins_ns, ends_ns = points.device_ns[:-1], points.device_ns[1:]
+    error_ns = np.maximum(points.uncertainty_ns[:-1], points.uncertainty_ns[1:])
+    enqueued_ns = np.clip(points.host_ns[1:] + error_ns + LATENCY_NS, begins_ns, ends_ns)
+    is_data, is_empty = empty_segments(run, points)
     # Since when the device has not had a backlog, and whether the host has been blocked since.
-    places = np.arange(len(found))
-    is_sync = found.site >= 0
+    places = np.arange(len(points))
+    is_sync = points.site >= 0
     had_backlog = ~is_sync & (
-        found.device_ns > found.host_ns + found.uncertainty_ns + LATENCY_NS + EMPTY_NS
+        points.device_ns > points.host_ns + points.uncertainty_ns + LATENCY_NS + EMPTY_NS
     )
-    waited = is_sync & (found.resume_ns - found.host_ns > LATENCY_NS + EMPTY_NS)
+    waited = is_sync & (points.resume_ns - points.host_ns > LATENCY_NS + EMPTY_NS)
     last_backlog = np.maximum.accumulate(np.where(had_backlog, places, -1))
     last_wait = np.maximum.accumulate(np.where(waited, places, -1))
     lost_lead = (last_wait > last_backlog)[:-1]
@@ -205,18 +209,24 @@ def device_pieces(run: RunData, found: Marks) -> DevicePieces:
     )
     edges_ns = np.append(np.column_stack([begins_ns, enqueued_ns]).ravel(), ends_ns[-1])
     state = np.column_stack([open_state, np.full(len(open_state), BUSY)]).ravel()
-    return DevicePieces(edges_ns, state, np.repeat(found.path[:-1], 2))
+    return DevicePieces(edges_ns, state, np.repeat(points.path[:-1], 2))
 
 
-def empty_stretches(run: RunData, found: Marks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each stretch whether it is a phase `data`'s own, and whether it enqueues nothing."""
-    names = np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
-    is_data = np.append(names, False)[found.path[:-1]]
-    kinds = found.stretch_kind
-    stream_ns = np.diff(found.device_ns)
+def are_data(run: RunData) -> NDArray[np.bool_]:
+    """For each path whether it is a phase `data`."""
+    return np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
+
+
+def empty_segments(
+    run: RunData, points: CorrelationPoints
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each segment whether it is a phase `data`'s own, and whether it enqueues nothing."""
+    is_data = np.append(are_data(run), False)[points.path[:-1]]
+    kinds = points.segment_kind
+    stream_ns = np.diff(points.device_ns)
     # The work of these is known exactly.
-    measured = found.device_ns[:-1] - found.uncertainty_ns[:-1] >= found.host_ns[1:]
-    measured &= found.site[1:] < 0
+    measured = points.device_ns[:-1] - points.uncertainty_ns[:-1] >= points.host_ns[1:]
+    measured &= points.site[1:] < 0
     count = int(kinds.max(initial=-1)) + 1
     had_work = np.bincount(kinds[measured & (stream_ns > EMPTY_NS)], minlength=count) > 0
     found_empty = np.bincount(kinds[measured & (stream_ns <= EMPTY_NS)], minlength=count)
@@ -232,24 +242,19 @@ class _Sums:
     columns_ns: NDArray[np.int64]
 
 
-def _host_side(run: RunData, found: Marks, steps: NDArray[np.void]) -> _Sums:
-    spans = run.spans
-    of_thread = (spans["thread"] == found.thread) & (spans["host_end_ns"] > spans["host_begin_ns"])
-    edges = boundaries(run, np.flatnonzero(of_thread))
-    syncs = priced_syncs(run, found.thread)
-    sync_ends_ns = syncs["begin_ns"] + syncs["duration_ns"]
-    pieces = _Pieces.between(steps, edges.host_ns, syncs["begin_ns"], sync_ends_ns)
-    place = np.searchsorted(edges.host_ns, pieces.begins_ns, side="right")
-    path = np.append(-1, edges.path)[place]
-    is_blocked = _within(syncs["begin_ns"], sync_ends_ns, pieces.begins_ns) >= 0
+def _host_side(run: RunData, timeline: HostTimeline, steps: NDArray[np.void]) -> _Sums:
+    waits_ns = timeline.waits["begin_ns"], timeline.waits_end_ns
+    pieces = _Pieces.between(steps, timeline.host_ns, *waits_ns)
+    path = timeline.path_at(pieces.begins_ns)
+    is_blocked = interval_at(*waits_ns, pieces.begins_ns) >= 0
     return pieces.sums(len(run.paths), path, [np.ones(len(path), dtype=bool), is_blocked])
 
 
-def _device_side(run: RunData, found: Marks, steps: NDArray[np.void]) -> _Sums:
-    device = device_pieces(run, found)
+def _device_side(run: RunData, points: CorrelationPoints, steps: NDArray[np.void]) -> _Sums:
+    device = device_pieces(run, points)
     pieces = _Pieces.between(steps, device.edges_ns)
     place = np.searchsorted(device.edges_ns, pieces.begins_ns, side="right")
-    # Before the first mark and behind the last nothing is known.
+    # Before the first point and behind the last nothing is known.
     state = np.concatenate([[_UNATTRIBUTED], device.state, [_UNATTRIBUTED]])[
         np.minimum(place, len(device.state) + 1)
     ]
@@ -273,7 +278,7 @@ class _Pieces:
         cuts_ns = np.sort(
             np.concatenate([steps["begin_ns"], steps["end_ns"], *edges_ns]), kind="stable"
         )
-        step = _within(steps["begin_ns"], steps["end_ns"], cuts_ns[:-1])
+        step = interval_at(steps["begin_ns"], steps["end_ns"], cuts_ns[:-1])
         inside = (step >= 0) & (np.diff(cuts_ns) > 0)
         return cls(cuts_ns[:-1][inside], np.diff(cuts_ns)[inside], step[inside])
 
@@ -283,12 +288,3 @@ class _Pieces:
         for number, chosen in enumerate(columns):
             np.add.at(columns_ns[number], place[chosen], self.lengths_ns[chosen])
         return _Sums(keys, columns_ns)
-
-
-def _within(
-    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], moments_ns: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """In which of the intervals, ascending and not overlapping, each moment lies; -1 in none."""
-    place = np.searchsorted(begins_ns, moments_ns, side="right") - 1
-    inside = moments_ns < np.append(ends_ns, np.iinfo(np.int64).min)[place]
-    return np.where((place >= 0) & inside, place, -1)

@@ -35,12 +35,17 @@ class RunAhead:
     uncertainty_ns: float
 
 
-def run_ahead(run: RunData, scope: Scope | None = None) -> Mapping[int, RunAhead]:
+def run_ahead(
+    run: RunData, uncertainty_ns: NDArray[np.float64], scope: Scope | None = None
+) -> Mapping[int, RunAhead]:
     """The run-ahead by path (an index into `Run.paths`), over the kept spans of one scope or all.
 
     A path is here if a span of it has a place on the run's axis, and its clock an uncertainty.
+
+    Args:
+        uncertainty_ns: the run's `clock_uncertainty_ns`.
+        scope: the scope; None for all.
     """
-    uncertainty_ns = clock_uncertainty_ns(run)
     chosen = ~np.isnan(uncertainty_ns)
     if scope is not None:
         chosen &= span_scopes(run.spans) == scope

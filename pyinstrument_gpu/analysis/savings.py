@@ -34,34 +34,31 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.bottleneck import Bound, verdicts
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck, PhaseBottleneck
 from pyinstrument_gpu.analysis.correlation_points import (
     CALL_NS,
     COPY_NS_PER_BYTE,
-    Marks,
-    boundaries,
-    marks,
-    priced_syncs,
+    CorrelationPoints,
 )
-from pyinstrument_gpu.analysis.kept_steps import kept_steps
-from pyinstrument_gpu.analysis.ledger import BUSY, DATA_PHASE, device_pieces, empty_stretches
-from pyinstrument_gpu.analysis.replay import Stretches, fit
+from pyinstrument_gpu.analysis.host_timeline import HostTimeline
+from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces, empty_segments
+from pyinstrument_gpu.analysis.replay import Segments, fit
 from pyinstrument_gpu.analysis.replay import replay as play
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
 COPY_KINDS = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
 MAX_SITES = 20
 """The sync sites that take most, so many at most, are looked at one by one."""
-MAX_MARKS = 100_000
-"""The newest marks are played again, so many at most: each change takes some 50 ms for that."""
+MAX_POINTS = 100_000
+"""The newest points are played again, so many at most: each change takes some 50 ms for that."""
 SPREAD = (0.1, 0.9)
 """The quantiles over steps."""
 
@@ -132,17 +129,28 @@ class Savings:
     rows: tuple[Saving, ...]
 
 
-def savings(run: RunData) -> Savings:
-    """What changes could save. Costs a replay for each sync site; see `MAX_MARKS`."""
-    found = marks(run)
-    steps = kept_steps(run)
-    steps = steps[(steps["end_ns"] >= 0) & (steps["thread"] == found.thread)]
-    if len(found) > MAX_MARKS:
-        since_ns = found.host_ns[-MAX_MARKS]
+def savings(
+    run: RunData,
+    kept_steps: NDArray[np.void],
+    timeline: HostTimeline,
+    points: CorrelationPoints,
+    bottlenecks: Mapping[int, PhaseBottleneck],
+) -> Savings:
+    """What changes could save. Costs a replay for each sync site; see `MAX_POINTS`.
+
+    Args:
+        kept_steps: the run's `kept_steps`.
+        timeline: its `host_timeline`.
+        points: its `correlation_points`.
+        bottlenecks: its `bottlenecks` by path, in the steps.
+    """
+    steps = kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == timeline.thread)]
+    if len(points) > MAX_POINTS:
+        since_ns = points.host_ns[-MAX_POINTS]
         steps = steps[steps["begin_ns"] >= since_ns]
     if not len(steps):
         return Savings(0, 0.0, None, ())
-    case = _Case(run, found, steps)
+    case = _Case(run, timeline, points, bottlenecks, steps)
     rows = [case.saving(part) for part in case.parts()]
     rows.sort(key=lambda row: (row.likely_ns, row.at_most_ns), reverse=True)
     busy_ns = None if case.busy_ns is None else case.busy_ns / len(steps)
@@ -175,30 +183,39 @@ class _Part:
 class _Case:
     """A run under study."""
 
-    def __init__(self, run: RunData, found: Marks, steps: NDArray[np.void]) -> None:
+    def __init__(
+        self,
+        run: RunData,
+        timeline: HostTimeline,
+        points: CorrelationPoints,
+        bottlenecks: Mapping[int, PhaseBottleneck],
+        steps: NDArray[np.void],
+    ) -> None:
         self._run = run
+        self._timeline = timeline
+        self._bottlenecks = bottlenecks
         self._steps = steps
         begin_ns, end_ns = int(steps["begin_ns"][0]), int(steps["end_ns"][-1])
-        # From the last mark before the first step on, so that the first stretch is whole.
-        first = max(0, int(np.searchsorted(found.host_ns, begin_ns, side="right")) - 1)
-        beyond = int(np.searchsorted(found.host_ns, end_ns, side="right"))
-        self._marks = found.between(first, beyond)
-        if len(self._marks):
-            self._marks = self._marks.closed_at(end_ns)
+        # From the last point before the first step on, so that the first segment is whole.
+        first = max(0, int(np.searchsorted(points.host_ns, begin_ns, side="right")) - 1)
+        beyond = int(np.searchsorted(points.host_ns, end_ns, side="right"))
+        self._points = points.between(first, beyond)
+        if len(self._points):
+            self._points = self._points.closed_at(end_ns)
         self._begin_ns = begin_ns
         timing = run.device_timing
         self._event_ns = timing.record_ns / max(1, timing.records) if timing is not None else 0.0
-        last_ns = int(self._marks.device_ns[-1]) if len(self._marks) else end_ns
+        last_ns = int(self._points.device_ns[-1]) if len(self._points) else end_ns
         self._end_ns = max(end_ns, last_ns)
         self.elapsed_ns = self._end_ns - begin_ns
         self.busy_ns = self._busy_ns()
-        self._stretches = fit(self._marks, empty_stretches(run, self._marks)[1])
-        self._steps_begin = np.searchsorted(self._marks.host_ns, steps["begin_ns"])
-        self._was_done_ns = self._done_ns(self._stretches, None)
+        self._segments = fit(self._points, empty_segments(run, self._points)[1])
+        self._steps_begin = np.searchsorted(self._points.host_ns, steps["begin_ns"])
+        self._was_done_ns = self._done_ns(self._segments, None)
 
     def parts(self) -> Iterator[_Part]:
         run, steps = self._run, self._steps
-        events = priced_syncs(run, self._marks.thread)
+        events = self._timeline.waits
         events = events[
             (events["begin_ns"] >= self._begin_ns)
             & (events["begin_ns"] + events["duration_ns"] <= int(steps["end_ns"][-1]))
@@ -245,76 +262,64 @@ class _Case:
 
     def _gains_ns(self, part: _Part) -> NDArray[np.int64]:
         """By how much each step is shorter in the model."""
-        found = self._marks
-        if len(found) < 2:
+        points = self._points
+        if len(points) < 2:
             return np.zeros(len(self._steps), np.int64)
-        stretches = self._stretches
+        segments = self._segments
 
         def taken_before(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
             return covered_before(part.begins_ns, part.ends_ns, times_ns)
 
-        taken_ns = taken_before(found.host_ns[1:]) - taken_before(found.resume_ns[:-1])
+        taken_ns = taken_before(points.host_ns[1:]) - taken_before(points.resume_ns[:-1])
         if part.is_launching:
             # What was launched over a time is now launched at once, and then takes its time.
-            share = taken_ns / np.maximum(stretches.host_ns, 1)
-            risen_ns = np.rint(share * (stretches.work_ns - stretches.tail_ns)).astype(np.int64)
-            tail_ns = stretches.tail_ns + np.maximum(risen_ns, 0)
-            stretches = replace(stretches, tail_ns=tail_ns)
-        stretches = replace(stretches, host_ns=stretches.host_ns - taken_ns)
-        is_out = (found.site >= 0) & (taken_before(found.resume_ns) > taken_before(found.host_ns))
-        return np.diff(self._was_done_ns - self._done_ns(stretches, is_out), prepend=0)
+            share = taken_ns / np.maximum(segments.host_ns, 1)
+            risen_ns = np.rint(share * (segments.work_ns - segments.tail_ns)).astype(np.int64)
+            tail_ns = segments.tail_ns + np.maximum(risen_ns, 0)
+            segments = replace(segments, tail_ns=tail_ns)
+        segments = replace(segments, host_ns=segments.host_ns - taken_ns)
+        has_taken = taken_before(points.resume_ns) > taken_before(points.host_ns)
+        taken_out = (points.site >= 0) & has_taken
+        return np.diff(self._was_done_ns - self._done_ns(segments, taken_out), prepend=0)
 
     def _done_ns(
-        self, stretches: Stretches, taken_out: NDArray[np.bool_] | None
+        self, segments: Segments, taken_out: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        """When host and device were done with each step: at the first mark of the next, and after
-        all marks."""
-        if len(self._marks) < 2:
+        """When host and device were done with each step: at the first point of the next, and
+        after all points."""
+        if len(self._points) < 2:
             return np.zeros(len(self._steps), np.int64)
-        done_ns = play(self._marks, stretches, taken_out).done_ns
+        done_ns = play(self._points, segments, taken_out).done_ns
         last = np.minimum(self._steps_begin[1:], len(done_ns) - 1)
         return np.append(done_ns[last], done_ns[-1])
 
     def _busy_ns(self) -> int | None:
-        found = self._marks
-        if found.stream < 0 or not found.is_only_stream:
+        points = self._points
+        if points.stream < 0 or not points.is_only_stream:
             return None
-        pieces = device_pieces(self._run, found)
+        pieces = device_pieces(self._run, points)
         edges_ns = np.clip(pieces.edges_ns, self._begin_ns, self._end_ns)
         return int(np.diff(edges_ns)[pieces.state == BUSY].sum())
 
     def _own_times(self, change: Change) -> Iterator[_Part]:
         """Where the host was in the own time of the phases in question, and not blocked."""
-        run, thread = self._run, self._marks.thread
-        spans = run.spans
-        chosen = (spans["thread"] == thread) & (spans["host_end_ns"] > spans["host_begin_ns"])
-        edges = boundaries(run, np.flatnonzero(chosen))
-        syncs = priced_syncs(run, thread)
-        syncs_end_ns = syncs["begin_ns"] + syncs["duration_ns"]
-        end_ns = int(self._steps["end_ns"][-1])
-        cuts_ns = np.unique(
-            np.clip(
-                np.concatenate([edges.host_ns, syncs["begin_ns"], syncs_end_ns]),
-                self._begin_ns,
-                end_ns,
-            )
-        )
+        timeline = self._timeline
+        waits_ns = timeline.waits["begin_ns"], timeline.waits_end_ns
+        edges_ns = np.concatenate([timeline.host_ns, *waits_ns])
+        cuts_ns = np.unique(np.clip(edges_ns, self._begin_ns, int(self._steps["end_ns"][-1])))
         begins_ns, ends_ns = cuts_ns[:-1], cuts_ns[1:]
-        path = np.append(-1, edges.path)[np.searchsorted(edges.host_ns, begins_ns, side="right")]
-        waited_ns = covered_before(syncs["begin_ns"], syncs_end_ns, ends_ns)
-        free = waited_ns == covered_before(syncs["begin_ns"], syncs_end_ns, begins_ns)
-        is_data = np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
+        path = timeline.path_at(begins_ns)
+        free = covered_before(*waits_ns, ends_ns) == covered_before(*waits_ns, begins_ns)
+        is_data = are_data(self._run)
         groups: list[tuple[int, NDArray[np.bool_]]]
         if change == Change.DATA_WAIT:
             groups = [(-1, np.append(is_data, False)[path])]
         else:
-            by_path = verdicts(run, Scope.STEP)
-            bound = [
-                one
-                for one, verdict in by_path.items()
-                if verdict.bound == Bound.LAUNCH and not is_data[one]
+            groups = [
+                (one, path == one)
+                for one, bottleneck in self._bottlenecks.items()
+                if bottleneck.kind == Bottleneck.LAUNCH and not is_data[one]
             ]
-            groups = [(one, path == one) for one in bound]
         for one, in_phase in groups:
             of_phase = in_phase & free
             if of_phase.any():
@@ -323,7 +328,7 @@ class _Case:
                     begins_ns[of_phase],
                     ends_ns[of_phase],
                     calls=int(
-                        np.count_nonzero(edges.is_begin & np.isin(edges.path, path[of_phase]))
+                        np.count_nonzero(timeline.is_begin & np.isin(timeline.path, path[of_phase]))
                     ),
                     path=one,
                     is_launching=change == Change.LAUNCHES,
@@ -342,16 +347,3 @@ def _syncs(change: Change, events: NDArray[np.void], site: int = -1) -> _Part:
         site=site,
         copies_ns=int(copies_ns.sum()),
     )
-
-
-def covered_before(
-    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """How much of the intervals, ascending and not overlapping, lies before each time."""
-    lengths_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
-    begun = np.searchsorted(begins_ns, times_ns, side="right")
-    beyond_ns = np.append(np.iinfo(np.int64).min, ends_ns)[begun]
-    covered_ns: NDArray[np.int64] = lengths_ns[begun] - np.maximum(
-        np.where(begun > 0, beyond_ns, times_ns) - times_ns, 0
-    )
-    return covered_ns

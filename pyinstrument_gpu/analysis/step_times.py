@@ -9,13 +9,13 @@ oldest part: every function here says over which steps it speaks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -56,15 +56,32 @@ class Attribution:
     crossing: int | None
 
 
+def kept_steps(run: RunData) -> NDArray[np.void]:
+    """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`."""
+    steps = run.steps.array
+    kept = np.ones(len(steps), dtype=bool)
+    if len(run.spans) < run.phases_recorded:
+        # A thread's spans are dropped in the order in which they ended, so a step is whole when it
+        # began after the first one that was kept.
+        for thread in np.unique(steps["thread"]):
+            ends_ns = run.spans["host_end_ns"][run.spans["thread"] == thread]
+            since_ns = ends_ns[0] if len(ends_ns) else np.iinfo(np.int64).max
+            kept &= (steps["thread"] != thread) | (steps["begin_ns"] >= since_ns)
+    return steps[kept]
+
+
 def spans_lost_within(run: RunData) -> int:
     """Number of spans lost from the history for another reason than age, from any of the steps."""
     return max(0, run.phases_recorded - len(run.spans) - run.dropped.get("span_history", 0))
 
 
-def step_quantiles(run: RunData) -> StepQuantiles:
-    """Quantiles per step, by nearest rank. Sorts the kept spans: about 0.3 s per million."""
-    steps = kept_steps(run)
-    steps = steps[steps["end_ns"] >= 0]
+def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
+    """Quantiles per step, by nearest rank. Sorts the kept spans: about 0.3 s per million.
+
+    Args:
+        kept_steps: the run's `kept_steps`.
+    """
+    steps = kept_steps[kept_steps["end_ns"] >= 0]
     count = len(steps)
     if not count:
         return StepQuantiles(0, (), {})
@@ -153,15 +170,9 @@ def _covered_ns(
     first[1:] = begins_ns[1:] > latest_ns[:-1]
     begins_ns = begins_ns[first]
     ends_ns = latest_ns[np.flatnonzero(np.append(first, True)[1:])]
-    lengths_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
-
-    def covered_before(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        begun = np.searchsorted(begins_ns, times_ns)
-        beyond_ns = np.append(0, ends_ns)[begun] - times_ns
-        covered_ns: NDArray[np.int64] = lengths_ns[begun] - np.maximum(beyond_ns, 0)
-        return covered_ns
-
-    return covered_before(steps["end_ns"]) - covered_before(steps["begin_ns"])
+    return covered_before(begins_ns, ends_ns, steps["end_ns"]) - covered_before(
+        begins_ns, ends_ns, steps["begin_ns"]
+    )
 
 
 def outside_during_steps(run: RunData) -> set[int]:
@@ -175,23 +186,3 @@ def outside_during_steps(run: RunData) -> set[int]:
     step_begins_ns = np.append(steps["begin_ns"], never_ns)[following]
     during = step_begins_ns < run.spans["host_end_ns"][spans]
     return set(np.unique(run.spans["path"][spans][during]).tolist())
-
-
-def tree(run: RunData, paths: Sequence[int]) -> list[tuple[int, int]]:
-    """The paths and those around them as (path, depth), in order of appearance, children inside."""
-    children: dict[int, set[int]] = {}
-    for path in paths:
-        while path >= 0:
-            parent = int(run.path_parents[path])
-            siblings = children.setdefault(parent, set())
-            if path in siblings:
-                break
-            siblings.add(path)
-            path = parent
-    rows = []
-    pending = [(path, 0) for path in sorted(children.get(-1, ()), reverse=True)]
-    while pending:
-        path, depth = pending.pop()
-        rows.append((path, depth))
-        pending += [(child, depth + 1) for child in sorted(children.get(path, ()), reverse=True)]
-    return rows

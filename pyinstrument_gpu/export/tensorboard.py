@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.kept_steps import kept_steps
+from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export.atomic_file import atomic_write
@@ -84,7 +84,7 @@ def _updates(run: RunData) -> Iterator[RunUpdate]:
     out.
     """
     steps = run.steps.closed
-    known = kept_steps(run)["index"]
+    known = analysis.of(run).kept_steps["index"]
     if spans_lost_within(run):
         known = known[:0]
     scopes = [Scope.STEP]

@@ -9,12 +9,13 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.bottleneck import Bound, Verdict, verdicts
-from pyinstrument_gpu.analysis.run_ahead import RunAhead, run_ahead
-from pyinstrument_gpu.analysis.step_times import tree
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck, PhaseBottleneck
+from pyinstrument_gpu.analysis.run_ahead import RunAhead
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.report.phase_tree import tree
 from pyinstrument_gpu.report.table import (
     MAX_PATHS,
     UNKNOWN,
@@ -29,14 +30,24 @@ from pyinstrument_gpu.report.table import (
 
 _WIDTH_FOR_QUANTILES = 100
 _LEGEND = {
-    Bound.LAUNCH: "launch: the device waited for the host to enqueue work",
-    Bound.DEVICE: "device: it had a backlog when the host had enqueued all",
-    Bound.BLOCKED: "blocked: the host waited for the device inside the phase",
-    Bound.MIXED: "mixed: neither device nor host made the pace most of the time",
+    Bottleneck.LAUNCH: "launch: the device waited for the host to enqueue work",
+    Bottleneck.DEVICE: "device: it had a backlog when the host had enqueued all",
+    Bottleneck.BLOCKED: "blocked: the host waited for the device inside the phase",
+    Bottleneck.MIXED: "mixed: neither device nor host made the pace most of the time",
 }
 _LAUNCH_UNSURE = "launch?: unless the host waited for the device inside, which was not measured"
-_WIDE_HEADERS = ("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahead p95", "bound")
-_HEADERS = ("phase", "timed", "host", "device", "p95", "ahead", "bound")
+_WIDE_HEADERS = (
+    "phase",
+    "timed",
+    "host",
+    "device",
+    "p50",
+    "p95",
+    "ahead",
+    "ahead p95",
+    "bottleneck",
+)
+_HEADERS = ("phase", "timed", "host", "device", "p95", "ahead", "bottleneck")
 
 
 def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text | Table]:
@@ -50,7 +61,8 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
     timed = {path: phase for path, phase in timed.items() if _timed_calls(phase)}
     if not timed:
         return
-    ahead, bounds = run_ahead(run, scope), verdicts(run, scope)
+    found = analysis.of(run)
+    ahead, bottlenecks = found.run_ahead(scope), found.bottlenecks(scope)
     unit = Unit.fitting(
         max(
             statistic.mean_ns
@@ -68,7 +80,7 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
         if path not in timed:
             rows.append(Row(name, [""] * (len(headers) - 1), depth, style="dim"))
             continue
-        cells = _cells(timed[path], ahead.get(path), bounds.get(path), unit)
+        cells = _cells(timed[path], ahead.get(path), bottlenecks.get(path), unit)
         rows.append(Row(name, [cells[header] for header in headers[1:]], depth))
     yield Text()
     yield Text(f"On the device: {unit.name} per call, stream time beside host time", "bold")
@@ -79,10 +91,10 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
     calls = sum(_timed_calls(phase) for phase in timed.values())
     if known < calls:
         yield Text(
-            f"Ahead and bound are of {known:,} of {calls:,} timed calls: the others are not in the "
-            "history, or have no place in time"
+            f"Ahead and bottleneck are of {known:,} of {calls:,} timed calls: the others are not "
+            "in the history, or have no place in time"
         )
-    yield from _legend([bounds[path] for path, _ in paths[:MAX_PATHS] if path in bounds])
+    yield from _legend([bottlenecks[path] for path, _ in paths[:MAX_PATHS] if path in bottlenecks])
     yield from _clocks(run, max((one.uncertainty_ns for one in ahead.values()), default=0))
 
 
@@ -122,7 +134,7 @@ def _timed_calls(phase: PhaseStatistics) -> int:
 
 
 def _cells(
-    phase: PhaseStatistics, ahead: RunAhead | None, verdict: Verdict | None, unit: Unit
+    phase: PhaseStatistics, ahead: RunAhead | None, bottleneck: PhaseBottleneck | None, unit: Unit
 ) -> dict[str, str]:
     """The texts of a row by the headers of all columns."""
     host, device = phase.host, phase.device
@@ -135,7 +147,7 @@ def _cells(
         "p95": unit.text(device.p95_ns),
         "ahead": unit.text(None if ahead is None else ahead.p50_ns),
         "ahead p95": unit.text(None if ahead is None else ahead.p95_ns),
-        "bound": UNKNOWN if verdict is None else str(verdict),
+        "bottleneck": UNKNOWN if bottleneck is None else str(bottleneck),
     }
 
 
@@ -152,13 +164,13 @@ def _coverage(run: RunData, timed: Mapping[int, PhaseStatistics], per_step: bool
         )
 
 
-def _legend(shown: Sequence[Verdict]) -> Iterator[Text]:
+def _legend(shown: Sequence[PhaseBottleneck]) -> Iterator[Text]:
     yield Text("ahead: how long after the host a call began on the device (median)", "dim")
-    kinds = {verdict.bound for verdict in shown}
+    kinds = {bottleneck.kind for bottleneck in shown}
     for kind, text in _LEGEND.items():
         if kind in kinds:
             yield Text(text, "dim")
-    if any(not verdict.is_certain for verdict in shown):
+    if any(not bottleneck.is_certain for bottleneck in shown):
         yield Text(_LAUNCH_UNSURE, "dim")
 
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, Ledger, ledger
-from pyinstrument_gpu.analysis.step_times import tree
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, Ledger
 from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.report.phase_tree import tree
 from pyinstrument_gpu.report.table import MAX_PATHS, UNKNOWN, Row, Unit, counted, table, unshown
 
 _WIDTH_FOR_WORDS = 100
@@ -32,7 +33,7 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     as it would say no more than the table of phases."""
     if not (run.span_device_ns >= 0).any() and not run.syncs.are_priced:
         return
-    found = ledger(run)
+    found = analysis.of(run).ledger
     if not len(found.entries):
         return
     entries, steps = _comparable(found)

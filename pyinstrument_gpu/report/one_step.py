@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.kept_steps import kept_steps
-from pyinstrument_gpu.analysis.step_times import phases_ns, spans_lost_within, tree
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.step_times import phases_ns, spans_lost_within
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.report.phase_tree import tree
 from pyinstrument_gpu.report.table import MAX_PATHS, UNKNOWN, Row, counted, share, table, unshown
 
 
@@ -29,7 +30,7 @@ def one_step(run: RunData, index: int, width: int) -> list[Text | Table]:
         KeyError: there is no such step, or its spans are no longer kept.
     """
     step = run.steps.by_index(index)
-    kept = kept_steps(run)
+    kept = analysis.of(run).kept_steps
     if index not in kept["index"]:
         raise KeyError(
             f"step {index} is known by its duration only: its spans are no longer kept"

@@ -9,19 +9,18 @@ from collections.abc import Collection, Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import (
     QUANTILES,
-    attribution,
     outside_during_steps,
     spans_lost_within,
-    step_quantiles,
-    tree,
 )
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
 from pyinstrument_gpu.report.device_times import device_cost, device_times, unfinished_work
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
+from pyinstrument_gpu.report.phase_tree import tree
 from pyinstrument_gpu.report.savings import savings_section
 from pyinstrument_gpu.report.syncs import syncs_section
 from pyinstrument_gpu.report.table import (
@@ -131,9 +130,9 @@ def _heading(run: RunData) -> Iterator[Text]:
 def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     totals = run.step_totals
     total_ns = totals.duration.total_ns
-    inside = attribution(run)
+    inside = analysis.of(run).attribution
     missing_ns = total_ns - inside.phases_ns if inside.phases_ns <= total_ns else None
-    quantiles = step_quantiles(run)
+    quantiles = analysis.of(run).step_quantiles
     unit = Unit.fitting(totals.duration.mean_ns)
     phases = {path: p for (path, scope), p in run.statistics.items() if scope == Scope.STEP}
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.advice import advice, subject
-from pyinstrument_gpu.analysis.savings import Saving, savings
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import subject
+from pyinstrument_gpu.analysis.savings import Saving
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, table
 
@@ -24,7 +25,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
     device was timed nor syncs priced."""
     if not (run.span_device_ns >= 0).any() and not run.syncs.are_priced:
         return
-    found = savings(run)
+    found = analysis.of(run).savings
     if found.rows:
         unit = Unit.fitting(max(row.time_ns for row in found.rows))
         columns = len(_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(_HEADERS) - 2
@@ -42,7 +43,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
             + counted(found.steps, "step"),
             "dim",
         )
-    given = advice(run, found)
+    given = analysis.of(run).advice
     if given:
         yield Text()
         yield Text("What to change", "bold")

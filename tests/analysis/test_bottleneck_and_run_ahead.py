@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run-ahead and verdicts, on spans whose every time is known."""
+"""Run-ahead and bottlenecks, on spans whose every time is known."""
 
 from typing import Any
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyinstrument_gpu.analysis.bottleneck import Bound, span_bounds, verdicts
-from pyinstrument_gpu.analysis.run_ahead import RunAhead, clock_uncertainty_ns, run_ahead
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck
+from pyinstrument_gpu.analysis.run_ahead import RunAhead
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.model.stream import named_streams
@@ -45,18 +46,20 @@ def run(*spans: tuple[int, ...], uncertainty_ns: int = 0, **parts: Any) -> Run:
     return run_of(spans, **{"streams": STREAMS, "device_clocks": clocks, **parts})
 
 
-def bounds(run: Run) -> list[Bound]:
-    return [Bound(bound) for bound in span_bounds(run).tolist()]
+def of_spans(run: Run) -> list[Bottleneck]:
+    return [Bottleneck(kind) for kind in analysis.of(run).span_bottlenecks.tolist()]
 
 
 def text(run: Run) -> str:
-    return str(verdicts(run)[0])
+    return str(analysis.of(run).bottlenecks()[0])
 
 
 def test_run_ahead_is_device_begin_less_host_begin() -> None:
     spans = [span((10 * i, 10 * i + 5), (11 * i + 3, 11 * i + 9)) for i in range(20)]
 
-    assert run_ahead(run(*spans, uncertainty_ns=7)) == {0: RunAhead(20, 12 * US, 21 * US, 7.0)}
+    assert analysis.of(run(*spans, uncertainty_ns=7)).run_ahead() == {
+        0: RunAhead(20, 12 * US, 21 * US, 7.0)
+    }
 
 
 def test_run_ahead_is_by_path_and_scope() -> None:
@@ -67,21 +70,21 @@ def test_run_ahead_is_by_path_and_scope() -> None:
         span((0, 1), (-1, -1)),
     )
 
-    assert {path: one.p50_ns for path, one in run_ahead(made, Scope.STEP).items()} == {
+    assert {path: one.p50_ns for path, one in analysis.of(made).run_ahead(Scope.STEP).items()} == {
         0: 5 * US,
         1: 9 * US,
     }
-    assert run_ahead(made)[0] == RunAhead(2, 5 * US, 7 * US, 0.0)
-    assert run_ahead(run()) == {}
+    assert analysis.of(made).run_ahead()[0] == RunAhead(2, 5 * US, 7 * US, 0.0)
+    assert analysis.of(run()).run_ahead() == {}
 
 
 def test_without_clock_nothing_is_said() -> None:
     spans = [span((0, 10), (0, 500))] * 9
     made = run(*spans, device_clocks=())
 
-    assert run_ahead(made) == {}
+    assert analysis.of(made).run_ahead() == {}
     assert text(made) == "-"
-    assert np.isnan(clock_uncertainty_ns(made)).all()
+    assert np.isnan(analysis.of(made).clock_uncertainty_ns).all()
 
 
 def test_uncertainty_is_that_of_the_worse_end_and_of_the_span_s_own_device() -> None:
@@ -93,7 +96,7 @@ def test_uncertainty_is_that_of_the_worse_end_and_of_the_span_s_own_device() -> 
         device_clocks=[clock(7), bent],
     )
 
-    assert clock_uncertainty_ns(made).tolist() == [500.0, 1900.0, 7.0]
+    assert analysis.of(made).clock_uncertainty_ns.tolist() == [500.0, 1900.0, 7.0]
 
 
 # One span
@@ -103,52 +106,52 @@ def test_uncertainty_is_that_of_the_worse_end_and_of_the_span_s_own_device() -> 
     ("case", "expected"),
     [
         # All work was enqueued before the device began.
-        (span((0, 100), (300, 900)), Bound.DEVICE),
+        (span((0, 100), (300, 900)), Bottleneck.DEVICE),
         # The device began at once, but most of its work was still to come at the end.
-        (span((0, 100), (5, 900)), Bound.DEVICE),
-        (span((0, 100), (0, 200)), Bound.DEVICE),  # half of it
-        (span((0, 100), (1, 198)), Bound.MIXED),  # less than half
-        (span((0, 300), (0, 400)), Bound.MIXED),  # a quarter
-        (span((0, 300), (0, 399)), Bound.LAUNCH),  # less than a quarter
+        (span((0, 100), (5, 900)), Bottleneck.DEVICE),
+        (span((0, 100), (0, 200)), Bottleneck.DEVICE),  # half of it
+        (span((0, 100), (1, 198)), Bottleneck.MIXED),  # less than half
+        (span((0, 300), (0, 400)), Bottleneck.MIXED),  # a quarter
+        (span((0, 300), (0, 399)), Bottleneck.LAUNCH),  # less than a quarter
         # The device kept pace with the host, and ended with it.
-        (span((0, 1000), (5, 1005)), Bound.LAUNCH),
+        (span((0, 1000), (5, 1005)), Bottleneck.LAUNCH),
         # So it does where the host waits for it.
-        (span((0, 1000), (5, 1005), blocked_us=101), Bound.BLOCKED),
-        (span((0, 1000), (5, 1005), blocked_us=100), Bound.LAUNCH),
-        (span((0, 1000), (5, 1005), blocked_us=-1), Bound.LAUNCH),
+        (span((0, 1000), (5, 1005), blocked_us=101), Bottleneck.BLOCKED),
+        (span((0, 1000), (5, 1005), blocked_us=100), Bottleneck.LAUNCH),
+        (span((0, 1000), (5, 1005), blocked_us=-1), Bottleneck.LAUNCH),
         # A backlog is a backlog, also if the host waited before.
-        (span((0, 1000), (5, 5000), blocked_us=900), Bound.DEVICE),
+        (span((0, 1000), (5, 5000), blocked_us=900), Bottleneck.DEVICE),
         # Next to no work.
-        (span((0, 1000), (995, 1004)), Bound.UNKNOWN),
-        (span((0, 1000), (995, 1005)), Bound.DEVICE),  # just enough of it
-        (span((0, 1000), (-1, -1)), Bound.UNKNOWN),
+        (span((0, 1000), (995, 1004)), Bottleneck.UNKNOWN),
+        (span((0, 1000), (995, 1005)), Bottleneck.DEVICE),  # just enough of it
+        (span((0, 1000), (-1, -1)), Bottleneck.UNKNOWN),
     ],
 )
-def test_bound_of_a_span(case: tuple[int, ...], expected: Bound) -> None:
-    assert bounds(run(case)) == [expected]
+def test_bottleneck_of_a_span(case: tuple[int, ...], expected: Bottleneck) -> None:
+    assert of_spans(run(case)) == [expected]
 
 
 @pytest.mark.parametrize(
     ("uncertainty_ns", "backlog_us", "expected"),
     [
-        (10 * US, 60, Bound.DEVICE),
-        (10 * US, 59, Bound.UNKNOWN),
-        (10 * US, 40, Bound.UNKNOWN),
-        (10 * US, 39, Bound.MIXED),
-        (10 * US, 35, Bound.MIXED),
-        (10 * US, 34, Bound.UNKNOWN),
-        (10 * US, 15, Bound.UNKNOWN),
-        (10 * US, 14, Bound.LAUNCH),
-        (50 * US, 100, Bound.DEVICE),
-        (51 * US, 300, Bound.UNKNOWN),  # the stream time is within the uncertainty
+        (10 * US, 60, Bottleneck.DEVICE),
+        (10 * US, 59, Bottleneck.UNKNOWN),
+        (10 * US, 40, Bottleneck.UNKNOWN),
+        (10 * US, 39, Bottleneck.MIXED),
+        (10 * US, 35, Bottleneck.MIXED),
+        (10 * US, 34, Bottleneck.UNKNOWN),
+        (10 * US, 15, Bottleneck.UNKNOWN),
+        (10 * US, 14, Bottleneck.LAUNCH),
+        (50 * US, 100, Bottleneck.DEVICE),
+        (51 * US, 300, Bottleneck.UNKNOWN),  # the stream time is within the uncertainty
     ],
 )
 def test_span_within_the_uncertainty_is_not_judged(
-    uncertainty_ns: int, backlog_us: int, expected: Bound
+    uncertainty_ns: int, backlog_us: int, expected: Bottleneck
 ) -> None:
     end = 1000 + backlog_us
     made = run(span((0, 1000), (end - 100, end)), uncertainty_ns=uncertainty_ns)
-    assert bounds(made) == [expected]
+    assert of_spans(made) == [expected]
 
 
 # A phase
@@ -159,7 +162,7 @@ LAUNCH = span((0, 100), (5, 105))
 LAUNCH_UNKNOWN = span((0, 100), (5, 105), blocked_us=-1)
 BLOCKED = span((0, 100), (5, 105), blocked_us=50)
 SOME_OF_BOTH = span((0, 100), (35, 135))
-NO_VERDICT = span((0, 100), (95, 101))
+NOT_JUDGED = span((0, 100), (95, 101))
 
 
 @pytest.mark.parametrize(
@@ -175,17 +178,17 @@ NO_VERDICT = span((0, 100), (95, 101))
         ([SOME_OF_BOTH] * 5, "mixed"),
         ([LAUNCH] * 4 + [LAUNCH_UNKNOWN] * 2, "launch"),
         ([LAUNCH] * 3 + [LAUNCH_UNKNOWN] * 2, "launch?"),
-        ([DEVICE] * 5 + [NO_VERDICT] * 50, "device"),  # their stream time is little
-        ([NO_VERDICT] * 50, "-"),
+        ([DEVICE] * 5 + [NOT_JUDGED] * 50, "device"),  # their stream time is little
+        ([NOT_JUDGED] * 50, "-"),
         # By stream time, not by number: one long span outweighs nine short ones.
         ([span((0, 10), (5, 10_005))] + [LAUNCH] * 9, "device"),
     ],
 )
-def test_verdict_of_a_phase(spans: list[tuple[int, ...]], expected: str) -> None:
+def test_bottleneck_of_a_phase(spans: list[tuple[int, ...]], expected: str) -> None:
     assert text(run(*spans)) == expected
 
 
-def test_no_verdict_where_most_of_the_stream_time_is_not_judged() -> None:
+def test_no_bottleneck_where_most_of_the_stream_time_is_not_judged() -> None:
     judged = [span((0, 100), (0, 5000))] * 5
     unclear = [span((0, 1000), (500, 1500), stream=1)] * 26
     clocks = [clock(0), clock(400 * US, 1)]
@@ -193,21 +196,21 @@ def test_no_verdict_where_most_of_the_stream_time_is_not_judged() -> None:
 
     assert text(made) == "-"
     assert text(run(*judged, *unclear[:-1], device_clocks=clocks)) == "device"
-    verdict = verdicts(made)[0]
-    assert (verdict.spans, verdict.stream_ns[Bound.DEVICE]) == (5, 25_000 * US)
+    one = analysis.of(made).bottlenecks()[0]
+    assert (one.spans, one.stream_ns[Bottleneck.DEVICE]) == (5, 25_000 * US)
 
 
-def test_verdicts_are_by_path_and_scope() -> None:
+def test_bottlenecks_are_by_path_and_scope() -> None:
     made = run(
         *[DEVICE] * 5,
         *[span((0, 100), (5, 105), path=1)] * 5,
         *[span((0, 100), (5, 105), step=-1)] * 50,
     )
 
-    inside = {path: str(one) for path, one in verdicts(made, Scope.STEP).items()}
+    inside = {path: str(one) for path, one in analysis.of(made).bottlenecks(Scope.STEP).items()}
     assert inside == {0: "device", 1: "launch"}
     assert text(made) == "launch"
-    assert verdicts(run()) == {}
+    assert analysis.of(run()).bottlenecks() == {}
 
 
 # Any span
@@ -223,43 +226,43 @@ def any_spans(draw: st.DrawFn) -> tuple[int, ...]:
 
 
 @given(st.lists(any_spans(), max_size=8), st.integers(0, 10**7))
-def test_more_uncertainty_only_takes_verdicts_away(
+def test_more_uncertainty_only_takes_bottlenecks_away(
     spans: list[tuple[int, ...]], uncertainty_ns: int
 ) -> None:
-    exact, unsure = bounds(run(*spans)), bounds(run(*spans, uncertainty_ns=uncertainty_ns))
+    exact, unsure = of_spans(run(*spans)), of_spans(run(*spans, uncertainty_ns=uncertainty_ns))
     for sure, less_sure in zip(exact, unsure, strict=True):
-        assert less_sure in (sure, Bound.UNKNOWN)
+        assert less_sure in (sure, Bottleneck.UNKNOWN)
 
 
 @given(st.lists(any_spans(), max_size=8), st.integers(0, 10**7), st.integers(0, 10**6))
-def test_verdict_holds_whatever_the_truth_within_the_uncertainty(
+def test_bottleneck_holds_whatever_the_truth_within_the_uncertainty(
     spans: list[tuple[int, ...]], uncertainty_ns: int, share: int
 ) -> None:
     error_ns = uncertainty_ns * (2 * share - 10**6) // 10**6
     moved = [(*one[:9], one[9] + error_ns, one[10] + error_ns, *one[11:]) for one in spans]
     possible = [one[9] >= 0 for one in moved]
-    truth = bounds(run(*(one for one, can_be in zip(moved, possible, strict=True) if can_be)))
-    judged = bounds(
+    truth = of_spans(run(*(one for one, can_be in zip(moved, possible, strict=True) if can_be)))
+    judged = of_spans(
         run(
             *(one for one, can_be in zip(spans, possible, strict=True) if can_be),
             uncertainty_ns=uncertainty_ns,
         )
     )
     for said, true in zip(judged, truth, strict=True):
-        assert said in (true, Bound.UNKNOWN)
+        assert said in (true, Bottleneck.UNKNOWN)
 
 
 @given(any_spans())
 def test_work_enqueued_before_the_device_began_is_device_bound(span: tuple[int, ...]) -> None:
     host_end_ns, stream_ns = span[8], span[10] - span[9]
     late = (*span[:9], host_end_ns, host_end_ns + stream_ns, *span[11:])
-    expected = Bound.DEVICE if stream_ns >= 10_000 else Bound.UNKNOWN
-    assert bounds(run(late)) == [expected]
+    expected = Bottleneck.DEVICE if stream_ns >= 10_000 else Bottleneck.UNKNOWN
+    assert of_spans(run(late)) == [expected]
 
 
 @given(any_spans())
 def test_who_is_at_the_host_s_pace_had_begun_before_its_last_work_was_enqueued(
     span: tuple[int, ...],
 ) -> None:
-    if bounds(run(span))[0] in (Bound.LAUNCH, Bound.BLOCKED):
+    if of_spans(run(span))[0] in (Bottleneck.LAUNCH, Bottleneck.BLOCKED):
         assert span[9] < span[8]

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, IDLE_COLUMNS, Ledger, ledger
-from pyinstrument_gpu.analysis.savings import covered_before
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.ledger import DEVICE_COLUMNS, IDLE_COLUMNS, Ledger
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.stream import named_streams
@@ -68,6 +69,10 @@ def made(
         site = SyncSite("train.py", 7, "train", kind, False)
         run.syncs = Syncs((site,), events, ((0, run.duration_ns),), dropped=dropped)
     return run
+
+
+def ledger(run: Run) -> Ledger:
+    return analysis.of(run).ledger
 
 
 def row(found: Ledger, path: int, step: int = 0) -> dict[str, float]:

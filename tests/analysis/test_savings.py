@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis import advice as advising
 from pyinstrument_gpu.analysis.advice import Advice, advice
-from pyinstrument_gpu.analysis.correlation_points import Marks, marks
+from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
+from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.replay import fit, replay
 from pyinstrument_gpu.analysis.savings import (
     Change,
     Limit,
     Saving,
     Savings,
-    covered_before,
-    savings,
 )
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
@@ -56,7 +56,7 @@ def outcomes(made: Made) -> Iterator[Outcome]:
     """Of each change that a program could have. Copies are made from pinned memory, launches at
     once; the rest is taken out."""
     before = run_of_program(made)
-    found = savings(before.run)
+    found = analysis.of(before.run).savings
     for said in found.rows:
         if said.change == Change.SYNC:
             changed = made.without(said.site)
@@ -77,8 +77,8 @@ def outcomes(made: Made) -> Iterator[Outcome]:
 
 
 @st.composite
-def timelines(draw: st.DrawFn) -> Marks:
-    """Any marks that can be: phases or syncs, with the device at any distance."""
+def timelines(draw: st.DrawFn) -> CorrelationPoints:
+    """Any correlation points that can be: phases or syncs, with the device at any distance."""
     times = st.integers(0, 40_000) | st.integers(0, 50 * MS)
     kinds, hosts, resumes, devices, sites = [], [0], [0], [0], [-1]
     kinds.append(0)
@@ -93,7 +93,7 @@ def timelines(draw: st.DrawFn) -> Marks:
     none = np.zeros(len(hosts), np.int64)
     columns = (np.array(values, np.int64) for values in (hosts, resumes, devices))
     host_ns, resume_ns, device_ns = columns
-    return Marks(
+    return CorrelationPoints(
         thread=0,
         stream=0,
         is_only_stream=True,
@@ -108,7 +108,7 @@ def timelines(draw: st.DrawFn) -> Marks:
 
 
 @given(timelines())
-def test_played_again_with_all_of_it_a_run_is_as_it_was(found: Marks) -> None:
+def test_played_again_with_all_of_it_a_run_is_as_it_was(found: CorrelationPoints) -> None:
     again = replay(found, fit(found, NONE_EMPTY[: len(found) - 1]))
 
     assert again.host_ns.tolist() == found.host_ns.tolist()
@@ -117,7 +117,7 @@ def test_played_again_with_all_of_it_a_run_is_as_it_was(found: Marks) -> None:
 
 @given(timelines(), st.data())
 def test_without_a_sync_nothing_is_later_and_nothing_sooner_by_more(
-    found: Marks, data: st.DataObject
+    found: CorrelationPoints, data: st.DataObject
 ) -> None:
     syncs = np.flatnonzero(found.site >= 0).tolist()
     out = np.zeros(len(found), dtype=bool)
@@ -177,7 +177,7 @@ def _row(found: Savings, change: Change, site: int = -1) -> Saving:
 def test_a_sync_saves_the_smaller_of_host_and_device(
     device_ns: int, host_ns: int, likely_ns: float
 ) -> None:
-    found = savings(run_of_program(_program(device_ns, host_ns)).run)
+    found = analysis.of(run_of_program(_program(device_ns, host_ns)).run).savings
     row = _row(found, Change.SYNC, site=0)
 
     assert found.steps == STEPS
@@ -190,7 +190,7 @@ def test_a_sync_saves_the_smaller_of_host_and_device(
 
 
 def test_the_wait_moves_to_the_next_sync() -> None:
-    found = savings(run_of_program(_program(20 * MS, 20 * MS, syncs=2)).run)
+    found = analysis.of(run_of_program(_program(20 * MS, 20 * MS, syncs=2)).run).savings
 
     # Each alone is waited for at the other.
     assert _row(found, Change.SYNC, site=0).likely_ns < 0.1 * MS
@@ -200,7 +200,9 @@ def test_the_wait_moves_to_the_next_sync() -> None:
 
 
 def test_the_wait_for_data() -> None:
-    found = savings(run_of_program(_program(30 * MS, 1 * MS, syncs=1, loader_ns=10 * MS)).run)
+    found = analysis.of(
+        run_of_program(_program(30 * MS, 1 * MS, syncs=1, loader_ns=10 * MS)).run
+    ).savings
     row = _row(found, Change.DATA_WAIT)
 
     assert row.time_ns == pytest.approx(10 * MS, abs=0.01 * MS)
@@ -210,7 +212,7 @@ def test_the_wait_for_data() -> None:
 
 def test_launches_save_what_the_device_does_not_need() -> None:
     launches = (Launch(1 * MS, 10_000),) * 10
-    found = savings(run_of_program(Made((launches,), (), (0,) * STEPS)).run)
+    found = analysis.of(run_of_program(Made((launches,), (), (0,) * STEPS)).run).savings
     row = _row(found, Change.LAUNCHES)
 
     assert row.path == 0
@@ -225,7 +227,7 @@ def test_copies_to_the_device_are_one_saving() -> None:
     kinds = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
     sites = [SyncSite("a.py", 1, "f", kind, False) for kind in kinds]
     run.syncs = Syncs(tuple(sites), run.syncs.events, run.syncs.watched_ns)
-    found = savings(run)
+    found = analysis.of(run).savings
 
     assert _row(found, Change.COPIES).calls == 2
     assert _row(found, Change.COPIES).time_ns == _row(found, Change.ALL_SYNCS).time_ns
@@ -237,20 +239,20 @@ def test_waits_that_are_meant_are_left_in() -> None:
     sites = (SyncSite("a.py", 1, "f", SyncKind.ITEM, is_allowed=True),)
     run.syncs = Syncs(sites, run.syncs.events, run.syncs.watched_ns)
 
-    assert {row.change for row in savings(run).rows} <= {Change.LAUNCHES}
+    assert {row.change for row in analysis.of(run).savings.rows} <= {Change.LAUNCHES}
 
 
 def test_nothing_to_save() -> None:
-    assert savings(Run()) == Savings(0, 0.0, None, ())
-    assert advice(Run(), savings(Run())) == []
+    assert analysis.of(Run()).savings == Savings(0, 0.0, None, ())
+    assert analysis.of(Run()).advice == []
 
 
 def test_without_device_times_the_device_is_no_limit() -> None:
     run = run_of_program(_program(20 * MS, 5 * MS)).run
     run.device_clocks = ()
-    row = _row(savings(run), Change.SYNC, site=0)
+    row = _row(analysis.of(run).savings, Change.SYNC, site=0)
 
-    assert savings(run).busy_ns is None
+    assert analysis.of(run).savings.busy_ns is None
     assert row.limit == Limit.TIME
     assert row.at_most_ns > 19.9 * MS
 
@@ -259,8 +261,8 @@ def test_on_several_streams_the_device_is_no_limit() -> None:
     run = run_of_program(_program(20 * MS, 5 * MS)).run
     run.spans["stream"][-1] = 1
 
-    assert not marks(run).is_only_stream
-    assert savings(run).busy_ns is None
+    assert not analysis.of(run).correlation_points.is_only_stream
+    assert analysis.of(run).savings.busy_ns is None
 
 
 # --- programs at random ---
@@ -311,7 +313,7 @@ def _advice(*rows: Saving, steps: int = 50, kind: SyncKind = SyncKind.ITEM) -> l
     names = ("forward", "optimizer2", "zero_grad")
     run = run_of([], names, path_parents=[-1] * 3)
     run.syncs = Syncs((SyncSite("train.py", 31, "train", kind, False),))
-    return advice(run, Savings(steps, 100 * MS, None, rows))
+    return advice(run, Savings(steps, 100 * MS, None, rows), analysis.of(run).ledger)
 
 
 def test_advice_names_place_edit_and_numbers() -> None:
@@ -358,8 +360,8 @@ def test_each_kind_of_sync_has_an_edit(kind: SyncKind) -> None:
 
 def test_a_busy_device_is_the_limit() -> None:
     run = run_of_program(_program(20 * MS, 1 * MS, syncs=0)).run
-    found = savings(run)
-    given = advice(run, found)
+    found = analysis.of(run).savings
+    given = analysis.of(run).advice
 
     assert found.busy_ns is not None
     assert found.busy_ns > 0.99 * found.step_ns

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import gpu_phase, gpu_step
-from pyinstrument_gpu.analysis.bottleneck import Bound, verdicts
-from pyinstrument_gpu.analysis.run_ahead import clock_uncertainty_ns
+from pyinstrument_gpu import analysis, gpu_phase, gpu_step
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.model.schema import SpanFlag
 from tests.gpu.conftest import Timed
 from tests.helpers.cuda_kernels import CudaKernels
@@ -74,7 +73,7 @@ def test_times_lie_where_the_host_saw_them(kernels: CudaKernels, timed: Timed) -
         assert recording.flush(FLUSH_S)
     run = recording.run
     inner, outer = spans_named(run, "inner"), spans_named(run, "outer")
-    uncertainty_ns = clock_uncertainty_ns(run)[inner]
+    uncertainty_ns = analysis.of(run).clock_uncertainty_ns[inner]
     assert (run.spans["device_begin_ns"][inner] >= 0).all()
     early_ns = run.spans["host_begin_ns"][outer] - run.spans["device_begin_ns"][inner]
     late_ns = run.spans["device_end_ns"][inner] - run.spans["host_end_ns"][outer]
@@ -101,7 +100,7 @@ def test_run_ahead_is_the_delay_that_the_host_made(kernels: CudaKernels, timed: 
     run = recording.run
     ahead_ns = run.spans["device_begin_ns"] - run.spans["host_begin_ns"]
     least_ns, most_ns = np.array(bracket_ns).T
-    uncertainty_ns = clock_uncertainty_ns(run)
+    uncertainty_ns = analysis.of(run).clock_uncertainty_ns
     # How soon the kernel on hold sees the flag, ends, and lets the event through.
     reaction_ns = 100_000
     assert (ahead_ns >= least_ns - uncertainty_ns).all(), (ahead_ns, bracket_ns)
@@ -130,7 +129,7 @@ def test_nested_and_adjacent_phases_share_boundaries(kernels: CudaKernels, timed
     assert run.device_timing.records <= 1.2 * steps * (phases + 1)
 
 
-def test_the_bound_of_a_phase_that_waits_and_of_one_that_does_not(
+def test_the_bottleneck_of_a_phase_that_waits_and_of_one_that_does_not(
     kernels: CudaKernels, timed: Timed
 ) -> None:
     """`item` waits for the device: in the phase that hides one, host and device end together."""
@@ -150,9 +149,10 @@ def test_the_bound_of_a_phase_that_waits_and_of_one_that_does_not(
     assert (host_ns[waits] >= 3_000_000).all()
     assert np.median(host_ns[enqueued]) < 1_000_000
     assert (run.span_device_ns >= 3_000_000).all()
-    bounds = {run.paths[path]: verdict.bound for path, verdict in verdicts(run).items()}
-    assert bounds["hidden item"] in (Bound.LAUNCH, Bound.BLOCKED)
-    assert bounds["enqueued"] == Bound.DEVICE
+    found = analysis.of(run).bottlenecks()
+    bottlenecks = {run.paths[path]: bottleneck.kind for path, bottleneck in found.items()}
+    assert bottlenecks["hidden item"] in (Bottleneck.LAUNCH, Bottleneck.BLOCKED)
+    assert bottlenecks["enqueued"] == Bottleneck.DEVICE
 
 
 def test_flush_and_stop_do_not_wait_for_a_device_that_is_late(

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pyinstrument_gpu.analysis.step_times import attribution, phases_ns, step_quantiles
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.open_phase import OpenPhase
@@ -571,7 +572,7 @@ def on_device(
 
 
 def gpu_work(name: str, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
-    """A loop whose forward pass is bound by launches and whose backward pass by the device."""
+    """A loop whose forward pass is launch-bound and whose backward pass device-bound."""
     if name == "backward":
         return begin_ns + MS, end_ns + 20 * MS
     if name == "optimizer":
@@ -589,13 +590,13 @@ def test_report_with_device_times() -> None:
         device_part(report)
         == """\
 ms per call, stream time beside host time
-phase        timed   host  device     p95   ahead    bound
------------  -----  -----  ------  ------  ------  -------
-forward          8  8.800   8.795  12.295   0.020  launch?
-  attention      8  3.000   2.995   2.995   0.020  launch?
-  mlp            8  5.500   5.495   8.995   0.020  launch?
-backward         8  8.000  27.000  27.000   1.000   device
-optimizer        8  0.900   1.000   1.000  19.900   device
+phase        timed   host  device     p95   ahead  bottleneck
+-----------  -----  -----  ------  ------  ------  ----------
+forward          8  8.800   8.795  12.295   0.020     launch?
+  attention      8  3.000   2.995   2.995   0.020     launch?
+  mlp            8  5.500   5.495   8.995   0.020     launch?
+backward         8  8.000  27.000  27.000   1.000      device
+optimizer        8  0.900   1.000   1.000  19.900      device
 ahead: how long after the host a call began on the device (median)
 launch: the device waited for the host to enqueue work
 device: it had a backlog when the host had enqueued all
@@ -614,7 +615,7 @@ def test_wide_report_has_more_columns_on_the_device() -> None:
     report = text(on_device(training(8), gpu_work), width=100)
     header, _, forward = device_part(report).splitlines()[1:4]
     assert header.split() == [
-        *("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahead", "p95", "bound")
+        *("phase", "timed", "host", "device", "p50", "p95", "ahead", "ahead", "p95", "bottleneck")
     ]
     assert forward.split() == [
         *("forward", "8", "8.800", "8.795", "8.323", "12.295", "0.020", "0.020", "launch?")
@@ -636,13 +637,13 @@ def test_times_far_from_where_clocks_were_compared_are_said_to_be_less_certain()
     assert wanted in text(run, width=120)
 
 
-def test_verdict_is_certain_where_blocked_time_is_known() -> None:
-    run = on_device(training(8), gpu_work)
-    for blocked_ns, bound in ((0, "launch"), (3 * MS, "blocked")):
+def test_bottleneck_is_certain_where_blocked_time_is_known() -> None:
+    for blocked_ns, bottleneck in ((0, "launch"), (3 * MS, "blocked")):
+        run = on_device(training(8), gpu_work)
         run.spans["blocked_ns"] = blocked_ns
         part = device_part(text(run))
-        assert line_of(part, "forward")[-1] == bound
-        assert f"\n{bound}: " in part
+        assert line_of(part, "forward")[-1] == bottleneck
+        assert f"\n{bottleneck}: " in part
         assert "launch?" not in part
 
 
@@ -666,13 +667,13 @@ def test_device_times_of_every_other_step_are_not_read_as_all() -> None:
     assert text(run, step=0).splitlines()[1].split() == ["host", "device"]
 
 
-def test_verdicts_say_when_the_history_has_no_more() -> None:
+def test_bottlenecks_say_when_the_history_has_no_more() -> None:
     run = on_device(training(8), gpu_work)
     kept = run.spans["step"] != 0
     rest = {"spans": run.spans[kept], "span_device_ns": run.span_device_ns[kept]}
     rest |= {"span_self_ns": run.span_self_ns[kept], "statistics": run.statistics}
     report = text(training(8).run(streams=run.streams, **rest), width=120)
-    assert "Ahead and bound are of 35 of 40 timed calls: the others are not in the " in report
+    assert "Ahead and bottleneck are of 35 of 40 timed calls: the others are not " in report
 
 
 def test_device_timing_that_gave_no_time_is_not_called_off() -> None:
@@ -946,9 +947,10 @@ def test_numbers_equal_a_plain_count(
     per_step = [sum(t in inside for t in range(begin, end)) for begin, end in steps]
     assert phases_ns(run, run.steps.array).tolist() == per_step
     crossing = sum(end > steps[step][1] for _, step, _, end in spans)
-    assert (attribution(run).phases_ns, attribution(run).crossing) == (sum(per_step), crossing)
+    found = analysis.of(run)
+    assert (found.attribution.phases_ns, found.attribution.crossing) == (sum(per_step), crossing)
 
-    quantiles = step_quantiles(run)
+    quantiles = found.step_quantiles
     assert quantiles.steps == len(steps)
     for path, step_group in itertools.groupby(sorted(spans), key=lambda span: span[0]):
         sums = [0] * len(steps)

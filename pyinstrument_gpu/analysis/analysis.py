@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis of one run: what follows from it, each part computed once, when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis import (
+    advice,
+    bottleneck,
+    correlation_points,
+    host_timeline,
+    ledger,
+    run_ahead,
+    savings,
+    step_times,
+)
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import Scope
+
+_Part = TypeVar("_Part")
+_Arguments = ParamSpec("_Arguments")
+
+# The parts hold no reference to their run, so that they go when it goes.
+_parts: MutableMapping[RunData, dict[Hashable, Any]] = WeakKeyDictionary()
+
+
+def of(run: RunData) -> Analysis:
+    """The analysis of a run. All that read it share its parts, as long as the run exists.
+
+    The run must not change once a part of its analysis has been computed.
+    """
+    return Analysis(run, _parts.setdefault(run, {}))
+
+
+def _once(
+    compute: Callable[Concatenate[Analysis, _Arguments], _Part],
+) -> Callable[Concatenate[Analysis, _Arguments], _Part]:
+    @functools.wraps(compute)
+    def part(self: Analysis, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Part:
+        key = (compute.__name__, *args)
+        if key not in self._parts:
+            self._parts[key] = compute(self, *args, **kwargs)
+        found: _Part = self._parts[key]
+        return found
+
+    return part
+
+
+class Analysis:
+    """What follows from a run. `of` makes it."""
+
+    def __init__(self, run: RunData, parts: dict[Hashable, Any]) -> None:
+        self._run = run
+        self._parts = parts
+
+    @property
+    @_once
+    def kept_steps(self) -> NDArray[np.void]:
+        """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`."""
+        return step_times.kept_steps(self._run)
+
+    @property
+    @_once
+    def step_quantiles(self) -> step_times.StepQuantiles:
+        """Quantiles of what each step spent."""
+        return step_times.step_quantiles(self._run, self.kept_steps)
+
+    @property
+    @_once
+    def attribution(self) -> step_times.Attribution:
+        """How much of the step time phases account for."""
+        return step_times.attribution(self._run)
+
+    @property
+    @_once
+    def clock_uncertainty_ns(self) -> NDArray[np.float64]:
+        """For each span by how much its device times may be off on the run's axis; NaN unknown."""
+        return run_ahead.clock_uncertainty_ns(self._run)
+
+    @_once
+    def run_ahead(self, scope: Scope | None = None) -> Mapping[int, run_ahead.RunAhead]:
+        """The run-ahead by path (an index into `Run.paths`), in one scope or all."""
+        return run_ahead.run_ahead(self._run, self.clock_uncertainty_ns, scope)
+
+    @property
+    @_once
+    def span_bottlenecks(self) -> NDArray[np.int64]:
+        """The `Bottleneck` of each span."""
+        return bottleneck.span_bottlenecks(self._run, self.clock_uncertainty_ns)
+
+    @_once
+    def bottlenecks(self, scope: Scope | None = None) -> Mapping[int, bottleneck.PhaseBottleneck]:
+        """What limits each path (an index into `Run.paths`), in one scope or all."""
+        return bottleneck.bottlenecks(self._run, self.span_bottlenecks, scope)
+
+    @property
+    @_once
+    def host_timeline(self) -> host_timeline.HostTimeline:
+        """Where the thread of the steps was at each moment, and when it waited."""
+        return host_timeline.host_timeline(self._run)
+
+    @property
+    @_once
+    def correlation_points(self) -> correlation_points.CorrelationPoints:
+        """The moments at which host and device are both known."""
+        return correlation_points.correlation_points(
+            self._run, self.host_timeline, self.clock_uncertainty_ns
+        )
+
+    @property
+    @_once
+    def ledger(self) -> ledger.Ledger:
+        """Each step's time, entered once for the host and once for the device."""
+        return ledger.ledger(
+            self._run, self.kept_steps, self.host_timeline, self.correlation_points
+        )
+
+    @property
+    @_once
+    def savings(self) -> savings.Savings:
+        """What changes could save."""
+        return savings.savings(
+            self._run,
+            self.kept_steps,
+            self.host_timeline,
+            self.correlation_points,
+            self.bottlenecks(Scope.STEP),
+        )
+
+    @property
+    @_once
+    def advice(self) -> list[advice.Advice]:
+        """What to change, the largest likely saving first."""
+        return advice.advice(self._run, self.savings, self.ledger)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's timeline: where the thread of the steps was at each moment, and when it waited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.model.run_data import RunData
+
+
+@dataclass(frozen=True)
+class HostTimeline:
+    """The phase boundaries of one thread in order, as columns of equal length, and its waits.
+
+    A boundary is the begin or the end of a span. Spans of no length are left out: they enclose
+    nothing.
+
+    Attributes:
+        thread: the thread that opened most steps, as an index into `Run.threads`; -1 where there is
+            no step.
+        host_ns: when the boundary was passed.
+        path: the innermost phase behind it; -1 none.
+        span: the span, as an index into `Run.spans`.
+        is_begin: whether it is the span's begin.
+        waits: the syncs of the thread whose time is known (`SYNC_DTYPE`), by begin.
+    """
+
+    thread: int
+    host_ns: NDArray[np.int64]
+    path: NDArray[np.int64]
+    span: NDArray[np.intp]
+    is_begin: NDArray[np.bool_]
+    waits: NDArray[np.void]
+
+    @property
+    def waits_end_ns(self) -> NDArray[np.int64]:
+        """When each wait ended."""
+        ends_ns: NDArray[np.int64] = self.waits["begin_ns"] + self.waits["duration_ns"]
+        return ends_ns
+
+    def path_at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The innermost phase at each time; -1 none."""
+        place = np.searchsorted(self.host_ns, times_ns, side="right")
+        path: NDArray[np.int64] = np.append(-1, self.path)[place]
+        return path
+
+
+def host_timeline(run: RunData) -> HostTimeline:
+    """The timeline of the thread that opened most steps. Sorts the boundaries of its spans."""
+    threads, counts = np.unique(run.steps.array["thread"], return_counts=True)
+    thread = int(threads[np.argmax(counts)]) if len(threads) else -1
+    spans = run.spans
+    chosen = np.flatnonzero(
+        (spans["thread"] == thread) & (spans["host_end_ns"] > spans["host_begin_ns"])
+    )
+    spans, count = spans[chosen], len(chosen)
+    host_ns = np.concatenate([spans["host_begin_ns"], spans["host_end_ns"]])
+    is_begin = np.arange(2 * count) < count
+    depth = np.tile(spans["depth"].astype(np.int64), 2)
+    # At one moment: first what ends, from the inside out, then what begins, from the outside in.
+    order = np.lexsort((np.where(is_begin, depth, -depth), is_begin, host_ns))
+    paths = spans["path"].astype(np.int64)
+    behind = np.concatenate([paths, run.path_parents[paths] if count else paths])
+    waits = run.syncs.events
+    waits = waits[(waits["duration_ns"] >= 0) & (waits["thread"] == thread)]
+    return HostTimeline(
+        thread=thread,
+        host_ns=host_ns[order],
+        path=behind[order],
+        span=np.tile(chosen, 2)[order],
+        is_begin=is_begin[order],
+        waits=waits[np.argsort(waits["begin_ns"], kind="stable")],
+    )

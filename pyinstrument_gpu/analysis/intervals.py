@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums and look-ups over intervals of time that ascend and do not overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def covered_before(
+    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How much of the intervals lies before each time."""
+    lengths_ns = np.append(0, np.cumsum(ends_ns - begins_ns))
+    begun = np.searchsorted(begins_ns, times_ns, side="right")
+    beyond_ns = np.append(np.iinfo(np.int64).min, ends_ns)[begun]
+    covered_ns: NDArray[np.int64] = lengths_ns[begun] - np.maximum(
+        np.where(begun > 0, beyond_ns, times_ns) - times_ns, 0
+    )
+    return covered_ns
+
+
+def interval_at(
+    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The position of the interval in which each time lies; -1 where it lies in none."""
+    place = np.searchsorted(begins_ns, times_ns, side="right") - 1
+    inside = times_ns < np.append(ends_ns, np.iinfo(np.int64).min)[place]
+    return np.where((place >= 0) & inside, place, -1)
