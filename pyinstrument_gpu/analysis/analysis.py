@@ -19,6 +19,7 @@ from pyinstrument_gpu.analysis import (
     ledger,
     run_ahead,
     savings,
+    step_detail,
     step_times,
 )
 from pyinstrument_gpu.model.run_data import RunData
@@ -72,6 +73,15 @@ class Analysis:
         """Quantiles of what each step spent."""
         return step_times.step_quantiles(self._run, self.kept_steps)
 
+    @_once
+    def step(self, index: int) -> step_detail.StepDetail:
+        """One step in detail.
+
+        Raises:
+            KeyError: there is no such step, or its spans are no longer kept.
+        """
+        return step_detail.step_detail(self._run, self.kept_steps, index)
+
     @property
     @_once
     def attribution(self) -> step_times.Attribution:
@@ -113,6 +123,12 @@ class Analysis:
         return correlation_points.correlation_points(
             self._run, self.host_timeline, self.clock_uncertainty_ns
         )
+
+    @property
+    def knows_waits(self) -> bool:
+        """Whether the device was timed, or syncs have prices. Without either, ledger and savings
+        say no more than the times of the phases."""
+        return bool((self._run.span_device_ns >= 0).any()) or self._run.syncs.are_priced
 
     @property
     @_once

@@ -38,7 +38,9 @@ launched late the device idled stays unattributed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +86,33 @@ DATA_PHASE = "data"
 
 
 @dataclass(frozen=True)
+class MeanEntry:
+    """What one phase was per step: the mean of its entries. None is unknown.
+
+    Attributes:
+        host_ns: the host's own time.
+        computing_ns, blocked_ns: its two parts.
+        busy_ns, data_wait_ns, host_blocked_ns, host_late_ns, unattributed_ns: the device's side.
+    """
+
+    host_ns: float
+    computing_ns: float | None
+    blocked_ns: float | None
+    busy_ns: float | None
+    data_wait_ns: float | None
+    host_blocked_ns: float | None
+    host_late_ns: float | None
+    unattributed_ns: float | None
+
+    @classmethod
+    def total(cls, entries: Iterable[MeanEntry]) -> MeanEntry:
+        """The sum of some entries; unknown where one of them is."""
+        columns = zip(*map(astuple, entries), strict=True)
+        sums: Any = (None if None in column else sum(column) for column in columns)
+        return cls(*sums)
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The entries of a run.
 
@@ -111,6 +140,27 @@ class Ledger:
         """The entries of the step with this index."""
         entries: NDArray[np.void] = self.entries[self.entries["step"] == index]
         return entries
+
+    def means(self) -> tuple[int, Mapping[int, MeanEntry]]:
+        """The means per step by path, -1 outside of phases, and over how many steps: those of which
+        most is known, so that both sides are of the same ones."""
+        entries = self.entries
+        if self.is_timed.any():
+            entries = entries[self.is_timed]
+        if (entries["blocked_ns"] >= 0).any():
+            entries = entries[entries["blocked_ns"] >= 0]
+        steps = len(np.unique(entries["step"]))
+        means = {}
+        for path in np.unique(entries["path"]).tolist():
+            of_path = entries[entries["path"] == path]
+            host_ns, blocked_ns, *device_ns = (
+                None if (of_path[name] < 0).any() else int(of_path[name].sum()) / steps
+                for name in ("host_ns", "blocked_ns", *DEVICE_COLUMNS)
+            )
+            assert host_ns is not None
+            computing_ns = None if blocked_ns is None else host_ns - blocked_ns
+            means[path] = MeanEntry(host_ns, computing_ns, blocked_ns, *device_ns)
+        return steps, means
 
 
 def ledger(

@@ -130,6 +130,8 @@ def _step_positions(
 def attribution(run: RunData) -> Attribution:
     """How much of the time of all closed steps is inside phases."""
     steps = run.steps.closed
+    if not run.step_totals.count:
+        return Attribution(0, 0)
     if len(steps) == run.step_totals.count and len(run.spans) == run.phases_recorded:
         position, belongs = _step_positions(run, steps)
         crossing = run.spans["host_end_ns"][belongs] > steps["end_ns"][position]

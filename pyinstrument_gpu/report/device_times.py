@@ -15,17 +15,14 @@ from pyinstrument_gpu.analysis.run_ahead import RunAhead
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.report.phase_tree import tree
+from pyinstrument_gpu.report.phase_tree import MAX_PATHS, phase_rows
 from pyinstrument_gpu.report.table import (
-    MAX_PATHS,
     UNKNOWN,
     Row,
     Unit,
     counted,
     duration,
-    small_percent,
     table,
-    unshown,
 )
 
 _WIDTH_FOR_QUANTILES = 100
@@ -73,19 +70,15 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
     )
     wide = width >= _WIDTH_FOR_QUANTILES
     headers = _WIDE_HEADERS if wide else _HEADERS
-    paths = tree(run, list(timed))
-    rows = []
-    for path, depth in paths[:MAX_PATHS]:
-        name = run.names[run.path_names[path]]
-        if path not in timed:
-            rows.append(Row(name, [""] * (len(headers) - 1), depth, style="dim"))
-            continue
-        cells = _cells(timed[path], ahead.get(path), bottlenecks.get(path), unit)
-        rows.append(Row(name, [cells[header] for header in headers[1:]], depth))
+    rows = {}
+    for path, phase in timed.items():
+        cells = _cells(phase, ahead.get(path), bottlenecks.get(path), unit)
+        rows[path] = Row("", [cells[header] for header in headers[1:]])
+    lines, unshown = phase_rows(run, rows)
     yield Text()
     yield Text(f"On the device: {unit.name} per call, stream time beside host time", "bold")
-    yield table(headers, [rows], width)
-    yield from unshown(paths)
+    yield table(headers, [lines], width)
+    yield from unshown
     yield from _coverage(run, timed, per_step=scope == Scope.STEP)
     known = sum(one.spans for path, one in ahead.items() if path in timed)
     calls = sum(_timed_calls(phase) for phase in timed.values())
@@ -94,39 +87,30 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
             f"Ahead and bottleneck are of {known:,} of {calls:,} timed calls: the others are not "
             "in the history, or have no place in time"
         )
-    yield from _legend([bottlenecks[path] for path, _ in paths[:MAX_PATHS] if path in bottlenecks])
+    yield from _legend([bottlenecks[path] for path in timed if path in bottlenecks])
     yield from _clocks(run, max((one.uncertainty_ns for one in ahead.values()), default=0))
 
 
-def unfinished_work(run: RunData) -> str | None:
+def unfinished_work(run: RunData) -> dict[str, int]:
+    """The phases whose device work had not finished, with the number of those spans."""
+    if run.pending_device_work:
+        return run.pending_device_work
+    unfinished = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
+    paths, spans = np.unique(run.spans["path"][unfinished], return_counts=True)
+    return {
+        run.paths[path]: count for path, count in zip(paths.tolist(), spans.tolist(), strict=True)
+    }
+
+
+def unfinished_work_note(run: RunData) -> str | None:
     """The phases whose device work had not finished, as a sentence; None when there is none."""
-    by_path = dict(run.pending_device_work)
-    if not by_path:
-        unfinished = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
-        paths, spans = np.unique(run.spans["path"][unfinished], return_counts=True)
-        by_path = {
-            run.paths[path]: count
-            for path, count in zip(paths.tolist(), spans.tolist(), strict=True)
-        }
+    by_path = unfinished_work(run)
     if not by_path:
         return None
     names = [f"{path} ({counted(spans, 'span')})" for path, spans in by_path.items()]
     if len(names) > MAX_PATHS:
         names[MAX_PATHS:] = [counted(len(names) - MAX_PATHS, "more path")]
     return f"Device work not finished at the end: {', '.join(names)}."
-
-
-def device_cost(run: RunData) -> Iterator[Text]:
-    """The line on what timing the device cost the threads of the host, where it was timed."""
-    timing = run.device_timing
-    if timing is None or not timing.records:
-        return
-    facts = [f"{duration(timing.record_ns / timing.records)} per event"]
-    totals = run.step_totals
-    if totals.duration.total_ns:
-        facts.append(f"{timing.records / totals.count:.1f} events per step")
-        facts.append(f"{small_percent(timing.record_ns, totals.duration.total_ns)} of the step")
-    yield Text("Device timing, on the host: " + ", ".join(facts), "dim")
 
 
 def _timed_calls(phase: PhaseStatistics) -> int:

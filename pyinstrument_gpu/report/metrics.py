@@ -4,33 +4,66 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.table import MAX_PATHS, UNKNOWN, Row, counted, table
+from pyinstrument_gpu.report.phase_tree import MAX_PATHS
+from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, table
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value of a metric, and the index of the step in which it was read; None outside of all."""
+
+    value: float
+    step: int | None
+
+    @classmethod
+    def of(cls, row: np.void) -> Reading:
+        """A row of `Run.metrics`."""
+        return cls(float(row["value"]), int(row["step"]) if row["step"] >= 0 else None)
+
+
+@dataclass(frozen=True)
+class MetricSummary:
+    """A metric's last value and its extremes; those are None where no value is finite."""
+
+    name: str
+    last: Reading
+    min: Reading | None
+    max: Reading | None
+
+
+def metric_summaries(run: RunData) -> list[MetricSummary]:
+    """The metrics of a run that were read, in the order of their first readings."""
+    summaries = []
+    for number, name in enumerate(run.metric_names):
+        values = run.metrics[run.metrics["name"] == number]
+        if not len(values):
+            continue
+        finite = values[np.isfinite(values["value"])]
+        least = most = None
+        if len(finite):
+            least, most = (
+                Reading.of(finite[place])
+                for place in (finite["value"].argmin(), finite["value"].argmax())
+            )
+        summaries.append(MetricSummary(name, Reading.of(values[-1]), least, most))
+    return summaries
 
 
 def metrics(run: RunData, width: int) -> Iterator[Text | Table]:
     """The table of a run's metrics; nothing where there are none."""
-    if not len(run.metrics):
+    rows = [
+        Row(one.name, [*_cells(one.last), *_cells(one.min), *_cells(one.max)])
+        for one in metric_summaries(run)
+    ]
+    if not rows:
         return
-    rows = []
-    for name in range(len(run.metric_names)):
-        values = run.metrics[run.metrics["name"] == name]
-        if not len(values):
-            continue
-        cells = [_number(values["value"][-1]), _step(values["step"][-1])]
-        finite = values[np.isfinite(values["value"])]
-        for position in (finite["value"].argmin, finite["value"].argmax):
-            if len(finite):
-                extreme = finite[position()]
-                cells += [_number(extreme["value"]), _step(extreme["step"])]
-            else:
-                cells += [UNKNOWN, UNKNOWN]
-        rows.append(Row(run.metric_names[name], cells))
     yield Text()
     yield Text("Metrics, as they were read", "bold")
     headers = ["metric", "last", "step", "min", "step", "max", "step"]
@@ -39,9 +72,7 @@ def metrics(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text(f"... and {counted(len(rows) - MAX_PATHS, 'more metric')}", "yellow")
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}"
-
-
-def _step(index: int) -> str:
-    return UNKNOWN if index < 0 else str(index)
+def _cells(reading: Reading | None) -> tuple[str, str]:
+    if reading is None:
+        return UNKNOWN, UNKNOWN
+    return f"{reading.value:.6g}", UNKNOWN if reading.step is None else str(reading.step)

@@ -17,14 +17,14 @@ from pyinstrument_gpu.analysis.step_times import (
 )
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
-from pyinstrument_gpu.report.device_times import device_cost, device_times, unfinished_work
+from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
-from pyinstrument_gpu.report.phase_tree import tree
+from pyinstrument_gpu.report.phase_tree import phase_rows
+from pyinstrument_gpu.report.recorder import recorder_section
 from pyinstrument_gpu.report.savings import savings_section
 from pyinstrument_gpu.report.syncs import syncs_section
 from pyinstrument_gpu.report.table import (
-    MAX_PATHS,
     UNKNOWN,
     Row,
     Unit,
@@ -33,46 +33,11 @@ from pyinstrument_gpu.report.table import (
     percent,
     printable,
     share,
-    small_percent,
     table,
-    unshown,
 )
 
 _WIDTH_FOR_BARS = 100
 _BAR_WIDTH = 20
-
-_DROPS = {
-    "ring_full": ("span", "missing from the history: a ring was full; in the statistics"),
-    "span_history": ("span", "gone from the history to make room; in the statistics"),
-    "step_history": ("step", "gone from the history to make room; in the statistics"),
-    "disk_error": ("span", "missing from the history: the disk failed; in the statistics"),
-    "depth": ("span", "not recorded: nested too deep"),
-    "names": ("phase", "under a common name: one name too many"),
-    "paths": ("span", "under a common path: one path too many"),
-    "threads": ("thread", "under the last entry: one thread too many"),
-    "unmatched_ends": ("end", "of a phase that had not begun"),
-    "nested_steps": ("step", 'inside a step, recorded as phase "step"'),
-    "open_at_thread_end": ("phase", "not recorded: open when its thread ended"),
-    "no_memory": ("span", "not recorded: no memory for the buffers of a thread"),
-    "device_no_context": ("span", "without device time: its thread had no CUDA context"),
-    "device_preparing": ("span", "without device time: the events were not ready yet"),
-    "device_ring_full": ("span", "without device time: all events were in use"),
-    "device_capturing": ("span", "without device time: a CUDA graph was being captured"),
-    "device_side_stream": (
-        "span",
-        "without device time: on a side stream, which timing would hold up with "
-        "CUDA_DEVICE_MAX_CONNECTIONS=1",
-    ),
-    "device_stream_changed": (
-        "span",
-        "without device time: begun on one stream, ended on another",
-    ),
-    "device_budget": ("span", "without device time: outside steps, beyond the budget"),
-    "device_failed": ("span", "without device time: a driver error had switched it off"),
-    "device_unfinished": ("span", "without device time: not completed in time at the end"),
-    "device_history": ("device time", "gone from the history to make room; in the statistics"),
-    "metrics": ("value", "of metrics not recorded: no room"),
-}
 
 
 def overview(run: RunData, width: int) -> list[Text | Table]:
@@ -96,7 +61,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         *syncs_section(run, width),
         *metrics(run, width),
         *_notes(run),
-        *_recorder(run),
+        *recorder_section(run),
     ]
 
 
@@ -154,13 +119,9 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
 
     absent = (0,) * len(QUANTILES) if quantiles.steps else ()
     largest_ns = max((_self_ns(phase) for phase in phases.values()), default=0)
-    rows = []
-    paths = tree(run, list(phases))
-    for path, depth in paths[:MAX_PATHS]:
-        name = run.names[run.path_names[path]]
-        phase = phases.get(path)
-        if phase is None or phase.host is None:  # it began outside the steps
-            rows.append(Row(name, [""] * 8, depth, style="dim"))
+    rows = {}
+    for path, phase in phases.items():
+        if phase.host is None:
             continue
         percentage, bar = share_cells(phase.host.total_ns)
         cells = [
@@ -171,7 +132,8 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
             percentage,
         ]
         style = "bold" if 0 < largest_ns == _self_ns(phase) else ""
-        rows.append(Row(name, cells, depth, bar, style))
+        rows[path] = Row("", cells, note=bar, style=style)
+    lines, unshown = phase_rows(run, rows)
 
     def sum_row(name: str, time_ns: int | None) -> Row:
         per_step = unit.text(None if time_ns is None else time_ns / totals.count)
@@ -189,8 +151,8 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     headers = ["phase", "calls", "mean", "p50", "p95", "self", "device", "blocked", "% step"]
     yield Text()
     yield Text(f"Where the step goes: {unit.name} per step", "bold")
-    yield table(headers, [rows, [*sums, Row("step", step, style="bold")]], width)
-    yield from unshown(paths)
+    yield table(headers, [lines, [*sums, Row("step", step, style="bold")]], width)
+    yield from unshown
     yield Text()
     unattributed = UNKNOWN
     if missing_ns is not None:
@@ -288,20 +250,17 @@ def _per_call(
         during_steps: paths to mark. Their self times stay out: they are, as far as they lie in a
             step, what that step calls unattributed.
     """
-    paths = tree(run, [path for path, name in enumerate(run.paths) if name in phases])
     unit = Unit.fitting(max(p.host.mean_ns for p in phases.values() if p.host is not None))
 
     def mean(statistic: Statistic | None) -> str:
         return unit.text(statistic.mean_ns if statistic is not None and statistic.count else None)
 
-    rows = []
-    for path, depth in paths[:MAX_PATHS]:
-        name = run.names[run.path_names[path]]
-        phase = phases.get(run.paths[path])
-        if phase is None or phase.host is None:  # it began in another scope
-            rows.append(Row(name, [""] * 8, depth, style="dim"))
+    rows = {}
+    for path, name in enumerate(run.paths):
+        phase = phases.get(name)
+        if phase is None or phase.host is None:
             continue
-        marked = run.paths[path] in during_steps
+        marked = name in during_steps
         cells = [
             str(phase.count),
             f"{phase.host.total_ns / 1e9:.3f}",
@@ -312,7 +271,8 @@ def _per_call(
             mean(phase.device),
             mean(phase.blocked),
         ]
-        rows.append(Row(name, cells, depth, "*" if marked else ""))
+        rows[path] = Row("", cells, note="*" if marked else "")
+    lines, unshown = phase_rows(run, rows)
     headers = [
         "phase",
         "calls",
@@ -324,8 +284,8 @@ def _per_call(
         "device",
         "blocked",
     ]
-    yield table(headers, [rows], width)
-    yield from unshown(paths)
+    yield table(headers, [lines], width)
+    yield from unshown
 
 
 def _notes(run: RunData) -> Iterator[Text]:
@@ -340,7 +300,7 @@ def _notes(run: RunData) -> Iterator[Text]:
         notes.append(
             f"Step {run.open_step.index} had not ended: its phases count, its time does not."
         )
-    unfinished = unfinished_work(run)
+    unfinished = unfinished_work_note(run)
     if unfinished is not None:
         notes.append(unfinished)
     left_early = run.step_totals.count - run.step_totals.complete
@@ -352,31 +312,3 @@ def _notes(run: RunData) -> Iterator[Text]:
         yield Text()
     for note in notes:
         yield Text(f"! {printable(note)}", "yellow")
-
-
-def _recorder(run: RunData) -> Iterator[Text]:
-    yield Text()
-    totals = run.step_totals
-    phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
-    phase_ns, step_ns = run.overhead.get("phase_ns"), run.overhead.get("step_ns")
-    facts = ["cost per phase not measured" if phase_ns is None else f"{phase_ns:.1f} ns per phase"]
-    if step_ns is not None and totals.count:
-        facts.append(f"{step_ns:,.0f} ns per step")
-    if totals.count:
-        facts.append(f"{phases / totals.count:.1f} phases per step")
-    if phase_ns is not None and totals.duration.total_ns:
-        cost_ns = phases * phase_ns + totals.count * (step_ns or 0)
-        what = "phases alone" if step_ns is None else "together"
-        facts.append(f"{what} {small_percent(cost_ns, totals.duration.total_ns)} of the step")
-    if run.duration_ns:
-        cpu = small_percent(run.harvester_cpu_ns, run.duration_ns)
-        facts.append(f"its own thread {cpu} of one core")
-    yield Text("Recorder: " + ", ".join(facts), "dim")
-    yield from device_cost(run)
-    drops = {cause: count for cause, count in run.dropped.items() if count}
-    if not drops:
-        yield Text("Nothing dropped", "dim")
-    for cause, count in drops.items():
-        noun, fate = _DROPS.get(cause, ("", ""))
-        what = f"{counted(count, noun)} {fate}" if noun else f"{count:,}"
-        yield Text(f"Dropped ({cause}): {what}", "yellow")

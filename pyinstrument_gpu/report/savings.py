@@ -23,7 +23,7 @@ _HEADERS = ("taken out", "calls", "takes", "likely", "at most", "% step", "p10",
 def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
     """The savings, the largest likely one first, and the advice in them. Nothing where neither the
     device was timed nor syncs priced."""
-    if not (run.span_device_ns >= 0).any() and not run.syncs.are_priced:
+    if not analysis.of(run).knows_waits:
         return
     found = analysis.of(run).savings
     if found.rows:

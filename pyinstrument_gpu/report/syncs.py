@@ -10,10 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.syncs import SyncSite
+from pyinstrument_gpu.model.syncs import Syncs, SyncSite
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
 
 _MAX_SITES = 20
+
+
+def listed_sites(syncs: Syncs) -> list[SyncSite]:
+    """The sites that made the host wait outside `allow_sync` regions, the dearest first."""
+    sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
+    return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
 
 
 def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
@@ -22,8 +28,7 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if not syncs.was_watched:
         return
     steps = run.step_totals.count
-    sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
-    sites.sort(key=lambda site: (site.totals.blocked_ns, site.totals.count), reverse=True)
+    sites = listed_sites(syncs)
     yield Text()
     if not sites:
         what = "would make" if syncs.is_as_if else "made"

@@ -17,8 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 UNKNOWN = "-"
-MAX_PATHS = 200
-"""Paths that a table shows at most: names with a number in them can make tens of thousands."""
 _MIN_NAME_WIDTH = 16
 
 
@@ -87,14 +85,6 @@ def small_percent(part: float, whole: float) -> str:
 def counted(count: int, noun: str) -> str:
     """The number with its noun, of which an "s" makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def unshown(paths: Sequence[object]) -> list[Text]:
-    """The line below a table of these paths that says how many of them it leaves out."""
-    more = len(paths) - MAX_PATHS
-    if more <= 0:
-        return []
-    return [Text(f"... and {counted(more, 'more path')} (export --summary has all)", "yellow")]
 
 
 @dataclass(frozen=True)

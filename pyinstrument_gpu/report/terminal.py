@@ -31,7 +31,7 @@ def report(
     stdout = Console()
     width = stdout.width if width is None else width
     color = (stdout.is_terminal and not stdout.no_color) if color is None else color
-    parts = overview(run, width) if step is None else one_step(run, step, width)
+    parts = [*(overview(run, width) if step is None else one_step(run, step, width))]
     console = Console(
         file=StringIO(),
         width=max([width, *(part.width or 0 for part in parts if isinstance(part, Table))]),

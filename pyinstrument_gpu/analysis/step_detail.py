@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of a run in detail: what each phase took in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.step_times import phases_ns
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.steps import Step
+
+
+@dataclass(frozen=True)
+class PhaseInStep:
+    """A phase in one step.
+
+    Attributes:
+        calls: number of its spans.
+        host_ns: their host time as far as it lies inside the step.
+        stream_ns: the stream time of whole spans; None where none is known.
+        timed_calls: number of spans whose stream time is known.
+        since_step: the step in which the first of them began.
+        outlasts_step: whether one of them ended after the step.
+        has_unfinished_device_work: whether the device work of one of them had not finished.
+    """
+
+    calls: int
+    host_ns: int
+    stream_ns: int | None
+    timed_calls: int
+    since_step: int
+    outlasts_step: bool
+    has_unfinished_device_work: bool
+
+
+@dataclass(frozen=True)
+class StepDetail:
+    """One step.
+
+    Attributes:
+        step: the step.
+        total_ns: its duration; so far, where it had not ended.
+        phases_ns: what of it lies inside phases of its own thread.
+        is_timed: whether the device was timed in it.
+        phases: by path (an index into `Run.paths`) what each phase of its own thread was.
+        other_threads: the same of spans that other threads began during the step.
+    """
+
+    step: Step
+    total_ns: int
+    phases_ns: int
+    is_timed: bool
+    phases: Mapping[int, PhaseInStep]
+    other_threads: Mapping[int, PhaseInStep]
+
+    @property
+    def unattributed_ns(self) -> int:
+        """What of the step no phase accounts for."""
+        return self.total_ns - self.phases_ns
+
+
+def step_detail(run: RunData, kept_steps: NDArray[np.void], index: int) -> StepDetail:
+    """A step by its index.
+
+    Of a phase that began in an earlier step or outlasts this one, the part inside this step counts.
+
+    Args:
+        kept_steps: the run's `kept_steps`.
+
+    Raises:
+        KeyError: there is no such step, or its spans are no longer kept.
+    """
+    step = run.steps.by_index(index)
+    kept = kept_steps["index"]
+    if index not in kept:
+        raise KeyError(
+            f"step {index} is known by its duration only: its spans are no longer kept"
+            + (f"; those of steps {kept[0]} to {kept[-1]} are" if len(kept) else "")
+        )
+    row = kept_steps[kept == index]
+    if step.duration_ns is None:
+        row["end_ns"] = run.duration_ns
+    spans, scopes = run.spans, span_scopes(run.spans)
+    begun_here = spans["step"] == index
+    open_before = (spans["step"] < index) & (spans["host_end_ns"] > step.begin_ns)
+    of_thread = (scopes == Scope.STEP) & (spans["thread"] == step.thread)
+    is_timed = ((spans["flags"] & SpanFlag.DEVICE) != 0) | (run.span_device_ns >= 0)
+    return StepDetail(
+        step=step,
+        total_ns=int(row["end_ns"][0] - row["begin_ns"][0]),
+        phases_ns=int(phases_ns(run, row)[0]),
+        is_timed=bool(is_timed[begun_here].any()),
+        phases=_phases(run, of_thread & (begun_here | open_before), row),
+        other_threads=_phases(run, begun_here & (scopes == Scope.OTHER_THREADS), row),
+    )
+
+
+def _phases(
+    run: RunData, chosen: NDArray[np.bool_], step: NDArray[np.void]
+) -> dict[int, PhaseInStep]:
+    spans, stream_ns = run.spans[chosen], run.span_device_ns[chosen]
+    begins_ns = np.maximum(spans["host_begin_ns"], step["begin_ns"])
+    inside_ns = np.maximum(np.minimum(spans["host_end_ns"], step["end_ns"]) - begins_ns, 0)
+    by_path = {}
+    for path in np.unique(spans["path"]).tolist():
+        of_path = spans["path"] == path
+        timed = of_path & (stream_ns >= 0)
+        by_path[path] = PhaseInStep(
+            calls=int(np.count_nonzero(of_path)),
+            host_ns=int(inside_ns[of_path].sum()),
+            stream_ns=int(stream_ns[timed].sum()) if timed.any() else None,
+            timed_calls=int(np.count_nonzero(timed)),
+            since_step=int(spans["step"][of_path].min()),
+            outlasts_step=bool((spans["host_end_ns"][of_path] > step["end_ns"]).any()),
+            has_unfinished_device_work=bool(
+                (spans["flags"][of_path] & SpanFlag.DEVICE_UNFINISHED).any()
+            ),
+        )
+    return by_path

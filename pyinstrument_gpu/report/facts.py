@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as plain values: the numbers of its tables, for JSON.
+
+What is not known is None, never 0. Keys name the unit of their values: `_ns` nanoseconds, `_bytes`
+bytes; shares are of 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import subject
+from pyinstrument_gpu.analysis.ledger import MeanEntry
+from pyinstrument_gpu.analysis.savings import SPREAD
+from pyinstrument_gpu.analysis.step_detail import PhaseInStep
+from pyinstrument_gpu.analysis.step_times import QUANTILES, spans_lost_within
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.report.device_times import unfinished_work
+from pyinstrument_gpu.report.metrics import metric_summaries
+from pyinstrument_gpu.report.recorder import RecorderCost
+from pyinstrument_gpu.report.syncs import listed_sites
+
+Facts: TypeAlias = dict[str, Any]
+
+_STATISTIC = ("count", "total_ns", "mean_ns", "min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")
+_ENVIRONMENT = ("command", "host", "rank", "world_size", "torch", "gpus")
+
+
+def report_facts(run: RunData, step: int | None = None) -> Facts:
+    """The numbers of a run's report, or of that of one of its steps, as values for JSON.
+
+    Args:
+        run: the run.
+        step: index of the one step to tell of; None tells of the whole run.
+
+    Raises:
+        KeyError: there is no such step, or its spans are no longer kept.
+    """
+    facts = _run(run) if step is None else _step(run, step)
+    plain: Facts = _plain(facts)
+    return plain
+
+
+def _run(run: RunData) -> Facts:
+    return {
+        "environment": {name: run.environment.get(name) for name in _ENVIRONMENT},
+        "duration_ns": run.duration_ns,
+        "is_complete": run.complete,
+        "steps": _steps(run),
+        "phases": _phases(run),
+        "ledger": _ledger(run),
+        "savings": _savings(run),
+        "advice": [
+            {"about": one.about, "edit": one.edit, "reason": one.reason}
+            for one in (analysis.of(run).advice if analysis.of(run).knows_waits else ())
+        ],
+        "syncs": _syncs(run),
+        "metrics": [asdict(metric) for metric in metric_summaries(run)],
+        "device_timed_every_steps": None if run.device_timing is None else run.device_timing.every,
+        "device_clocks": [
+            {
+                "device": clock.device,
+                "uncertainty_ns": clock.uncertainty_ns,
+                "drift_ppm": clock.drift_ppm,
+            }
+            for clock in run.device_clocks
+        ],
+        "recorder": asdict(RecorderCost.of(run)),
+        "dropped": run.dropped,
+        "notes": run.notes,
+        "open_phases": [
+            {
+                "path": phase.path,
+                "thread": run.threads[phase.thread].name,
+                "begin_ns": phase.begin_ns,
+            }
+            for phase in run.open_phases
+        ],
+        "open_step": None if run.open_step is None else run.open_step.index,
+        "unfinished_device_work": unfinished_work(run),
+    }
+
+
+def _steps(run: RunData) -> Facts:
+    totals, quantiles = run.step_totals, analysis.of(run).step_quantiles
+    total_ns, attributed_ns = totals.duration.total_ns, analysis.of(run).attribution.phases_ns
+    return {
+        "count": totals.count,
+        "completed": totals.complete,
+        "total_ns": total_ns,
+        "mean_ns": totals.duration.mean_ns if totals.count else None,
+        **_quantiles(QUANTILES, quantiles.duration_ns),
+        "quantiles_are_over": quantiles.steps,
+        "phases_ns": attributed_ns,
+        "unattributed_ns": total_ns - attributed_ns if attributed_ns <= total_ns else None,
+        "spans_that_outlast_their_step": analysis.of(run).attribution.crossing,
+        "spans_lost": spans_lost_within(run),
+        "steps_per_second": totals.steps_per_second,
+        "samples_per_second": totals.samples_per_second,
+        "samples_are_known_of": totals.sampled,
+    }
+
+
+def _phases(run: RunData) -> list[Facts]:
+    found = analysis.of(run)
+    return [
+        {
+            "path": run.paths[path],
+            "scope": scope.name.lower(),
+            "calls": phase.count,
+            "host": _statistic(phase.host),
+            "self": _statistic(phase.self_host),
+            "stream": _statistic(phase.device),
+            "blocked": _statistic(phase.blocked),
+            "per_step": _per_step(run, path, phase) if scope == Scope.STEP else None,
+            **_device_side(found, path, scope),
+        }
+        for (path, scope), phase in run.statistics.items()
+    ]
+
+
+def _per_step(run: RunData, path: int, phase: PhaseStatistics) -> Facts:
+    steps, quantiles = run.step_totals.count, analysis.of(run).step_quantiles
+    absent = (0,) * len(QUANTILES) if quantiles.steps else ()
+
+    def mean_ns(statistic: Statistic | None) -> float | None:
+        if statistic is None or not statistic.count or not steps:
+            return None
+        # Where a time is known of some of the calls only, their mean stands for all.
+        return statistic.mean_ns * phase.count / steps
+
+    return {
+        "host_ns": mean_ns(phase.host),
+        **_quantiles(QUANTILES, quantiles.phase_ns.get(path, absent), "host_"),
+        "self_ns": mean_ns(phase.self_host),
+        "stream_ns": mean_ns(phase.device),
+        "blocked_ns": mean_ns(phase.blocked),
+    }
+
+
+def _device_side(found: analysis.Analysis, path: int, scope: Scope) -> Facts:
+    ahead, bottleneck = found.run_ahead(scope).get(path), found.bottlenecks(scope).get(path)
+    is_judged = bottleneck is not None and bottleneck.kind != bottleneck.kind.UNKNOWN
+    return {
+        "run_ahead": None if ahead is None else asdict(ahead),
+        "bottleneck": bottleneck.kind.name.lower() if bottleneck and is_judged else None,
+        "bottleneck_is_certain": bottleneck.is_certain if bottleneck and is_judged else None,
+    }
+
+
+def _ledger(run: RunData) -> Facts | None:
+    if not analysis.of(run).knows_waits or not len(analysis.of(run).ledger.entries):
+        return None
+    steps, means = analysis.of(run).ledger.means()
+    return {
+        "steps": steps,
+        "per_step": [
+            {"path": run.paths[path] if path >= 0 else None, **asdict(mean)}
+            for path, mean in means.items()
+        ],
+        "total_per_step": asdict(MeanEntry.total(means.values())),
+    }
+
+
+def _savings(run: RunData) -> Facts | None:
+    if not analysis.of(run).knows_waits:
+        return None
+    found = analysis.of(run).savings
+    return {
+        "steps": found.steps,
+        "step_ns": found.step_ns if found.steps else None,
+        "busy_ns": found.busy_ns,
+        "per_step": [
+            {
+                "taken_out": row.change.value,
+                "about": subject(run, row),
+                "calls": row.calls,
+                "time_ns": row.time_ns,
+                "likely_ns": row.likely_ns,
+                "at_most_ns": row.at_most_ns,
+                "at_most_is_limited_by": row.limit.value,
+                **_quantiles(SPREAD, row.spread_ns, "likely_"),
+            }
+            for row in found.rows
+        ],
+    }
+
+
+def _syncs(run: RunData) -> Facts | None:
+    syncs, steps = run.syncs, run.step_totals.count
+    if not syncs.was_watched:
+        return None
+    return {
+        "is_preview": syncs.is_as_if,
+        "sites": [
+            {
+                "file": site.file,
+                "line": site.line,
+                "function": site.function,
+                "what": site.kind.label,
+                "count": site.totals.count,
+                "count_per_step": site.totals.count / steps if steps else None,
+                "blocked_ns": site.blocked_ns,
+                "blocked_ns_per_step": (
+                    None if site.blocked_ns is None or not steps else site.blocked_ns / steps
+                ),
+                "copied_bytes": site.totals.bytes,
+            }
+            for site in listed_sites(syncs)
+        ],
+        "allowed": sum(site.totals.count for site in syncs.sites if site.is_allowed),
+        "dropped": syncs.dropped,
+    }
+
+
+def _step(run: RunData, index: int) -> Facts:
+    found = analysis.of(run).step(index)
+
+    def phases(by_path: Mapping[int, PhaseInStep]) -> list[Facts]:
+        return [{"path": run.paths[path], **asdict(phase)} for path, phase in by_path.items()]
+
+    return {
+        "step": index,
+        "begin_ns": found.step.begin_ns,
+        "has_ended": found.step.duration_ns is not None,
+        "is_complete": found.step.complete,
+        "samples": found.step.samples,
+        "total_ns": found.total_ns,
+        "phases_ns": found.phases_ns,
+        "unattributed_ns": found.unattributed_ns,
+        "is_timed_on_device": found.is_timed,
+        "phases": phases(found.phases),
+        "other_threads": phases(found.other_threads),
+        "spans_lost": spans_lost_within(run),
+    }
+
+
+def _statistic(statistic: Statistic | None) -> Facts | None:
+    if statistic is None or not statistic.count:
+        return None
+    return {name: getattr(statistic, name) for name in _STATISTIC}
+
+
+def _quantiles(quantiles: Iterable[float], values_ns: Iterable[float], prefix: str = "") -> Facts:
+    """The values by name, as `p50_ns`; None where there are none."""
+    names = (f"{prefix}p{100 * quantile:.0f}_ns" for quantile in quantiles)
+    return dict(itertools.zip_longest(names, values_ns))
+
+
+def _plain(value: Any) -> Any:
+    """The value of lists, dicts and numbers that JSON has: it has none that is not finite."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

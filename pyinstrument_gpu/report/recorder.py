@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the report about the recorder itself: what it cost, and what it dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.report.table import counted, duration, small_percent
+
+_DROPS = {
+    "ring_full": ("span", "missing from the history: a ring was full; in the statistics"),
+    "span_history": ("span", "gone from the history to make room; in the statistics"),
+    "step_history": ("step", "gone from the history to make room; in the statistics"),
+    "disk_error": ("span", "missing from the history: the disk failed; in the statistics"),
+    "depth": ("span", "not recorded: nested too deep"),
+    "names": ("phase", "under a common name: one name too many"),
+    "paths": ("span", "under a common path: one path too many"),
+    "threads": ("thread", "under the last entry: one thread too many"),
+    "unmatched_ends": ("end", "of a phase that had not begun"),
+    "nested_steps": ("step", 'inside a step, recorded as phase "step"'),
+    "open_at_thread_end": ("phase", "not recorded: open when its thread ended"),
+    "no_memory": ("span", "not recorded: no memory for the buffers of a thread"),
+    "device_no_context": ("span", "without device time: its thread had no CUDA context"),
+    "device_preparing": ("span", "without device time: the events were not ready yet"),
+    "device_ring_full": ("span", "without device time: all events were in use"),
+    "device_capturing": ("span", "without device time: a CUDA graph was being captured"),
+    "device_side_stream": (
+        "span",
+        "without device time: on a side stream, which timing would hold up with "
+        "CUDA_DEVICE_MAX_CONNECTIONS=1",
+    ),
+    "device_stream_changed": (
+        "span",
+        "without device time: begun on one stream, ended on another",
+    ),
+    "device_budget": ("span", "without device time: outside steps, beyond the budget"),
+    "device_failed": ("span", "without device time: a driver error had switched it off"),
+    "device_unfinished": ("span", "without device time: not completed in time at the end"),
+    "device_history": ("device time", "gone from the history to make room; in the statistics"),
+    "metrics": ("value", "of metrics not recorded: no room"),
+}
+
+
+@dataclass(frozen=True)
+class RecorderCost:
+    """What recording cost the program, as the recorder measured itself. None is unknown.
+
+    Attributes:
+        phase_ns, step_ns: host time that one phase and one step cost.
+        phases_per_step: mean number of phases on the step's own thread.
+        share_of_step: what phases and steps cost together, of the step; without the steps, where
+            `step_ns` is unknown.
+        core_share: of one core, what the recorder's own thread used.
+        event_ns: host time that one event cost, for timing the device.
+        events_per_step: mean number of them.
+        event_share_of_step: what they cost, of the step.
+    """
+
+    phase_ns: float | None
+    step_ns: float | None
+    phases_per_step: float | None
+    share_of_step: float | None
+    core_share: float | None
+    event_ns: float | None
+    events_per_step: float | None
+    event_share_of_step: float | None
+
+    @classmethod
+    def of(cls, run: RunData) -> RecorderCost:
+        """That of a run."""
+        phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
+        steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
+        phase_ns, step_ns = run.overhead.get("phase_ns"), run.overhead.get("step_ns")
+        cost_ns = None if phase_ns is None else phases * phase_ns + steps * (step_ns or 0)
+        timing = run.device_timing
+        records, record_ns = (0, 0) if timing is None else (timing.records, timing.record_ns)
+        return cls(
+            phase_ns=phase_ns,
+            step_ns=step_ns,
+            phases_per_step=phases / steps if steps else None,
+            share_of_step=cost_ns / total_ns if cost_ns is not None and total_ns else None,
+            core_share=run.harvester_cpu_ns / run.duration_ns if run.duration_ns else None,
+            event_ns=record_ns / records if records else None,
+            events_per_step=records / steps if records and steps else None,
+            event_share_of_step=record_ns / total_ns if records and total_ns else None,
+        )
+
+
+def recorder_section(run: RunData) -> Iterator[Text]:
+    """What the recorder cost and dropped."""
+    cost = RecorderCost.of(run)
+    yield Text()
+    phase_ns, step_ns = cost.phase_ns, cost.step_ns
+    facts = ["cost per phase not measured" if phase_ns is None else f"{phase_ns:.1f} ns per phase"]
+    if cost.phases_per_step is not None:
+        facts += [] if step_ns is None else [f"{step_ns:,.0f} ns per step"]
+        facts.append(f"{cost.phases_per_step:.1f} phases per step")
+    if cost.share_of_step is not None:
+        what = "phases alone" if step_ns is None else "together"
+        facts.append(f"{what} {small_percent(cost.share_of_step, 1)} of the step")
+    if cost.core_share is not None:
+        facts.append(f"its own thread {small_percent(cost.core_share, 1)} of one core")
+    yield Text("Recorder: " + ", ".join(facts), "dim")
+    if cost.event_ns is not None:
+        facts = [f"{duration(cost.event_ns)} per event"]
+        if cost.events_per_step is not None and cost.event_share_of_step is not None:
+            facts.append(f"{cost.events_per_step:.1f} events per step")
+            facts.append(f"{small_percent(cost.event_share_of_step, 1)} of the step")
+        yield Text("Device timing, on the host: " + ", ".join(facts), "dim")
+    drops = {cause: count for cause, count in run.dropped.items() if count}
+    if not drops:
+        yield Text("Nothing dropped", "dim")
+    for cause, count in drops.items():
+        noun, fate = _DROPS.get(cause, ("", ""))
+        what = f"{counted(count, noun)} {fate}" if noun else f"{count:,}"
+        yield Text(f"Dropped ({cause}): {what}", "yellow")
