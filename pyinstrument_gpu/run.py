@@ -40,18 +40,6 @@ class Run(RunData):
 
         return reader.decode(data, cls)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the run as a run file, which `load` reads back equal.
-
-        The file appears whole or not at all.
-
-        Raises:
-            RunPathError: the file exists and `overwrite` is false, or it cannot be written.
-        """
-        from pyinstrument_gpu.format import reader
-
-        reader.save(self, path, overwrite=overwrite)
-
     def report(
         self, *, step: int | None = None, width: int | None = None, color: bool | None = None
     ) -> str:

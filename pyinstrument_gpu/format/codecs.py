@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payloads of a run file's blocks, in both directions. See docs/run-file.md for their layout.
+"""The payloads of a run file's blocks. See docs/run-file.md for their layout.
 
 A decoder takes bytes whose checksum was right. What it cannot make sense of was not written by any
 known version, and is refused with `RunFileDamagedError`.
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError
-from pyinstrument_gpu.format.framing import PAYLOAD_BYTES
+from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.statistics import (
     BUCKET_COUNT,
@@ -72,7 +71,6 @@ SPAN_INDEX_BITS = 40
 """The lowest bits of `where` are a span's index; then come 16 bits of its stream, 8 of flags."""
 NO_STREAM = 0xFFFF
 TIME_UNFINISHED = 1
-TIME_LOST = 2
 STREAM_ITEM = np.dtype([("handle", "<u8"), ("device", "<u4"), ("flags", "<u4")])
 DEVICE_CLOCK_ITEM = np.dtype(
     [
@@ -94,13 +92,6 @@ _MEASURE_NAMES = ("host", "self_host", "device", "blocked")
 # No run counts more; the sum of a histogram's counts then stays within 64 bits.
 _COUNT_LIMIT = 1 << 52
 _INTEGER_LIMIT = 1 << 63
-# An item never straddles blocks.
-_TEXT_BYTES = PAYLOAD_BYTES - _THREAD.size
-
-
-def encode_name(name: str) -> bytes:
-    data = _encode_text(name)
-    return _NAME.pack(len(data)) + data
 
 
 def decode_names(payload: memoryview) -> list[str]:
@@ -112,11 +103,6 @@ def decode_names(payload: memoryview) -> list[str]:
         names.append(_text(payload[offset : offset + length], length, "NAMES"))
         offset += length
     return names
-
-
-def encode_thread(thread: Thread) -> bytes:
-    data = _encode_text(thread.name)
-    return _THREAD.pack(thread.native_id, len(data)) + data
 
 
 def decode_threads(payload: memoryview) -> list[Thread]:
@@ -178,11 +164,6 @@ class State:
     open_phases: tuple[OpenPhaseState, ...] = ()
     device: DeviceState | None = None
     error: str | None = None
-    notes: tuple[str, ...] = ()
-
-
-def encode_json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def decode_environment(data: bytes) -> dict[str, Any]:
@@ -190,29 +171,6 @@ def decode_environment(data: bytes) -> dict[str, Any]:
     if not isinstance(environment.get("overhead", {}), dict):
         raise _damaged("ENVIRONMENT", f"overhead = {environment['overhead']!r} is no object")
     return environment
-
-
-def encode_state(state: State) -> bytes:
-    document: dict[str, Any] = {
-        "now_ns": state.now_ns,
-        "final": state.final,
-        "anchor": dict(state.anchor),
-        "spans": state.spans,
-        "steps": state.steps,
-        "device_times": state.device_times,
-        "step_drops": state.step_drops,
-        "metrics": state.metrics,
-        "dropped": dict(state.dropped),
-        "harvester_cpu_ns": state.harvester_cpu_ns,
-        "phases_recorded": state.phases_recorded,
-        "open_step": state.open_step._asdict() if state.open_step is not None else None,
-        "open": [list(phase) for phase in state.open_phases],
-        "device": None if state.device is None else _device_object(state.device),
-        "error": state.error,
-    }
-    if state.notes:
-        document["notes"] = list(state.notes)
-    return encode_json(document)
 
 
 def decode_state(data: bytes) -> State:
@@ -235,7 +193,6 @@ def decode_state(data: bytes) -> State:
         open_phases=tuple(_open_phase(phase) for phase in fields.list("open")),
         device=None if device is None else _device_state(device),
         error=fields.optional_text("error"),
-        notes=tuple(str(note) for note in fields.list("notes")),
     )
 
 
@@ -251,28 +208,6 @@ class StatisticsDocument:
     device_times: int
     step_totals: StepTotals
     phases: Mapping[tuple[int, Scope], PhaseStatistics]
-
-
-def encode_statistics(document: StatisticsDocument) -> bytes:
-    totals = document.step_totals
-    chunks = [
-        _WATERMARKS.pack(document.spans, document.steps, document.device_times),
-        _STEP_SUMS.pack(
-            totals.count,
-            totals.complete,
-            totals.items,
-            totals.sampled,
-            totals.sampled_ns,
-            totals.samples,
-        ),
-        _encode_measure(totals.duration),
-    ]
-    for (path, scope), phase in document.phases.items():
-        measures = [getattr(phase, name) for name in _MEASURE_NAMES]
-        mask = sum(1 << bit for bit, measure in enumerate(measures) if measure is not None)
-        chunks.append(_ROW.pack(path, scope, mask, 0))
-        chunks.extend(_encode_measure(measure) for measure in measures if measure is not None)
-    return b"".join(chunks)
 
 
 def decode_statistics(data: bytes) -> StatisticsDocument:
@@ -302,20 +237,6 @@ def decode_statistics(data: bytes) -> StatisticsDocument:
                 measures[name] = measure if measure.count else None
         phases[path, Scope(scope)] = PhaseStatistics(**measures)
     return StatisticsDocument(spans, steps, device_times, totals, phases)
-
-
-def _encode_measure(measure: Statistic) -> bytes:
-    buckets = np.stack(measure.buckets, axis=1).astype("<u8")
-    head = _MEASURE.pack(
-        measure.count,
-        measure.total_ns,
-        measure.sum_of_squares & 0xFFFFFFFFFFFFFFFF,
-        measure.sum_of_squares >> 64,
-        measure.min_ns,
-        measure.max_ns,
-        len(buckets),
-    )
-    return head + buckets.tobytes()
 
 
 def _decode_measure(data: bytes, offset: int) -> tuple[Statistic, int]:
@@ -435,15 +356,6 @@ def _open_phase(value: Any) -> OpenPhaseState:
     )
 
 
-def _device_object(device: DeviceState) -> dict[str, Any]:
-    return {
-        "every": device.timing.every,
-        "records": device.timing.records,
-        "record_ns": device.timing.record_ns,
-        "pending": [list(entry) for entry in device.pending],
-    }
-
-
 def _device_state(value: Any) -> DeviceState:
     if not isinstance(value, dict):
         raise _damaged("STATE", f"device = {value!r} should be an object or null")
@@ -486,13 +398,6 @@ def _unpack(layout: struct.Struct, data: bytes | memoryview, offset: int, where:
     if offset + layout.size > len(data):
         raise _damaged(where, "it ends in the middle of an item")
     return layout.unpack_from(data, offset)
-
-
-def _encode_text(text: str) -> bytes:
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) > _TEXT_BYTES:
-        raise RunFileError(f"a run file holds names of up to {_TEXT_BYTES} bytes, got {len(data)}")
-    return data
 
 
 def _text(data: memoryview, length: int, where: str) -> str:

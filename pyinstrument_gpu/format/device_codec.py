@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device's records of a run file, in both directions: streams, clocks, and the times of spans.
+"""The device's records of a run file: streams, clocks, and the times of spans.
 
 A span's device times become known after the span was written, so they are items of a log of their
 own, each of which names its span. What they say is checked like all else: an item whose span or
@@ -15,18 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.codecs import (
-    DEVICE_CLOCK_ITEM,
-    DEVICE_TIME_ITEM,
     NO_STREAM,
     SPAN_INDEX_BITS,
-    STREAM_ITEM,
-    TIME_LOST,
     TIME_UNFINISHED,
 )
 from pyinstrument_gpu.model.device_clock import DeviceClock
-from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.stream import Stream, named_streams
 
@@ -140,55 +134,6 @@ def apply_device_times(
     spans["device"][position[on_stream]] = devices[stream[on_stream]]
     unplaced = _place(spans, device_ns, device_clock_ns, clocks)
     return DeviceTimes(kept, orphans, position, number, device_ns, device_clock_ns, unplaced)
-
-
-def stream_items(run: RunData) -> NDArray[np.void]:
-    """The items of a STREAMS log."""
-    items = np.zeros(len(run.streams), STREAM_ITEM)
-    items["handle"] = [stream.handle for stream in run.streams]
-    items["device"] = [stream.device for stream in run.streams]
-    return items
-
-
-def clock_items(run: RunData) -> NDArray[np.void]:
-    """The items of a DEVICE_CLOCKS log."""
-    parts = [np.zeros(len(clock.device_ns), DEVICE_CLOCK_ITEM) for clock in run.device_clocks]
-    for part, clock in zip(parts, run.device_clocks, strict=True):
-        part["device"] = clock.device
-        part["device_ns"], part["run_ns"] = clock.device_ns, clock.run_ns
-        part["uncertainty_ns"] = clock.uncertainties_ns
-    return np.concatenate([np.zeros(0, DEVICE_CLOCK_ITEM), *parts])
-
-
-def device_time_items(run: RunData) -> NDArray[np.void]:
-    """The items of a DEVICE_TIMES log: also of spans whose time is not known, so that it is written
-    down whether their work was unfinished.
-
-    Raises:
-        RunFileError: a span with a stream time has no stream.
-    """
-    flags = run.spans["flags"]
-    known = run.span_device_ns >= 0
-    unfinished = ~known & ((flags & SpanFlag.DEVICE_UNFINISHED) != 0)
-    limit = min(len(run.streams), NO_STREAM)
-    place = run.spans["stream"]
-    strangers = place[(place >= limit) | (known & (place < 0))]
-    if len(strangers):
-        raise RunFileError(
-            f"a run file holds device times on the run's {limit} streams, got stream {strangers[0]}"
-        )
-    span = np.flatnonzero(known | unfinished | ((flags & SpanFlag.DEVICE) != 0))
-    items = np.empty(len(span), DEVICE_TIME_ITEM)
-    state = np.where(known, 0, np.where(unfinished, TIME_UNFINISHED, TIME_LOST))[span]
-    stream = np.where(place < 0, NO_STREAM, place)[span]
-    items["where"] = (
-        span.astype(np.uint64)
-        | stream.astype(np.uint64) << _STREAM_SHIFT
-        | state.astype(np.uint64) << _FLAGS_SHIFT
-    )
-    items["begin_ns"] = run.span_device_clock_ns[span]
-    items["duration_ns"] = run.span_device_ns[span]
-    return items
 
 
 def _fields(

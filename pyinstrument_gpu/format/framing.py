@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 
 MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 1
-MINOR_VERSION = 0
 SLOT_BYTES = 16384
 SLOTS_OFFSET = 4096
 BLOCK_HEADER_BYTES = 48
@@ -30,8 +28,7 @@ PAYLOAD_BYTES = SLOT_BYTES - BLOCK_HEADER_BYTES
 _FILE_HEADER = struct.Struct("<8s4IQ28xI")
 _FILE_HEADER_CHECKED_BYTES = 60
 _BLOCK_MAGIC = 0x4B424750
-_BLOCK_HEADER = struct.Struct("<IHHQIIQQ")
-_BLOCK_HEADER_CHECKED_BYTES = _BLOCK_HEADER.size
+_BLOCK_HEADER_CHECKED_BYTES = 40
 _BLOCK_HEADER_DTYPE = np.dtype(
     [
         ("magic", "<u4"),
@@ -141,43 +138,6 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
             if len(by_part) == parts and max(by_part) == parts - 1:
                 blocks.documents[block_type] = b"".join(by_part[part] for part in range(parts))
                 break
-    return blocks
-
-
-def pack_file_header(run_id: int) -> bytes:
-    """The bytes before the first slot."""
-    header = _FILE_HEADER.pack(
-        MAGIC, MAJOR_VERSION, MINOR_VERSION, SLOT_BYTES, SLOTS_OFFSET, run_id, 0
-    )
-    checked = header[:_FILE_HEADER_CHECKED_BYTES]
-    return (checked + struct.pack("<I", zlib.crc32(checked))).ljust(SLOTS_OFFSET, b"\0")
-
-
-def pack_block(
-    block_type: BlockType, run_id: int, slot: int, sequence: int, first: int, payload: bytes
-) -> bytes:
-    """One block, as it stands at the start of its slot."""
-    header = _BLOCK_HEADER.pack(
-        _BLOCK_MAGIC, block_type, 0, run_id, slot, len(payload), sequence, first
-    )
-    return header + struct.pack("<II", zlib.crc32(header, zlib.crc32(payload)), 0) + payload
-
-
-def pack_document_first(part: int, parts: int) -> int:
-    """The header field `first` of one part of a document."""
-    return part + (parts << 32)
-
-
-def split_items(items: Sequence[bytes]) -> list[list[bytes]]:
-    """Items of a log, distributed over blocks."""
-    blocks: list[list[bytes]] = []
-    room = 0
-    for item in items:
-        if len(item) > room:
-            blocks.append([])
-            room = PAYLOAD_BYTES
-        blocks[-1].append(item)
-        room -= len(item)
     return blocks
 
 

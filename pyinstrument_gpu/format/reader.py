@@ -9,16 +9,14 @@ document plus what the history holds beyond it; both are exact, so nothing is co
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError, RunPathError
+from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError
 from pyinstrument_gpu.format import sync_codec
 from pyinstrument_gpu.format.codecs import (
     DEVICE_CLOCK_ITEM,
@@ -41,32 +39,18 @@ from pyinstrument_gpu.format.codecs import (
     decode_state,
     decode_statistics,
     decode_threads,
-    encode_json,
-    encode_name,
-    encode_state,
-    encode_statistics,
-    encode_thread,
 )
 from pyinstrument_gpu.format.device_codec import (
     DeviceTimes,
     apply_device_times,
-    clock_items,
     clocks_of,
-    device_time_items,
-    stream_items,
     streams_of,
     true_prefix,
 )
 from pyinstrument_gpu.format.framing import (
-    PAYLOAD_BYTES,
-    SLOT_BYTES,
     Blocks,
     BlockType,
-    pack_block,
-    pack_document_first,
-    pack_file_header,
     read_blocks,
-    split_items,
 )
 from pyinstrument_gpu.format.sync_codec import SYNC_ITEM
 from pyinstrument_gpu.model.open_phase import OpenPhase
@@ -100,24 +84,6 @@ def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
         return decode(np.fromfile(path, dtype=np.uint8).data, run_type)
     except RunFileError as error:
         raise type(error)(f"{os.fspath(path)}: {error}") from None
-
-
-def save(run: RunData, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a run file; see `Run.save`."""
-    target = Path(path)
-    if target.exists() and not overwrite:
-        raise RunPathError(f"{target} exists already: choose another path or pass overwrite=True")
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        try:
-            with open(partial, "xb") as file:
-                file.writelines(encode(run))
-            os.replace(partial, target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise RunPathError(f"cannot write {target}: {error.strerror}") from error
 
 
 def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
@@ -235,30 +201,13 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         open_phases=tuple(_open_phases(state.open_phases, known_paths, numbering, len(threads))),
         open_step=open_step,
         complete=state.final,
-        # A run that was saved keeps its notes; what is found again is not said twice.
-        notes=tuple(dict.fromkeys((*state.notes, *notes))),
+        notes=tuple(notes),
         duration_ns=duration_ns,
         phases_recorded=max(state.phases_recorded, counted),
         harvester_cpu_ns=state.harvester_cpu_ns,
         anchor=state.anchor,
         syncs=syncs,
     )
-
-
-def encode(run: RunData) -> Iterator[bytes]:
-    """The bytes of a run file, piece by piece.
-
-    Raises:
-        RunFileError: the run holds a number or a name that the format has no room for.
-    """
-    run_id = secrets.randbits(64)
-    yield pack_file_header(run_id)
-    for slot, (block_type, sequence, first, payload) in enumerate(_blocks(run)):
-        block = pack_block(block_type, run_id, slot, sequence, first, payload)
-        yield block.ljust(SLOT_BYTES, b"\0")
-
-
-# Reading
 
 
 class _Records(NamedTuple):
@@ -612,141 +561,3 @@ def _open_phases(
         step = -1 if state.step_serial < 0 else numbering.index(state.step_serial)
         if step is not None and state.path < len(paths) and state.thread < threads:
             yield OpenPhase(paths[state.path], state.thread, state.begin_ns, step, state.depth)
-
-
-# Writing
-
-
-def _blocks(run: RunData) -> Iterator[tuple[BlockType, int, int, bytes]]:
-    """The blocks of a run: type, sequence, first and payload."""
-    yield from _document_blocks(BlockType.ENVIRONMENT, encode_json(run.environment))
-    yield from _log_blocks(BlockType.NAMES, [encode_name(name) for name in run.names])
-    paths = np.empty(len(run.path_names), PATH_ITEM)
-    paths["parent"] = np.where(run.path_parents < 0, NONE, run.path_parents)
-    paths["name"] = run.path_names
-    yield from _record_blocks(BlockType.PATHS, paths)
-    yield from _log_blocks(BlockType.THREADS, [encode_thread(thread) for thread in run.threads])
-    yield from _record_blocks(BlockType.STREAMS, stream_items(run))
-    yield from _record_blocks(BlockType.DEVICE_CLOCKS, clock_items(run))
-    closed = run.steps.closed
-    yield from _record_blocks(BlockType.STEPS, _step_items(closed))
-    yield from _record_blocks(BlockType.SPANS, _span_items(run))
-    device_times = device_time_items(run)
-    yield from _record_blocks(BlockType.DEVICE_TIMES, device_times)
-    yield from _sync_blocks(run.syncs)
-    yield from _log_blocks(BlockType.METRIC_NAMES, [encode_name(n) for n in run.metric_names])
-    yield from _record_blocks(BlockType.METRICS, _metric_items(run))
-    counts = len(run.spans), len(closed), len(device_times)
-    statistics = StatisticsDocument(*counts, run.step_totals, run.statistics)
-    yield from _document_blocks(BlockType.STATISTICS, encode_statistics(statistics))
-    yield from _document_blocks(BlockType.STATE, encode_state(_state(run, *counts)))
-
-
-def _sync_blocks(syncs: Syncs) -> Iterator[tuple[BlockType, int, int, bytes]]:
-    if not syncs.was_watched:
-        return
-    yield from _log_blocks(BlockType.SYNC_SITES, sync_codec.encode_sites(syncs.sites))
-    items = np.empty(len(syncs.events), SYNC_ITEM)
-    for column in ("begin_ns", "duration_ns", "bytes", "site", "thread"):
-        items[column] = syncs.events[column]
-    for column in ("path", "step"):
-        items[column] = np.where(syncs.events[column] < 0, NONE, syncs.events[column])
-    yield from _record_blocks(BlockType.SYNCS, items)
-    yield from _document_blocks(BlockType.SYNC_STATISTICS, sync_codec.encode_statistics(syncs))
-
-
-def _document_blocks(
-    block_type: BlockType, content: bytes
-) -> Iterator[tuple[BlockType, int, int, bytes]]:
-    parts = max(1, -(-len(content) // PAYLOAD_BYTES))
-    for part in range(parts):
-        payload = content[part * PAYLOAD_BYTES : (part + 1) * PAYLOAD_BYTES]
-        yield block_type, 1, pack_document_first(part, parts), payload
-
-
-def _log_blocks(
-    block_type: BlockType, items: Sequence[bytes]
-) -> Iterator[tuple[BlockType, int, int, bytes]]:
-    first = 0
-    for sequence, block in enumerate(split_items(items)):
-        yield block_type, sequence, first, b"".join(block)
-        first += len(block)
-
-
-def _record_blocks(
-    block_type: BlockType, records: NDArray[np.void]
-) -> Iterator[tuple[BlockType, int, int, bytes]]:
-    capacity = PAYLOAD_BYTES // records.itemsize
-    for sequence, first in enumerate(range(0, len(records), capacity)):
-        yield block_type, sequence, first, records[first : first + capacity].tobytes()
-
-
-def _step_items(steps: NDArray[np.void]) -> NDArray[np.void]:
-    items = np.empty(len(steps), STEP_ITEM)
-    for column in ("thread", "begin_ns", "end_ns", "samples"):
-        items[column] = steps[column]
-    items["serial"] = _narrow(steps["index"], NONE, "step index")
-    items["items"] = _narrow(steps["items"], NONE + 1, "number of items")
-    items["flags"] = np.where(steps["complete"], STEP_COMPLETE, 0)
-    return items
-
-
-def _span_items(run: RunData) -> NDArray[np.void]:
-    items = np.empty(len(run.spans), SPAN_ITEM)
-    for column in ("host_begin_ns", "host_end_ns", "path", "thread", "depth"):
-        items[column] = run.spans[column]
-    steps = run.spans["step"]
-    items["step"] = np.where(steps < 0, NONE, _narrow(np.maximum(steps, 0), NONE, "step index"))
-    flags = _narrow(run.spans["flags"], 1 << 16, "span flags")
-    items["flags"] = flags & ~np.uint32(SpanFlag.DEVICE_UNFINISHED)  # their device times say so
-    items["self_ns"] = run.span_self_ns
-    return items
-
-
-def _metric_items(run: RunData) -> NDArray[np.void]:
-    items = np.empty(len(run.metrics), METRIC_ITEM)
-    for column in ("update", "host_ns", "name", "value"):
-        items[column] = run.metrics[column]
-    steps = run.metrics["step"]
-    items["step"] = np.where(steps < 0, NONE, _narrow(np.maximum(steps, 0), NONE, "step index"))
-    return items
-
-
-def _narrow(values: NDArray[Any], limit: int, what: str) -> NDArray[Any]:
-    if len(values) and not 0 <= values.min() <= values.max() < limit:
-        raise RunFileError(f"a run file holds a {what} of 0 to {limit - 1}, got {values.max()}")
-    return values
-
-
-def _state(run: RunData, spans: int, closed_steps: int, device_times: int) -> State:
-    path_ids = {path: number for number, path in enumerate(run.paths)}
-    step = run.open_step
-    return State(
-        now_ns=run.duration_ns,
-        final=run.complete,
-        anchor=run.anchor,
-        spans=spans,
-        steps=closed_steps,
-        device_times=device_times,
-        step_drops=0,
-        metrics=len(run.metrics),
-        dropped=run.dropped,
-        harvester_cpu_ns=run.harvester_cpu_ns,
-        phases_recorded=run.phases_recorded,
-        open_step=None
-        if step is None
-        else OpenStepState(step.index, step.thread, step.begin_ns, step.samples, step.items),
-        open_phases=tuple(
-            OpenPhaseState(
-                phase.thread, path_ids[phase.path], phase.begin_ns, phase.step, phase.depth
-            )
-            for phase in run.open_phases
-        ),
-        device=None
-        if run.device_timing is None
-        else DeviceState(
-            run.device_timing,
-            tuple((path_ids[path], spans) for path, spans in run.pending_device_work.items()),
-        ),
-        notes=run.notes,
-    )

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of a run file that hold syncs, in both directions."""
+"""The blocks of a run file that hold syncs."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pyinstrument_gpu.errors import RunFileDamagedError
-from pyinstrument_gpu.format.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
-from pyinstrument_gpu.model.syncs import Syncs, SyncSite, SyncTotals
+from pyinstrument_gpu.model.syncs import SyncSite, SyncTotals
 
 SYNC_ITEM = np.dtype(
     [
@@ -33,7 +31,6 @@ _STATISTICS = struct.Struct("<QQII")
 _INTERVAL = struct.Struct("<qq")
 _ROW = struct.Struct("<IIQQQQ")
 _AS_IF = 1
-_TEXT_BYTES = PAYLOAD_BYTES // 4
 
 
 class SyncStatistics(NamedTuple):
@@ -44,15 +41,6 @@ class SyncStatistics(NamedTuple):
     is_as_if: bool
     watched_ns: tuple[tuple[int, int], ...]
     totals: dict[int, SyncTotals]
-
-
-def encode_sites(sites: Sequence[SyncSite]) -> list[bytes]:
-    return [
-        _SITE.pack(site.line, site.kind | (ALLOWED if site.is_allowed else 0))
-        + _encode_text(site.file)
-        + _encode_text(site.function)
-        for site in sites
-    ]
 
 
 def decode_sites(payload: memoryview) -> list[SyncSite]:
@@ -66,19 +54,6 @@ def decode_sites(payload: memoryview) -> list[SyncSite]:
         known = SyncKind(min(kind & ~ALLOWED, SyncKind.OTHER))
         sites.append(SyncSite(file, line, function, known, bool(kind & ALLOWED)))
     return sites
-
-
-def encode_statistics(syncs: Syncs) -> bytes:
-    watched = syncs.watched_ns
-    rows = [
-        _ROW.pack(number, 0, *(getattr(site.totals, name) for name in SyncTotals.__annotations__))
-        for number, site in enumerate(syncs.sites)
-        if site.totals.count
-    ]
-    head = _STATISTICS.pack(
-        len(syncs.events), syncs.dropped, len(watched), _AS_IF if syncs.is_as_if else 0
-    )
-    return b"".join([head, *(_INTERVAL.pack(*interval) for interval in watched), *rows])
 
 
 def decode_statistics(data: bytes) -> SyncStatistics:
@@ -96,11 +71,6 @@ def decode_statistics(data: bytes) -> SyncStatistics:
     if any(totals[site].priced > totals[site].count for site in totals):
         raise _damaged("more waits have a price than there are")
     return SyncStatistics(events, dropped, bool(flags & _AS_IF), tuple(watched), totals)
-
-
-def _encode_text(text: str) -> bytes:
-    data = text.encode("utf-8", "surrogatepass")[-_TEXT_BYTES:]
-    return _TEXT.pack(len(data)) + data
 
 
 def _decode_text(payload: memoryview, offset: int) -> tuple[str, int]:

@@ -24,6 +24,7 @@ from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
+from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 
@@ -398,7 +399,7 @@ def files(tmp_path: Path) -> dict[str, list[str]]:
     paths: dict[str, list[str]] = {}
     for (side, means), number in itertools.product(sides.items(), range(3)):
         path = tmp_path / f"{side}{number}.gpurun"
-        runs_of(means[number], samples=8)[0].save(path)
+        save(runs_of(means[number], samples=8)[0], path)
         paths.setdefault(side, []).append(str(path))
     return paths
 
@@ -441,7 +442,7 @@ def test_command_with_single_runs(files: dict[str, list[str]]) -> None:
 def test_command_used_wrongly(files: dict[str, list[str]], tmp_path: Path) -> None:
     assert invoke("--before", *files["fast"]).exit_code == 2
     assert invoke("--before", files["fast"][0], "--after", files["fast"][1], "x.gpurun").exit_code
-    Run().save(tmp_path / "empty.gpurun")
+    save(Run(), tmp_path / "empty.gpurun")
     result = invoke("--before", files["fast"][0], "--after", str(tmp_path / "empty.gpurun"))
     assert result.exit_code == 1
     assert "has no complete step" in result.stderr

@@ -23,6 +23,7 @@ from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
+from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 
@@ -50,7 +51,7 @@ def made_run(**changes: Any) -> Run:
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "train.gpurun"
-    made_run().save(path)
+    save(made_run(), path)
     return str(path)
 
 
@@ -104,7 +105,7 @@ def test_report_of_one_step(file: str) -> None:
 
 def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other.gpurun")
-    made_run(environment={"host": "elsewhere"}).save(other)
+    save(made_run(environment={"host": "elsewhere"}), other)
     output = invoke("report", file, other).stdout
     assert output.startswith(f"=== {file}\n")
     assert f"\n\n=== {other}\n" in output
@@ -206,7 +207,7 @@ def test_export_that_cannot_be_written(file: str, tmp_path: Path) -> None:
 
 def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
     other = tmp_path / "other.gpurun"
-    made_run().save(other)
+    save(made_run(), other)
     before = other.read_bytes()
     for input_ in (str(other), file):
         result = invoke("export", input_, "-o", str(other), "--format", "csv")
@@ -225,7 +226,7 @@ def test_export_of_several_ranks_is_one_output(tmp_path: Path) -> None:
     for rank in (0, 1):
         anchor = {"run_ns": 0, "monotonic_ns": 0, "realtime_ns": 1_000 * rank}
         paths.append(str(tmp_path / f"train.rank{rank}.gpurun"))
-        made_run(environment={"rank": rank, "anchor": anchor}).save(paths[-1])
+        save(made_run(environment={"rank": rank, "anchor": anchor}), paths[-1])
     result = invoke("export", *paths, "-")
     assert result.exit_code == 0
     rows = list(csv.DictReader(io.StringIO(result.stdout_bytes.decode(), newline="")))
@@ -255,7 +256,7 @@ def test_long_export_shows_its_progress_on_a_terminal_only(
 ) -> None:
     monkeypatch.setattr("pyinstrument_gpu.cli.export._LONG_SPANS", 2)
     path = str(tmp_path / "train.gpurun")
-    made_run().save(path)
+    save(made_run(), path)
     arguments = ("export", path, str(tmp_path / "out.csv"))
     assert invoke(*arguments).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
@@ -277,11 +278,12 @@ def test_info(file: str) -> None:
 
 def test_info_of_a_killed_run_as_json(tmp_path: Path) -> None:
     path = str(tmp_path / "killed.gpurun")
-    made_run(
+    run = made_run(
         complete=False,
         open_phases=[OpenPhase("über", 0, 20 * MS, -1, 0)],
         dropped={"ring_full": 3, "names": 0},
-    ).save(path)
+    )
+    save(run, path)
     facts = json.loads(invoke("info", path, "--json").stdout)
     assert facts["complete"] is False
     assert facts["open_phases"] == [
@@ -314,7 +316,7 @@ def test_name_that_the_output_cannot_encode_is_escaped(file: str) -> None:
 def test_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
     path = str(tmp_path / "long.gpurun")
     spans = np.repeat(made_run().spans, 20_000)
-    made_run(spans=spans, span_self_ns=np.zeros(len(spans), np.int64)).save(path)
+    save(made_run(spans=spans, span_self_ns=np.zeros(len(spans), np.int64)), path)
     process = command("export", path, "-")
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(5) == b"phase"

@@ -21,6 +21,7 @@ from pyinstrument_gpu.recording.phase_cost import measure_phase_costs
 from pyinstrument_gpu.report.overhead import overhead_facts, overhead_report
 from pyinstrument_gpu.run import Run
 from tests.cli.test_commands import made_run
+from tests.helpers.run_encoder import save
 from tests.helpers.script import run_script
 
 # --- a step of a run ---
@@ -124,7 +125,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_torch")
 def test_the_command(tmp_path: Path) -> None:
-    made_run().save(tmp_path / "train.gpurun")
+    save(made_run(), tmp_path / "train.gpurun")
     result = invoke("--rounds", "2", str(tmp_path / "train.gpurun"))
     assert result.exit_code == 0, result.output
     for text in (
@@ -164,7 +165,7 @@ def test_a_bad_run_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pyinstrument_gpu.cli.overhead.measure_phase_costs", measure)
     none, damaged, stepless = (str(tmp_path / name) for name in ("none", "damaged", "stepless"))
     Path(damaged).write_bytes(b"not a run")
-    Run().save(stepless)
+    save(Run(), stepless)
     for file, message in (
         (none, f"Error: {none}: No such file or directory\n"),
         (damaged, f"Error: {damaged}: not a run file"),

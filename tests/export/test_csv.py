@@ -22,6 +22,7 @@ from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, STREAMS, rank, run_of, syncs_of
 from tests.helpers.made_runs import written as written_by
+from tests.helpers.run_encoder import save
 
 HEADER = (
     b"phase,path,step,depth,thread,thread_name,device,stream,stream_name,host_begin_ns,"
@@ -333,7 +334,7 @@ def test_device_is_written_and_not_replaced() -> None:
 
 def test_run_file_is_never_replaced(tmp_path: Path) -> None:
     path, link = tmp_path / "run.gpurun", tmp_path / "out.csv"
-    run_of(SPANS).save(path)
+    save(run_of(SPANS), path)
     link.symlink_to(path)
     before = path.read_bytes()
     for place in (path, link):

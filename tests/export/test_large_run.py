@@ -21,6 +21,7 @@ from pyinstrument_gpu import gpu_step
 from pyinstrument_gpu.run import Run
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.nsight import read_nvtxt
+from tests.helpers.run_encoder import save
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -166,7 +167,7 @@ def test_tensorboard(run: Run, tmp_path: Path) -> None:
 
 
 def test_saved_and_loaded(run: Run, tmp_path: Path) -> None:
-    run.save(tmp_path / "saved.gpurun")
+    save(run, tmp_path / "saved.gpurun")
     again = Run.load(tmp_path / "saved.gpurun")
 
     assert again.spans.tobytes() == run.spans.tobytes()

@@ -20,6 +20,7 @@ from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import ANCHOR, run_of, written
 from tests.helpers.nsight import exported, needs_nsight, nvtx_sum, profile, read_nvtxt
+from tests.helpers.run_encoder import save
 
 SPANS = [
     (1, 1, 0, 1, 0, 0, 7, 15, 20, 100, 130, -1, 1),
@@ -187,14 +188,14 @@ def test_report_that_is_merged_into_is_not_replaced(tmp_path: Path, fake_nsight:
     report.write_text("events")
     with pytest.raises(ExportError, match=r"r\.nsys-rep' is read for this and would be replaced"):
         RUN.export(report, merge_into=report)
-    RUN.save(tmp_path / "run.gpurun")
+    save(RUN, tmp_path / "run.gpurun")
     arguments = ["export", str(tmp_path / "run.gpurun"), str(report), "--merge-into", str(report)]
     assert CliRunner().invoke(main, arguments).exit_code == 2
     assert report.read_text() == "events"
 
 
 def test_command_line_takes_the_report_to_merge_into(tmp_path: Path, no_nsight: Path) -> None:
-    RUN.save(tmp_path / "run.gpurun")
+    save(RUN, tmp_path / "run.gpurun")
     arguments = ["export", str(tmp_path / "run.gpurun"), str(tmp_path / "x.nsys-rep")]
     result = CliRunner().invoke(main, [*arguments, "--merge-into", "r.nsys-rep"])
     assert (result.exit_code, result.stdout) == (1, "")

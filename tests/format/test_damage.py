@@ -15,8 +15,8 @@ from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.run import Run
+from tests.helpers.made_recording import Recording, merged
 from tests.helpers.run_truth import assert_true_spans
-from tests.helpers.run_writer import Recording, merged
 
 # The last one is so short of room that the oldest history makes room for the newest.
 RECORDINGS = [

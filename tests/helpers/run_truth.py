@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.format.codecs import DEVICE_TIME_ITEM
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, SpanFlag
 from pyinstrument_gpu.run import Run
-from tests.helpers.run_writer import Recording
+from tests.helpers.made_recording import Recording
 
 _DEVICE_COLUMNS = ("device", "stream", "device_begin_ns", "device_end_ns", "flags")
 _HOST_COLUMNS = [name for name in SPAN_DTYPE.fields or () if name not in _DEVICE_COLUMNS]

@@ -15,6 +15,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.schema import METRIC_DTYPE
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
+from tests.helpers.run_encoder import save
 
 torch = pytest.importorskip("torch")
 
@@ -119,7 +120,7 @@ def made_run() -> Run:
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    made_run().save(tmp_path / "a.gpurun")
+    save(made_run(), tmp_path / "a.gpurun")
     loaded = Run.load(tmp_path / "a.gpurun")
 
     assert loaded.metric_names == ("loss", 'a,"b')

@@ -12,12 +12,11 @@ from pyinstrument_gpu.format.codecs import (
     NONE,
     OpenStepState,
     State,
-    encode_name,
-    encode_state,
 )
 from pyinstrument_gpu.format.framing import BlockType
 from pyinstrument_gpu.sinks.tail import RunTail
 from pyinstrument_gpu.sinks.update import RunUpdate
+from tests.helpers.encoders import encode_name, encode_state
 
 ENVIRONMENT = {"anchor": {"run_ns": 0, "realtime_ns": 5}}
 HOST, DEVICE = 1, 3  # flags: on the step's thread; the same, and timed on the device

@@ -20,6 +20,7 @@ from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
+from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 WAIT_NS = 5 * MS
@@ -360,7 +361,7 @@ def test_max_bytes_drops_the_oldest_waits(
 def test_saved_run_has_the_same_syncs(advance: Callable[[int], None], tmp_path: Path) -> None:
     x = on_device(1.0)
     run = watched(lambda: [x.item(), float(x)])
-    run.save(tmp_path / "saved.gpurun")
+    save(run, tmp_path / "saved.gpurun")
     again = Run.load(tmp_path / "saved.gpurun")
     assert again.syncs.sites == run.syncs.sites
     assert np.array_equal(again.syncs.events, run.syncs.events)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the blocks of a run file hold, as bytes: the plain twin of what the native recorder writes.
+
+See docs/run-file.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+
+from pyinstrument_gpu.format.codecs import State, StatisticsDocument
+from pyinstrument_gpu.model.statistics import Statistic
+from pyinstrument_gpu.model.sync_kind import ALLOWED
+from pyinstrument_gpu.model.syncs import Syncs, SyncSite
+from pyinstrument_gpu.model.thread import Thread
+
+
+def encode_name(name: str) -> bytes:
+    data = name.encode("utf-8", "surrogatepass")
+    return struct.pack("<H", len(data)) + data
+
+
+def encode_thread(thread: Thread) -> bytes:
+    return struct.pack("<Q", thread.native_id) + encode_name(thread.name)
+
+
+def encode_json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def encode_state(state: State) -> bytes:
+    device = state.device
+    return encode_json(
+        {
+            "now_ns": state.now_ns,
+            "final": state.final,
+            "anchor": dict(state.anchor),
+            "spans": state.spans,
+            "steps": state.steps,
+            "device_times": state.device_times,
+            "step_drops": state.step_drops,
+            "metrics": state.metrics,
+            "dropped": dict(state.dropped),
+            "harvester_cpu_ns": state.harvester_cpu_ns,
+            "phases_recorded": state.phases_recorded,
+            "open_step": None if state.open_step is None else state.open_step._asdict(),
+            "open": state.open_phases,
+            "device": None
+            if device is None
+            else {
+                "every": device.timing.every,
+                "records": device.timing.records,
+                "record_ns": device.timing.record_ns,
+                "pending": device.pending,
+            },
+            "error": state.error,
+        }
+    )
+
+
+def encode_statistics(document: StatisticsDocument) -> bytes:
+    totals = document.step_totals
+    chunks = [
+        struct.pack("<QQQ", document.spans, document.steps, document.device_times),
+        struct.pack(
+            "<QQQQQd",
+            totals.count,
+            totals.complete,
+            totals.items,
+            totals.sampled,
+            totals.sampled_ns,
+            totals.samples,
+        ),
+        _encode_statistic(totals.duration),
+    ]
+    for (path, scope), phase in document.phases.items():
+        statistics = (phase.host, phase.self_host, phase.device, phase.blocked)
+        mask = sum(1 << bit for bit, one in enumerate(statistics) if one is not None)
+        chunks.append(struct.pack("<IIII", path, scope, mask, 0))
+        chunks += [_encode_statistic(one) for one in statistics if one is not None]
+    return b"".join(chunks)
+
+
+def _encode_statistic(statistic: Statistic) -> bytes:
+    buckets = np.stack(statistic.buckets, axis=1).astype("<u8")
+    head = struct.pack(
+        "<QQQQQQQ",
+        statistic.count,
+        statistic.total_ns,
+        statistic.sum_of_squares & 0xFFFFFFFFFFFFFFFF,
+        statistic.sum_of_squares >> 64,
+        statistic.min_ns,
+        statistic.max_ns,
+        len(buckets),
+    )
+    return head + buckets.tobytes()
+
+
+def encode_sync_sites(sites: Sequence[SyncSite]) -> list[bytes]:
+    return [
+        struct.pack("<II", site.line, site.kind | (ALLOWED if site.is_allowed else 0))
+        + encode_name(site.file)
+        + encode_name(site.function)
+        for site in sites
+    ]
+
+
+def encode_sync_statistics(syncs: Syncs) -> bytes:
+    head = struct.pack(
+        "<QQII", len(syncs.events), syncs.dropped, len(syncs.watched_ns), syncs.is_as_if
+    )
+    watched = [struct.pack("<qq", *interval) for interval in syncs.watched_ns]
+    rows = [
+        struct.pack("<IIQQQQ", number, 0, *astuple(site.totals))
+        for number, site in enumerate(syncs.sites)
+        if site.totals.count
+    ]
+    return b"".join([head, *watched, *rows])
