@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The framing of a run file: a header, then slots that hold one checked block each.
+"""How blocks stand in a run file: behind a header in slots, each with a checksum.
 
-See docs/run-file.md.
+See docs/run-file.md. What a recording hands to live sinks has the same blocks in a frame of its
+own.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 import zlib
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
+from pyinstrument_gpu.format.blocks import Blocks, BlockType, LogBlock
 
 MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 1
@@ -45,54 +45,9 @@ _BLOCK_HEADER_DTYPE = np.dtype(
 )
 
 
-class BlockType(enum.IntEnum):
-    """What a block holds: below 16 documents, which are replaced; from 16 on logs, which grow."""
-
-    ENVIRONMENT = 1
-    STATE = 2
-    STATISTICS = 3
-    SYNC_STATISTICS = 4
-    NAMES = 16
-    PATHS = 17
-    THREADS = 18
-    DROPPED_STEPS = 19
-    STEPS = 20
-    SPANS = 21
-    DEVICE_TIMES = 22
-    STREAMS = 23
-    DEVICE_CLOCKS = 24
-    SYNC_SITES = 26
-    SYNCS = 27
-    METRIC_NAMES = 28
-    METRICS = 29
-
-
 _FIRST_LOG_TYPE = 16
 _DOCUMENTS = frozenset(block_type for block_type in BlockType if block_type < _FIRST_LOG_TYPE)
-
-
-class LogBlock(NamedTuple):
-    """One block of a log: the index of its first item, and its items."""
-
-    first: int
-    payload: memoryview
-
-
-@dataclass
-class Blocks:
-    """The valid blocks of a run file.
-
-    Attributes:
-        documents: the newest whole version of each document.
-        logs: of each log its blocks in order; a gap between them shows in their `first`.
-        damaged: number of damaged blocks.
-        intact: whether nothing is damaged and no slot lies empty before the last one used.
-    """
-
-    documents: dict[int, bytes] = field(default_factory=dict)
-    logs: dict[int, list[LogBlock]] = field(default_factory=dict)
-    damaged: int = 0
-    intact: bool = True
+_TAP_RECORD = struct.Struct("<IIQ")
 
 
 def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
@@ -138,6 +93,22 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
             if len(by_part) == parts and max(by_part) == parts - 1:
                 blocks.documents[block_type] = b"".join(by_part[part] for part in range(parts))
                 break
+    return blocks
+
+
+def read_tap(taken: bytes) -> Blocks:
+    """What `_C.take_tap` gave, which is what is new in a log."""
+    blocks = Blocks()
+    view = memoryview(taken)
+    while view:
+        block_type, length, first = _TAP_RECORD.unpack_from(view)
+        end = _TAP_RECORD.size + length
+        payload = view[_TAP_RECORD.size : end]
+        if block_type < _FIRST_LOG_TYPE:
+            blocks.documents[block_type] = bytes(payload)
+        else:
+            blocks.logs.setdefault(block_type, []).append(LogBlock(first, payload))
+        view = view[end:]
     return blocks
 
 

@@ -22,7 +22,7 @@ from pyinstrument_gpu.model.schema import (
     has_device_times,
     span_scopes,
 )
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans, over_scopes
 from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
 from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.model.stream import Stream
@@ -207,10 +207,7 @@ class RunData:
     @cached_property
     def phases(self) -> Mapping[str, PhaseStatistics]:
         """The statistics of each path over all scopes, in order of first appearance."""
-        by_path: dict[int, list[PhaseStatistics]] = {}
-        for (path, _), phase in self._statistics.items():
-            by_path.setdefault(path, []).append(phase)
-        return {self.paths[path]: PhaseStatistics.merge(parts) for path, parts in by_path.items()}
+        return {self.paths[path]: phase for path, phase in over_scopes(self._statistics).items()}
 
     def phases_in(self, scope: Scope) -> Mapping[str, PhaseStatistics]:
         """The statistics of each path in one scope only, in the same order as `phases`."""

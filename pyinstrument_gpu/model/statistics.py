@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -193,7 +193,7 @@ _EMPTY = Statistic(0, 0, 0, 0, 0, _NO_BUCKETS, _NO_BUCKETS)
 
 @dataclass(frozen=True)
 class PhaseStatistics:
-    """The statistics of one phase path; a measure is None where nothing was measured.
+    """The statistics of one phase path; each is None where nothing was measured.
 
     Attributes:
         host: time on the CPU's clock between begin and end.
@@ -214,7 +214,7 @@ class PhaseStatistics:
 
     @classmethod
     def merge(cls, parts: Iterable[PhaseStatistics]) -> PhaseStatistics:
-        """The statistics of all parts together, measure by measure."""
+        """The statistics of all parts together, each with its like."""
         parts = list(parts)
         return cls(
             host=_merge_known(part.host for part in parts),
@@ -233,6 +233,16 @@ class Scope(enum.IntEnum):
     """On another thread, while a step was open."""
     OUTSIDE = 2
     """While no step was open."""
+
+
+def over_scopes(
+    statistics: Mapping[tuple[int, Scope], PhaseStatistics],
+) -> dict[int, PhaseStatistics]:
+    """Statistics by path and scope as those of each path over all scopes, ascending by path."""
+    by_path: dict[int, list[PhaseStatistics]] = {}
+    for (path, _), phase in sorted(statistics.items()):
+        by_path.setdefault(path, []).append(phase)
+    return {path: PhaseStatistics.merge(parts) for path, parts in by_path.items()}
 
 
 def fold_spans(

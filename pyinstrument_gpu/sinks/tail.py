@@ -10,44 +10,37 @@ of metrics are handed over as they come.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.codecs import (
+from pyinstrument_gpu.format.blocks import Blocks, BlockType, Records, true_prefix
+from pyinstrument_gpu.format.device_times import span_indices
+from pyinstrument_gpu.format.framing import read_tap
+from pyinstrument_gpu.format.items import (
     DEVICE_TIME_ITEM,
     DROPPED_STEP_ITEM,
     METRIC_ITEM,
     NONE,
     PATH_ITEM,
-    SPAN_INDEX_BITS,
     SPAN_ITEM,
-    STEP_COMPLETE,
     STEP_ITEM,
-    State,
-    decode_names,
-    decode_state,
-    decode_statistics,
 )
-from pyinstrument_gpu.format.framing import BlockType
-from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.format.metrics import metric_columns
+from pyinstrument_gpu.format.names import decode_names, path_parents
+from pyinstrument_gpu.format.state import State, decode_state
+from pyinstrument_gpu.format.statistics import decode_statistics
+from pyinstrument_gpu.format.steps import indices_of, step_columns
+from pyinstrument_gpu.model.paths import join_paths
+from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
+from pyinstrument_gpu.model.statistics import over_scopes
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, step_of, summed
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
 
-_RECORD = struct.Struct("<IIQ")
 _LOOKS_FOR_DEVICE_TIMES = 8
-
-_SPAN_INDEX_MASK = np.uint64((1 << SPAN_INDEX_BITS) - 1)
-
-
-class _Record(NamedTuple):
-    first: int
-    payload: memoryview
 
 
 class RunTail:
@@ -56,7 +49,8 @@ class RunTail:
     def __init__(self, environment: Mapping[str, Any]) -> None:
         self._environment = environment
         self._names: list[str] = []
-        self._paths: list[str] = []
+        self._path_items = np.empty(0, PATH_ITEM)
+        self._paths: tuple[str, ...] = ()
         self._dropped_steps = np.empty(0, DROPPED_STEP_ITEM)
         self._state = State()
         self._statistics: bytes | None = None
@@ -74,7 +68,6 @@ class RunTail:
         # The spans among them whose device times are still to come: index, ascending, and key.
         self._waiting = np.empty((2, 0), np.int64)
         self._metric_names: list[str] = []
-        self._metrics = np.empty(0, METRIC_ITEM)
 
     def look(self, taken: bytes, final: bool = False) -> RunUpdate:
         """What is new.
@@ -85,62 +78,54 @@ class RunTail:
         """
         if taken:  # and with it all that stood in the buffers of threads at the last look
             self._looks += 1
-        # All records of a type at once: there is one for every 20 ms.
-        for block_type, records in _by_type(taken):
-            self._take(block_type, records)
+        # All of a type at once: there is a block for every 20 ms. None before what it refers to.
+        blocks = read_tap(taken)
+        self._take_names(blocks)
+        self._take_steps(blocks)
+        self._take_spans(blocks.records(BlockType.SPANS, SPAN_ITEM))
+        self._take_device_times(blocks.records(BlockType.DEVICE_TIMES, DEVICE_TIME_ITEM).items)
+        self._state = blocks.document(BlockType.STATE, decode_state) or self._state
+        self._statistics = blocks.documents.get(BlockType.STATISTICS, self._statistics)
         self._note_missed_spans()
         done = len(self._steps) if final else self._done()
-        return self._hand_over(done, final)
+        metrics = blocks.records(BlockType.METRICS, METRIC_ITEM).items
+        return self._hand_over(done, metrics, final)
 
-    def _take(self, block_type: int, records: list[_Record]) -> None:
-        payload = b"".join(record.payload for record in records)
-        if block_type == BlockType.NAMES:
-            names = decode_names(memoryview(payload))
-            self._names.extend(name.replace("%", "%25").replace("/", "%2F") for name in names)
-        elif block_type == BlockType.PATHS:
-            for parent, name in np.frombuffer(payload, PATH_ITEM).tolist():
-                text = self._names[name]
-                self._paths.append(text if parent == NONE else f"{self._paths[parent]}/{text}")
-        elif block_type == BlockType.DROPPED_STEPS:
+    def _take_names(self, blocks: Blocks) -> None:
+        self._names += blocks.texts(BlockType.NAMES, decode_names, len(self._names))
+        self._metric_names += blocks.texts(
+            BlockType.METRIC_NAMES, decode_names, len(self._metric_names)
+        )
+        paths = blocks.records(BlockType.PATHS, PATH_ITEM).items
+        if len(paths):
+            self._path_items = np.append(self._path_items, paths)
+            parents, names = path_parents(self._path_items), self._path_items["name"]
+            self._paths = join_paths(self._names, parents, names)
+
+    def _take_steps(self, blocks: Blocks) -> None:
+        for block in blocks.logs.get(BlockType.DROPPED_STEPS, []):
             # The last ones known may come again.
-            serials = np.frombuffer(payload, DROPPED_STEP_ITEM)
+            serials = np.frombuffer(block.payload, DROPPED_STEP_ITEM)
             self._dropped_steps = np.union1d(self._dropped_steps, serials)
-        elif block_type == BlockType.STEPS:
-            steps = np.frombuffer(payload, STEP_ITEM)
-            self._steps = np.append(self._steps, steps)
-            self._looks = np.append(self._looks, np.zeros(len(steps), np.int64))
-        elif block_type == BlockType.SPANS:
-            index = [
-                record.first + np.arange(len(record.payload) // SPAN_ITEM.itemsize)
-                for record in records
-            ]
-            self._take_spans(np.concatenate(index), np.frombuffer(payload, SPAN_ITEM))
-        elif block_type == BlockType.DEVICE_TIMES:
-            self._take_device_times(np.frombuffer(payload, DEVICE_TIME_ITEM))
-        elif block_type == BlockType.METRIC_NAMES:
-            self._metric_names.extend(decode_names(memoryview(payload)))
-        elif block_type == BlockType.METRICS:
-            self._metrics = np.frombuffer(payload, METRIC_ITEM)
-        elif block_type == BlockType.STATE:
-            self._state = decode_state(payload)
-        elif block_type == BlockType.STATISTICS:
-            self._statistics = payload
+        steps = blocks.records(BlockType.STEPS, STEP_ITEM).items
+        self._steps = np.append(self._steps, steps)
+        self._looks = np.append(self._looks, np.zeros(len(steps), np.int64))
 
-    def _take_spans(self, index: NDArray[np.int64], items: NDArray[np.void]) -> None:
+    def _take_spans(self, spans: Records) -> None:
+        first, items = spans
+        index = first + np.arange(len(items))
         self._spans_seen += len(items)
         too_late = max(self._handed_over_up_to, self._unknown_up_to)
         wanted = (items["step"] != NONE) & (items["step"].astype(np.int64) > too_late)
         items, index = items[wanted], index[wanted]
-        on_step_thread = (items["flags"] & SpanFlag.STEP_THREAD) != 0
-        scopes = np.where(on_step_thread, int(Scope.STEP), int(Scope.OTHER_THREADS))
-        keys = keys_of(items["step"], items["path"], scopes)
+        keys = keys_of(items["step"], items["path"], span_scopes(items))
         host_ns = items["host_end_ns"] - items["host_begin_ns"]
         self._sums = summed(self._sums, rows_of(keys, count=1, host_ns=host_ns))
         waits = (items["flags"] & SpanFlag.DEVICE) != 0
         self._waiting = np.append(self._waiting, np.stack([index[waits], keys[waits]]), axis=1)
 
     def _take_device_times(self, items: NDArray[np.void]) -> None:
-        spans = (items["where"] & _SPAN_INDEX_MASK).astype(np.int64)
+        spans = span_indices(items)
         waiting, keys = self._waiting
         place = np.searchsorted(waiting, spans)
         here = np.isin(spans, waiting)
@@ -167,10 +152,12 @@ class RunTail:
         """How many of the steps can be handed over: not one before those in front of it."""
         waits = np.isin(self._steps["serial"], step_of(self._waiting[1]))
         done = (self._looks >= 1) & (~waits | (self._looks >= _LOOKS_FOR_DEVICE_TIMES))
-        return len(done) if done.all() else int(done.argmin())
+        return true_prefix(done)
 
-    def _hand_over(self, done: int, final: bool) -> RunUpdate:
-        metrics, metric_steps = self._hand_over_metrics()
+    def _hand_over(self, done: int, metric_items: NDArray[np.void], final: bool) -> RunUpdate:
+        # All steps that were dropped before one with a value are in the log before that value.
+        metrics = metric_columns(metric_items, self._indices(metric_items["step"]))
+        metric_steps = self._metric_steps(metrics)
         items = self._steps[:done]
         if done:
             self._handed_over_up_to = int(items["serial"][-1])
@@ -180,17 +167,12 @@ class RunTail:
         self._steps, self._looks = self._steps[done:], self._looks[done:]
         self._forget_up_to(self._handed_over_up_to)
 
-        steps = np.empty(done, STEP_DTYPE)
-        for column in ("thread", "begin_ns", "end_ns", "samples", "items"):
-            steps[column] = items[column]
-        steps["index"] = self._indices(items["serial"])
-        steps["complete"] = items["flags"] & STEP_COMPLETE
         anchor = self._environment["anchor"]
         return RunUpdate(
             environment=self._environment,
             began_realtime_ns=anchor["realtime_ns"] - anchor["run_ns"],
-            paths=tuple(self._paths),
-            steps=steps,
+            paths=self._paths,
+            steps=step_columns(items, self._indices(items["serial"])),
             phase_times=times,
             metric_names=tuple(self._metric_names),
             metrics=metrics,
@@ -198,54 +180,30 @@ class RunTail:
             dropped=self._state.dropped,
             phases_recorded=self._state.phases_recorded,
             final=final,
-            decode_totals=partial(_decode_totals, self._statistics, tuple(self._paths)),
+            decode_totals=partial(_decode_totals, self._statistics, self._paths),
         )
 
-    def _hand_over_metrics(self) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        items, self._metrics = self._metrics, self._metrics[:0]
-        metrics = np.empty(len(items), METRIC_DTYPE)
-        for column in ("update", "host_ns", "name", "value"):
-            metrics[column] = items[column]
-        # All steps that were dropped before one with a value are in the log before that value.
-        of_none = (items["step"] == NONE) | np.isin(items["step"], self._dropped_steps)
-        metrics["step"] = np.where(of_none, -1, self._indices(items["step"]))
+    def _metric_steps(self, metrics: NDArray[np.void]) -> NDArray[np.int64]:
         serials = np.append(self._handed_over_up_to, self._steps["serial"].astype(np.int64))
-        indices = np.where(serials < 0, -1, self._indices(serials))
         ends_ns = np.append(self._handed_over_end_ns, self._steps["end_ns"])
-        return metrics, steps_of_metrics(metrics, indices, ends_ns)
+        return steps_of_metrics(metrics, self._indices(serials), ends_ns)
 
     def _forget_up_to(self, serial: int) -> None:
         self._sums = self._sums[step_of(self._sums["key"]) > serial]
         self._waiting = self._waiting[:, step_of(self._waiting[1]) > serial]
 
     def _indices(self, serials: NDArray[Any]) -> NDArray[np.int64]:
-        return serials.astype(np.int64) - np.searchsorted(self._dropped_steps, serials)
-
-
-def _by_type(taken: bytes) -> list[tuple[int, list[_Record]]]:
-    """The records of each type, in the order of the types, so that none comes before what it refers
-    to."""
-    found: dict[int, list[_Record]] = {}
-    view = memoryview(taken)
-    while view:
-        block_type, length, first = _RECORD.unpack_from(view)
-        end = _RECORD.size + length
-        found.setdefault(block_type, []).append(_Record(first, view[_RECORD.size : end]))
-        view = view[end:]
-    return sorted(found.items())
+        return indices_of(serials, self._dropped_steps)
 
 
 def _decode_totals(statistics: bytes | None, paths: tuple[str, ...]) -> Totals | None:
     if statistics is None:
         return None
     document = decode_statistics(statistics)
-    by_path: dict[int, list[PhaseStatistics]] = {}
-    for (path, _), phase in sorted(document.phases.items()):
-        by_path.setdefault(path, []).append(phase)
     # A path that is newer than the tables comes with the next look.
     phases = {
-        paths[path]: PhaseStatistics.merge(parts)
-        for path, parts in by_path.items()
+        paths[path]: phase
+        for path, phase in over_scopes(document.phases).items()
         if path < len(paths)
     }
     return Totals(phases, document.step_totals)

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.codecs import State
 from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.run import Run

@@ -15,21 +15,17 @@ from pyinstrument_gpu.errors import (
     RunFileDamagedError,
     RunFileVersionError,
 )
-from pyinstrument_gpu.format.codecs import (
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.framing import read_blocks
+from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     NONE,
     SPAN_ITEM,
     STREAM_ITEM,
-    DeviceState,
-    OpenPhaseState,
-    State,
-    StatisticsDocument,
 )
-from pyinstrument_gpu.format.framing import (
-    BlockType,
-    read_blocks,
-)
+from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, State
+from pyinstrument_gpu.format.statistics import StatisticsDocument
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.open_phase import OpenPhase

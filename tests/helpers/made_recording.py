@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.codecs import (
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     NONE,
@@ -22,13 +23,9 @@ from pyinstrument_gpu.format.codecs import (
     STEP_ITEM,
     STREAM_ITEM,
     TIME_UNFINISHED,
-    DeviceState,
-    OpenPhaseState,
-    OpenStepState,
-    State,
-    StatisticsDocument,
 )
-from pyinstrument_gpu.format.framing import BlockType
+from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, OpenStepState, State
+from pyinstrument_gpu.format.statistics import StatisticsDocument
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.codecs import (
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     METRIC_ITEM,
@@ -20,15 +21,11 @@ from pyinstrument_gpu.format.codecs import (
     STEP_COMPLETE,
     STEP_ITEM,
     STREAM_ITEM,
+    SYNC_ITEM,
     TIME_UNFINISHED,
-    DeviceState,
-    OpenPhaseState,
-    OpenStepState,
-    State,
-    StatisticsDocument,
 )
-from pyinstrument_gpu.format.framing import BlockType
-from pyinstrument_gpu.format.sync_codec import SYNC_ITEM
+from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, OpenStepState, State
+from pyinstrument_gpu.format.statistics import StatisticsDocument
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from tests.helpers.encoders import (

@@ -4,7 +4,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.codecs import DEVICE_TIME_ITEM
+from pyinstrument_gpu.format.items import DEVICE_TIME_ITEM
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, SpanFlag
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import (
     MAGIC,
     MAJOR_VERSION,
     PAYLOAD_BYTES,
     SLOT_BYTES,
     SLOTS_OFFSET,
-    BlockType,
 )
 
 _FILE_HEADER = struct.Struct("<8s4IQ28x")

@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.format.codecs import (
-    METRIC_ITEM,
-    NONE,
-    OpenStepState,
-    State,
-)
-from pyinstrument_gpu.format.framing import BlockType
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.items import METRIC_ITEM, NONE
+from pyinstrument_gpu.format.state import OpenStepState, State
 from pyinstrument_gpu.sinks.tail import RunTail
 from pyinstrument_gpu.sinks.update import RunUpdate
 from tests.helpers.encoders import encode_name, encode_state
@@ -56,8 +52,8 @@ def device_times(*items: tuple[int, int]) -> bytes:
     return record(BlockType.DEVICE_TIMES, b"".join(packed))
 
 
-def metric_names(*texts: str) -> bytes:
-    return record(BlockType.METRIC_NAMES, b"".join(map(encode_name, texts)))
+def metric_names(*texts: str, first: int = 0) -> bytes:
+    return record(BlockType.METRIC_NAMES, b"".join(map(encode_name, texts)), first)
 
 
 def metrics(*items: tuple[int, int, float, int, int]) -> bytes:
@@ -156,7 +152,7 @@ def test_metrics_come_at_once_with_the_steps_they_are_of() -> None:
     np.testing.assert_array_equal(update.metrics["value"], [0.5, math.nan])
     assert update.metric_steps.tolist() == [0, 1]
 
-    after = tail.look(metric_names("c") + metrics((9, 8, 2.0, 2, 2)) + state(0))
+    after = tail.look(metric_names("c", first=2) + metrics((9, 8, 2.0, 2, 2)) + state(0))
     assert after.metric_names == ("a/b", "b%", "c")
     assert after.metrics.tolist() == [(9, 1, 8, 2, 2.0)]
     assert len(tail.look(b"", final=True).metrics) == 0

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device's records of a run file: streams, clocks, and the times of spans.
+"""The device times of spans.
 
-A span's device times become known after the span was written, so they are items of a log of their
-own, each of which names its span. What they say is checked like all else: an item whose span or
-stream is missing is left out, and a time whose device has no clock point has no place on the run's
-axis.
+They become known after their span was written, so they are items of a log of their own, each of
+which names its span. What they say is checked like all else: an item whose span or stream is
+missing is left out, and a time whose device has no clock point has no place on the run's axis.
 """
 
 from __future__ import annotations
@@ -15,21 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.codecs import (
-    NO_STREAM,
-    SPAN_INDEX_BITS,
-    TIME_UNFINISHED,
-)
+from pyinstrument_gpu.format.blocks import true_prefix
+from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
+from pyinstrument_gpu.format.items import NO_STREAM, SPAN_INDEX_BITS, TIME_UNFINISHED
+from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.schema import SpanFlag
-from pyinstrument_gpu.model.stream import Stream, named_streams
+from pyinstrument_gpu.model.stream import Stream
 
 _STREAM_MASK = np.uint64(0xFFFF)
 _STREAM_SHIFT = np.uint64(SPAN_INDEX_BITS)
 _FLAGS_SHIFT = np.uint64(SPAN_INDEX_BITS + 16)
 _SPAN_MASK = np.uint64((1 << SPAN_INDEX_BITS) - 1)
-# No clock gets there; differences of two times stay within 64 bits.
-_TIME_LIMIT_NS = 1 << 61
 
 
 @dataclass(frozen=True)
@@ -55,36 +51,6 @@ class DeviceTimes:
     unplaced: int
 
 
-def streams_of(items: NDArray[np.void]) -> tuple[Stream, ...]:
-    """The streams of the items of a STREAMS log."""
-    return named_streams(zip(items["device"].tolist(), items["handle"].tolist(), strict=True))
-
-
-def clocks_of(items: NDArray[np.void]) -> tuple[DeviceClock, ...]:
-    """The clocks that the items of a DEVICE_CLOCKS log give, up to the first impossible item."""
-    possible = (
-        (np.abs(items["device_ns"]) < _TIME_LIMIT_NS)
-        & (np.abs(items["run_ns"]) < _TIME_LIMIT_NS)
-        & (items["uncertainty_ns"] >= 0)
-        & (items["uncertainty_ns"] < _TIME_LIMIT_NS)
-    )
-    for device in np.unique(items["device"]):
-        at = np.flatnonzero(items["device"] == device)
-        for clock in ("device_ns", "run_ns"):
-            possible[at[1:]] &= np.diff(items[clock][at]) > 0
-    items = items[: true_prefix(possible)]
-    return tuple(
-        DeviceClock(
-            int(device),
-            *(
-                np.ascontiguousarray(items[column][items["device"] == device])
-                for column in ("device_ns", "run_ns", "uncertainty_ns")
-            ),
-        )
-        for device in np.unique(items["device"])
-    )
-
-
 def apply_device_times(
     items: NDArray[np.void],
     spans: NDArray[np.void],
@@ -101,15 +67,16 @@ def apply_device_times(
         first_span: the index of the first of them in the whole run.
         streams, clocks: those of the run.
     """
-    position, stream, flags = _fields(items["where"])
-    position -= first_span
+    position = span_indices(items) - first_span
+    stream = (items["where"] >> _STREAM_SHIFT & _STREAM_MASK).astype(np.int64)
+    flags = items["where"] >> _FLAGS_SHIFT
     inside = (position >= 0) & (position < len(spans))
     timed = flags == 0
     possible = ~timed | (
         (items["begin_ns"] >= 0)
         & (items["duration_ns"] >= 0)
-        & (items["begin_ns"] < _TIME_LIMIT_NS)
-        & (items["duration_ns"] < _TIME_LIMIT_NS)
+        & (items["begin_ns"] < TIME_LIMIT_NS)
+        & (items["duration_ns"] < TIME_LIMIT_NS)
     )
     possible &= ~_seen_before(position, inside, len(spans))
     kept = true_prefix(possible)
@@ -136,15 +103,24 @@ def apply_device_times(
     return DeviceTimes(kept, orphans, position, number, device_ns, device_clock_ns, unplaced)
 
 
-def _fields(
-    where: NDArray[np.uint64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Index of the span, stream and flags."""
-    return (
-        (where & _SPAN_MASK).astype(np.int64),
-        (where >> _STREAM_SHIFT & _STREAM_MASK).astype(np.int64),
-        (where >> _FLAGS_SHIFT).astype(np.int64),
-    )
+def mark_unfinished(
+    spans: NDArray[np.void], first_span: int, times: DeviceTimes, first_time: int, state: State
+) -> None:
+    """Mark the spans that STATE knows and of whose device time it can be shown that it was not
+    known then: no time was dropped, lost or given up."""
+    given_up = state.dropped.get("device_failed", 0)
+    if first_time or times.orphans or given_up or times.kept < state.device_times:
+        return
+    known_to_state = spans[: max(0, state.spans - first_span)]
+    waiting = (known_to_state["flags"] & SpanFlag.DEVICE) != 0
+    waiting[times.span[times.span < len(waiting)]] = False
+    known_to_state["flags"][waiting] |= np.uint32(SpanFlag.DEVICE_UNFINISHED)
+
+
+def span_indices(items: NDArray[np.void]) -> NDArray[np.int64]:
+    """The span that each item is of, as an index into all spans of the run."""
+    indices: NDArray[np.int64] = (items["where"] & _SPAN_MASK).astype(np.int64)
+    return indices
 
 
 def _seen_before(
@@ -177,8 +153,3 @@ def _place(
         spans["device_end_ns"][of_device[known]] = end_ns[known]
         unplaced -= int(np.count_nonzero(known))
     return unplaced
-
-
-def true_prefix(condition: NDArray[np.bool_]) -> int:
-    """How many items there are before the first that is false."""
-    return len(condition) if condition.all() else int(condition.argmin())

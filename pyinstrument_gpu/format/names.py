@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of phases, metrics and threads, and the paths of phases."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.errors import RunFileDamagedError
+from pyinstrument_gpu.format.blocks import true_prefix
+from pyinstrument_gpu.format.cursor import Cursor
+from pyinstrument_gpu.format.items import NONE
+from pyinstrument_gpu.model.thread import Thread
+
+_NATIVE_ID = struct.Struct("<Q")
+
+
+def decode_names(payload: memoryview) -> list[str]:
+    """The items of a NAMES or METRIC_NAMES block."""
+    return Cursor(payload, "NAMES").all(Cursor.text)
+
+
+def decode_threads(payload: memoryview) -> list[Thread]:
+    """The items of a THREADS block."""
+    return Cursor(payload, "THREADS").all(_thread)
+
+
+def _thread(cursor: Cursor) -> Thread:
+    (native_id,) = cursor.numbers(_NATIVE_ID)
+    return Thread(native_id, cursor.text())
+
+
+def known_paths(items: NDArray[np.void], names: int) -> NDArray[np.void]:
+    """The items of the PATHS log up to the first whose name is missing."""
+    parents_stand_before = (items["parent"] == NONE) | (items["parent"] < np.arange(len(items)))
+    if not parents_stand_before.all():
+        raise RunFileDamagedError(
+            "a path of the run file has a parent that does not stand before it"
+        )
+    return items[: true_prefix(items["name"] < names)]
+
+
+def path_parents(items: NDArray[np.void]) -> NDArray[np.int64]:
+    """`Run.path_parents`."""
+    return np.where(items["parent"] == NONE, -1, items["parent"].astype(np.int64))

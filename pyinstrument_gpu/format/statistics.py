@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statistics of a run: the newest STATISTICS document, and what came after it."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.format.blocks import Records, nonsense
+from pyinstrument_gpu.format.cursor import Cursor
+from pyinstrument_gpu.format.device_times import DeviceTimes
+from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import (
+    BUCKET_COUNT,
+    PhaseStatistics,
+    Scope,
+    Statistic,
+    bucket_bounds,
+    fold_spans,
+)
+from pyinstrument_gpu.model.step_totals import StepTotals
+
+Phases: TypeAlias = Mapping[tuple[int, Scope], PhaseStatistics]
+
+_WHERE = "STATISTICS"
+_WATERMARKS = struct.Struct("<QQQ")
+_STEP_SUMS = struct.Struct("<QQQQQd")
+_ROW = struct.Struct("<IIII")
+_STATISTIC = struct.Struct("<QQQQQQQ")
+_BUCKET_BYTES = 16
+# The bits of a row's mask, lowest first.
+_STATISTICS_OF_A_PHASE = ("host", "self_host", "device", "blocked")
+# No run counts more; the sum of a histogram's counts then stays within 64 bits.
+_COUNT_LIMIT = 1 << 52
+
+
+@dataclass(frozen=True)
+class StatisticsDocument:
+    """The STATISTICS document: statistics of all spans, steps and device times below three indices.
+
+    Those of stream times cover the device times.
+    """
+
+    spans: int
+    steps: int
+    device_times: int
+    step_totals: StepTotals
+    phases: Mapping[tuple[int, Scope], PhaseStatistics]
+
+
+def decode_statistics(data: bytes) -> StatisticsDocument:
+    cursor = Cursor(data, _WHERE)
+    spans, steps, device_times = cursor.numbers(_WATERMARKS)
+    count, complete, items, sampled, sampled_ns, samples = cursor.numbers(_STEP_SUMS)
+    duration = _statistic(cursor)
+    totals = StepTotals(count, complete, items, sampled, sampled_ns, samples, duration)
+    if not (
+        max(complete, sampled) <= count == duration.count
+        and sampled_ns <= duration.total_ns
+        and math.isfinite(samples)
+    ):
+        raise nonsense(_WHERE, f"the totals of {count} steps contradict themselves")
+    phases = {}
+    while cursor:
+        path, scope, mask, _ = cursor.numbers(_ROW)
+        if scope >= len(Scope) or mask >> len(_STATISTICS_OF_A_PHASE) or (path, scope) in phases:
+            raise nonsense(_WHERE, f"a row has {path = }, {scope = }, {mask = :#x}")
+        statistics = {
+            name: _statistic(cursor)
+            for bit, name in enumerate(_STATISTICS_OF_A_PHASE)
+            if mask >> bit & 1
+        }
+        known = {name: statistic for name, statistic in statistics.items() if statistic.count}
+        phases[path, Scope(scope)] = PhaseStatistics(**known)
+    return StatisticsDocument(spans, steps, device_times, totals, phases)
+
+
+def _statistic(cursor: Cursor) -> Statistic:
+    count, total_ns, squares_low, squares_high, min_ns, max_ns, buckets = cursor.numbers(_STATISTIC)
+    pairs = np.frombuffer(cursor.take(_BUCKET_BYTES * buckets), "<u8")
+    indices, counts = pairs[0::2], pairs[1::2]
+    statistic = Statistic(
+        count=count,
+        total_ns=total_ns,
+        sum_of_squares=squares_low + (squares_high << 64),
+        min_ns=min_ns,
+        max_ns=max_ns,
+        bucket_indices=indices.astype(np.int64),
+        bucket_counts=counts.astype(np.int64),
+    )
+    if not (
+        count < _COUNT_LIMIT
+        and bool((indices < BUCKET_COUNT).all() and (counts < _COUNT_LIMIT).all())
+        and bool((statistic.bucket_counts > 0).all())
+        and bool((np.diff(statistic.bucket_indices) > 0).all())
+        and int(statistic.bucket_counts.sum()) == count
+        and _sums_agree(statistic)
+    ):
+        raise nonsense(_WHERE, f"a statistic of {count} durations contradicts itself")
+    return statistic
+
+
+def _sums_agree(statistic: Statistic) -> bool:
+    count, total_ns, min_ns, max_ns = (
+        statistic.count,
+        statistic.total_ns,
+        statistic.min_ns,
+        statistic.max_ns,
+    )
+    if not count:
+        return (total_ns, statistic.sum_of_squares, min_ns, max_ns) == (0, 0, 0, 0)
+    first_low, first_high = bucket_bounds(int(statistic.bucket_indices[0]))
+    last_low, last_high = bucket_bounds(int(statistic.bucket_indices[-1]))
+    return (
+        first_low <= min_ns <= first_high
+        and last_low <= max_ns <= last_high
+        and count * min_ns <= total_ns <= count * max_ns
+        and count * statistic.sum_of_squares >= total_ns**2
+    )
+
+
+def with_blocked(phases: Phases, spans: NDArray[np.void]) -> Phases:
+    """The statistics with blocked times, where those of all spans of a path are known."""
+    known = spans[spans["blocked_ns"] >= 0]
+    scopes, blocked_ns = span_scopes(known), known["blocked_ns"]
+    no_device_ns = np.full(len(known), -1, np.int64)
+    blocked = fold_spans(known["path"], scopes, blocked_ns, blocked_ns, no_device_ns)
+    return {
+        key: replace(phase, blocked=blocked[key].host)
+        if key in blocked and blocked[key].count == phase.count
+        else phase
+        for key, phase in phases.items()
+    }
+
+
+def with_newer_spans(
+    statistics: StatisticsDocument, records: Records, spans: NDArray[np.void]
+) -> Phases:
+    begin = max(0, statistics.spans - records.first)
+    newer = records.items[begin : len(spans)]
+    folded = fold_spans(
+        newer["path"],
+        span_scopes(spans[begin:]),
+        newer["host_end_ns"] - newer["host_begin_ns"],
+        newer["self_ns"],
+        np.full(len(newer), -1, np.int64),
+    )
+    return _merged(statistics.phases, folded)
+
+
+def with_newer_device_times(
+    statistics: StatisticsDocument,
+    phases: Phases,
+    first: int,
+    times: DeviceTimes,
+    spans: NDArray[np.void],
+    state: State,
+) -> tuple[Phases, int]:
+    """The statistics with the device times that came after them, and how many could not be
+    counted."""
+    newer = times.number + first >= statistics.device_times
+    members = times.span[newer]
+    known = members[times.device_ns[members] >= 0]
+    unknown_ns = np.full(len(known), -1, np.int64)
+    folded = fold_spans(
+        spans["path"][known],
+        span_scopes(spans[known]),
+        unknown_ns,
+        unknown_ns,
+        times.device_ns[known],
+    )
+    written = max(state.device_times, first + times.kept)
+    uncounted = max(0, written - statistics.device_times) - len(members)
+    return _merged(phases, folded), uncounted
+
+
+def _merged(phases: Phases, newer: Phases) -> Phases:
+    both = dict(phases)
+    for key, phase in newer.items():
+        both[key] = PhaseStatistics.merge([both[key], phase]) if key in both else phase
+    return both

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a run, and their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.errors import RunFileDamagedError
+from pyinstrument_gpu.format.blocks import Records, true_prefix
+from pyinstrument_gpu.format.items import NONE, STEP_COMPLETE
+from pyinstrument_gpu.format.state import OpenStepState, State
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Step
+
+
+@dataclass(frozen=True)
+class StepNumbering:
+    """Turns the serial numbers of steps into the indices that users see.
+
+    An index is certain only where all dropped steps below it are known. The log of dropped steps
+    may have been cut, so that has to be shown: by a later dropped step, by a closed step whose
+    serial number leaves room for no other dropped step than those known, or by a STATE that counts
+    no more of them and was written after the item in question.
+    """
+
+    dropped: NDArray[np.uint32]
+    certain_serial: int
+    dropped_all_known: bool
+
+    @classmethod
+    def of(cls, dropped: NDArray[np.uint32], steps: Records, state: State) -> StepNumbering:
+        if len(dropped) and not (dropped[:-1] < dropped[1:]).all():
+            raise RunFileDamagedError("the DROPPED_STEPS block of the run file is not ascending")
+        serials = steps.items["serial"].astype(np.int64)
+        dropped_below = np.searchsorted(dropped, steps.items["serial"])
+        full = serials - dropped_below == steps.first + np.arange(len(serials))
+        certain = max(int(dropped[-1]) if len(dropped) else -1, int(serials[full].max(initial=-1)))
+        return cls(dropped, certain, len(dropped) >= state.step_drops)
+
+    def is_certain(self, serials: NDArray[np.uint32], items_before_state: int) -> NDArray[np.bool_]:
+        """Whether the index of each step is certain.
+
+        Args:
+            serials: the steps of some items of a log, in the order of that log.
+            items_before_state: how many of those items were there when STATE was written.
+        """
+        certain: NDArray[np.bool_] = serials.astype(np.int64) <= self.certain_serial
+        certain |= serials == NONE
+        if self.dropped_all_known:
+            certain[: max(0, items_before_state)] = True
+        return certain
+
+    def indices(self, serials: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """The index of each step; -1 for none and for one that was dropped."""
+        return indices_of(serials, self.dropped)
+
+    def index(self, serial: int) -> int | None:
+        """The index of a step that STATE names: -1 for a dropped one, None when not certain."""
+        if not (self.dropped_all_known or serial <= self.certain_serial):
+            return None
+        return int(self.indices(np.array([serial], dtype=np.uint32))[0])
+
+
+def indices_of(serials: NDArray[Any], dropped: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The index of each step; -1 for none and for one that was dropped.
+
+    Args:
+        serials: the serial numbers of steps.
+        dropped: those of all dropped steps below them, ascending.
+    """
+    below = np.searchsorted(dropped, serials)
+    at = np.searchsorted(dropped, serials, side="right")
+    return np.where((serials == NONE) | (at > below), -1, serials.astype(np.int64) - below)
+
+
+def step_columns(items: NDArray[np.void], indices: NDArray[np.int64]) -> NDArray[np.void]:
+    """Items of the STEPS log as `STEP_DTYPE`."""
+    steps = np.empty(len(items), STEP_DTYPE)
+    for column in ("thread", "begin_ns", "end_ns", "samples", "items"):
+        steps[column] = items[column]
+    steps["index"] = indices
+    steps["complete"] = items["flags"] & STEP_COMPLETE
+    return steps
+
+
+def known_steps(
+    records: Records, numbering: StepNumbering, threads: int, state: State
+) -> NDArray[np.void]:
+    """The closed steps up to the first that can't be true."""
+    items = records.items
+    serials = items["serial"]
+    indices = numbering.indices(serials)
+    good = true_prefix(
+        numbering.is_certain(serials, state.steps - records.first)
+        & (indices >= 0)
+        & (np.diff(indices, prepend=-1) > 0)
+        & (items["thread"] < threads)
+        & (items["begin_ns"] >= 0)
+        & (items["end_ns"] >= items["begin_ns"])
+        & ~np.isinf(items["samples"])
+    )
+    return step_columns(items[:good], indices[:good])
+
+
+def known_open_step(
+    state: OpenStepState | None, numbering: StepNumbering, steps: Records, threads: int
+) -> Step | None:
+    if state is None or state.thread >= threads:
+        return None
+    if len(steps.items) and state.serial <= steps.items["serial"][-1]:
+        return None  # it was closed after STATE was written
+    index = numbering.index(state.serial)
+    if index is None or index < 0:
+        return None
+    return Step(index, state.begin_ns, -1, state.samples, state.items, False, state.thread)

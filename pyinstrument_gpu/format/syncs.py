@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The syncs of a run."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.format.blocks import Blocks, BlockType, nonsense, true_prefix
+from pyinstrument_gpu.format.cursor import Cursor
+from pyinstrument_gpu.format.items import NONE, SYNC_ITEM
+from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.format.steps import StepNumbering
+from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals, totals_of
+
+_SITE = struct.Struct("<II")
+_STATISTICS = struct.Struct("<QQII")
+_INTERVAL = struct.Struct("<qq")
+_ROW = struct.Struct("<IIQQQQ")
+_AS_IF = 1
+
+
+def known_syncs(
+    blocks: Blocks,
+    numbering: StepNumbering,
+    steps: NDArray[np.void],
+    paths: int,
+    threads: int,
+    state: State,
+) -> Syncs:
+    """The waits up to the first that can't be true, and the sums over all."""
+    statistics = blocks.document(BlockType.SYNC_STATISTICS, _decode_statistics)
+    if statistics is None:
+        return Syncs()
+    sites = blocks.texts(BlockType.SYNC_SITES, _decode_sites)
+    log = blocks.records(BlockType.SYNCS, SYNC_ITEM)
+    items = log.items
+    good = true_prefix(
+        (items["site"] < len(sites))
+        & ((items["path"] < paths) | (items["path"] == NONE))
+        & (items["thread"] < threads)
+        & (items["begin_ns"] >= 0)
+        & (items["duration_ns"] >= -1)
+    )
+    items = items[:good]
+    events = np.empty(good, SYNC_DTYPE)
+    for column in ("begin_ns", "duration_ns", "bytes", "site", "thread"):
+        events[column] = items[column]
+    events["path"] = np.where(items["path"] == NONE, -1, items["path"].astype(np.int64))
+    events["step"] = numbering.indices(items["step"])
+    if len(steps):
+        # A step may turn out to have ended before what went on while nobody knew.
+        position = np.minimum(np.searchsorted(steps["index"], events["step"]), len(steps) - 1)
+        is_its = steps["index"][position] == events["step"]
+        events["step"][is_its & (events["begin_ns"] >= steps["end_ns"][position])] = -1
+    newer = totals_of(events[max(0, statistics.events - log.first) :], len(sites))
+    counted = []
+    for number, site in enumerate(sites):
+        known, added = statistics.totals.get(number, SyncTotals()), newer[number]
+        sums = [a + b for a, b in zip(astuple(known), astuple(added), strict=True)]
+        counted.append(replace(site, totals=SyncTotals(*sums)))
+    # A watch that was still on lasts as long as the run is known.
+    watched = tuple((b, state.now_ns if e < 0 else e) for b, e in statistics.watched_ns)
+    missing = statistics.dropped + log.first + max(0, statistics.events - log.first - good)
+    return Syncs(tuple(counted), events, watched, statistics.is_as_if, missing)
+
+
+def _decode_sites(payload: memoryview) -> list[SyncSite]:
+    return Cursor(payload, "SYNC_SITES").all(_site)
+
+
+def _site(cursor: Cursor) -> SyncSite:
+    line, kind = cursor.numbers(_SITE)
+    # The path of a file may have been cut inside a character.
+    file, function = cursor.text("replace"), cursor.text("replace")
+    known = SyncKind(min(kind & ~ALLOWED, SyncKind.OTHER))
+    return SyncSite(file, line, function, known, bool(kind & ALLOWED))
+
+
+class _Statistics(NamedTuple):
+    """The SYNC_STATISTICS document."""
+
+    events: int
+    dropped: int
+    is_as_if: bool
+    watched_ns: tuple[tuple[int, int], ...]
+    totals: dict[int, SyncTotals]
+
+
+def _decode_statistics(data: bytes) -> _Statistics:
+    cursor = Cursor(data, "SYNC_STATISTICS")
+    events, dropped, intervals, flags = cursor.numbers(_STATISTICS)
+    watched = tuple(cursor.numbers(_INTERVAL) for _ in range(intervals))
+    totals = {}
+    while cursor:
+        site, _, *sums = cursor.numbers(_ROW)
+        totals[site] = SyncTotals(*sums)
+    if any(one.priced > one.count for one in totals.values()):
+        raise nonsense("SYNC_STATISTICS", "more waits have a price than there are")
+    return _Statistics(events, dropped, bool(flags & _AS_IF), watched, totals)
