@@ -12,10 +12,8 @@ __all__ = ["Run"]
 
 
 class Run(RunData):
-    """All that one process recorded. It needs numpy and no native module.
-
-    The attributes are those of `RunData`.
-    """
+    # Users ask `help` of this class; what it holds is written down where it is made.
+    __doc__ = RunData.__doc__
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:

@@ -17,8 +17,8 @@ from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts
+from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _METRIC_COLUMNS = ("metric", "update", "step", "host_ns", "value")
 _SYNC_COLUMNS = (

@@ -23,8 +23,8 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.nsight_process import Process, processes_of
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import began_realtime_ns
+from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.surrogates import without_surrogates
 from pyinstrument_gpu.version import __version__
 
 _CHUNK_RANGES = 16_384

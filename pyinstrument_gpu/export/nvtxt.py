@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.export.nsight_process import Label, Process, processes_of
 from pyinstrument_gpu.export.ranges import Ranges, slices_of
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
+from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _NUMBERS_BYTES = 60  # no event's keyword, time, colour and step number are wider

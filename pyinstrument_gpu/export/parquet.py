@@ -18,8 +18,8 @@ from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.surrogates import without_surrogates
 
 _ROW_GROUP_ROWS = 1 << 17
 

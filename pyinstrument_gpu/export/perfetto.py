@@ -24,9 +24,9 @@ from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
 from pyinstrument_gpu.export.timeline import Timeline, Track
+from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
-from pyinstrument_gpu.model.surrogates import without_surrogates
 from pyinstrument_gpu.model.syncs import SyncSite
 
 _NUMBERS_BYTES = 400  # no event's numbers and constant parts are wider

@@ -11,9 +11,10 @@ class DeviceTimingSummary:
     """How the device was timed.
 
     Attributes:
-        every: it was timed in every step that this number divides; the newest value.
-        records: number of events that recording threads recorded.
-        record_ns: total host time of the driver calls they made for that.
+        every: It was timed in every step whose number this one divides. It may change as a run
+            goes on; this is its last value.
+        records: The number of events that the program's threads recorded.
+        record_ns: The total host time of the driver calls that they made for it.
     """
 
     every: int

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of phase paths."""
+"""Paths of phases as text, and where not every text is welcome."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+OTHER = "other"
+"""The label of all paths beyond the first so many."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def join_paths(
@@ -18,3 +24,17 @@ def join_paths(
     for parent, name in zip(parents.tolist(), last_names.tolist(), strict=True):
         paths.append(escaped[name] if parent < 0 else f"{paths[parent]}/{escaped[name]}")
     return tuple(paths)
+
+
+def without_surrogates(text: str) -> str:
+    """The text as UTF-8 can hold it: a lone surrogate becomes U+FFFD."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def labels_of(paths: Sequence[str], most: int) -> list[str]:
+    """A label for each path, of which at most `most` differ beside `OTHER`.
+
+    The first paths of a run keep their own, so a path never changes its label.
+    """
+    own = [without_surrogates(path) for path in paths[:most]]
+    return own + [OTHER] * (len(paths) - len(own))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that one process recorded, as plain data."""
+"""Everything that one process recorded, as plain data."""
 
 from __future__ import annotations
 
@@ -33,43 +33,49 @@ _Run = TypeVar("_Run", bound="RunData")
 
 
 class RunData:
-    """All that one process recorded. Plain data: it needs numpy and no native module.
+    """Everything that one process recorded, as plain data. It needs numpy and no native module.
 
-    `spans` and `steps` are the history, which is bounded: the oldest may have been dropped
-    (`dropped` counts them by cause). Statistics cover the whole run.
+    `spans` and `steps` are the history of the run, which is bounded: the oldest may have been
+    dropped, and `dropped` counts them by cause. Statistics always cover the whole run.
+
+    Arrays are numpy arrays. Where a number is missing it is -1, and indices that refer to nothing
+    are -1 too. Times are nanoseconds since the run began.
 
     Attributes:
-        names: the phase names.
-        path_parents: for each path the path around it, or -1.
-        path_names: for each path its last name, as an index into `names`.
-        threads: the threads that took part.
-        streams: the device streams that took part.
-        environment: where the run was recorded: host, rank, versions, command line, start, ...
-        dropped: what was not kept, counted by cause.
-        spans: the spans (`SPAN_DTYPE`); per thread in the order in which they ended.
-        span_self_ns: for each span its host time without nested phases, -1 unknown.
-        span_device_ns: for each span its stream time, by the device's own clock and so exact; -1
-            unknown. It is known of spans too whose `device_begin_ns` is not, for want of a point of
-            that clock on the run's axis.
-        span_device_clock_ns: for each span with a stream time its begin by the device's own clock.
-        device_clocks: the clocks of the devices as far as they are known, by device.
-        device_timing: how the device was timed; None when it never was.
-        pending_device_work: by path the number of spans whose device work had not finished.
-        steps: the steps.
-        metric_names: the names of the metrics that were read.
-        metrics: their values (`METRIC_DTYPE`), in the order in which they were read.
-        step_totals: sums over all closed steps.
-        open_phases: the phases that had not ended.
-        open_step: the step that had not ended, also the last of `steps`; or None.
-        complete: whether the recording was stopped. If not, the process died or was still running.
-        notes: plain sentences on what is missing or damaged.
-        duration_ns: time from the start of the run to its end or last sign of life.
-        phases_recorded: number of spans that ended in the whole run, also those whose history was
-            not kept.
-        harvester_cpu_ns: CPU time that the recorder's own thread used.
-        anchor: the last reading of the machine's clocks beside the run's own;
-            `environment["anchor"]` is the first.
-        syncs: the places where the program made the host wait for a device.
+        names: The phase names.
+        path_parents: For each path the index of the path around it (int64).
+        path_names: For each path its last name, as an index into `names` (uint32).
+        threads: The threads that took part.
+        streams: The device streams that took part.
+        environment: Where the run was recorded: host, rank, versions, command line, start, ...
+        dropped: What was not kept, counted by cause.
+        spans: The spans, in the columns of `SPAN_DTYPE`; for each thread in the order in which
+            they ended.
+        span_self_ns: For each span its host time without nested phases (int64).
+        span_device_ns: For each span its stream time (int64). It is exact, for it is taken by the
+            device's own clock. It can be known of a span whose `device_begin_ns` is not, because
+            nothing ties that clock to the run's.
+        span_device_clock_ns: For each span with a stream time when it began, by the device's own
+            clock (int64).
+        device_clocks: The clocks of the devices, as far as they are known, by device.
+        device_timing: How the device was timed, or None if it never was.
+        pending_device_work: By path the number of spans whose device work had not finished.
+        steps: The steps.
+        metric_names: The names of the metrics that were read.
+        metrics: Their values, in the columns of `METRIC_DTYPE` and the order in which they were
+            read.
+        step_totals: Sums over all closed steps.
+        open_phases: The phases that had not ended.
+        open_step: The step that had not ended, which is also the last of `steps`, or None.
+        complete: Whether the recording was stopped. If not, the process died or was still running.
+        notes: Plain sentences on what is missing or damaged.
+        duration_ns: The time from the start of the run to its end or last sign of life.
+        phases_recorded: The number of spans that ended in the whole run, including those that are
+            no longer in `spans`.
+        harvester_cpu_ns: The CPU time that the recorder's own thread used.
+        anchor: The last reading of the machine's clocks beside the run's own. The first is
+            `environment["anchor"]`.
+        syncs: The places where the program made the host wait for a device.
     """
 
     def __init__(

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyinstrument_gpu.errors import MissingDependencyError, SinkError
+from pyinstrument_gpu.model.paths import labels_of, without_surrogates
 from pyinstrument_gpu.model.statistics import Statistic, bucket_index
-from pyinstrument_gpu.model.surrogates import without_surrogates
-from pyinstrument_gpu.sinks.labels import labels_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals
 
@@ -153,13 +152,13 @@ def _of_totals(totals: Totals, labels: Mapping[str, str]) -> list[Metric]:
             totals.steps.samples,
         )
         families.append(samples)
-    for measure, name, what in (
+    for clock, name, what in (
         ("host", "phase", "Durations of phases on the CPU."),
         ("device", "phase_device", "Durations of phases on their device stream."),
     ):
         by_label: dict[str, list[Statistic]] = {}
         for path, phase in totals.phases.items():
-            statistic = getattr(phase, measure)
+            statistic = getattr(phase, clock)
             if statistic is not None:
                 by_label.setdefault(labels[path], []).append(statistic)
         if by_label:

@@ -12,9 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.paths import labels_of, without_surrogates
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.surrogates import without_surrogates
-from pyinstrument_gpu.sinks.labels import labels_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate
 

@@ -553,7 +553,7 @@ def test_log_that_makes_no_sense(log: str, payload: bytes) -> None:
         pytest.param(136, 0, id="empty bucket"),
         pytest.param(136, 2**63, id="huge bucket"),
         pytest.param(160, 3 << 32, id="scope"),
-        pytest.param(168, 16, id="measure"),
+        pytest.param(168, 16, id="statistic of a phase"),
     ],
 )
 def test_statistics_that_contradict_themselves(offset: int, value: int) -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import re
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -161,3 +163,9 @@ def test_history_of_a_failed_file_does_not_tell_what_finished_later() -> None:
 def test_overhead_is_part_of_the_environment() -> None:
     assert Run(environment={"overhead": {"phase_ns": 40.5}}).overhead == {"phase_ns": 40.5}
     assert Run().overhead == {}
+
+
+def test_help_of_a_run_names_all_it_holds() -> None:
+    described = re.findall(r"^        (\w+): ", Run.__doc__ or "", re.MULTILINE)
+
+    assert sorted(described) == sorted(name for name in vars(Run()) if not name.startswith("_"))
