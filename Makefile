@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/.peers
+RESULTS = build/bench.json
 NATIVE = build/native
 WERROR = OFF
 WORKERS ?= $(shell nproc)
@@ -50,7 +51,8 @@ format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 bench: native $(PEERS)  ## benchmarks, each against its peers in the same run: four minutes
-	$(BIN)/pytest benchmarks $(BENCH_OPTIONS)
+	$(BIN)/pytest benchmarks --benchmark-json=$(RESULTS) $(BENCH_OPTIONS)
+	$(BIN)/python -m benchmarks.page $(RESULTS)
 
 # Without an environment: a machine with a GPU is often cut off from every registry, and what it has
 # must do. GPU_OPTIONS="--output DIRECTORY --commit NAME"; --help lists them.

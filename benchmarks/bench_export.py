@@ -15,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.board import Board
 from benchmarks.contender import Contender, timed
 from benchmarks.race import race
 from pyinstrument_gpu.run import Run
@@ -28,7 +27,6 @@ _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns", "b
 )
 def test_export(
     benchmark: BenchmarkFixture,
-    board: Board,
     million_spans: Path,
     tmp_path: Path,
     suffix: str,
@@ -38,8 +36,9 @@ def test_export(
     ours, theirs = tmp_path / f"ours{suffix}", tmp_path / "pyarrow.csv"
 
     peer = Contender("pyarrow.csv.write_csv", timed(lambda: _write_with_pyarrow(run, theirs)))
-    board.races[f"export: a million spans as {suffix}"] = race(
+    race(
         benchmark,
+        f"export: a million spans as {suffix}",
         Contender(f'run.export("out{suffix}")', timed(lambda: run.export(ours))),
         [peer],
         rounds=7,

@@ -11,10 +11,9 @@ import sys
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.board import Board
+from benchmarks.gpu.figure import Figure
 from benchmarks.peer import Peer
 from benchmarks.peers import PEERS
-from benchmarks.row import MemoryRow
 
 _LIMIT_S = 120
 
@@ -22,7 +21,7 @@ _LIMIT_S = 120
 @pytest.mark.parametrize(
     "peer", [peer for peer in PEERS if peer.history is not None], ids=lambda peer: peer.name
 )
-def test_memory(benchmark: BenchmarkFixture, board: Board, peer: Peer) -> None:
+def test_memory(benchmark: BenchmarkFixture, peer: Peer) -> None:
     history = peer.history
     assert history is not None
     results: list[dict[str, int | str]] = []
@@ -40,13 +39,11 @@ def test_memory(benchmark: BenchmarkFixture, board: Board, peer: Peer) -> None:
 
     benchmark.pedantic(measure, rounds=1)  # type: ignore[no-untyped-call]
     (result,) = results
-    growth = result.get("growth_bytes")
-    board.memory.append(
-        MemoryRow(
-            peer.name,
-            history.spans,
-            None if growth is None else int(growth),
-            history.note,
-            None if growth is not None else str(result["missing"]),
-        )
-    )
+    benchmark.extra_info["title"] = f"memory: by how much a process grows, {peer.name}"
+    if "missing" in result:
+        benchmark.extra_info["missing"] = {peer.name: result["missing"]}
+        return
+    per_span = int(result["growth_bytes"]) / history.spans
+    note = f"{history.spans:,} spans; it keeps {history.note}"
+    figure = Figure(peer.name, per_span, "bytes per span", note=note)
+    benchmark.extra_info["figures"] = [figure.to_dict()]

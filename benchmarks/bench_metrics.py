@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,16 +16,15 @@ from _read_floor import read_bytes  # type: ignore[import-not-found]
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import pyinstrument_gpu as pig
-from benchmarks import titles
-from benchmarks.board import Board
 from benchmarks.contender import Contender, timed
 from benchmarks.peer import why_missing
 from benchmarks.race import race
-from benchmarks.row import Row
 
 torch = pytest.importorskip("torch")
 BY_HAND = "argmax, eq, sum, add_ by hand"
+TORCHMETRICS = "torchmetrics accuracy (micro) + MeanMetric"
 TORCHEVAL = "torcheval accuracy"
+READ_FLOOR = "reading the bytes"
 CORES = os.sched_getaffinity(0)
 # The peers use what PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -90,70 +88,72 @@ def _floor(logits: Any, target: Any, loss: Any) -> Update:
 
 PEERS: dict[str, tuple[str, Callable[[Any, Any, Any], Update]]] = {
     BY_HAND: ("less: top-1 and the loss's sum alone", _by_hand),
-    titles.TORCHMETRICS: ("less: no top-5, no count of non-finite values", _torchmetrics),
+    TORCHMETRICS: ("less: no top-5, no count of non-finite values", _torchmetrics),
     TORCHEVAL: ("less: top-1 alone", _torcheval),
-    titles.READ_FLOOR: ("less: does nothing with them", _floor),
+    READ_FLOOR: ("less: does nothing with them", _floor),
 }
 
 
 def race_metrics(
     benchmark: BenchmarkFixture,
+    title: str,
     logits: Any,
     target: Any,
     *,
     uses: int,
     rounds: int,
     goals: Mapping[str, float],
-) -> list[Row]:
-    """Ours and its peers, with a row for each that is missing."""
+) -> None:
+    """Ours and its peers; those that are missing are named."""
     loss = torch.nn.functional.cross_entropy(logits[:8].float(), target[:8])
     ours = pig.MetricAccumulator(topk=(1, 5))
-    peers, missing = [], []
-    for label, (note, make) in PEERS.items():
+    peers, missing = [], {}
+    for label, (_, make) in PEERS.items():
         try:
             update = make(logits, target, loss)
         except Exception as error:
-            missing.append(Row(label, None, None, note=note, missing=why_missing(error)))
+            missing[label] = why_missing(error)
         else:
             peers.append(Contender(label, repeat(uses, update), uses))
     measure = repeat(uses, lambda: ours.update(logits, target, loss))
     contender = Contender("metrics.update(logits, target, loss)", measure, uses)
-    rows = race(benchmark, contender, peers, rounds, goals)
-    noted = [replace(row, note=PEERS[row.label][0]) for row in rows[1:]]
-    return [rows[0], *noted, *missing]
+    notes = {label: note for label, (note, _) in PEERS.items()}
+    race(benchmark, title, contender, peers, rounds, goals, notes)
+    benchmark.extra_info["missing"] = missing
 
 
-def test_small(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_small(benchmark: BenchmarkFixture) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(256, 1000, generator=generator)
     target = torch.randint(1000, (256,), generator=generator)
-    board.races[titles.METRICS_SMALL] = race_metrics(
+    race_metrics(
         benchmark,
+        "metrics: an update of 256 x 1000 float32 (1 MB), one thread",
         logits,
         target,
         uses=20,
         rounds=100,
-        goals={titles.TORCHMETRICS: 1 / 15, titles.READ_FLOOR: 1.9},
+        goals={TORCHMETRICS: 1 / 15, READ_FLOOR: 1.9},
     )
 
 
-def test_large(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_large(benchmark: BenchmarkFixture) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4096, 32000, generator=generator, dtype=torch.bfloat16)
     target = torch.randint(32000, (4096,), generator=generator)
-    board.races[titles.METRICS_LARGE] = race_metrics(
+    race_metrics(
         benchmark,
+        "metrics: an update of 4096 x 32000 bfloat16 (262 MB), one thread",
         logits,
         target,
         uses=1,
         rounds=5,
-        goals={titles.TORCHMETRICS: 1 / 40, titles.READ_FLOOR: 1.6},
+        goals={TORCHMETRICS: 1 / 40, READ_FLOOR: 1.6},
     )
 
 
-def test_tiny(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_tiny(benchmark: BenchmarkFixture) -> None:
     logits = torch.randn(16, 10, generator=torch.Generator().manual_seed(0))
     target = torch.arange(16) % 10
-    board.races["metrics: an update of 16 x 10 float32, one thread"] = race_metrics(
-        benchmark, logits, target, uses=100, rounds=100, goals={}
-    )
+    title = "metrics: an update of 16 x 10 float32, one thread"
+    race_metrics(benchmark, title, logits, target, uses=100, rounds=100, goals={})

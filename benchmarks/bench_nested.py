@@ -4,8 +4,6 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks import titles
-from benchmarks.board import Board
 from benchmarks.contender import Contender
 from benchmarks.lineup import lineup
 from benchmarks.peers import EMPTY_LOOP, OURS, PEERS
@@ -16,13 +14,14 @@ pytestmark = pytest.mark.usefixtures("one_core")
 ROUNDS = 100
 
 
-def test_nested(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_nested(benchmark: BenchmarkFixture) -> None:
     with lineup(PEERS) as line:
         contenders = line.nested(EMPTY_LOOP)
-        board.races[titles.NESTED] = race_of_peers(benchmark, line, contenders, ROUNDS)
+        title = "nested: three deep, per use"
+        race_of_peers(benchmark, title, line, contenders, ROUNDS)
 
 
-def test_no_dearer_than_flat(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_no_dearer_than_flat(benchmark: BenchmarkFixture) -> None:
     with lineup([OURS, EMPTY_LOOP]) as line:
         flat, _ = line.flat(EMPTY_LOOP)
         nested, empty = line.nested(EMPTY_LOOP)
@@ -30,6 +29,5 @@ def test_no_dearer_than_flat(benchmark: BenchmarkFixture, board: Board) -> None:
         once = Contender(f"{flat.label}, flat", flat.measure, flat.uses, flat.baseline)
         nested_empty = Contender("empty loop of a third", empty.measure, empty.uses)
         deep = Contender(f"{nested.label}, nested", nested.measure, nested.uses, nested_empty)
-        board.races[titles.NESTED_AND_FLAT] = race(
-            benchmark, deep, [once], ROUNDS, {once.label: 1.05}
-        )
+        title = "nested: beside the same, flat (5 % count as no dearer)"
+        race(benchmark, title, deep, [once], ROUNDS, {once.label: 1.05})

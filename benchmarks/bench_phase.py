@@ -14,8 +14,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import pyinstrument_gpu as pig
-from benchmarks import ours, titles
-from benchmarks.board import Board
+from benchmarks import ours
 from benchmarks.contender import Contender, timed
 from benchmarks.lineup import lineup, measured
 from benchmarks.peer import Peer
@@ -50,25 +49,24 @@ FEW_PEERS_ROUNDS = 150
 SCOPE = Peer('with gpu_phase.scope("x")', "the same", ours.by_scope, OURS.uses, is_ours=True)
 
 
-def test_phase(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_phase(benchmark: BenchmarkFixture) -> None:
     with lineup(PEERS) as line:
         contenders = line.flat(EMPTY_LOOP)
-        board.races[titles.PHASE] = race_of_peers(benchmark, line, contenders, ROUNDS, GOALS)
+        race_of_peers(benchmark, "phase: recorded", line, contenders, ROUNDS, GOALS)
 
 
-def test_not_recording(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_not_recording(benchmark: BenchmarkFixture) -> None:
     goals = {NULLCONTEXT.name: 0.35}
     with lineup([OURS_NOT_RECORDING, EMPTY_LOOP, NULLCONTEXT]) as line:
         by_name, _, null = line.flat(EMPTY_LOOP)
-        board.races[titles.NOT_RECORDING] = race(
-            benchmark, by_name, [null], FEW_PEERS_ROUNDS, goals
-        )
+        title = "phase: while nothing is recorded"
+        race(benchmark, title, by_name, [null], FEW_PEERS_ROUNDS, goals)
 
 
-def test_scope(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_scope(benchmark: BenchmarkFixture) -> None:
     with lineup([SCOPE, EMPTY_LOOP, OURS]) as line:
         scope, _, by_name = line.flat(EMPTY_LOOP)
-        board.races["phase: as a scope"] = race(benchmark, scope, [by_name], FEW_PEERS_ROUNDS)
+        race(benchmark, "phase: as a scope", scope, [by_name], FEW_PEERS_ROUNDS)
 
 
 def _function() -> None:
@@ -88,7 +86,7 @@ def _decorated_calls(uses: int) -> None:
         _decorated()
 
 
-def test_decorator(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_decorator(benchmark: BenchmarkFixture) -> None:
     with lineup([OURS, EMPTY_LOOP]) as line:
         way = line.ways[OURS]
         by_name, _ = line.flat(EMPTY_LOOP)
@@ -98,12 +96,10 @@ def test_decorator(benchmark: BenchmarkFixture, board: Board) -> None:
         decorated = Contender(
             '@gpu_phase("x")', measured(way, _decorated_calls, OURS.uses), OURS.uses, plain
         )
-        board.races["phase: as a decorator"] = race(
-            benchmark, decorated, [by_name], FEW_PEERS_ROUNDS
-        )
+        race(benchmark, "phase: as a decorator", decorated, [by_name], FEW_PEERS_ROUNDS)
 
 
-def test_sustained(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_sustained(benchmark: BenchmarkFixture) -> None:
     """All that recording costs any core: the harvester shares ours, and each batch waits for it."""
     batches = 25
     with lineup([OURS, EMPTY_LOOP, NULLCONTEXT, C_LOOP_STATISTICS]) as line:
@@ -118,6 +114,5 @@ def test_sustained(benchmark: BenchmarkFixture, board: Board) -> None:
         label = 'with gpu_phase("x"), harvested and logged'
         contender = Contender(label, timed(harvested), batches * OURS.uses, empty)
         with pig.record(device_timing=False):
-            board.races[titles.WITH_HARVESTER] = race(
-                benchmark, contender, peers, FEW_PEERS_ROUNDS // 3
-            )
+            title = "phase: with the harvester's work"
+            race(benchmark, title, contender, peers, FEW_PEERS_ROUNDS // 3)

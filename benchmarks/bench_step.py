@@ -16,12 +16,11 @@ import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks import titles
-from benchmarks.board import Board
+from benchmarks.gpu.figure import Figure
 from benchmarks.interleave import interleaved, relative_difference
-from benchmarks.lineup import Lineup, lineup, measured
+from benchmarks.lineup import lineup, measured
 from benchmarks.peers import PEERS
-from benchmarks.row import StepRow
+from benchmarks.race import note_missing
 from benchmarks.way import Way, empty
 
 torch = pytest.importorskip("torch")
@@ -30,6 +29,8 @@ from benchmarks.models import Training, gpt_block, residual_cnn, small_mlp  # no
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
+UNTIMED = "untimed"
+UNTIMED_AGAIN = "untimed, once more: the floor"
 BLOCK_NS = 20_000_000
 WARM_UPS = 3
 ROUNDS = 40
@@ -71,25 +72,16 @@ def marked(training: Training, way: Way, steps: int) -> Callable[[], int]:
     return measured(way, lambda _: block(), steps, warm_ups=WARM_UPS)
 
 
-def step_rows(
-    line: Lineup, results: dict[str, NDArray[np.float64]], steps: int, marks: int
-) -> list[StepRow]:
-    """A row for each arm, the untimed ones first, and for each peer that is missing."""
-    notes = {peer.name: peer.differs for peer in line.ways}
-    rows = []
+def step_figures(results: dict[str, NDArray[np.float64]], steps: int) -> list[Figure]:
+    """What a step without takes, and by how much it is longer in each other arm."""
+    step_ns = float(np.median(results[UNTIMED])) / steps
+    figures = [Figure(UNTIMED, step_ns / 1e3, "us", note=f"{len(results[UNTIMED])} rounds")]
     for label, times_ns in results.items():
-        step_ns = float(np.median(times_ns)) / steps
-        if label == titles.UNTIMED:
-            rows.append(StepRow(label, step_ns))
-            continue
-        share = relative_difference(results[titles.UNTIMED], times_ns)
-        in_step = marks if label in notes else 0
-        note = notes.get(label, "")
-        rows.append(StepRow(label, step_ns, share.value, share.low, share.high, in_step, note))
-    return rows + [
-        StepRow(peer.name, None, note=peer.differs, missing=reason)
-        for peer, reason in line.missing.items()
-    ]
+        if label != UNTIMED:
+            share = relative_difference(results[UNTIMED], times_ns)
+            percent = (100 * share.value, "% of the step", 100 * share.low, 100 * share.high)
+            figures.append(Figure(label, *percent))
+    return figures
 
 
 @pytest.mark.parametrize(
@@ -102,16 +94,14 @@ def step_rows(
 )
 # PyTorch's and the peers' own.
 @pytest.mark.filterwarnings("ignore")
-def test_step(
-    benchmark: BenchmarkFixture, board: Board, title: str, make: Callable[[], Training]
-) -> None:
+def test_step(benchmark: BenchmarkFixture, title: str, make: Callable[[], Training]) -> None:
     torch.manual_seed(0)
     training = make()
     untimed(training, 20)()
     steps = max(1, round(BLOCK_NS / (untimed(training, 20)() / 20)))
     with lineup([peer for peer in PEERS if peer.in_steps]) as line:
         arms: dict[str, Callable[[], float]] = {
-            label: untimed(training, steps) for label in (titles.UNTIMED, titles.UNTIMED_AGAIN)
+            label: untimed(training, steps) for label in (UNTIMED, UNTIMED_AGAIN)
         }
         arms |= {peer.name: marked(training, way, steps) for peer, way in line.ways.items()}
         results: dict[str, NDArray[np.float64]] = {}
@@ -121,4 +111,6 @@ def test_step(
 
         # The rounds are ours: each arm is compared with the same round of another.
         benchmark.pedantic(measure, rounds=1)  # type: ignore[no-untyped-call]
-    board.steps[title] = step_rows(line, results, steps, len(training.parts))
+        note_missing(benchmark, line)
+    benchmark.extra_info["title"] = title
+    benchmark.extra_info["figures"] = [each.to_dict() for each in step_figures(results, steps)]

@@ -19,11 +19,10 @@ from _phase_loop import (  # type: ignore[import-not-found]
 )
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.board import Board
 from benchmarks.contender import Contender, timed
+from benchmarks.gpu.figure import Figure
 from benchmarks.ours import drain, recording
 from benchmarks.race import race
-from benchmarks.row import Fact, Row
 from benchmarks.stub_device import stub_device
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.recording import device_timing
@@ -89,35 +88,29 @@ def timed_c_loop(share_boundaries_ns: int) -> Contender:
     return Contender("C loop: begin, end, ring, marks", measure, TIMED_USES)
 
 
-def race_on_stub(benchmark: BenchmarkFixture, share_boundaries_ns: int) -> list[Row]:
-    """Returns the rows: ours, the nullcontext, the C loop without and with marks."""
+def race_on_stub(benchmark: BenchmarkFixture, share_boundaries_ns: int) -> None:
+    """Ours, the nullcontext, the C loop without and with marks; and what that last one costs, which
+    is a phase with marks in C when the driver's calls cost nothing."""
     unmarked = PhaseLoop(statistics=False)
     floor = Contender(
         "C loop: begin, end, ring", timed(lambda: unmarked.run(TIMED_USES)), TIMED_USES
     )
+    how = "boundaries shared" if share_boundaries_ns else "two records"
+    title = f"stubbed device: a phase, the driver's calls cost nothing, {how}"
     peers = [TIMED_NULL, floor, timed_c_loop(share_boundaries_ns)]
     shared = mock.patch.object(device_timing, "SHARE_BOUNDARIES_NS", share_boundaries_ns)
     every_step = recording(device_timing="auto", device_timing_budget=math.inf)
     with stub_device(), shared, every_step, gpu_step():
-        return race(benchmark, TIMED_BY_NAME, peers, ROUNDS)
+        rows = race(benchmark, title, TIMED_BY_NAME, peers, ROUNDS)
+    own = Figure("our own part of a phase in C", rows[-1].best_ns, "ns per phase", goal=GOAL_NS)
+    benchmark.extra_info["figures"] = [own.to_dict()]
 
 
-def show(board: Board, rows: list[Row], how: str) -> None:
-    """The race, and what a phase with marks costs in C when the driver's calls cost nothing."""
-    board.races[f"stubbed device: a phase, the driver's calls cost nothing, {how}"] = rows
-    own_ns = rows[-1].best_ns
-    assert own_ns is not None
-    board.facts.append(
-        Fact(f"Our own part of a phase in C, {how}", own_ns, "ns per phase", GOAL_NS)
-    )
-
-
-def test_marked_on_a_device(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_marked_on_a_device(benchmark: BenchmarkFixture) -> None:
     """Two records a phase, which cost nothing."""
-    show(board, race_on_stub(benchmark, share_boundaries_ns=0), "two records")
+    race_on_stub(benchmark, share_boundaries_ns=0)
 
 
-def test_marked_on_a_device_sharing(benchmark: BenchmarkFixture, board: Board) -> None:
+def test_marked_on_a_device_sharing(benchmark: BenchmarkFixture) -> None:
     """Every boundary shares the event of the one before."""
-    rows = race_on_stub(benchmark, share_boundaries_ns=1_000_000_000)
-    show(board, rows, "boundaries shared")
+    race_on_stub(benchmark, share_boundaries_ns=1_000_000_000)

@@ -16,7 +16,6 @@ from time import perf_counter_ns
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.board import Board
 from benchmarks.contender import Contender
 from benchmarks.lineup import lineup
 from benchmarks.peers import EMPTY_LOOP, PEERS
@@ -67,7 +66,7 @@ def on_threads(way: Way, uses: int, threads: int) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-def test_threads(benchmark: BenchmarkFixture, board: Board, threads: int) -> None:
+def test_threads(benchmark: BenchmarkFixture, threads: int) -> None:
     with lineup(PEERS) as line:
         empty_way = line.ways[EMPTY_LOOP]
         empty = Contender(
@@ -81,6 +80,5 @@ def test_threads(benchmark: BenchmarkFixture, board: Board, threads: int) -> Non
             for peer, way in line.ways.items()
             if peer is not EMPTY_LOOP and not way.in_c
         ]
-        board.races[f"threads: {threads} at once, per use"] = race_of_peers(
-            benchmark, line, [*others, empty], ROUNDS
-        )
+        title = f"threads: {threads} at once, per use"
+        race_of_peers(benchmark, title, line, [*others, empty], ROUNDS)

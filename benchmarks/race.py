@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -21,20 +21,25 @@ from benchmarks.row import Row
 
 _MOST_WARM_UP_ROUNDS = 5
 _NO_GOALS: Mapping[str, float] = {}
+_NO_NOTES: Mapping[str, str] = {}
 
 
 def race(
     benchmark: BenchmarkFixture,
+    title: str,
     ours: Contender,
     peers: Sequence[Contender],
     rounds: int,
     goals: Mapping[str, float] = _NO_GOALS,
+    notes: Mapping[str, str] = _NO_NOTES,
 ) -> list[Row]:
-    """Times all of them and returns our row, then one for each peer.
+    """Times all of them and returns our row, then one for each peer; they stand under the title in
+    the JSON too.
 
     pytest-benchmark drives the rounds and keeps our batches; the peers run as its set-up.
 
     Args:
+        notes: what a contender does more or less than ours, by label.
         goals: of some peers, by label: ours should take at most this multiple of its time.
     """
     baselines = [each.baseline for each in (ours, *peers) if each.baseline is not None]
@@ -70,9 +75,13 @@ def race(
         peer_best_ns = per_use_ns(peer, batches_ns, min)
         peer_median_ns = per_use_ns(peer, batches_ns, statistics.median)
         ratios = _ratio(best_ns, peer_best_ns), _ratio(median_ns, peer_median_ns)
-        return Row(peer.label, peer_best_ns, peer_median_ns, *ratios, goals.get(peer.label))
+        goal, note = goals.get(peer.label), notes.get(peer.label, "")
+        return Row(peer.label, peer_best_ns, peer_median_ns, *ratios, goal, note)
 
-    return [Row(ours.label, best_ns, median_ns), *map(row, peers)]
+    our_row = Row(ours.label, best_ns, median_ns, note=notes.get(ours.label, ""))
+    rows = [our_row, *map(row, peers)]
+    benchmark.extra_info.update(title=title, rows=[asdict(row) for row in rows])
+    return rows
 
 
 def _ratio(ours_ns: float, peer_ns: float) -> float | None:
@@ -82,21 +91,20 @@ def _ratio(ours_ns: float, peer_ns: float) -> float | None:
 
 def race_of_peers(
     benchmark: BenchmarkFixture,
+    title: str,
     line: Lineup,
     contenders: Sequence[Contender],
     rounds: int,
     goals: Mapping[str, float] = _NO_GOALS,
-) -> list[Row]:
-    """A race of those that are there, by the names of their peers, with a row for each that is
-    not."""
+) -> None:
+    """A race of the peers that are there; the others are named with their reasons."""
     ours = next(each for each in contenders if each.label == OURS.name)
     others = [each for each in contenders if each is not ours]
-    notes = {peer.name: peer.differs for peer in (*line.ways, *line.missing)}
-    rows = race(benchmark, ours, others, rounds, goals)
-    return [
-        *(replace(row, note=notes[row.label]) for row in rows),
-        *(
-            Row(peer.name, None, None, note=peer.differs, missing=reason)
-            for peer, reason in line.missing.items()
-        ),
-    ]
+    notes = {peer.name: peer.differs for peer in line.ways}
+    race(benchmark, title, ours, others, rounds, goals, notes)
+    note_missing(benchmark, line)
+
+
+def note_missing(benchmark: BenchmarkFixture, line: Lineup) -> None:
+    """Names in the JSON the peers that are not there."""
+    benchmark.extra_info["missing"] = {peer.name: why for peer, why in line.missing.items()}

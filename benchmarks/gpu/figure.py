@@ -89,16 +89,16 @@ def markdown_table(figures: Iterable[Figure]) -> str:
         interval = (
             ""
             if figure.low is None or figure.high is None
-            else f"{_number(figure.low)} to {_number(figure.high)}"
+            else f"{number(figure.low)} to {number(figure.high)}"
         )
-        goal = "" if figure.goal is None else f"<= {_number(figure.goal)}"
+        goal = "" if figure.goal is None else f"<= {number(figure.goal)}"
         last = ". ".join(text for text in (figure.verdict, figure.note) if text)
         rows.append(
-            f"| {figure.name} | {_number(figure.value)} {figure.unit} | {interval} | {goal} "
+            f"| {figure.name} | {number(figure.value)} {figure.unit} | {interval} | {goal} "
             f"| {last} |"
         )
     return "\n".join(rows)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
