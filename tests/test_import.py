@@ -4,6 +4,7 @@
 import pydoc
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,9 +81,12 @@ def test_help_shows_the_texts_of_phases() -> None:
         assert "context manager" in pydoc.render_doc(handle)
 
 
-def test_name_given_by_keyword() -> None:
-    with pytest.raises(TypeError, match=r'takes the name by position: gpu_phase\("forward"\)'):
-        pig.gpu_phase(name="forward")  # type: ignore[call-arg]
+@pytest.mark.parametrize("arguments, keywords", [((), {"name": "x"}), ((), {}), (("x", 1), {})])
+def test_wrong_call_of_gpu_phase_names_the_right_one(
+    arguments: tuple[Any, ...], keywords: dict[str, str]
+) -> None:
+    with pytest.raises(TypeError, match=r'the name, by position: gpu_phase\("forward"\)'):
+        pig.gpu_phase(*arguments, **keywords)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ PyObject* gpu_phase(PyObject*, PyObject* name) {
 
 PyObject* gpu_phase_vectorcall(PyObject*, PyObject* const* arguments, size_t nargsf,
                                PyObject* keywords) {
-  if (!check_arguments(nargsf, keywords, 1, "gpu_phase")) {
-    if (keywords != nullptr && PyTuple_GET_SIZE(keywords) != 0)
-      PyErr_SetString(PyExc_TypeError,
-                      "gpu_phase() takes the name by position: gpu_phase(\"forward\")");
+  if (PIG_UNLIKELY(PyVectorcall_NARGS(nargsf) != 1 ||
+                   (keywords != nullptr && PyTuple_GET_SIZE(keywords) != 0))) {
+    PyErr_SetString(
+        PyExc_TypeError,
+        "gpu_phase() takes one argument, the name, by position: gpu_phase(\"forward\")");
     return nullptr;
   }
   return gpu_phase(nullptr, arguments[0]);

@@ -15,29 +15,30 @@ from pyinstrument_gpu.run import Run
 
 
 @click.command()
-@click.argument("file", metavar="[RUN]", required=False)
+@click.argument("path", metavar="[RUN]", required=False)
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
+    default=ROUNDS,
+    show_default=True,
     metavar="N",
-    help="Measure each so many times at most; a few seconds long by default.",
+    help="Stop after N rounds of measurement, or after six seconds.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def overhead(file: str | None, rounds: int | None, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def overhead(path: str | None, rounds: int, as_json: bool) -> None:
     """Measure what a phase costs on this machine.
 
-    Beside it stand contextlib.nullcontext and, where PyTorch is installed, record_function.
-
-    With RUN, also print which share of that run's step its phases would take.
+    The cost is shown next to that of contextlib.nullcontext and, if PyTorch is installed, of
+    torch.profiler.record_function. With RUN, it is also shown as a share of that run's steps.
     """
-    # First: a file that can't be read is no reason to wait.
+    # First, so that an error in the file is seen before the measurement.
     step = None
-    if file is not None:
+    if path is not None:
         try:
-            step = RunStep.of(Run.load(file))
+            step = RunStep.of(Run.load(path))
         except ValueError as error:
-            raise click.ClickException(f"{click.format_filename(file)}: {error}") from error
-    costs = measure_phase_costs(ROUNDS if rounds is None else rounds)
+            raise click.ClickException(f"{click.format_filename(path)}: {error}") from error
+    costs = measure_phase_costs(rounds)
     if as_json:
         facts = {"environment": environment.gather(), **overhead_facts(costs, step)}
         print(json.dumps(facts, indent=2))
