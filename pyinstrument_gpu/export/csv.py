@@ -86,12 +86,10 @@ def write(
 
 def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]:
     names = {
-        "phase": ("phase", [_field(name) for name in run.names]),
-        "path": ("path", [_field(path) for path in run.paths]),
-        "thread_name": ("thread", [_field(thread.name) for thread in run.threads]),
-        "stream_name": ("stream", [_field(name) for name in span_table.stream_names(run)]),
+        column: (ids, [*map(_field, fields), b""])
+        for column, (ids, fields) in span_table.text_columns(run).items()
     }
-    widest = sum(max(map(len, fields), default=0) for _, fields in names.values())
+    widest = sum(max(map(len, fields)) for _, fields in names.values())
     rows = chunk_rows(_NUMBERS_BYTES + widest)
     for begin in range(0, len(run.spans), rows):
         part = slice(begin, begin + rows)

@@ -104,10 +104,8 @@ def _write(
 def _spans(pa: Any, run: RunData, offset_ns: int) -> Iterator[tuple[int, Any]]:
     """The number of spans and a table of them, at least one table."""
     names = {
-        "phase": ("phase", _strings(pa, run.names)),
-        "path": ("path", _strings(pa, run.paths)),
-        "thread_name": ("thread", _strings(pa, [thread.name for thread in run.threads])),
-        "stream_name": ("stream", _strings(pa, [stream.name for stream in run.streams])),
+        column: (ids, _strings(pa, fields))
+        for column, (ids, fields) in span_table.text_columns(run).items()
     }
     for begin in range(0, max(1, len(run.spans)), _ROW_GROUP_ROWS):
         part = slice(begin, begin + _ROW_GROUP_ROWS)

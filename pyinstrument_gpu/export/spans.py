@@ -32,6 +32,12 @@ def numbers(run: RunData, rows: slice, column: str, offset_ns: int) -> NDArray[A
     return values
 
 
-def stream_names(run: RunData) -> list[str]:
-    """The names of streams by their number, and last, for -1, that of no stream."""
-    return [*(stream.name for stream in run.streams), ""]
+def text_columns(run: RunData) -> dict[str, tuple[str, list[str]]]:
+    """For each column of text the column of `SPAN_DTYPE` that has its numbers, and what they stand
+    for; -1 stands for nothing."""
+    return {
+        "phase": ("phase", list(run.names)),
+        "path": ("path", list(run.paths)),
+        "thread_name": ("thread", [thread.name for thread in run.threads]),
+        "stream_name": ("stream", [stream.name for stream in run.streams]),
+    }

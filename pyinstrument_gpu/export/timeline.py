@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import Lanes
 from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_tables_by_key
-from pyinstrument_gpu.export.spans import stream_names
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
 
@@ -80,7 +79,6 @@ class Timeline:
 
     def streams(self) -> Iterator[Track]:
         """The spans of each device stream that have times there."""
-        names = stream_names(self.run)
 
         def places(spans: NDArray[np.void]) -> NDArray[np.int64]:
             place = spans["device"].astype(np.int64) << 32 | spans["stream"].astype(np.uint32)
@@ -88,7 +86,8 @@ class Timeline:
 
         for place, table in range_tables_by_key(self.run.spans, places, _DEVICE_TIMES):
             stream = np.int64(place).astype(np.int32)
-            yield Track(f"GPU {place >> 32} {names[stream]}".rstrip(), (table,))
+            name = self.run.streams[stream].name if stream >= 0 else ""
+            yield Track(f"GPU {place >> 32} {name}".rstrip(), (table,))
 
     def syncs(self) -> Iterator[Track]:
         """Where each thread waited for a device. A wait whose price is unknown has no length. Their
