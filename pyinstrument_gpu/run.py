@@ -69,8 +69,8 @@ class Run(RunData):
             path: the file or folder to write. An existing file is replaced when the new one is
                 whole, but never a run file.
             format: name of the format; by the suffix of `path` when None.
-            options: options of the format: `summary=True` for CSV and Parquet, `merge_into=report`
-                for `nsys`.
+            options: options of the format: `summary`, `metrics` or `syncs=True` for CSV,
+                `summary=True` for Parquet, `merge_into=report` for `nsys`.
 
         Raises:
             ExportError: there is no such format, it cannot hold this run, or the file cannot be

@@ -6,6 +6,7 @@ A format is a function that writes runs. To add one, write its module and add a 
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,13 @@ class Exporter:
     write: Callable[..., None]
     output: Literal["text", "binary", "path"] = "text"
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of this format: what `write` takes beyond `advance`."""
+        parameters = inspect.signature(self.write).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        return tuple(name for name in names if name != "advance")
+
 
 FORMATS: Mapping[str, Exporter] = {
     "csv": Exporter(suffixes=(".csv",), write=csv.write),
@@ -83,7 +91,7 @@ def export(
         path: the file; one that exists is replaced. For some formats a folder.
         format: a key of `FORMATS`; None chooses by the suffix of `path`.
         advance: called with a number of spans whenever so many more are done.
-        **options: passed to the format.
+        **options: those of the format (`Exporter.options`).
 
     Raises:
         ExportError: the format is not known or cannot hold these runs; the file cannot be written
@@ -91,7 +99,12 @@ def export(
         MissingDependencyError: the format needs a package that is not installed.
         TypeError: the format has no such option.
     """
-    exporter = FORMATS[format_for(path, format)]
+    name = format_for(path, format)
+    exporter = FORMATS[name]
+    for option in options:
+        if option not in exporter.options:
+            known = ", ".join(exporter.options) or "none"
+            raise TypeError(f"{name} has no option {option!r}; it has {known}")
     if not runs:
         raise ExportError("there is no run to export")
     try:

@@ -262,9 +262,19 @@ def test_unknown_format_names_the_known(
     assert os.listdir(tmp_path) == []
 
 
-def test_unknown_option_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="sumary"):
-        run_of(SPANS).export(tmp_path / "out.csv", sumary=True)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("out.csv", "csv has no option 'sumary'; it has summary, metrics, syncs"),
+        ("out.json", "perfetto has no option 'sumary'; it has none"),
+        ("out.nsys-rep", "nsys has no option 'sumary'; it has merge_into"),
+    ],
+)
+def test_unknown_option_names_the_known_and_leaves_no_file(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        run_of(SPANS).export(tmp_path / name, sumary=True)
     assert os.listdir(tmp_path) == []
 
 
