@@ -39,12 +39,10 @@ _CATEGORIES = {1: "phase", 2: "step"}
 _PHASE, _STEP = _CATEGORIES
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.
-# The two releases differ in the name of the table of facts about the export.
 _SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE ENUM_NSYS_EVENT_TYPE (id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT);
 CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
-CREATE TABLE EXPORT_META_DATA (name TEXT NOT NULL, value TEXT);
 CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
 CREATE TABLE ANALYSIS_DETAILS (
     globalVid INTEGER NOT NULL, duration INTEGER NOT NULL,
@@ -59,8 +57,6 @@ CREATE TABLE NVTX_EVENTS (
     uint32Value INTEGER, int32Value INTEGER, floatValue REAL, jsonTextId INTEGER, jsonText TEXT
 );
 """
-
-_FACT_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
 _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 
@@ -106,8 +102,7 @@ def _write_database(
 
 def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -> None:
     facts = [("EXPORT_PRODUCT_NAME", "pyinstrument_gpu"), ("EXPORT_PRODUCT_VERSION", __version__)]
-    for table in _FACT_TABLES:
-        database.executemany(f"INSERT INTO {table} VALUES (?, ?)", facts)
+    database.executemany("INSERT INTO META_DATA_EXPORT VALUES (?, ?)", facts)
     types = [(number, name, name) for number, name in _EVENT_TYPES.items()]
     database.executemany("INSERT INTO ENUM_NSYS_EVENT_TYPE VALUES (?, ?, ?)", types)
     timelines = [process.timeline for process in processes]

@@ -89,11 +89,10 @@ def test_facts_about_the_export() -> None:
     run = rank(0, 5, SPANS, duration_ns=1_000)
     run.environment["anchor"] |= {"run_ns": 2, "realtime_ns": ANCHOR["realtime_ns"] + 7}
     data = written(write, run)
-    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        assert rows(data, f"SELECT * FROM {table}") == [
-            ("EXPORT_PRODUCT_NAME", "pyinstrument_gpu"),
-            ("EXPORT_PRODUCT_VERSION", pyinstrument_gpu.__version__),
-        ]
+    assert rows(data, "SELECT * FROM META_DATA_EXPORT") == [
+        ("EXPORT_PRODUCT_NAME", "pyinstrument_gpu"),
+        ("EXPORT_PRODUCT_VERSION", pyinstrument_gpu.__version__),
+    ]
     assert rows(data, "SELECT * FROM TARGET_INFO_SESSION_START_TIME") == [
         (ANCHOR["realtime_ns"] + 5, "2023-11-14T22:13:20", None)
     ]
