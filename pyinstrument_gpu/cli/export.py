@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,10 +83,8 @@ def export(
     if merge_into is not None:
         options["merge_into"] = merge_into
     for option in options:
-        if not _has_option(exporter, option):
-            formats = [
-                other for other in exports.FORMATS if _has_option(exports.FORMATS[other], option)
-            ]
+        if option not in exporter.options:
+            formats = [other for other, each in exports.FORMATS.items() if option in each.options]
             raise click.UsageError(
                 f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
             )
@@ -97,10 +94,6 @@ def export(
             exporter.write(runs, sys.stdout.buffer, advance=advance, **options)
         else:
             exports.export(runs, output, name, advance=advance, **options)
-
-
-def _has_option(exporter: exports.Exporter, option: str) -> bool:
-    return option in inspect.signature(exporter.write).parameters
 
 
 @contextmanager
