@@ -43,6 +43,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
 format: $(INSTALLED)  ## rewrite all sources to the project's format
