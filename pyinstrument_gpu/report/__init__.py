@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports: a run as people read it.
 
-`step_times` has the numbers, `layout` their form, `overview` and `one_step` say what stands in a
-report, and `terminal` prints it.
+`overview` and `one_step` say what stands in a report, `table` gives it its form, and `terminal`
+prints it. `facts` has the same numbers as plain values.
 """

@@ -6,15 +6,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.analysis.compare import CONFIDENCE, Comparison, PhaseChange, Verdict
 from pyinstrument_gpu.analysis.final_values import FinalValue
+from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
 
 _MAX_NAMED = 3
@@ -24,7 +23,6 @@ _MAX_ROWS = 30
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
     """The comparison as text."""
-    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False)
     before_ns, after_ns = (_mean(side) for side in (comparison.before_ns, comparison.after_ns))
     unit = Unit.fitting(max(before_ns, after_ns))
 
@@ -36,21 +34,19 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
     before_step_ns = before_ns
     rows = [row(p.path, p.before_ns, p.after_ns) for p in comparison.phases[:_MAX_ROWS]]
     headers = [f"{unit.name} per step", "before", "after", "change", "% step"]
-    with console.capture() as capture:
-        for line in _verdict_lines(comparison):
-            console.print(Text(line))
-        console.print()
-        console.print(table(headers, [rows, [row("step", before_ns, after_ns)]], width))
-        console.print()
-        console.print(Text(_moved(comparison, unit)))
-        if comparison.finals:
-            console.print()
-            console.print(_finals(comparison.finals, width))
-        if any(final.differs is None for final in comparison.finals):
-            console.print(Text("Of values without an interval nobody knows what is noise"))
-        for warning in comparison.warnings:
-            console.print(Text(f"! {warning}"))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    parts: list[Text | Table] = [
+        *map(Text, _verdict_lines(comparison)),
+        Text(),
+        table(headers, [rows, [row("step", before_ns, after_ns)]], width),
+        Text(),
+        Text(_moved(comparison, unit)),
+    ]
+    if comparison.finals:
+        parts += [Text(), _finals(comparison.finals, width)]
+    if any(final.differs is None for final in comparison.finals):
+        parts.append(Text("Of values without an interval nobody knows what is noise"))
+    parts += [Text(f"! {warning}") for warning in comparison.warnings]
+    return printed(parts, width)
 
 
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:
@@ -91,10 +87,6 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
             f"{runs}: they can show a change of {100 * comparison.smallest_effect:.2g} % or more; "
             f"up to {100 * comparison.margin:.2g} % is called the same"
         )
-    low, high = comparison.steps_interval
-    lines.append(
-        f"Steps alone, without the noise between runs: {100 * low:+.2f} % to {100 * high:+.2f} %"
-    )
     return lines
 
 

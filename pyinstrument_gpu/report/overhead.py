@@ -6,14 +6,14 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Sequence
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.model.phase_cost import PhaseCost
+from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.table import Row, counted, duration, printable, small_percent, table
 
 _WIDTH = 80
@@ -34,19 +34,16 @@ def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> 
         [row for cost, row in zip(costs, rows, strict=True) if row and not cost.is_ours],
     ]
     headers = ["ns per use, the loop taken off", "median", "best", "x ours"]
-    console = Console(file=StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(table([*headers, *(["% step"] if step else [])], blocks, _WIDTH))
-        console.print()
-        console.print(Text(_rounds(costs)))
-        for cost in costs:
-            if cost.missing is not None:
-                console.print(Text(f"Missing: {cost.name}: {cost.missing}"))
-        if step is not None and ours_ns is not None:
-            console.print(Text(_of_step(step, ours_ns)))
-            for caveat in _caveats(step):
-                console.print(Text(caveat))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    parts: list[Text | Table] = [
+        table([*headers, *(["% step"] if step else [])], blocks, _WIDTH),
+        Text(),
+        Text(_rounds(costs)),
+    ]
+    missing = [cost for cost in costs if cost.missing is not None]
+    parts += [Text(f"Missing: {cost.name}: {cost.missing}") for cost in missing]
+    if step is not None and ours_ns is not None:
+        parts += map(Text, [_of_step(step, ours_ns), *_caveats(step)])
+    return printed(parts, _WIDTH)
 
 
 def overhead_facts(costs: Sequence[PhaseCost], step: RunStep | None = None) -> dict[str, Any]:

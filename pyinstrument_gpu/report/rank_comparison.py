@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, table
 
 _WIDTH = 80
@@ -33,11 +32,7 @@ def ranks_report(runs: Mapping[int, RunData], missing: Sequence[str]) -> str:
         headers = [f"{unit.name} per step", "mean", "least", "rank", "most", "rank"]
         parts.append(table(headers, [rows, [_row("step", steps_ns, unit)]], _WIDTH))
     parts += [Text(f"! {sentence}", "yellow") for sentence in missing]
-    console = Console(file=StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return printed(parts, _WIDTH)
 
 
 def _per_step_ns(runs: Mapping[int, RunData]) -> dict[str, dict[int, float]]:

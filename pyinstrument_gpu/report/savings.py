@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from rich.table import Table
@@ -13,7 +12,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.savings import Saving
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, table
+from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, shortened, table
 
 _MAX_ROWS = 20
 _WIDTH_FOR_SPREAD = 100
@@ -30,7 +29,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         unit = Unit.fitting(max(row.time_ns for row in found.rows))
         columns = len(_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(_HEADERS) - 2
         rows = [
-            Row(_short(subject(run, row)), _cells(row, unit, found.step_ns)[: columns - 1])
+            Row(shortened(subject(run, row)), _cells(row, unit, found.step_ns)[: columns - 1])
             for row in found.rows[:_MAX_ROWS]
         ]
         yield Text()
@@ -48,7 +47,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text()
         yield Text("What to change", "bold")
     for number, one in enumerate(given, 1):
-        yield Text(f"{number}. {printable(_short(one.about))}: {one.edit}")
+        yield Text(f"{number}. {printable(shortened(one.about))}: {one.edit}")
         yield Text(f"   {one.reason}", "dim")
 
 
@@ -59,8 +58,3 @@ def _cells(row: Saving, unit: Unit, step_ns: float) -> list[str]:
         percent(row.likely_ns, step_ns),
         *(unit.text(ns) for ns in row.spread_ns),
     ]
-
-
-def _short(text: str) -> str:
-    """Without the working directory, where a path lies below it."""
-    return text.replace(os.getcwd() + os.sep, "")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from rich.table import Table
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, shortened, table
 
 _MAX_SITES = 20
 
@@ -51,7 +50,7 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
             UNKNOWN if blocked_ns is None else f"{blocked_ns / 1e9:.3f}",
             f"{site.totals.bytes:,}",
         ]
-        rows.append(Row(f"{_short(site)}:{site.line}", cells, note=site.function))
+        rows.append(Row(f"{shortened(site.file)}:{site.line}", cells, note=site.function))
     headers = ["line", "what", "count", "per step", f"{unit.name} per step", "total s", "bytes"]
     yield table(headers, [rows], width)
     if len(sites) > _MAX_SITES:
@@ -61,9 +60,3 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text(f"In allow_sync regions: {counted(allowed, 'sync')}")
     if syncs.dropped:
         yield Text(f"Blocked times of phases are unknown: {syncs.dropped:,} waits are not kept")
-
-
-def _short(site: SyncSite) -> str:
-    """The path from the working directory, if it lies below it."""
-    relative = os.path.relpath(site.file) if os.path.isabs(site.file) else site.file
-    return site.file if relative.startswith("..") else relative

@@ -8,6 +8,7 @@ than asked for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,11 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
+
+
+def shortened(text: str) -> str:
+    """The text with paths below the working directory as they are seen from there."""
+    return text.replace(os.getcwd() + os.sep, "")
 
 
 @dataclass(frozen=True)

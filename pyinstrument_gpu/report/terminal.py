@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from io import StringIO
-
 from rich.console import Console
-from rich.table import Table
 
 from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.one_step import one_step
 from pyinstrument_gpu.report.overview import overview
 
@@ -31,17 +29,5 @@ def report(
     stdout = Console()
     width = stdout.width if width is None else width
     color = (stdout.is_terminal and not stdout.no_color) if color is None else color
-    parts = [*(overview(run, width) if step is None else one_step(run, step, width))]
-    console = Console(
-        file=StringIO(),
-        width=max([width, *(part.width or 0 for part in parts if isinstance(part, Table))]),
-        color_system="standard" if color else None,
-        force_terminal=color,
-        force_jupyter=False,
-        no_color=not color,
-        legacy_windows=False,
-    )
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    parts = overview(run, width) if step is None else one_step(run, step, width)
+    return printed(parts, width, color=color)
