@@ -26,7 +26,6 @@ from pyinstrument_gpu.model.run_data import RunData
 CONFIDENCE = 0.95
 POWER = 0.8
 DEFAULT_MARGIN_PERCENT = 1.0
-_RESAMPLES = 500
 _ENVIRONMENT = {
     "host": "host",
     "gpus": "GPUs",
@@ -77,8 +76,6 @@ class Comparison:
         smallest_effect: the smallest relative change that such runs show in `POWER` of the cases;
             None when it is not known.
         margin: relative change up to which times are called the same.
-        steps_interval: of the change of the step time, by block bootstrap over steps. It knows
-            nothing of the noise between runs, and is no ground for a verdict.
         before_ns, after_ns: mean time per step of each run.
         before_rate, after_rate: mean samples per second; None when not known.
         steps: number of steps of each run that were compared.
@@ -93,7 +90,6 @@ class Comparison:
     interval: tuple[float, float] | None
     smallest_effect: float | None
     margin: float
-    steps_interval: tuple[float, float]
     before_ns: tuple[float, ...]
     after_ns: tuple[float, ...]
     before_rate: float | None
@@ -161,12 +157,11 @@ def compare(
         interval=interval,
         smallest_effect=smallest,
         margin=margin,
-        steps_interval=_bootstrap(*sides),
         before_ns=tuple(sample.step_ns for sample in sides[0]),
         after_ns=tuple(sample.step_ns for sample in sides[1]),
         before_rate=rates[0],
         after_rate=rates[1],
-        steps=len(samples[0].durations_ns),
+        steps=samples[0].steps,
         phases=_phase_changes(*sides),
         finals=finals,
         warnings=(*_warnings(before, after, sides), *_differing(finals)),
@@ -212,28 +207,6 @@ def _verdict(interval: tuple[float, float] | None, margin: float) -> Verdict:
     if high < 0:
         return Verdict.FASTER
     return Verdict.SLOWER if low > 0 else Verdict.AMBIGUOUS
-
-
-def _bootstrap(before: Sequence[RunSample], after: Sequence[RunSample]) -> tuple[float, float]:
-    """An interval of the change of the step time from steps drawn in blocks, within each run."""
-    random = np.random.default_rng(0)  # the same runs give the same answer
-    means = [
-        np.mean([_resampled_means(sample.durations_ns, random) for sample in side], axis=0)
-        for side in (before, after)
-    ]
-    low, high = np.quantile(means[1] / means[0] - 1, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)
-
-
-def _resampled_means(
-    durations_ns: NDArray[np.int64], random: np.random.Generator
-) -> NDArray[np.float64]:
-    count = len(durations_ns)
-    length = max(1, round(count ** (1 / 3)))  # neighbours depend on each other
-    sums = np.append(0, np.cumsum(np.tile(durations_ns, 2)))
-    starts = random.integers(count, size=(_RESAMPLES, -(-count // length)))
-    means: NDArray[np.float64] = (sums[starts + length] - sums[starts]).mean(axis=1) / length
-    return means
 
 
 def _phase_changes(

@@ -22,20 +22,17 @@ class RunSample:
     """Some steps of a run.
 
     Attributes:
-        durations_ns: of the steps, in order.
+        steps: number of them.
+        step_ns: mean time of a step.
         samples_per_step: mean number of samples; None when not all are known.
         phase_ns: mean self time per step, by path, on the step's own thread; what no phase accounts
             for is `UNATTRIBUTED`. They add up to the mean step time.
     """
 
-    durations_ns: NDArray[np.int64]
+    steps: int
+    step_ns: float
     samples_per_step: float | None
     phase_ns: Mapping[str, float]
-
-    @property
-    def step_ns(self) -> float:
-        """Mean time of a step."""
-        return float(self.durations_ns.mean())
 
 
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
@@ -71,12 +68,13 @@ def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
 
 
 def _sample(run: RunData, steps: NDArray[np.void]) -> RunSample:
-    durations_ns = steps["end_ns"] - steps["begin_ns"]
+    step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     samples = steps["samples"]
     return RunSample(
-        durations_ns=durations_ns,
+        steps=len(steps),
+        step_ns=step_ns,
         samples_per_step=None if np.isnan(samples).any() else float(samples.mean()),
-        phase_ns=_phase_ns(run, steps, float(durations_ns.mean())),
+        phase_ns=_phase_ns(run, steps, step_ns),
     )
 
 
