@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
+from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
 
 
@@ -17,14 +20,19 @@ from pyinstrument_gpu.run import Run
     metavar="COLUMNS",
     help="Format for this many columns.  [default: the width of the terminal]",
 )
-def report(paths: tuple[str, ...], step: int | None, width: int | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per RUN, not tables.")
+def report(paths: tuple[str, ...], step: int | None, width: int | None, as_json: bool) -> None:
     """Show where the time of each step went."""
     for i, path in enumerate(paths):
         shown = click.format_filename(path)
+        run = Run.load(path)
         try:
-            text = Run.load(path).report(step=step, width=width)
+            if as_json:
+                text = json.dumps({"file": shown, **report_facts(run, step)})
+            else:
+                text = run.report(step=step, width=width)
         except KeyError as error:
             raise click.ClickException(f"{shown}: {error.args[0]}") from error
-        if len(paths) > 1:
+        if len(paths) > 1 and not as_json:
             print(f"=== {shown}" if i == 0 else f"\n=== {shown}")
         print(text)

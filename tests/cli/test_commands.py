@@ -22,6 +22,7 @@ from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
 from tests.helpers.run_encoder import save
 
@@ -112,8 +113,20 @@ def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None
     assert output.index("trainbox") < output.index("elsewhere")
 
 
-def test_unknown_step_is_an_error(file: str) -> None:
-    result = invoke("report", file, "--step", "9")
+def test_report_as_json_has_a_line_for_each_run(file: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.gpurun")
+    save(made_run(environment={"host": "elsewhere"}), other)
+    for options, step in (([], None), (["--step", "1"], 1)):
+        result = invoke("report", file, other, "--json", *options)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert [json.loads(line) for line in result.stdout.splitlines()] == [
+            {"file": path, **report_facts(Run.load(path), step)} for path in (file, other)
+        ]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_unknown_step_is_an_error(file: str, options: list[str]) -> None:
+    result = invoke("report", file, "--step", "9", *options)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: {file}: no step 9: the run holds steps 0 to 1\n"
 
