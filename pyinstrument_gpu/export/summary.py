@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Statistic
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics
 
 _MEASURES = ("host", "self_host", "device", "blocked")
 _NUMBERS = ("total_ns", "mean_ns", "std_ns", "min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")

@@ -17,14 +17,8 @@ from pyinstrument_gpu.format.cursor import Cursor
 from pyinstrument_gpu.format.device_times import DeviceTimes
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import (
-    BUCKET_COUNT,
-    PhaseStatistics,
-    Scope,
-    Statistic,
-    bucket_bounds,
-    fold_spans,
-)
+from pyinstrument_gpu.model.statistic import BUCKET_COUNT, Statistic, bucket_bounds
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
 from pyinstrument_gpu.model.step_totals import StepTotals
 
 Phases: TypeAlias = Mapping[tuple[int, Scope], PhaseStatistics]
@@ -43,10 +37,8 @@ _COUNT_LIMIT = 1 << 52
 
 @dataclass(frozen=True)
 class StatisticsDocument:
-    """The STATISTICS document: statistics of all spans, steps and device times below three indices.
-
-    Those of stream times cover the device times.
-    """
+    """The STATISTICS document: the statistics of all spans, steps and device times whose index is
+    below `spans`, `steps` and `device_times`."""
 
     spans: int
     steps: int
@@ -108,12 +100,8 @@ def _statistic(cursor: Cursor) -> Statistic:
 
 
 def _sums_agree(statistic: Statistic) -> bool:
-    count, total_ns, min_ns, max_ns = (
-        statistic.count,
-        statistic.total_ns,
-        statistic.min_ns,
-        statistic.max_ns,
-    )
+    count, total_ns = statistic.count, statistic.total_ns
+    min_ns, max_ns = statistic.min_ns, statistic.max_ns
     if not count:
         return (total_ns, statistic.sum_of_squares, min_ns, max_ns) == (0, 0, 0, 0)
     first_low, first_high = bucket_bounds(int(statistic.bucket_indices[0]))
@@ -143,6 +131,7 @@ def with_blocked(phases: Phases, spans: NDArray[np.void]) -> Phases:
 def with_newer_spans(
     statistics: StatisticsDocument, records: Records, spans: NDArray[np.void]
 ) -> Phases:
+    """The statistics with the spans that came after them."""
     begin = max(0, statistics.spans - records.first)
     newer = records.items[begin : len(spans)]
     folded = fold_spans(

@@ -109,6 +109,7 @@ def known_steps(
 def known_open_step(
     state: OpenStepState | None, numbering: StepNumbering, steps: Records, threads: int
 ) -> Step | None:
+    """The step that STATE says is open, as far as that is still true and its index certain."""
     if state is None or state.thread >= threads:
         return None
     if len(steps.items) and state.serial <= steps.items["serial"][-1]:

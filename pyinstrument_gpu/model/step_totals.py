@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.statistics import Statistic
+from pyinstrument_gpu.model.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from pyinstrument_gpu.analysis.savings import SPREAD
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
 from pyinstrument_gpu.analysis.step_times import QUANTILES, spans_lost_within
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import unfinished_work
 from pyinstrument_gpu.report.metrics import metric_summaries
 from pyinstrument_gpu.report.recorder import RecorderCost

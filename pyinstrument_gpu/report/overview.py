@@ -16,7 +16,8 @@ from pyinstrument_gpu.analysis.step_times import (
     spans_lost_within,
 )
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics

@@ -16,7 +16,7 @@ import numpy as np
 
 from pyinstrument_gpu.errors import MissingDependencyError, SinkError
 from pyinstrument_gpu.model.paths import labels_of, without_surrogates
-from pyinstrument_gpu.model.statistics import Statistic, bucket_index
+from pyinstrument_gpu.model.statistic import Statistic, bucket_index
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals
 

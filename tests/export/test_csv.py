@@ -17,7 +17,8 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write
 from pyinstrument_gpu.model.schema import SPAN_DTYPE
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, STREAMS, rank, run_of, syncs_of

@@ -30,7 +30,8 @@ from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, Statistic
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.model.stream import named_streams

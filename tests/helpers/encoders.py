@@ -16,7 +16,7 @@ import numpy as np
 
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.statistics import StatisticsDocument
-from pyinstrument_gpu.model.statistics import Statistic
+from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.sync_kind import ALLOWED
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
 from pyinstrument_gpu.model.thread import Thread

@@ -183,3 +183,14 @@ def test_missed_spans_leave_out_the_steps_they_may_be_of() -> None:
 
     assert step_indices(update) == [1, 2, 3]
     assert rows(update) == [(3, 0, 1, 7, -1)]
+
+
+def test_step_whose_spans_have_a_gap_has_no_times() -> None:
+    """Too little would look like a fast step."""
+    tail = RunTail(ENVIRONMENT)
+    two_of_three = spans(0, (0, 0, 5, HOST)) + spans(2, (0, 0, 6, HOST))
+    tail.look(names("a") + two_of_three + steps(0) + state(3))
+    update = tail.look(b"", final=True)
+
+    assert step_indices(update) == [0]
+    assert rows(update) == []
