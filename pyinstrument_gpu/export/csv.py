@@ -45,9 +45,6 @@ def write(
     Takes about half a second per million spans; memory does not grow with their number.
 
     Args:
-        runs: the ranks of one job, or a single run.
-        sink: a binary stream.
-        advance: called with the number of spans done since its last call.
         summary: one row per phase path with its statistics, instead of one per span.
         metrics: one row per value of a metric, instead of one per span.
         syncs: one row per wait for a device, instead of one per span.

@@ -27,43 +27,43 @@ class Lanes:
         # The ends of what is open on each lane, the innermost last.
         self._open_ends: list[list[int]] = []
 
-    def place(self, stretch: Ranges) -> NDArray[np.intp]:
+    def place(self, ranges: Ranges) -> NDArray[np.intp]:
         """The lane of each range, counted from 0.
 
         Args:
-            stretch: as `by_begin` orders them, behind those of the calls before.
+            ranges: as `by_begin` orders them, behind those of the calls before.
         """
-        self._close_until(int(stretch.begin_ns[0]))
-        if not any(self._open_ends[1:]) and self._all_nest(stretch):
-            return np.zeros(len(stretch.number), np.intp)
-        return self._place_each(stretch)
+        self._close_until(int(ranges.begin_ns[0]))
+        if not any(self._open_ends[1:]) and self._all_nest(ranges):
+            return np.zeros(len(ranges.number), np.intp)
+        return self._place_each(ranges)
 
     def _close_until(self, now_ns: int) -> None:
         for ends in self._open_ends:
             while ends and ends[-1] <= now_ns:
                 ends.pop()
 
-    def _all_nest(self, stretch: Ranges) -> bool:
+    def _all_nest(self, ranges: Ranges) -> bool:
         """Put all on the first lane, if they nest there. True of nearly every thread, and seen at
         once for all ranges."""
         open_ends = self._open_ends[0] if self._open_ends else []
-        before_ns = np.full(len(open_ends), stretch.begin_ns[0])
-        begin_ns = np.concatenate([before_ns, stretch.begin_ns])
-        end_ns = np.concatenate([np.array(open_ends, np.int64), stretch.visible_end_ns()])
+        before_ns = np.full(len(open_ends), ranges.begin_ns[0])
+        begin_ns = np.concatenate([before_ns, ranges.begin_ns])
+        end_ns = np.concatenate([np.array(open_ends, np.int64), ranges.visible_end_ns()])
         if not np.array_equal(_ends_when_nested(begin_ns, end_ns), end_ns):
             return False
         self._open_ends[:1] = [end_ns[end_ns > begin_ns[-1]].tolist()]
         return True
 
-    def _place_each(self, stretch: Ranges) -> NDArray[np.intp]:
+    def _place_each(self, ranges: Ranges) -> NDArray[np.intp]:
         open_ends = self._open_ends
         # End and lane of each lane's innermost, ascending.
         innermost = sorted((ends[-1], lane) for lane, ends in enumerate(open_ends) if ends)
         free = [lane for lane, ends in enumerate(open_ends) if not ends]
         heapify(free)
-        lanes = np.empty(len(stretch.number), np.intp)
-        ranges = zip(stretch.begin_ns.tolist(), stretch.visible_end_ns().tolist(), strict=True)
-        for i, (begin, end) in enumerate(ranges):
+        lanes = np.empty(len(ranges.number), np.intp)
+        times = zip(ranges.begin_ns.tolist(), ranges.visible_end_ns().tolist(), strict=True)
+        for i, (begin, end) in enumerate(times):
             while innermost and innermost[0][0] <= begin:
                 _, lane = innermost.pop(0)
                 ends = open_ends[lane]

@@ -50,9 +50,7 @@ def write(
     events would be missing in it.
 
     Args:
-        runs: the ranks of one job, or a single run; each becomes a process.
         path: the report, x.nsys-rep. A link stays a link: all is written where it leads.
-        advance: called with the number of spans done since its last call.
         merge_into: a report of `nsys profile` of the same time; ours holds its events too.
 
     Raises:

@@ -66,11 +66,6 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
 
     It is made in a temporary file; memory does not grow with the number of spans.
 
-    Args:
-        runs: the ranks of one job, or a single run; each becomes a process.
-        sink: a binary stream.
-        advance: called with the number of spans done since its last call.
-
     Raises:
         ExportError: there are several runs, and one does not know when it began; or there is no
             room for the temporary file.

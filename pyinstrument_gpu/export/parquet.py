@@ -33,7 +33,7 @@ def write(
 ) -> None:
     """Write spans, or statistics, as one Parquet file.
 
-    Arguments, rows, and the column `rank` of several runs are as in `csv.write`.
+    Rows, `summary`, and the column `rank` of several runs are as in `csv.write`.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -53,7 +53,7 @@ def write_folder(
 ) -> None:
     """Write a folder of Parquet files partitioned by rank: `rank=0/part-0.parquet` and so on.
 
-    Partitions of the same ranks are replaced, others stay: so each rank can add its own. Arguments
+    Partitions of the same ranks are replaced, others stay: so each rank can add its own. Rows
     and errors are as in `write`.
     """
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)

@@ -38,11 +38,6 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
     Takes about a second per million spans. The text goes out as it is made; memory does not grow
     with the number of spans.
 
-    Args:
-        runs: the ranks of one job, or a single run.
-        sink: a binary stream.
-        advance: called with the number of spans done since its last call.
-
     Raises:
         ExportError: there are several runs, and one does not know when it began.
     """
@@ -241,11 +236,11 @@ class _Process:
             then: called with the numbers of the ranges written since its last call.
         """
         heads: list[bytes] = []
-        for stretch, lanes in self._timeline.placed(track):
+        for placed, lanes in self._timeline.placed(track):
             for lane in range(len(heads), lanes.max() + 1):
                 heads.append(self._new_lane(lane_name(track.name, lane), category))
             for part in slices_of(len(lanes), chunk_rows(_NUMBERS_BYTES + rest_bytes)):
-                ranges = stretch.some(part)
+                ranges = placed.some(part)
                 head = texts(heads, lanes[part])
                 begin = thousandths(ranges.begin_ns)
                 duration = thousandths(ranges.end_ns - ranges.begin_ns)

@@ -116,24 +116,21 @@ def slices_of(rows: int, size: int | None = None) -> Iterator[slice]:
 
 
 def by_begin(*tables: RangeTable) -> Iterator[Ranges]:
-    """The ranges of all tables by their begins, ascending, a stretch at a time. Of those that begin
-    together the longest is first, and of equal ones that with the highest number.
+    """The ranges of all tables by their begins, ascending, about a window at a time. Of those that
+    begin together the longest is first, and of equal ones that with the highest number.
 
     Memory is used for about a window of each table, and for the ranges that were open where one
     begins.
     """
-    streams = [_Stream(table) for table in tables]
-    while streams := [stream for stream in streams if stream.fill()]:
-        until_ns = min(stream.until_ns for stream in streams)
-        stretch = _joined([stream.take(until_ns) for stream in streams])
-        if len(stretch.number):
-            # Stable sorts, the last key first.
-            stretch = stretch.some(np.argsort(stretch.number)[::-1])
-            stretch = stretch.some(np.argsort(-stretch.end_ns, kind="stable"))
-            yield stretch.some(np.argsort(stretch.begin_ns, kind="stable"))
+    cursors = [_Cursor(table) for table in tables]
+    while cursors := [cursor for cursor in cursors if cursor.fill()]:
+        until_ns = min(cursor.until_ns for cursor in cursors)
+        ranges = _joined([cursor.take(until_ns) for cursor in cursors])
+        if len(ranges.number):
+            yield ranges.some(np.lexsort((-ranges.number, -ranges.end_ns, ranges.begin_ns)))
 
 
-class _Stream:
+class _Cursor:
     """What of one table is next."""
 
     def __init__(self, table: RangeTable) -> None:

@@ -91,7 +91,7 @@ def _updates(run: RunData) -> Iterator[RunUpdate]:
     if len(run.spans) == run.phases_recorded:
         scopes.append(Scope.OTHER_THREADS)
     totals = Totals(run.phases, run.step_totals)
-    for stretch, rows, final in _stretches(run, steps):
+    for some_steps, rows, final in _steps_and_spans(run, steps):
         spans = run.spans[rows]
         wanted = np.isin(spans["step"], known) & np.isin(span_scopes(spans), scopes)
         metrics = run.metrics if final else run.metrics[:0]
@@ -99,7 +99,7 @@ def _updates(run: RunData) -> Iterator[RunUpdate]:
             environment=run.environment,
             began_realtime_ns=began_realtime_ns(run),
             paths=run.paths,
-            steps=stretch,
+            steps=some_steps,
             phase_times=_phase_times(spans[wanted], run.span_device_ns[rows][wanted]),
             metric_names=run.metric_names,
             metrics=metrics,
@@ -111,7 +111,7 @@ def _updates(run: RunData) -> Iterator[RunUpdate]:
         )
 
 
-def _stretches(
+def _steps_and_spans(
     run: RunData, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], bool]]:
     """Some of the steps, the places of all their spans, and whether these are the last."""

@@ -47,8 +47,8 @@ def placed(times: Times) -> list[tuple[int, int, int]]:
     lanes = Lanes()
     return [
         (lane, *times[number])
-        for stretch in by_begin(table(times))
-        for number, lane in zip(stretch.number.tolist(), lanes.place(stretch).tolist(), strict=True)
+        for part in by_begin(table(times))
+        for number, lane in zip(part.number.tolist(), lanes.place(part).tolist(), strict=True)
     ]
 
 
@@ -78,7 +78,7 @@ def test_all_nest_on_each_lane_and_one_lane_will_do_where_all_nest(times: Times)
 
 
 @given(_RANGES, st.integers(1, 5))
-def test_stretch_by_stretch_is_as_all_at_once(times: Times, size: int) -> None:
+def test_window_by_window_is_as_all_at_once(times: Times, size: int) -> None:
     at_once = placed(times)
     with mock.patch.object(ranges, "WINDOW_ROWS", size):
         assert placed(times) == at_once
@@ -87,26 +87,26 @@ def test_stretch_by_stretch_is_as_all_at_once(times: Times, size: int) -> None:
 @given(_RANGES, _RANGES, st.integers(1, 5))
 def test_tables_are_put_in_order_together(one: Times, other: Times, size: int) -> None:
     with mock.patch.object(ranges, "WINDOW_ROWS", size):
-        stretches = list(by_begin(table(one), table(other, first_number=len(one))))
+        parts = list(by_begin(table(one), table(other, first_number=len(one))))
 
-    assert all(len(stretch.number) for stretch in stretches)
+    assert all(len(part.number) for part in parts)
     found = [
         (number, (begin_ns, end_ns))
-        for stretch in stretches
-        for number, begin_ns, end_ns in zip(*map(np.ndarray.tolist, stretch), strict=True)
+        for part in parts
+        for number, begin_ns, end_ns in zip(*map(np.ndarray.tolist, part), strict=True)
     ]
     both = one + other
     assert found == [(number, both[number]) for number in in_order(both)]
 
 
-def test_a_stretch_is_a_window_and_what_was_open_around_it() -> None:
+def test_a_part_is_a_window_and_what_was_open_around_it() -> None:
     """Steps with two phases each, in the order of their ends, and a range around all."""
     steps = [(10 * i, 10 * i + 9) for i in range(4)]
     spans = [range_ for begin, end in steps for range_ in ((begin, begin + 3), (begin + 4, end))]
     with mock.patch.object(ranges, "WINDOW_ROWS", 2):
-        stretches = list(by_begin(table([*spans, (0, 100)]), table(steps, first_number=9)))
+        parts = list(by_begin(table([*spans, (0, 100)]), table(steps, first_number=9)))
 
-    assert [stretch.number.tolist() for stretch in stretches] == [
+    assert [part.number.tolist() for part in parts] == [
         [8, 9, 0, 1],
         [10, 2, 3],
         [11, 4, 5],
@@ -116,7 +116,7 @@ def test_a_stretch_is_a_window_and_what_was_open_around_it() -> None:
 
 @settings(max_examples=30)
 @given(runs())
-def test_formats_say_the_same_stretch_by_stretch(run: Run) -> None:
+def test_formats_say_the_same_window_by_window(run: Run) -> None:
     def said() -> list[Any]:
         trace = json.loads(written(perfetto.write, run))["traceEvents"]
         with tempfile.NamedTemporaryFile() as file:
@@ -151,5 +151,5 @@ def test_as_many_lanes_as_overlap() -> None:
 
 
 def test_of_equal_ranges_the_one_that_ended_last_is_outermost() -> None:
-    (stretch,) = by_begin(table([(3, 9), (3, 9), (0, 9), (3, 10)]))
-    assert stretch.number.tolist() == [2, 3, 1, 0]
+    (part,) = by_begin(table([(3, 9), (3, 9), (0, 9), (3, 10)]))
+    assert part.number.tolist() == [2, 3, 1, 0]
