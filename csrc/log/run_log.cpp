@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log/run_log.h"
 
-#include <charconv>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "hot/phase_table.h"
-#include "hot/span.h"
 
 namespace pig {
 namespace {
@@ -25,31 +19,6 @@ void put(std::vector<uint8_t>& out, const T& value) {
 void put_text(std::vector<uint8_t>& out, const std::string& text) {
   put(out, static_cast<uint16_t>(text.size()));
   out.insert(out.end(), text.begin(), text.end());
-}
-
-template <typename... Arguments>
-void print(std::string& out, const char* format, Arguments... arguments) {
-  char buffer[256];
-  const int length = std::snprintf(buffer, sizeof buffer, format, arguments...);
-  out.append(buffer, static_cast<size_t>(length));
-}
-
-void print_integer(std::string& out, const char* key, int64_t value) {
-  print(out, "\"%s\":%lld", key, static_cast<long long>(value));
-}
-
-/// The texts of errno have no character that JSON would have to escape, but for this to be true
-/// everywhere:
-std::string json_safe(std::string text) {
-  for (char& c : text)
-    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20) c = ' ';
-  return text;
-}
-
-/// Not printf: it writes the locale's decimal point.
-std::string json_number(double value) {
-  char buffer[32];
-  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }
 
 }  // namespace
@@ -160,84 +129,7 @@ void RunLog::write_environment(const std::string& json) {
 }
 
 void RunLog::write_state(const RunState& state, const DropCounters& drops) {
-  std::string json = "{";
-  print_integer(json, "now_ns", state.anchor.run_ns);
-  json += state.final ? ",\"final\":true,\"anchor\":{" : ",\"final\":false,\"anchor\":{";
-  print_integer(json, "run_ns", state.anchor.run_ns);
-  json += ',';
-  print_integer(json, "monotonic_ns", state.anchor.monotonic_ns);
-  json += ',';
-  print_integer(json, "monotonic_raw_ns", state.anchor.monotonic_raw_ns);
-  json += ',';
-  print_integer(json, "realtime_ns", state.anchor.realtime_ns);
-  json += "},";
-  print_integer(json, "spans", static_cast<int64_t>(log_.items(BlockType::kSpans)));
-  json += ',';
-  print_integer(json, "steps", static_cast<int64_t>(log_.items(BlockType::kSteps)));
-  json += ',';
-  print_integer(json, "device_times", static_cast<int64_t>(log_.items(BlockType::kDeviceTimes)));
-  json += ',';
-  print_integer(json, "step_drops", static_cast<int64_t>(log_.items(BlockType::kDroppedSteps)));
-  json += ',';
-  print_integer(json, "metrics", static_cast<int64_t>(log_.items(BlockType::kMetrics)));
-  json += ',';
-  print_integer(json, "phases_recorded", static_cast<int64_t>(state.phases_recorded));
-  json += ',';
-  print_integer(json, "harvester_cpu_ns", static_cast<int64_t>(state.harvester_cpu_ns));
-  json += ",\"dropped\":{";
-  for (size_t i = 0; i < kDropNames.size(); ++i) {
-    const auto cause = static_cast<Drop>(i);
-    uint64_t count = drops.get(cause);
-    if (cause == Drop::kSpanHistory) count += state.losses.dropped.spans;
-    if (cause == Drop::kStepHistory) count += state.losses.dropped.steps;
-    if (cause == Drop::kDeviceHistory) count += state.losses.dropped.device_times;
-    if (cause == Drop::kDiskError) count += state.losses.disk_error_spans;
-    if (i != 0) json += ',';
-    print_integer(json, kDropNames[i], static_cast<int64_t>(count));
-  }
-  json += "},\"open_step\":";
-  if (state.open_step) {
-    print(json, "{\"serial\":%u,\"thread\":%u,", state.open_step->serial, state.open_step->thread);
-    print_integer(json, "begin_ns", state.open_step->begin_ns);
-    if (state.open_step->items == 0 || !std::isfinite(state.open_step->samples)) {
-      json += ",\"samples\":null";
-    } else {
-      json += ",\"samples\":" + json_number(state.open_step->samples);
-    }
-    print(json, ",\"items\":%u}", state.open_step->items);
-  } else {
-    json += "null";
-  }
-  json += ",\"open\":[";
-  for (size_t i = 0; i < state.open.size(); ++i) {
-    const RunState::Open& frame = state.open[i];
-    print(json, "%s[%u,%u,%lld,%lld,%u]", i != 0 ? "," : "", frame.thread, frame.path,
-          static_cast<long long>(frame.begin_ns),
-          frame.step == kNoStep ? -1LL : static_cast<long long>(frame.step), frame.depth);
-  }
-  json += "],\"device\":";
-  if (state.device) {
-    print(json, "{\"every\":%u,", state.device->every);
-    print_integer(json, "records", static_cast<int64_t>(state.device->records));
-    json += ',';
-    print_integer(json, "record_ns", static_cast<int64_t>(state.device->record_ns));
-    json += ",\"pending\":[";
-    const char* separator = "";
-    for (const auto& [path, count] : state.device->pending) {
-      print(json, "%s[%u,%llu]", separator, path, static_cast<unsigned long long>(count));
-      separator = ",";
-    }
-    json += "]}";
-  } else {
-    json += "null";
-  }
-  json += ",\"error\":";
-  if (state.losses.error != 0) {
-    json += '"' + json_safe(std::generic_category().message(state.losses.error)) + '"';
-  } else {
-    json += "null";
-  }
-  json += '}';
+  const std::string json = to_json(state, drops, log_);
   log_.write_document(BlockType::kState,
                       {reinterpret_cast<const uint8_t*>(json.data()), json.size()});
 }

@@ -3,58 +3,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/drops.h"
 #include "hot/path_table.h"
 #include "log/block_log.h"
 #include "log/items.h"
+#include "log/run_state.h"
 #include "log/storage.h"
 
 namespace pig {
-
-/// What STATE says (docs/run-file.md), but for what the log itself knows.
-struct RunState {
-  struct Open {
-    uint32_t thread;
-    uint32_t path;
-    int64_t begin_ns;
-    uint32_t step;
-    uint32_t depth;
-  };
-  struct OpenStep {
-    uint32_t serial;
-    uint32_t thread;
-    int64_t begin_ns;
-    double samples;  ///< NaN: unknown
-    uint32_t items;
-  };
-  /// How the device is timed.
-  struct Device {
-    uint32_t every;                                      ///< the device is timed in every k-th step
-    uint64_t records;                                    ///< events recorded
-    uint64_t record_ns;                                  ///< host time that took
-    std::vector<std::pair<uint32_t, uint64_t>> pending;  ///< spans not finished there, by path
-  };
-  /// What the file could not keep.
-  struct Losses {
-    uint64_t disk_error_spans = 0;  ///< not written because of the error
-    BlockLog::Dropped dropped;
-    int error = 0;  ///< the errno that ended the history
-  };
-  bool final = false;
-  ClockAnchor anchor{};
-  Losses losses;
-  uint64_t phases_recorded = 0;
-  uint64_t harvester_cpu_ns = 0;
-  std::optional<OpenStep> open_step;
-  std::vector<Open> open;
-  std::optional<Device> device;
-};
 
 /// What items of the log refer to by number, from some number of each on.
 struct LogTables {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log/run_state.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <system_error>
+
+#include "hot/span.h"
+
+namespace pig {
+namespace {
+
+template <typename... Arguments>
+void print(std::string& out, const char* format, Arguments... arguments) {
+  char buffer[256];
+  const int length = std::snprintf(buffer, sizeof buffer, format, arguments...);
+  out.append(buffer, static_cast<size_t>(length));
+}
+
+/// `"key":value,`; that of the last key is taken back by `end_object`.
+template <typename Integer>
+void print_integer(std::string& out, const char* key, Integer value) {
+  print(out, "\"%s\":%lld,", key, static_cast<long long>(value));
+}
+
+void end_object(std::string& out) {
+  out.pop_back();
+  out += "},";
+}
+
+/// The texts of errno have no character that JSON would have to escape, but for this to be true
+/// everywhere:
+std::string json_safe(std::string text) {
+  for (char& c : text)
+    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20) c = ' ';
+  return text;
+}
+
+/// Not printf: it writes the locale's decimal point.
+std::string json_number(double value) {
+  char buffer[32];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
+}
+
+}  // namespace
+
+std::string to_json(const RunState& state, const DropCounters& drops, const BlockLog& log) {
+  std::string json = "{";
+  print_integer(json, "now_ns", state.anchor.run_ns);
+  json += state.final ? "\"final\":true," : "\"final\":false,";
+  json += "\"anchor\":{";
+  print_integer(json, "run_ns", state.anchor.run_ns);
+  print_integer(json, "monotonic_ns", state.anchor.monotonic_ns);
+  print_integer(json, "monotonic_raw_ns", state.anchor.monotonic_raw_ns);
+  print_integer(json, "realtime_ns", state.anchor.realtime_ns);
+  end_object(json);
+  print_integer(json, "spans", log.items(BlockType::kSpans));
+  print_integer(json, "steps", log.items(BlockType::kSteps));
+  print_integer(json, "device_times", log.items(BlockType::kDeviceTimes));
+  print_integer(json, "step_drops", log.items(BlockType::kDroppedSteps));
+  print_integer(json, "metrics", log.items(BlockType::kMetrics));
+  print_integer(json, "phases_recorded", state.phases_recorded);
+  print_integer(json, "harvester_cpu_ns", state.harvester_cpu_ns);
+  json += "\"dropped\":{";
+  for (size_t i = 0; i < kDropNames.size(); ++i) {
+    const auto cause = static_cast<Drop>(i);
+    uint64_t count = drops.get(cause);
+    if (cause == Drop::kSpanHistory) count += state.losses.dropped.spans;
+    if (cause == Drop::kStepHistory) count += state.losses.dropped.steps;
+    if (cause == Drop::kDeviceHistory) count += state.losses.dropped.device_times;
+    if (cause == Drop::kDiskError) count += state.losses.disk_error_spans;
+    print_integer(json, kDropNames[i], count);
+  }
+  end_object(json);
+  json += "\"open_step\":";
+  if (const auto& step = state.open_step) {
+    const bool known = step->items != 0 && std::isfinite(step->samples);
+    json += '{';
+    print_integer(json, "serial", step->serial);
+    print_integer(json, "thread", step->thread);
+    print_integer(json, "begin_ns", step->begin_ns);
+    json += "\"samples\":" + (known ? json_number(step->samples) : "null") + ',';
+    print_integer(json, "items", step->items);
+    end_object(json);
+  } else {
+    json += "null,";
+  }
+  json += "\"open\":[";
+  const char* separator = "";
+  for (const RunState::Open& frame : state.open) {
+    print(json, "%s[%u,%u,%lld,%lld,%u]", separator, frame.thread, frame.path,
+          static_cast<long long>(frame.begin_ns),
+          frame.step == kNoStep ? -1LL : static_cast<long long>(frame.step), frame.depth);
+    separator = ",";
+  }
+  json += "],\"device\":";
+  if (state.device) {
+    json += '{';
+    print_integer(json, "every", state.device->every);
+    print_integer(json, "records", state.device->records);
+    print_integer(json, "record_ns", state.device->record_ns);
+    json += "\"pending\":[";
+    separator = "";
+    for (const auto& [path, count] : state.device->pending) {
+      print(json, "%s[%u,%llu]", separator, path, static_cast<unsigned long long>(count));
+      separator = ",";
+    }
+    json += "]},";
+  } else {
+    json += "null,";
+  }
+  json += "\"error\":";
+  if (state.losses.error != 0) {
+    json += '"' + json_safe(std::generic_category().message(state.losses.error)) + '"';
+  } else {
+    json += "null";
+  }
+  return json + '}';
+}
+
+}  // namespace pig
