@@ -36,7 +36,7 @@ bool DeviceTiming::attach(StreamFunction current_stream) {
   if (forked_) return false;
   const Driver* found = current_stream != nullptr ? cuda::driver() : nullptr;
   if (found == nullptr) {
-    const std::lock_guard lock(timers_mutex_);
+    const std::lock_guard lock(timelines_mutex_);
     warnings_.push_back(current_stream == nullptr
                             ? "device timing is off: this PyTorch can't be asked for its current "
                               "stream; version 2.10 and newer can"
@@ -68,8 +68,8 @@ void DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
   outside_at_ns_ = 0;
   side_stream_skipped_.store(false, std::memory_order_relaxed);
   side_stream_reported_ = false;
-  for (DeviceTimer* timer : timers())
-    if (timer->state() == DeviceTimer::State::kReady) timer->restart(clock);
+  for (EventTimeline* timeline : timelines())
+    if (timeline->state() == EventTimeline::State::kReady) timeline->restart(clock);
   running_.store(true);
   if (attached()) open_gate();
 }
@@ -114,10 +114,10 @@ void DeviceTiming::step_is_dropped() {
   device_gate.store(Gate::kOutside, std::memory_order_release);
 }
 
-DeviceTimer* DeviceTiming::timer_of(Context context) noexcept {
-  const std::lock_guard lock(timers_mutex_);
-  for (const auto& timer : timers_)
-    if (timer->context() == context) return timer.get();
+EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
+  const std::lock_guard lock(timelines_mutex_);
+  for (const auto& timeline : timelines_)
+    if (timeline->context() == context) return timeline.get();
   for (const Context foreign : foreign_)
     if (foreign == context) return nullptr;
   try {
@@ -126,7 +126,7 @@ DeviceTimer* DeviceTiming::timer_of(Context context) noexcept {
     unsigned flags = 0;
     int active = 0;
     Context primary = nullptr;
-    if (timers_.size() == kMaxDevices || driver.CtxGetDevice(&device) != kSuccess ||
+    if (timelines_.size() == kMaxDevices || driver.CtxGetDevice(&device) != kSuccess ||
         driver.DevicePrimaryCtxGetState(device, &flags, &active) != kSuccess)
       return nullptr;
     // Retaining makes a context where there is none: only an active one is retained.
@@ -136,11 +136,11 @@ DeviceTimer* DeviceTiming::timer_of(Context context) noexcept {
       if (foreign_.size() < kMaxDevices) foreign_.push_back(context);
       return nullptr;
     }
-    timers_.push_back(std::make_unique<DeviceTimer>(driver, context, device,
-                                                    static_cast<uint8_t>(timers_.size())));
+    timelines_.push_back(std::make_unique<EventTimeline>(driver, context, device,
+                                                         static_cast<uint8_t>(timelines_.size())));
     reported_.push_back(false);
     if (wake_ != nullptr) wake_();
-    return timers_.back().get();
+    return timelines_.back().get();
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -149,34 +149,35 @@ DeviceTimer* DeviceTiming::timer_of(Context context) noexcept {
 void DeviceTiming::prepare_current() {
   Context context = nullptr;
   if (driver().CtxGetCurrent(&context) != kSuccess || context == nullptr) return;
-  DeviceTimer* timer = timer_of(context);
-  if (timer != nullptr && timer->state() == DeviceTimer::State::kPreparing) prepare(*timer);
+  EventTimeline* timeline = timeline_of(context);
+  if (timeline != nullptr && timeline->state() == EventTimeline::State::kPreparing)
+    prepare(*timeline);
 }
 
-void DeviceTiming::prepare(DeviceTimer& timer) {
-  const ContextScope scope(driver(), timer.context());
+void DeviceTiming::prepare(EventTimeline& timeline) {
+  const ContextScope scope(driver(), timeline.context());
   if (scope.error()) {
-    timer.fail(scope.error());
+    timeline.fail(scope.error());
     return;
   }
-  timer.prepare();
-  if (timer.state() == DeviceTimer::State::kReady) timer.restart(*clock_);
+  timeline.prepare();
+  if (timeline.state() == EventTimeline::State::kReady) timeline.restart(*clock_);
 }
 
 void DeviceTiming::harvest(std::vector<Known>& known) {
   if (!attached() || clock_ == nullptr) return;
-  std::vector<DeviceTimer::Time> times;
-  for (DeviceTimer* timer : timers()) {
-    if (timer->state() == DeviceTimer::State::kPreparing) prepare(*timer);
-    if (timer->state() != DeviceTimer::State::kReady) continue;
-    const ContextScope scope(driver(), timer->context());
+  std::vector<EventTimeline::Time> times;
+  for (EventTimeline* timeline : timelines()) {
+    if (timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
+    if (timeline->state() != EventTimeline::State::kReady) continue;
+    const ContextScope scope(driver(), timeline->context());
     if (scope.error()) {
-      timer->fail(scope.error());
+      timeline->fail(scope.error());
       continue;
     }
     times.clear();
-    timer->harvest(device_gate.load(std::memory_order_relaxed) != Gate::kClosed, times);
-    for (const DeviceTimer::Time& time : times) known.push_back({timer->number(), time});
+    timeline->harvest(device_gate.load(std::memory_order_relaxed) != Gate::kClosed, times);
+    for (const EventTimeline::Time& time : times) known.push_back({timeline->number(), time});
   }
   collect_warnings();
   refill_outside();
@@ -201,30 +202,30 @@ void DeviceTiming::refill_outside() {
 }
 
 void DeviceTiming::correlate_soon() const {
-  for (DeviceTimer* timer : timers()) timer->clock().correlate_soon();
+  for (EventTimeline* timeline : timelines()) timeline->clock().correlate_soon();
 }
 
 bool DeviceTiming::correlation_due() const {
-  for (DeviceTimer* timer : timers())
-    if (timer->state() == DeviceTimer::State::kReady && timer->clock().correlation_due())
+  for (EventTimeline* timeline : timelines())
+    if (timeline->state() == EventTimeline::State::kReady && timeline->clock().correlation_due())
       return true;
   return false;
 }
 
 std::vector<DeviceTiming::ClockPoint> DeviceTiming::take_clock_points(bool final) {
   std::vector<ClockPoint> points;
-  for (DeviceTimer* timer : timers())
-    for (const DeviceClock::Point& point : timer->clock().take_points(final))
-      points.push_back({timer->device(), point});
+  for (EventTimeline* timeline : timelines())
+    for (const DeviceClock::Point& point : timeline->clock().take_points(final))
+      points.push_back({timeline->device(), point});
   return points;
 }
 
-std::vector<DeviceTimer*> DeviceTiming::timers() const {
-  const std::lock_guard lock(timers_mutex_);
-  std::vector<DeviceTimer*> timers;
-  timers.reserve(timers_.size());
-  for (const auto& timer : timers_) timers.push_back(timer.get());
-  return timers;
+std::vector<EventTimeline*> DeviceTiming::timelines() const {
+  const std::lock_guard lock(timelines_mutex_);
+  std::vector<EventTimeline*> timelines;
+  timelines.reserve(timelines_.size());
+  for (const auto& timeline : timelines_) timelines.push_back(timeline.get());
+  return timelines;
 }
 
 uint64_t DeviceTiming::record_ns() const {
@@ -234,24 +235,25 @@ uint64_t DeviceTiming::record_ns() const {
 }
 
 std::vector<std::string> DeviceTiming::take_warnings() {
-  const std::lock_guard lock(timers_mutex_);
+  const std::lock_guard lock(timelines_mutex_);
   return std::exchange(warnings_, {});
 }
 
 bool DeviceTiming::has_warnings() const {
-  const std::lock_guard lock(timers_mutex_);
+  const std::lock_guard lock(timelines_mutex_);
   return !warnings_.empty();
 }
 
 /// Looks for what the user should hear of, and has not yet.
 void DeviceTiming::collect_warnings() {
-  const std::lock_guard lock(timers_mutex_);
-  for (size_t i = 0; i < timers_.size(); ++i) {
-    if (reported_[i] || timers_[i]->state() != DeviceTimer::State::kFailed) continue;
+  const std::lock_guard lock(timelines_mutex_);
+  for (size_t i = 0; i < timelines_.size(); ++i) {
+    if (reported_[i] || timelines_[i]->state() != EventTimeline::State::kFailed) continue;
     reported_[i] = true;
-    if (!timers_[i]->failure().empty())
-      warnings_.push_back("device timing is off for GPU " + std::to_string(timers_[i]->device()) +
-                          ": " + timers_[i]->failure() + "; host times go on");
+    if (!timelines_[i]->failure().empty())
+      warnings_.push_back("device timing is off for GPU " +
+                          std::to_string(timelines_[i]->device()) + ": " +
+                          timelines_[i]->failure() + "; host times go on");
   }
   if (side_stream_skipped_.load(std::memory_order_relaxed) && !side_stream_reported_) {
     side_stream_reported_ = true;

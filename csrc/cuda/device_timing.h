@@ -18,19 +18,12 @@
 
 #include "base/clock.h"
 #include "base/drops.h"
-#include "cuda/device_timer.h"
 #include "cuda/driver.h"
+#include "cuda/event_timeline.h"
+#include "cuda/gate.h"
 #include "cuda/step_budget.h"
 
 namespace pig::cuda {
-
-/// What a phase that begins now does about the device.
-enum class Gate : uint32_t {
-  kClosed = 0,   ///< nothing: not recording, off, or a step that is not timed
-  kTimed = 1,    ///< marks its boundaries
-  kOutside = 2,  ///< the same while the budget outside steps lasts
-};
-PIG_HOT extern std::atomic<Gate> device_gate;
 
 /// Gives the calling thread's current stream on a device. Returns 0, or anything else for none.
 using StreamFunction = int (*)(int32_t device, void** stream);
@@ -62,7 +55,7 @@ class DeviceTiming {
 
   // --- the program's steps; with the GIL ---
 
-  /// Ends all marking. What is outstanding can still be harvested.
+  /// No further events are recorded. What is outstanding can still be harvested.
   void stop();
   void step_begins();
   void step_ends();
@@ -74,9 +67,9 @@ class DeviceTiming {
   int current_stream(Device device, Stream* stream) const {
     return current_stream_(device, reinterpret_cast<void**>(stream));
   }
-  /// The timer of the calling thread's context; nullptr for one that is not its device's primary
+  /// The timeline of the calling thread's context; nullptr for one that is not its device's primary
   /// context.
-  DeviceTimer* timer_of(Context context) noexcept;
+  EventTimeline* timeline_of(Context context) noexcept;
   uint64_t share_ticks() const { return share_ticks_; }
   bool times(Stream stream) const {
     return all_side_streams_ || reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream;
@@ -94,8 +87,8 @@ class DeviceTiming {
   // --- the holder of the harvest lock ---
 
   struct Known {
-    uint8_t timer;
-    DeviceTimer::Time time;
+    uint8_t timeline;
+    EventTimeline::Time time;
   };
   /// Prepares devices that are new, and finds out which events are complete.
   void harvest(std::vector<Known>& known);
@@ -109,7 +102,7 @@ class DeviceTiming {
   };
   std::vector<ClockPoint> take_clock_points(bool final);
 
-  std::vector<DeviceTimer*> timers() const;
+  std::vector<EventTimeline*> timelines() const;
   uint32_t every() const { return budget_.every(); }
   uint64_t records() const { return records_.load(std::memory_order_relaxed); }
   uint64_t record_ns() const;
@@ -129,7 +122,7 @@ class DeviceTiming {
 
   void open_gate();
   void prepare_current();
-  void prepare(DeviceTimer& timer);
+  void prepare(EventTimeline& timeline);
   void collect_warnings();
   void refill_outside();
 
@@ -153,8 +146,8 @@ class DeviceTiming {
   std::atomic<int64_t> outside_{0};  ///< phases that may still be timed outside steps
   int64_t outside_at_ns_ = 0;
 
-  mutable std::mutex timers_mutex_;
-  std::vector<std::unique_ptr<DeviceTimer>> timers_;
+  mutable std::mutex timelines_mutex_;
+  std::vector<std::unique_ptr<EventTimeline>> timelines_;
   std::vector<Context> foreign_;
   std::vector<bool> reported_;
   std::atomic<bool> side_stream_skipped_{false};

@@ -12,7 +12,7 @@ namespace pig::cuda {
 /// The events of one device, created once and used in turn. Each record has a sequence number; its
 /// event is in use until the record's time is known. A number whose event is still in use, because
 /// its stream is far behind, is passed over: so a stream that hangs costs the others nothing. The
-/// recording threads claim and publish under the timer's lock; the harvester alone releases.
+/// recording threads claim and publish under the timeline's lock; the harvester alone releases.
 class EventRing {
  public:
   static constexpr uint32_t kEvents = 4096;

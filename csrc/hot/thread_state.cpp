@@ -5,6 +5,8 @@
 #include <array>
 #include <new>
 
+#include "cuda/device_timing.h"
+
 namespace pig {
 namespace {
 
@@ -21,18 +23,14 @@ void forget_this_thread() { this_thread = &no_thread; }
 void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial) {
   // Not value-initialised: the pages are touched only as they are used.
   if (!frames_) frames_.reset(new Frame[kMaxFrames]);
-  if (!ring_) ring_.reset(new RawSpan[kRingSpans]);
-  const std::lock_guard lock(lock_);
+  ring_.reset(context.overflow, context.wake_harvester);
   context_ = context;
   recording_ = epoch;
   serial_ = serial;
   beyond_stack_ = 0;
-  lane_.reset(serial);
+  event_recorder_.reset(serial);
   frames_[0] = Frame{0, 0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
   top_.store(0, std::memory_order_relaxed);
-  head_.store(0, std::memory_order_relaxed);
-  tail_.store(0, std::memory_order_relaxed);
-  credit_ = kRingSpans / 2;
   for (PathCacheEntry& entry : path_cache_)
     entry.key = ~uint64_t{0};  // (no path, no phase): never asked for
   {
@@ -102,82 +100,27 @@ void ThreadState::overflow_depth() {
   context_.drops->add(Drop::kDepth);
 }
 
-void ThreadState::mark_begin(Frame& frame) noexcept {
+void ThreadState::time_begin(Frame& frame) noexcept {
   // Acquired only here: who opened the gate had set up what is used below.
   const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
   if (context_.overflow == nullptr || gate == cuda::Gate::kClosed) return;
-  if (!events_) events_.reset(new (std::nothrow) Events[kRingSpans]);
-  if (!events_) return context_.drops->add(Drop::kDeviceRingFull);
+  if (!ring_.hold_events()) return context_.drops->add(Drop::kDeviceRingFull);
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   const bool outside = gate == cuda::Gate::kOutside;
   if (outside && !timing.may_outside()) return context_.drops->add(Drop::kDeviceBudget);
-  const cuda::EventRef event = lane_.boundary(frame.begin, frame.step);
-  // A thread without a device, which marks nothing, takes nothing from those that have one.
+  const cuda::EventRef event = event_recorder_.boundary(frame.begin, frame.step);
+  // A thread without a device, which records no event, takes nothing from those that have one.
   if (outside && event != 0) timing.count_outside();
   publish(frame.event, event);
 }
 
-void ThreadState::close_marked(Frame& frame, uint64_t now) {
+void ThreadState::close_timed(Frame& frame, uint64_t now) {
   const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
-  if (const cuda::EventRef end = lane_.boundary(now, step)) {
-    events_[head_.load(std::memory_order_relaxed) % kRingSpans] = {frame.event, end};
+  if (const cuda::EventRef end = event_recorder_.boundary(now, step)) {
+    ring_.set_events({frame.event, end});
     frame.flags |= kDeviceTimed;
   }
   finish(frame, now);
-}
-
-void ThreadState::refill() {
-  if (context_.overflow == nullptr) {
-    tail_.store(head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    credit_ = kRingSpans / 2;
-    return;
-  }
-  for (;;) {
-    const uint64_t used =
-        head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire);
-    const auto free = static_cast<uint32_t>(kRingSpans - used);
-    if (free > kRingSpans / 2) {
-      credit_ = free - kRingSpans / 2;
-      return;
-    }
-    if (free > 0) {
-      context_.wake_harvester();
-      credit_ = free;
-      return;
-    }
-    // Full. Either we hand the spans over, or the holder of the lock is just taking the spans away.
-    if (lock_.try_lock()) {
-      hand_over();
-      lock_.unlock();
-    } else {
-      sched_yield();
-    }
-  }
-}
-
-void ThreadState::hand_over() {
-  const uint64_t head = head_.load(std::memory_order_relaxed);
-  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
-    const uint64_t at = tail % kRingSpans;
-    const uint64_t count = std::min<uint64_t>(head - tail, kRingSpans - at);
-    context_.overflow->fold({&ring_[at], count});
-    tail += count;
-  }
-  tail_.store(head, std::memory_order_release);
-}
-
-void ThreadState::drain(std::vector<RawSpan>& out, std::vector<Events>& events) {
-  const std::lock_guard lock(lock_);
-  const uint64_t head = head_.load(std::memory_order_acquire);
-  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
-    const uint64_t at = tail % kRingSpans;
-    const uint64_t count = std::min<uint64_t>(head - tail, kRingSpans - at);
-    out.insert(out.end(), &ring_[at], &ring_[at] + count);
-    for (uint64_t i = at; i < at + count; ++i)
-      if ((ring_[i].flags() & kDeviceTimed) != 0) events.push_back(events_[i]);
-    tail += count;
-  }
-  tail_.store(head, std::memory_order_release);
 }
 
 void ThreadState::copy_open(std::vector<OpenFrame>& out) const {

@@ -2,17 +2,10 @@
 //
 // What one thread records with: a stack of open frames and a ring of finished spans.
 //
-// Who writes what. The owner thread alone writes the stack and the head of the ring; the tail is
-// moved only under `lock`, by the harvester or, when the ring is full, by the owner. In the common
-// case the owner takes no lock and makes no call: `credit_` counts the spans until it must look
-// around again (`refill`), which is when the ring is half full, to wake the harvester, or full.
-// Then the owner hands the spans to the recording's `SpanOverflow` itself: statistics never lose a
-// span, the history of these spans is lost and counted.
-//
-// The stack is LIFO in the common case. Interleaved generators close frames out of order: such a
-// frame becomes a tombstone (`closed`) and goes when everything above it is gone. A frame's parent
-// is the innermost frame that was open when it began. Slot 0 is a root that is always open, so that
-// every frame has a parent to add its time to.
+// The owner thread alone writes the stack. It is LIFO in the common case. Interleaved generators
+// close frames out of order: such a frame becomes a tombstone (`closed`) and goes when everything
+// above it is gone. A frame's parent is the innermost frame that was open when it began. Slot 0 is
+// a root that is always open, so that every frame has a parent to add its time to.
 //
 // Recordings. `epoch_` is the number of the recording this stack belongs to. The hot path compares
 // it with the number of the active one, and anything unusual (a new recording, a frame that another
@@ -20,78 +13,29 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
-#include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/drops.h"
-#include "base/spin_lock.h"
 #include "base/ticks.h"
-#include "cuda/device_lane.h"
-#include "cuda/device_timing.h"
+#include "cuda/event_recorder.h"
+#include "cuda/event_ref.h"
+#include "cuda/gate.h"
+#include "hot/active_recording.h"
+#include "hot/frame.h"
 #include "hot/path_table.h"
 #include "hot/span.h"
+#include "hot/span_overflow.h"
+#include "hot/span_ring.h"
 
 namespace pig {
 
-/// Number of the active recording, 0 when there is none.
-PIG_HOT extern std::atomic<uint32_t> active_epoch;
-
-/// The open step: its serial in the low half, the serial of the thread that opened it in the high
-/// half.
-constexpr uint64_t kNoOpenStep = ~uint64_t{0};
-PIG_HOT extern std::atomic<uint64_t> open_step;
-
-struct Frame {
-  uint64_t begin;
-  uint64_t child;        ///< time in frames whose parent this is
-  cuda::EventRef event;  ///< that marks the begin on the device, or 0
-  uint32_t path;
-  uint32_t step;
-  uint32_t phase;
-  uint32_t serial;  ///< tells frames of one thread apart; 0 is none
-  uint16_t depth;
-  uint16_t parent;  ///< index in the stack
-  uint8_t flags;
-  bool closed;
-};
-
-/// What `copy_open` reads while the owner works. Released field by field, the serial last: whoever
-/// sees one new field also sees that the frame before it is gone. On x86-64 these are plain stores.
-template <typename T>
-void publish(T& field, std::type_identity_t<T> value) {
-  __atomic_store_n(&field, value, __ATOMIC_RELEASE);
-}
-template <typename T>
-T observe(const T& field) {
-  return __atomic_load_n(&field, __ATOMIC_ACQUIRE);
-}
-
-struct OpenFrame {
-  uint64_t begin;
-  cuda::EventRef event;
-  uint32_t path;
-  uint32_t step;
-  uint32_t depth;
-};
-
-/// Takes the spans for which a thread's ring has no room. From any thread.
-class SpanOverflow {
- public:
-  virtual void fold(std::span<const RawSpan> spans) = 0;
-
- protected:
-  ~SpanOverflow() = default;
-};
-
 class alignas(64) ThreadState {
+  SpanRing ring_;  // first, so that its address is the state's: an instruction less per use
+
  public:
-  static constexpr uint32_t kRingSpans = 8192;
   static constexpr uint32_t kMaxFrames = 1024;  // more than Python's own default recursion limit
 
   ThreadState() = default;  // holds no buffers: `reset` gets them
@@ -129,7 +73,7 @@ class alignas(64) ThreadState {
     top_.store(top + 1, std::memory_order_release);
     // The reading comes first: what the driver's record costs lies within the span.
     if (PIG_UNLIKELY(cuda::device_gate.load(std::memory_order_relaxed) != cuda::Gate::kClosed))
-      mark_begin(frame);
+      time_begin(frame);
     return serial;
   }
 
@@ -154,8 +98,8 @@ class alignas(64) ThreadState {
     if (Frame* frame = find_serial(serial)) close(*frame, now);
   }
 
-  /// The same for a frame that ended earlier, on another thread: on the device its end can't be
-  /// marked any more.
+  /// The same for a frame that ended earlier, on another thread: no event can be recorded for its
+  /// end any more.
   void end_frame_late(uint32_t serial, uint64_t now) {
     Frame* frame = find_serial(serial);
     if (frame == nullptr) return;
@@ -187,7 +131,7 @@ class alignas(64) ThreadState {
   struct Context {
     PathTable* paths;
     DropCounters* drops;
-    SpanOverflow* overflow;  ///< null: nobody reads this thread, a full ring is emptied
+    SpanOverflow* overflow;  ///< null: nobody reads this thread
     void (*wake_harvester)();
   };
 
@@ -203,20 +147,13 @@ class alignas(64) ThreadState {
   /// good: its thread has ended, or the gate is closed.
   void run_requests();
 
-  /// The device boundaries of a finished span.
-  struct Events {
-    cuda::EventRef begin;
-    cuda::EventRef end;
-  };
-  /// Moves the finished spans to the end of `out`, and the events of those with kDeviceTimed to
-  /// that of `events`, in the same order.
-  void drain(std::vector<RawSpan>& out, std::vector<Events>& events);
+  SpanRing& ring() { return ring_; }
+
+  std::atomic<bool> finished{false};  ///< the thread has ended
 
   /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
   /// that come and go meanwhile are left out.
   void copy_open(std::vector<OpenFrame>& out) const;
-
-  std::atomic<bool> finished{false};  ///< the thread has ended
 
  private:
   struct PathCacheEntry {
@@ -233,7 +170,7 @@ class alignas(64) ThreadState {
   }
 
   void close(Frame& frame, uint64_t now) {
-    if (PIG_UNLIKELY(frame.event != 0)) return close_marked(frame, now);
+    if (PIG_UNLIKELY(frame.event != 0)) return close_timed(frame, now);
     finish(frame, now);
   }
 
@@ -241,12 +178,10 @@ class alignas(64) ThreadState {
     // Clocks of two sockets may differ by some ticks.
     const uint64_t duration = PIG_LIKELY(now > frame.begin) ? now - frame.begin : 0;
     frames_[frame.parent].child += duration;
-    const uint64_t head = head_.load(std::memory_order_relaxed);
-    ring_[head % kRingSpans] = RawSpan::pack(frame.begin, duration, frame.child, frame.step,
-                                             frame.path, frame.depth, frame.flags);
-    head_.store(head + 1, std::memory_order_release);
+    ring_.push(RawSpan::pack(frame.begin, duration, frame.child, frame.step, frame.path,
+                             frame.depth, frame.flags));
     pop(frame);
-    if (PIG_UNLIKELY(--credit_ == 0)) refill();
+    ring_.make_room();
   }
 
   void pop(Frame& frame) {
@@ -264,28 +199,18 @@ class alignas(64) ThreadState {
   Frame* find_serial(uint32_t serial);
   uint32_t intern_path(uint32_t parent, uint32_t phase);
   void overflow_depth();
-  void refill();
-  void hand_over();
-  [[gnu::noinline]] void mark_begin(Frame& frame) noexcept;
-  [[gnu::noinline]] void close_marked(Frame& frame, uint64_t now);
+  [[gnu::noinline]] void time_begin(Frame& frame) noexcept;
+  [[gnu::noinline]] void close_timed(Frame& frame, uint64_t now);
 
   // The owner's cache lines.
   std::atomic<uint32_t> epoch_{0};
   std::atomic<uint32_t> top_{0};
-  uint32_t credit_ = 0;
   uint32_t serial_ = 0;
   uint32_t next_frame_ = 1;
   uint32_t beyond_stack_ = 0;
-  std::atomic<uint64_t> head_{0};
   std::unique_ptr<Frame[]> frames_;
-  std::unique_ptr<RawSpan[]> ring_;
-  std::unique_ptr<Events[]> events_;  ///< beside the ring; made when the device is first timed
   PathCacheEntry path_cache_[kPathCache];
-  cuda::DeviceLane lane_;
-
-  // Shared.
-  alignas(64) std::atomic<uint64_t> tail_{0};
-  SpinLock lock_;
+  cuda::EventRecorder event_recorder_;
   Context context_{};
   uint32_t recording_ = 0;
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "hot/active_recording.h"
 #include "hot/span.h"
-#include "hot/thread_state.h"
 
 namespace pig::metrics {
 

@@ -93,7 +93,7 @@ ClockAnchor Recorder::start(const Options& options) {
     environment_ = options.environment;
     statistics_.clear();
     spans_recorded_ = 0;
-    device_times_.reset(&drops_);
+    device_time_join_.reset(&drops_);
     harvest_cpu_ns_ = 0;
     error_reported_ = false;
     statistics_due_ns_ = kStatisticsIntervalNs;
@@ -157,7 +157,7 @@ bool Recorder::flush(std::chrono::nanoseconds timeout) {
       const std::lock_guard lock(harvest_mutex_);
       if (!recording()) return true;
       harvest(false);
-      if (!device_times_.waiting()) return true;
+      if (!device_time_join_.waiting()) return true;
     }
     if (std::chrono::steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(kDevicePoll);
@@ -175,7 +175,7 @@ void Recorder::await_device() {
   for (int harvests = 0;; ++harvests) {
     harvest(false);
     const bool correlating = harvests < kCorrelationHarvests && timing.correlation_due();
-    if (!correlating && !device_times_.waiting()) return;
+    if (!correlating && !device_time_join_.waiting()) return;
     if (std::chrono::steady_clock::now() >= deadline) return;
     std::this_thread::sleep_for(kDevicePoll);
   }
@@ -309,7 +309,7 @@ void Recorder::harvest(bool final) {
 
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   if (timing.records() != 0) {
-    const auto pending = device_times_.waiting_by_path();
+    const auto pending = device_time_join_.waiting_by_path();
     state.device = {
         timing.every(), timing.records(), timing.record_ns(), {pending.begin(), pending.end()}};
   }
@@ -336,13 +336,13 @@ void Recorder::drain(ThreadState& state) {
   if (finished) state.run_requests();
   raw_.clear();
   events_.clear();
-  state.drain(raw_, events_);
+  state.ring().drain(raw_, events_);
   spans_recorded_ += raw_.size();
   auto events = events_.begin();
   for (const RawSpan& span : raw_) {
     if ((span.flags() & kDeviceTimed) != 0) {
-      device_times_.add({log_->spans() + items_.size(), events->begin, events->end, span.step(),
-                         span.path(), span.flags()});
+      device_time_join_.add({log_->spans() + items_.size(), events->begin, events->end, span.step(),
+                             span.path(), span.flags()});
       ++events;
     }
     const NanosecondSpan times = to_nanoseconds(clock_, span);
@@ -360,18 +360,18 @@ void Recorder::drain(ThreadState& state) {
 void Recorder::pin_events_in_use() {
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   if (!timing.attached()) return;  // no frame has an event
-  device_times_.begin(timing);
+  device_time_join_.begin(timing);
   std::vector<OpenFrame> frames;
   for (const ThreadState* thread : threads_.states()) thread->copy_open(frames);
-  for (const OpenFrame& frame : frames) device_times_.pin(frame.event);
+  for (const OpenFrame& frame : frames) device_time_join_.pin(frame.event);
 }
 
 void Recorder::settle_device_times(bool final) {
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   known_.clear();
   timing.harvest(known_);
-  for (const cuda::DeviceTiming::Known& known : known_) device_times_.know(known);
-  const DeviceTimes::Settlement settlement = device_times_.settle(timing, final);
+  for (const cuda::DeviceTiming::Known& known : known_) device_time_join_.know(known);
+  const DeviceTimeJoin::Settlement settlement = device_time_join_.settle(timing, final);
   std::vector<DeviceTimeItem> items;
   for (const auto& [span, item] : settlement.spans) {
     items.push_back(item);

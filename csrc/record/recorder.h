@@ -33,11 +33,11 @@
 #include "hot/thread_state.h"
 #include "log/log_tap.h"
 #include "log/run_log.h"
-#include "record/device_times.h"
+#include "record/device_time_join.h"
 #include "record/harvester.h"
 #include "record/metric_series.h"
 #include "record/overflow_statistics.h"
-#include "record/statistics.h"
+#include "record/statistics_table.h"
 #include "record/step_tracker.h"
 #include "record/sync_log.h"
 #include "record/thread_registry.h"
@@ -165,9 +165,9 @@ class Recorder {
   RunState last_state_;
   std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log
   std::vector<RawSpan> raw_;
-  std::vector<ThreadState::Events> events_;
+  std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;
-  DeviceTimes device_times_;
+  DeviceTimeJoin device_time_join_;
   std::vector<cuda::DeviceTiming::Known> known_;
   int64_t statistics_due_ns_ = 0;
   uint64_t harvest_cpu_ns_ = 0;

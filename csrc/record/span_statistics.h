@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "hot/span.h"
-#include "record/statistics.h"
+#include "record/statistics_table.h"
 #include "record/step_tracker.h"
 
 namespace pig {

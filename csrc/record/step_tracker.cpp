@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "hot/thread_state.h"
+#include "hot/active_recording.h"
 
 namespace pig {
 

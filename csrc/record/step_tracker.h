@@ -11,7 +11,7 @@
 #include "base/drops.h"
 #include "hot/span.h"
 #include "log/items.h"
-#include "record/statistics.h"
+#include "record/step_totals.h"
 
 namespace pig {
 

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "check.h"
-#include "record/measure.h"
+#include "record/statistic.h"
 
 namespace {
 
 using pig::Histogram;
-using pig::Measure;
+using pig::Statistic;
 
 /// The definition of docs/run-file.md, without shortcuts.
 uint32_t reference_index(uint64_t value) {
@@ -89,9 +89,9 @@ void test_counts() {
   CHECK(counts_of(Histogram()).empty());
 }
 
-std::vector<uint64_t> encoded(const Measure& measure) {
+std::vector<uint64_t> encoded(const Statistic& statistic) {
   std::vector<uint8_t> bytes = {0xAB};  // what is there already stays
-  measure.encode(bytes);
+  statistic.encode(bytes);
   CHECK_EQ(unsigned{bytes[0]}, 0xABu);
   CHECK_EQ((bytes.size() - 1) % 8, 0u);
   std::vector<uint64_t> words((bytes.size() - 1) / 8);
@@ -100,23 +100,23 @@ std::vector<uint64_t> encoded(const Measure& measure) {
 }
 
 void test_encoding() {
-  Measure measure;
-  CHECK(encoded(measure) == std::vector<uint64_t>(7, 0));
+  Statistic statistic;
+  CHECK(encoded(statistic) == std::vector<uint64_t>(7, 0));
 
   // 2^40 squared is 2^80: the high word of the sum of squares is used.
   const uint64_t large = uint64_t{1} << 40;
-  for (const uint64_t value : {uint64_t{5}, large, uint64_t{5}, uint64_t{33}}) measure.add(value);
+  for (const uint64_t value : {uint64_t{5}, large, uint64_t{5}, uint64_t{33}}) statistic.add(value);
   const std::vector<uint64_t> expected = {
       4, 43 + large, 2 * 25 + 33 * 33, 1 << 16, 5, large, 3, 5, 2, 33, 1, (40 - 4) * 32, 1};
-  CHECK(encoded(measure) == expected);
-  CHECK_EQ(measure.count(), 4u);
+  CHECK(encoded(statistic) == expected);
+  CHECK_EQ(statistic.count(), 4u);
 }
 
 void test_merging_is_adding_all() {
   const std::vector<uint64_t> values = random_values(5000);
-  // Split at 0 too: an empty measure merges into and from.
+  // Split at 0 too: an empty statistic merges into and from.
   for (const size_t split : {size_t{0}, size_t{1}, size_t{2500}, values.size()}) {
-    Measure all, first, second;
+    Statistic all, first, second;
     for (size_t i = 0; i < values.size(); ++i) {
       all.add(values[i]);
       (i < split ? first : second).add(values[i]);

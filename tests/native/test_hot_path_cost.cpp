@@ -85,8 +85,8 @@ class Recording {
 
   size_t drain() {
     std::vector<pig::RawSpan> spans;
-    std::vector<pig::ThreadState::Events> events;
-    state_->drain(spans, events);
+    std::vector<pig::SpanRing::Events> events;
+    state_->ring().drain(spans, events);
     return spans.size();
   }
 

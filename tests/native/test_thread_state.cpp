@@ -12,7 +12,7 @@
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
 #include "record/overflow_statistics.h"
-#include "record/statistics.h"
+#include "record/statistics_table.h"
 #include "record/step_tracker.h"
 
 namespace {
@@ -21,6 +21,7 @@ using pig::Drop;
 using pig::OpenFrame;
 using pig::RawSpan;
 using pig::Scope;
+using pig::SpanRing;
 using pig::ThreadState;
 
 /// The time of the thread that records. It moves when the test says so.
@@ -29,7 +30,7 @@ thread_local uint64_t now = 0;
 constexpr uint32_t kEpoch = 7;
 constexpr uint32_t kSerial = 3;
 constexpr uint32_t kA = 10, kB = 11, kC = 12;
-constexpr uint64_t kRing = ThreadState::kRingSpans;
+constexpr uint64_t kRing = SpanRing::kSpans;
 
 /// A thread's state with all that it needs, and no recorder.
 struct Recording {
@@ -52,8 +53,8 @@ struct Recording {
   }
   std::vector<RawSpan> drain() {
     std::vector<RawSpan> spans;
-    std::vector<ThreadState::Events> events;
-    thread.drain(spans, events);
+    std::vector<SpanRing::Events> events;
+    thread.ring().drain(spans, events);
     return spans;
   }
   /// What was folded since the last call.
@@ -282,7 +283,7 @@ std::map<std::pair<uint32_t, uint32_t>, Totals> totals_of(const pig::StatisticsT
     at += 16;
     totals[{static_cast<uint32_t>(head), static_cast<uint32_t>(head >> 32)}] = {word(at),
                                                                                 word(at + 8)};
-    for (int measure = 0; measure < 2; ++measure) at += 56 + 16 * word(at + 48);
+    for (int statistic = 0; statistic < 2; ++statistic) at += 56 + 16 * word(at + 48);
   }
   return totals;
 }
@@ -457,7 +458,7 @@ void test_open_frames_of_a_working_thread(RandomOwner::Order order) {
   std::thread observer([&] {
     std::vector<OpenFrame> frames;
     std::vector<RawSpan> spans;
-    std::vector<ThreadState::Events> events;
+    std::vector<SpanRing::Events> events;
     for (int look = 0; look < kLooks; ++look) {
       frames.clear();
       recording.thread.copy_open(frames);
@@ -478,7 +479,7 @@ void test_open_frames_of_a_working_thread(RandomOwner::Order order) {
       }
       if (look % 1000 == 0) {
         spans.clear();
-        recording.thread.drain(spans, events);
+        recording.thread.ring().drain(spans, events);
       }
     }
     done.store(true);

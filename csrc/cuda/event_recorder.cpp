@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/device_lane.h"
+#include "cuda/event_recorder.h"
 
 #include "base/ticks.h"
 #include "cuda/device_timing.h"
 
 namespace pig::cuda {
 
-void DeviceLane::reset(uint32_t thread) {
+void EventRecorder::reset(uint32_t thread) {
   context_ = nullptr;
-  timer_ = nullptr;
+  timeline_ = nullptr;
   stream_ = nullptr;
   last_return_ = 0;
   last_event_ = 0;
   thread_ = thread;
 }
 
-EventRef DeviceLane::boundary(uint64_t now, uint32_t step) noexcept {
+EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
   DeviceTiming& timing = DeviceTiming::instance();
   const Driver& driver = timing.driver();
 
@@ -25,13 +25,13 @@ EventRef DeviceLane::boundary(uint64_t now, uint32_t step) noexcept {
   if (PIG_UNLIKELY(context != context_)) {
     context_ = context;
     stream_ = nullptr;
-    timer_ = timing.timer_of(context);
+    timeline_ = timing.timeline_of(context);
   }
-  if (PIG_UNLIKELY(timer_ == nullptr || timer_->state() != DeviceTimer::State::kReady))
+  if (PIG_UNLIKELY(timeline_ == nullptr || timeline_->state() != EventTimeline::State::kReady))
     return skip(unavailable());
 
   Stream stream = nullptr;
-  if (PIG_UNLIKELY(timing.current_stream(timer_->device(), &stream) != 0))
+  if (PIG_UNLIKELY(timing.current_stream(timeline_->device(), &stream) != 0))
     return skip(Drop::kDeviceNoContext);
   if (PIG_UNLIKELY(!timing.times(stream))) {
     timing.side_stream_skipped();
@@ -39,7 +39,7 @@ EventRef DeviceLane::boundary(uint64_t now, uint32_t step) noexcept {
   }
   const bool same_stream = stream_ != nullptr && stream_->handle == stream;
   if (PIG_UNLIKELY(!same_stream)) {
-    stream_ = timer_->stream_use(stream, thread_);
+    stream_ = timeline_->stream_use(stream, thread_);
     if (stream_ == nullptr) return skip(Drop::kDeviceRingFull);
   }
   stream_->use(thread_, step);
@@ -53,40 +53,40 @@ EventRef DeviceLane::boundary(uint64_t now, uint32_t step) noexcept {
   if (PIG_UNLIKELY(result != kSuccess || status != kNotCapturing)) {
     if (result == kSuccess || is_capture_code(result)) return skip_captured();
     if (result == kInvalidContext) return skip(Drop::kDeviceNoContext);
-    timer_->fail({"cuStreamIsCapturing", result});
+    timeline_->fail({"cuStreamIsCapturing", result});
     return skip(Drop::kDeviceFailed);
   }
-  const DeviceTimer::Recorded recorded = timer_->record(*stream_);
+  const EventTimeline::Recorded recorded = timeline_->record(*stream_);
   if (PIG_UNLIKELY(recorded.sequence == 0)) {
     const int error = recorded.error.result;
     if (error == kSuccess) return skip(Drop::kDeviceRingFull);
     if (is_capture_code(error)) return skip_captured();
     if (error == kInvalidContext) return skip(Drop::kDeviceNoContext);
-    timer_->fail(recorded.error);
+    timeline_->fail(recorded.error);
     return skip(Drop::kDeviceFailed);
   }
   last_return_ = read_ticks();
   timing.count_record(last_return_ - now);
-  const EventRef event = event_ref(timer_->number(), recorded.sequence);
+  const EventRef event = event_ref(timeline_->number(), recorded.sequence);
   last_event_ = event;
   return event;
 }
 
-EventRef DeviceLane::skip(Drop cause) noexcept {
+EventRef EventRecorder::skip(Drop cause) noexcept {
   last_event_ = 0;
   DeviceTiming::instance().drops().add(cause);
   return 0;
 }
 
-EventRef DeviceLane::skip_captured() noexcept {
+EventRef EventRecorder::skip_captured() noexcept {
   stream_->captured();
   return skip(Drop::kDeviceCapturing);
 }
 
-Drop DeviceLane::unavailable() const {
-  if (timer_ == nullptr) return Drop::kDeviceNoContext;
-  return timer_->state() == DeviceTimer::State::kFailed ? Drop::kDeviceFailed
-                                                        : Drop::kDevicePreparing;
+Drop EventRecorder::unavailable() const {
+  if (timeline_ == nullptr) return Drop::kDeviceNoContext;
+  return timeline_->state() == EventTimeline::State::kFailed ? Drop::kDeviceFailed
+                                                             : Drop::kDevicePreparing;
 }
 
 }  // namespace pig::cuda

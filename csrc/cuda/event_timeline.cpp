@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/device_timer.h"
+#include "cuda/event_timeline.h"
 
 #include <mutex>
 #include <optional>
@@ -12,7 +12,7 @@ const auto kPerThreadStream = reinterpret_cast<Stream>(2);
 
 }  // namespace
 
-StreamUse* DeviceTimer::stream_use(Stream handle, uint32_t thread) {
+StreamUse* EventTimeline::stream_use(Stream handle, uint32_t thread) {
   const uint32_t owner = handle == kPerThreadStream ? thread : 0;
   const std::lock_guard lock(lock_);
   const uint32_t count = stream_count_.load(std::memory_order_relaxed);
@@ -27,14 +27,14 @@ StreamUse* DeviceTimer::stream_use(Stream handle, uint32_t thread) {
   return &added;
 }
 
-void DeviceTimer::fail(const DriverError& error) {
+void EventTimeline::fail(const DriverError& error) {
   if (failing_.test_and_set()) return;
   if (error.result != kDeinitialized)
     failure_ = std::string(error.call) + " answered " + driver_.describe(error.result);
   state_.store(State::kFailed, std::memory_order_release);
 }
 
-void DeviceTimer::prepare() {
+void EventTimeline::prepare() {
   DriverError error = clock_.create();
   for (uint64_t i = 0; i < EventRing::kEvents && !error; ++i) {
     Event& event = ring_.event(i);
@@ -51,18 +51,18 @@ void DeviceTimer::prepare() {
   }
 }
 
-void DeviceTimer::restart(const Clock& clock) {
+void EventTimeline::restart(const Clock& clock) {
   const std::lock_guard lock(lock_);
   ring_.release_all();
   collected_ = ring_.head();
   queues_.clear();
-  // The lanes begin anew too.
+  // The threads' EventRecorders begin anew too.
   for (uint32_t i = 0; i < stream_count_.load(std::memory_order_relaxed); ++i) streams_[i].reset();
   stream_count_.store(0, std::memory_order_release);
   clock_.restart(clock);
 }
 
-void DeviceTimer::harvest(bool busy, std::vector<Time>& times) {
+void EventTimeline::harvest(bool busy, std::vector<Time>& times) {
   if (state() != State::kReady) return;
   for (const uint64_t head = ring_.head(); collected_ != head;) {
     if (!ring_.is_record(++collected_)) continue;
@@ -78,13 +78,13 @@ void DeviceTimer::harvest(bool busy, std::vector<Time>& times) {
   if (error && !is_passing(error.result)) fail(error);
 }
 
-bool DeviceTimer::outstanding() const {
+bool EventTimeline::outstanding() const {
   for (const Queue& queue : queues_)
     if (!queue.sequences.empty()) return true;
   return collected_ != ring_.head();
 }
 
-DriverError DeviceTimer::harvest_stream(Queue& queue, std::vector<Time>& times) {
+DriverError EventTimeline::harvest_stream(Queue& queue, std::vector<Time>& times) {
   while (!queue.sequences.empty()) {
     const size_t asked = queue.not_ready ? *queue.not_ready / 2 : queue.sequences.size() - 1;
     const int result = driver_.EventQuery(ring_.event(queue.sequences[asked]));
@@ -111,7 +111,7 @@ DriverError DeviceTimer::harvest_stream(Queue& queue, std::vector<Time>& times) 
   return {};
 }
 
-DriverError DeviceTimer::resolve(Queue& queue, size_t count, std::vector<Time>& times) {
+DriverError EventTimeline::resolve(Queue& queue, size_t count, std::vector<Time>& times) {
   for (; count > 0; --count) {
     const uint64_t first = queue.sequences.front();
     std::optional<int64_t> device_ns;
@@ -126,7 +126,7 @@ DriverError DeviceTimer::resolve(Queue& queue, size_t count, std::vector<Time>& 
 }
 
 /// The record was taken into a capture: it never has a time, and must not be asked for again.
-void DeviceTimer::lose(Queue& queue, size_t at, std::vector<Time>& times) {
+void EventTimeline::lose(Queue& queue, size_t at, std::vector<Time>& times) {
   const auto lost = queue.sequences.begin() + static_cast<ptrdiff_t>(at);
   times.push_back({*lost, Time::kLost, ring_.stream(*lost)});
   ring_.release(*lost);
@@ -135,7 +135,7 @@ void DeviceTimer::lose(Queue& queue, size_t at, std::vector<Time>& times) {
 }
 
 /// Asks only the streams that were found in a capture: of the others some may be destroyed by now.
-bool DeviceTimer::any_capture() {
+bool EventTimeline::any_capture() {
   bool any = false;
   for (uint32_t i = 0; i < stream_count_.load(std::memory_order_acquire); ++i) {
     StreamUse& stream = streams_[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Brings spans and the times of their events together.
+// Joins spans with the times of their events.
 //
 // A span is drained from its ring as soon as it has ended on the host; its device may reach its
 // events much later. Until then it waits here. The time of an event that is known is kept for as
@@ -24,16 +24,16 @@
 #include <vector>
 
 #include "base/drops.h"
-#include "cuda/device_lane.h"
 #include "cuda/device_timing.h"
+#include "cuda/event_ref.h"
 #include "hot/span.h"
 #include "log/items.h"
 
 namespace pig {
 
-class DeviceTimes {
+class DeviceTimeJoin {
  public:
-  /// A drained span whose boundaries were marked by events.
+  /// A drained span that was timed on the device.
   struct Waiting {
     uint64_t index;  ///< among all spans of the run
     cuda::EventRef begin;
@@ -70,20 +70,20 @@ class DeviceTimes {
  private:
   static constexpr size_t kMaxWaiting = 1u << 16;
 
-  uint32_t stream_number(const cuda::DeviceTimer& timer, uint32_t stream,
+  uint32_t stream_number(const cuda::EventTimeline& timeline, uint32_t stream,
                          std::vector<StreamItem>& added);
   void forget_unneeded();
 
   DropCounters* drops_ = nullptr;
-  std::vector<uint64_t> heads_;  ///< by timer: the newest event when this harvest began
+  std::vector<uint64_t> heads_;  ///< by timeline: the newest event when this harvest began
   std::unordered_set<cuda::EventRef> pinned_;
-  struct Mark {
+  struct Time {
     int64_t device_ns;
     uint32_t stream;
   };
-  std::unordered_map<cuda::EventRef, Mark> known_;
+  std::unordered_map<cuda::EventRef, Time> known_;
   std::vector<Waiting> waiting_;
-  std::map<uint64_t, uint32_t> streams_;  ///< timer << 32 | stream: number in the run
+  std::map<uint64_t, uint32_t> streams_;  ///< timeline << 32 | stream: number in the run
 };
 
 }  // namespace pig

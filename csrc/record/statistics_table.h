@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "hot/span.h"
-#include "record/measure.h"
+#include "record/statistic.h"
 
 namespace pig {
 
@@ -22,7 +21,7 @@ class StatisticsTable {
 
   /// The stream time of a span whose host time is in the table already.
   void fold_device(uint32_t path, Scope scope, uint64_t device_ns) {
-    at(path * kScopes + static_cast<uint32_t>(scope)).device_measure().add(device_ns);
+    at(path * kScopes + static_cast<uint32_t>(scope)).device_statistic().add(device_ns);
   }
 
   void merge(const StatisticsTable& other) {
@@ -61,18 +60,18 @@ class StatisticsTable {
   static constexpr uint32_t kDevice = 4;
 
   struct Row {
-    Measure host;
-    Measure self;
-    std::unique_ptr<Measure> device;  ///< of the spans that were timed on the device
+    Statistic host;
+    Statistic self;
+    std::unique_ptr<Statistic> device;  ///< of the spans that were timed on the device
 
-    Measure& device_measure() {
-      if (!device) device = std::make_unique<Measure>();
+    Statistic& device_statistic() {
+      if (!device) device = std::make_unique<Statistic>();
       return *device;
     }
     void merge(const Row& other) {
       host.merge(other.host);
       self.merge(other.self);
-      if (other.device) device_measure().merge(*other.device);
+      if (other.device) device_statistic().merge(*other.device);
     }
   };
 
@@ -83,38 +82,6 @@ class StatisticsTable {
   }
 
   std::vector<std::unique_ptr<Row>> rows_;
-};
-
-/// Totals over all steps of the run.
-struct StepTotals {
-  uint64_t count = 0;
-  uint64_t complete = 0;
-  uint64_t items = 0;
-  uint64_t sampled = 0;     ///< steps whose number of samples is known
-  uint64_t sampled_ns = 0;  ///< and their time
-  double samples = 0;
-  Measure duration;
-
-  void add(uint64_t duration_ns, double step_samples, uint32_t step_items, bool step_complete) {
-    ++count;
-    complete += step_complete ? 1 : 0;
-    items += step_items;
-    if (!std::isnan(step_samples)) {
-      ++sampled;
-      sampled_ns += duration_ns;
-      samples += step_samples;
-    }
-    duration.add(duration_ns);
-  }
-
-  void encode(std::vector<uint8_t>& out) const {
-    const uint64_t words[5] = {count, complete, items, sampled, sampled_ns};
-    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
-    out.insert(out.end(), bytes, bytes + sizeof words);
-    const auto* tail = reinterpret_cast<const uint8_t*>(&samples);
-    out.insert(out.end(), tail, tail + sizeof samples);
-    duration.encode(out);
-  }
 };
 
 }  // namespace pig

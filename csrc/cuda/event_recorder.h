@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One thread's part in device timing: at an enter or exit it records an event on the current
+// stream.
+//
+// Shared boundaries. When a boundary comes less than a microsecond after the record of the last one
+// returned, on the same thread and stream, no work can have been enqueued in between by this
+// thread: the cheapest enqueue takes about two. Then the last event stands for this boundary too,
+// so P adjacent or nested phases take P + 1 events and not 2 P. Another thread could have enqueued
+// on the same stream, so nothing is shared on a stream that two threads have used in the step.
+#pragma once
+
+#include <cstdint>
+
+#include "base/drops.h"
+#include "cuda/event_ref.h"
+#include "cuda/event_timeline.h"
+
+namespace pig::cuda {
+
+class EventRecorder {
+ public:
+  /// A recording begins for the thread with this serial.
+  void reset(uint32_t thread);
+
+  /// The event that stands for `now` on the current stream, or 0; why not is counted. `step` is the
+  /// one that is open.
+  EventRef boundary(uint64_t now, uint32_t step) noexcept;
+
+ private:
+  EventRef skip(Drop cause) noexcept;
+  EventRef skip_captured() noexcept;
+  Drop unavailable() const;
+
+  Context context_ = nullptr;
+  EventTimeline* timeline_ = nullptr;
+  StreamUse* stream_ = nullptr;
+  uint64_t last_return_ = 0;
+  EventRef last_event_ = 0;
+  uint32_t thread_ = 0;
+};
+
+}  // namespace pig::cuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "record/histogram.h"
+
+namespace pig {
+
+/// Count, sum, sum of squares, extremes and histogram of one quantity, all exact integers.
+class Statistic {
+ public:
+  void add(uint64_t value) {
+    ++count_;
+    total_ += value;
+    squares_ += static_cast<unsigned __int128>(value) * value;
+    min_ = std::min(min_, value);
+    max_ = std::max(max_, value);
+    histogram_.add(value);
+  }
+
+  void merge(const Statistic& other) {
+    count_ += other.count_;
+    total_ += other.total_;
+    squares_ += other.squares_;
+    min_ = std::min(min_, other.min_);
+    max_ = std::max(max_, other.max_);
+    histogram_.merge(other.histogram_);
+  }
+
+  uint64_t count() const { return count_; }
+
+  /// Appends the encoding of docs/run-file.md.
+  void encode(std::vector<uint8_t>& out) const {
+    std::vector<uint64_t> words{count_,
+                                total_,
+                                static_cast<uint64_t>(squares_),
+                                static_cast<uint64_t>(squares_ >> 64),
+                                count_ == 0 ? 0 : min_,
+                                max_,
+                                0};
+    histogram_.for_each([&](uint32_t index, uint64_t count) {
+      words.push_back(index);
+      words.push_back(count);
+    });
+    words[6] = (words.size() - 7) / 2;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words.data());
+    out.insert(out.end(), bytes, bytes + words.size() * sizeof(uint64_t));
+  }
+
+ private:
+  uint64_t count_ = 0;
+  uint64_t total_ = 0;
+  unsigned __int128 squares_ = 0;
+  uint64_t min_ = ~uint64_t{0};
+  uint64_t max_ = 0;
+  Histogram histogram_;
+};
+
+}  // namespace pig
