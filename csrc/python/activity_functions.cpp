@@ -4,10 +4,10 @@
 // submodules, above all) and have nothing to do there, so asking has to be cheap: a number per
 // thread. It is that of the session, so that a flag which Ctrl-C has kept from being taken back
 // means nothing to the next one.
-#include "python/activity_functions.h"
-
 #include <atomic>
 #include <cstdint>
+
+#include "python/bindings.h"
 
 namespace pig {
 namespace {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/frame_functions.h"
-
 #include <cstdint>
 
+#include "python/bindings.h"
 #include "python/phase_use.h"
 #include "python/python_type.h"
 

@@ -3,11 +3,9 @@
 // `gpu_phase` has to be a builtin function, because Dynamo substitutes functions, not types, and
 // yet has an attribute `scope`. So its type is derived from the builtin function type, statically
 // (Python code could not).
-#include "python/gpu_phase_function.h"
-
+#include "python/bindings.h"
 #include "python/phase_registry.h"
 #include "python/python_type.h"
-#include "python/scope_type.h"
 
 namespace pig {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/metric_functions.h"
-
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -16,6 +14,7 @@
 #include "hot/nvtx_range.h"
 #include "metrics/cpu_scan.h"
 #include "metrics/metric_accumulator.h"
+#include "python/bindings.h"
 #include "record/recorder.h"
 
 namespace py = pybind11;

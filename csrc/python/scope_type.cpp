@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/scope_type.h"
-
 #include <cstdint>
 #include <utility>
 
+#include "python/bindings.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_type.h"

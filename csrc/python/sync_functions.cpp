@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/sync_functions.h"
-
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "base/ticks.h"
+#include "python/bindings.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 

@@ -16,9 +16,7 @@ namespace pig {
 namespace {
 
 Recorder* recorder = nullptr;
-void (*error_callback)() = nullptr;
-void (*device_warning_callback)() = nullptr;
-void (*device_probe_callback)() = nullptr;
+Recorder::Callbacks callbacks;
 
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kDevicePoll{1};
@@ -272,11 +270,7 @@ void Recorder::end_scratch() {
   scratch_.reset();
 }
 
-void Recorder::set_error_callback(void (*callback)()) { error_callback = callback; }
-void Recorder::set_device_warning_callback(void (*callback)()) {
-  device_warning_callback = callback;
-}
-void Recorder::set_device_probe_callback(void (*callback)()) { device_probe_callback = callback; }
+void Recorder::set_callbacks(const Callbacks& wanted) { callbacks = wanted; }
 
 void Recorder::harvest(bool final) {
   const uint64_t cpu_before = thread_cpu_ns();
@@ -326,7 +320,7 @@ void Recorder::harvest(bool final) {
   last_state_ = std::move(state);
   if (log_->error() != 0 && !error_reported_) {
     error_reported_ = true;
-    if (error_callback != nullptr) error_callback();
+    if (callbacks.history_stopped != nullptr) callbacks.history_stopped();
   }
 }
 
@@ -386,9 +380,9 @@ void Recorder::settle_device_times(bool final) {
   log_->append_streams(settlement.streams);
   log_->append_device_clocks(clocks);
   log_->append_device_times(items);
-  if (timing.has_warnings() && device_warning_callback != nullptr) device_warning_callback();
-  if (timing.wanted() && device_probe_callback != nullptr && cuda::driver_is_loaded())
-    device_probe_callback();
+  if (timing.has_warnings() && callbacks.device_warnings != nullptr) callbacks.device_warnings();
+  if (timing.wanted() && callbacks.device_probe != nullptr && cuda::driver_is_loaded())
+    callbacks.device_probe();
 }
 
 void Recorder::collect_open_frames(RunState& state) {

@@ -112,13 +112,17 @@ class Recorder {
   SyncLog& syncs() { return syncs_; }
   const Clock& clock() const { return clock_; }
 
-  /// Called once per recording, from the harvester, when the file can no longer be written.
-  static void set_error_callback(void (*callback)());
-  /// Called from the harvester when DeviceTiming has something to say.
-  static void set_device_warning_callback(void (*callback)());
-  /// Called from the harvester while device times are wanted and PyTorch has not yet been seen to
-  /// initialise CUDA, although the driver is loaded.
-  static void set_device_probe_callback(void (*callback)());
+  /// What the harvester calls, if it is set.
+  struct Callbacks {
+    /// Once per recording: the file can no longer be written.
+    void (*history_stopped)() = nullptr;
+    /// DeviceTiming has something to say.
+    void (*device_warnings)() = nullptr;
+    /// Device times are wanted and PyTorch has not yet been seen to initialise CUDA, although the
+    /// driver is loaded.
+    void (*device_probe)() = nullptr;
+  };
+  static void set_callbacks(const Callbacks& callbacks);
 
  private:
   struct Scratch {
