@@ -9,19 +9,9 @@ from typing import Any
 
 from benchmarks.pinning import threads_elsewhere
 from benchmarks.way import Way, fresh, kept
-from pyinstrument_gpu.errors import RecordingError
-from pyinstrument_gpu.native import DISABLED, native, require_native
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording.recording import record
 from pyinstrument_gpu.recording.steps import gpu_step
-
-
-def check_measurable() -> None:
-    """Raise RecordingError, with the reason, where phases do nothing at all."""
-    require_native()
-    if DISABLED:
-        raise RecordingError(
-            "PYINSTRUMENT_GPU=0 turns all recording off, so there is nothing to measure: unset it"
-        )
 
 
 @contextmanager
