@@ -11,7 +11,8 @@ ranges, and the kept ones that began in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -51,32 +52,7 @@ RangeTable: TypeAlias = Callable[[], Iterator[Ranges]]
 reads the same windows."""
 
 
-def range_table(slices: Iterable[slice], read: Callable[[slice], Ranges]) -> RangeTable:
-    """A table of ranges that stand, perhaps among others, in an array.
-
-    Args:
-        slices: the parts of the array to look in.
-        read: the ranges in a part.
-    """
-    slices = tuple(slices)
-
-    def windows() -> Iterator[Ranges]:
-        waiting: list[Ranges] = []
-        rows = 0
-        for part in slices:
-            waiting.append(read(part))
-            rows += len(waiting[-1].number)
-            # Of one thread among many, each part holds little.
-            if 2 * rows >= WINDOW_ROWS:
-                yield _joined(waiting)
-                waiting, rows = [], 0
-        if rows:
-            yield _joined(waiting)
-
-    return windows
-
-
-def range_tables_by_key(
+def range_tables(
     records: NDArray[np.void],
     keys: Callable[[NDArray[np.void]], NDArray[np.int64]],
     times: Callable[[NDArray[np.void]], tuple[NDArray[np.int64], NDArray[np.int64]]],
@@ -95,17 +71,25 @@ def range_tables_by_key(
         for key in np.unique(keys(records[part])).tolist():
             slices.setdefault(key, []).append(part)
 
-    def table(key: int) -> RangeTable:
-        def read(part: slice) -> Ranges:
-            rows = np.flatnonzero(keys(records[part]) == key)
+    def windows(key: int) -> Iterator[Ranges]:
+        waiting: list[Ranges] = []
+        rows = 0
+        for part in slices[key]:
+            places = np.flatnonzero(keys(records[part]) == key)
             begin_ns, end_ns = times(records[part])
-            return Ranges(rows + (first_number + part.start), begin_ns[rows], end_ns[rows])
-
-        return range_table(slices[key], read)
+            number = places + (first_number + part.start)
+            waiting.append(Ranges(number, begin_ns[places], end_ns[places]))
+            rows += len(places)
+            # Of one thread among many, each part holds little.
+            if 2 * rows >= WINDOW_ROWS:
+                yield _joined(waiting)
+                waiting, rows = [], 0
+        if rows:
+            yield _joined(waiting)
 
     for key in sorted(slices):
         if key >= 0:
-            yield key, table(key)
+            yield key, partial(windows, key)
 
 
 def slices_of(rows: int, size: int | None = None) -> Iterator[slice]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export.atomic_file import atomic_write
-from pyinstrument_gpu.export.ranges import Ranges, by_begin, range_table, slices_of
+from pyinstrument_gpu.export.ranges import by_begin, range_tables
 from pyinstrument_gpu.export.rank_alignment import began_realtime_ns, ranks_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -115,15 +115,12 @@ def _steps_and_spans(
     run: RunData, steps: NDArray[np.void]
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], bool]]:
     """Some of the steps, the places of all their spans, and whether these are the last."""
-
-    def read(part: slice) -> Ranges:
-        # Spans are put in order by their steps, as if those were moments.
-        step = run.spans["step"][part]
-        rows = np.flatnonzero(step >= 0)
-        return Ranges(rows + part.start, step[rows], step[rows])
-
+    # Spans are put in order by their steps, as if those were moments; outside steps, nowhere.
+    in_steps = range_tables(
+        run.spans, lambda spans: np.minimum(spans["step"], 0), itemgetter("step", "step")
+    )
     begin = 0
-    for window in by_begin(range_table(slices_of(len(run.spans)), read)):
+    for window in by_begin(*(table for _, table in in_steps)):
         end = int(np.searchsorted(steps["index"], window.begin_ns[-1], side="right"))
         yield steps[begin:end], np.sort(window.number), False
         begin = end

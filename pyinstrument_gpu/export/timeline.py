@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import Lanes
-from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_tables_by_key
+from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_tables
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
 
@@ -63,8 +63,8 @@ class Timeline:
         run = self.run
         tables: dict[int, list[RangeTable]] = {}
         for thread, table in chain(
-            range_tables_by_key(run.spans, _threads, _HOST_TIMES),
-            range_tables_by_key(self._open_phases, _threads, _HOST_TIMES, self._first_open_phase),
+            range_tables(run.spans, _threads, _HOST_TIMES),
+            range_tables(self._open_phases, _threads, _HOST_TIMES, self._first_open_phase),
             self._steps_by(_threads) if with_steps else (),
         ):
             tables.setdefault(thread, []).append(table)
@@ -84,7 +84,7 @@ class Timeline:
             place = spans["device"].astype(np.int64) << 32 | spans["stream"].astype(np.uint32)
             return np.where(has_device_times(spans), place, -1)
 
-        for place, table in range_tables_by_key(self.run.spans, places, _DEVICE_TIMES):
+        for place, table in range_tables(self.run.spans, places, _DEVICE_TIMES):
             stream = np.int64(place).astype(np.int32)
             name = self.run.streams[stream].name if stream >= 0 else ""
             yield Track(f"GPU {place >> 32} {name}".rstrip(), (table,))
@@ -96,7 +96,7 @@ class Timeline:
         def times(syncs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             return syncs["begin_ns"], syncs["begin_ns"] + np.maximum(syncs["duration_ns"], 0)
 
-        for thread, table in range_tables_by_key(self.run.syncs.events, _threads, times):
+        for thread, table in range_tables(self.run.syncs.events, _threads, times):
             yield Track(f"{self._thread_name(thread)} waits", (table,), thread)
 
     def placed(self, track: Track) -> Iterator[tuple[Ranges, NDArray[np.intp]]]:
@@ -165,7 +165,7 @@ class Timeline:
             open_end_ns = np.maximum(begin_ns, self.run.duration_ns)
             return begin_ns, np.where(end_ns < 0, open_end_ns, end_ns)
 
-        return range_tables_by_key(self.run.steps.array, keys, times, self.first_step)
+        return range_tables(self.run.steps.array, keys, times, self.first_step)
 
     def _thread_name(self, thread: int) -> str:
         of = self.run.threads[thread]

@@ -5,6 +5,7 @@ import contextlib
 import json
 import sqlite3
 import tempfile
+from operator import itemgetter
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, ranges
 from pyinstrument_gpu.export.lanes import Lanes
-from pyinstrument_gpu.export.ranges import Ranges, RangeTable, by_begin, range_table, slices_of
+from pyinstrument_gpu.export.ranges import RangeTable, by_begin, range_tables
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import runs, written
 from tests.helpers.nsight import read_nvtxt
@@ -27,13 +28,14 @@ _RANGES = st.lists(st.tuples(_TIMES, _TIMES).map(lambda times: (min(times), max(
 
 def table(times: Times, first_number: int = 0) -> RangeTable:
     """Ranges in the order given."""
-    begin_ns, end_ns = np.array(times, np.int64).reshape(-1, 2).T
-
-    def read(part: slice) -> Ranges:
-        number = np.arange(first_number + part.start, first_number + part.stop)
-        return Ranges(number, begin_ns[part], end_ns[part])
-
-    return range_table(slices_of(len(times)), read)
+    records = np.array(times, [("begin_ns", np.int64), ("end_ns", np.int64)])
+    found = range_tables(
+        records,
+        lambda records: np.zeros(len(records), np.int64),
+        itemgetter("begin_ns", "end_ns"),
+        first_number,
+    )
+    return dict(found).get(0, lambda: iter(()))
 
 
 def in_order(times: Times) -> list[int]:
