@@ -74,12 +74,7 @@ class Advice:
 
 
 def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
-    """What to change in the program of a run, the largest likely saving first.
-
-    Args:
-        found: the run's `savings`.
-        ledger: its `ledger`.
-    """
+    """What to change in the program of a run, the largest likely saving first."""
     if found.steps < MIN_STEPS:
         return []
     given = [

@@ -105,11 +105,7 @@ def bottlenecks(
 ) -> Mapping[int, PhaseBottleneck]:
     """What limits each path (an index into `Run.paths`), over the kept spans of one scope or all.
 
-    A path is here if a span of it has a stream time.
-
-    Args:
-        of_spans: the run's `span_bottlenecks`.
-        scope: the scope; None for all.
+    A path is here if a span of it has a stream time. `of_spans` are the `span_bottlenecks`.
     """
     timed = run.span_device_ns >= 0
     if scope is not None:
@@ -126,11 +122,7 @@ def bottlenecks(
 
 
 def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The `Bottleneck` of each span.
-
-    Args:
-        uncertainty_ns: the run's `clock_uncertainty_ns`.
-    """
+    """The `Bottleneck` of each span; `uncertainty_ns` is that of its clocks, for each span."""
     spans, stream_ns = run.spans, run.span_device_ns
     backlog_ns = spans["device_end_ns"] - spans["host_end_ns"]
     least_ns, most_ns = backlog_ns - uncertainty_ns, backlog_ns + uncertainty_ns

@@ -104,12 +104,7 @@ class CorrelationPoints:
 def correlation_points(
     run: RunData, timeline: HostTimeline, uncertainty_ns: NDArray[np.float64]
 ) -> CorrelationPoints:
-    """The correlation points of a run.
-
-    Args:
-        timeline: the run's `host_timeline`.
-        uncertainty_ns: the run's `clock_uncertainty_ns`.
-    """
+    """The correlation points of a run; `uncertainty_ns` is that of its clocks, for each span."""
     spans, thread = run.spans, timeline.thread
     # A span of no length encloses nothing; its two boundaries could only be told apart by order.
     timed = ~np.isnan(uncertainty_ns) & (spans["host_end_ns"] > spans["host_begin_ns"])

@@ -75,7 +75,6 @@ DEVICE_COLUMNS = (
     "unattributed_ns",
 )
 BUSY, _DATA_WAIT, _HOST_BLOCKED, _HOST_LATE, _UNATTRIBUTED = range(len(DEVICE_COLUMNS))
-IDLE_COLUMNS = DEVICE_COLUMNS[_DATA_WAIT:_UNATTRIBUTED]
 
 EMPTY_NS = 10_000
 """The stream time up to which a segment holds nothing but events."""
@@ -119,27 +118,17 @@ class Ledger:
     Attributes:
         steps: the steps it is about, as rows of `Run.steps.array`: closed, and with all spans kept.
         entries: one for each step and phase that has any time (`LEDGER_DTYPE`), by step and path.
+            Of a step, the host's times add up to its duration, and so do the device's.
     """
 
     steps: NDArray[np.void]
     entries: NDArray[np.void]
 
     @property
-    def wall_ns(self) -> NDArray[np.int64]:
-        """The duration of each step: the sum of its `host_ns`, and of its device columns."""
-        wall_ns: NDArray[np.int64] = self.steps["end_ns"] - self.steps["begin_ns"]
-        return wall_ns
-
-    @property
     def is_timed(self) -> NDArray[np.bool_]:
         """For each entry whether the device's side is known."""
         known: NDArray[np.bool_] = self.entries["busy_ns"] >= 0
         return known
-
-    def of_step(self, index: int) -> NDArray[np.void]:
-        """The entries of the step with this index."""
-        entries: NDArray[np.void] = self.entries[self.entries["step"] == index]
-        return entries
 
     def means(self) -> tuple[int, Mapping[int, MeanEntry]]:
         """The means per step by path, -1 outside of phases, and over how many steps: those of which
@@ -166,13 +155,7 @@ class Ledger:
 def ledger(
     run: RunData, kept_steps: NDArray[np.void], timeline: HostTimeline, points: CorrelationPoints
 ) -> Ledger:
-    """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans.
-
-    Args:
-        kept_steps: the run's `kept_steps`.
-        timeline: its `host_timeline`.
-        points: its `correlation_points`.
-    """
+    """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans."""
     steps = kept_steps[kept_steps["end_ns"] >= 0]
     steps = steps[steps["thread"] == timeline.thread]
     host = _host_side(run, timeline, steps)

@@ -41,10 +41,6 @@ def run_ahead(
     """The run-ahead by path (an index into `Run.paths`), over the kept spans of one scope or all.
 
     A path is here if a span of it has a place on the run's axis, and its clock an uncertainty.
-
-    Args:
-        uncertainty_ns: the run's `clock_uncertainty_ns`.
-        scope: the scope; None for all.
     """
     chosen = ~np.isnan(uncertainty_ns)
     if scope is not None:

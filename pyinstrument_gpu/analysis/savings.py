@@ -139,10 +139,7 @@ def savings(
     """What changes could save. Costs a replay for each sync site; see `MAX_POINTS`.
 
     Args:
-        kept_steps: the run's `kept_steps`.
-        timeline: its `host_timeline`.
-        points: its `correlation_points`.
-        bottlenecks: its `bottlenecks` by path, in the steps.
+        bottlenecks: those in the steps.
     """
     steps = kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == timeline.thread)]
     if len(points) > MAX_POINTS:

@@ -70,9 +70,6 @@ def step_detail(run: RunData, kept_steps: NDArray[np.void], index: int) -> StepD
 
     Of a phase that began in an earlier step or outlasts this one, the part inside this step counts.
 
-    Args:
-        kept_steps: the run's `kept_steps`.
-
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
     """

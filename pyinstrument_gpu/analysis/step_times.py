@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import Scope
 
 QUANTILES = (0.5, 0.95)
@@ -39,6 +40,10 @@ class StepQuantiles:
     duration_ns: tuple[int, ...]
     phase_ns: Mapping[int, tuple[int, ...]]
 
+    def of_path(self, path: int) -> tuple[int, ...]:
+        """Those of a path, one value per `QUANTILES`; empty when `steps` is 0."""
+        return self.phase_ns.get(path, (0,) * len(self.duration_ns))
+
 
 @dataclass(frozen=True)
 class Attribution:
@@ -50,10 +55,12 @@ class Attribution:
             `phases_ns`. None when the history is not whole: then `phases_ns` is the sum of the
             phases' self times, which is too much where a phase outlasts its step or, with
             interleaved generators, the phase around it.
+        unattributed_ns: the rest of the step time; None where `phases_ns` is more than that.
     """
 
     phases_ns: int
     crossing: int | None
+    unattributed_ns: int | None
 
 
 def kept_steps(run: RunData) -> NDArray[np.void]:
@@ -70,17 +77,23 @@ def kept_steps(run: RunData) -> NDArray[np.void]:
     return steps[kept]
 
 
+def mean_per_step_ns(run: RunData, statistic: Statistic | None, calls: int) -> float | None:
+    """What a phase of so many calls took per step, by one of its statistics; None unknown.
+
+    Where a time is known of some of the calls only, their mean stands for all.
+    """
+    if statistic is None or not statistic.count or not run.step_totals.count:
+        return None
+    return statistic.mean_ns * calls / run.step_totals.count
+
+
 def spans_lost_within(run: RunData) -> int:
     """Number of spans lost from the history for another reason than age, from any of the steps."""
     return max(0, run.phases_recorded - len(run.spans) - run.dropped.get("span_history", 0))
 
 
 def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
-    """Quantiles per step, by nearest rank. Sorts the kept spans: about 0.3 s per million.
-
-    Args:
-        kept_steps: the run's `kept_steps`.
-    """
+    """Quantiles per step, by nearest rank. Sorts the kept spans: about 0.3 s per million."""
     steps = kept_steps[kept_steps["end_ns"] >= 0]
     count = len(steps)
     if not count:
@@ -129,19 +142,20 @@ def _step_positions(
 
 def attribution(run: RunData) -> Attribution:
     """How much of the time of all closed steps is inside phases."""
-    steps = run.steps.closed
+    steps, total_ns = run.steps.closed, run.step_totals.duration.total_ns
     if not run.step_totals.count:
-        return Attribution(0, 0)
+        return Attribution(0, 0, 0)
     if len(steps) == run.step_totals.count and len(run.spans) == run.phases_recorded:
         position, belongs = _step_positions(run, steps)
         crossing = run.spans["host_end_ns"][belongs] > steps["end_ns"][position]
-        return Attribution(int(phases_ns(run, steps).sum()), int(np.count_nonzero(crossing)))
+        inside_ns = int(phases_ns(run, steps).sum())
+        return Attribution(inside_ns, int(np.count_nonzero(crossing)), total_ns - inside_ns)
     self_ns = sum(
         statistics.self_host.total_ns
         for (_, scope), statistics in run.statistics.items()
         if scope == Scope.STEP and statistics.self_host is not None
     )
-    return Attribution(self_ns, None)
+    return Attribution(self_ns, None, total_ns - self_ns if self_ns <= total_ns else None)
 
 
 def phases_ns(run: RunData, steps: NDArray[np.void]) -> NDArray[np.int64]:

@@ -33,18 +33,9 @@ _LEGEND = {
     Bottleneck.MIXED: "mixed: neither device nor host made the pace most of the time",
 }
 _LAUNCH_UNSURE = "launch?: unless the host waited for the device inside, which was not measured"
-_WIDE_HEADERS = (
-    "phase",
-    "timed",
-    "host",
-    "device",
-    "p50",
-    "p95",
-    "ahead",
-    "ahead p95",
-    "bottleneck",
-)
-_HEADERS = ("phase", "timed", "host", "device", "p95", "ahead", "bottleneck")
+_TIMES = ("phase", "timed", "host", "device")
+_WIDE_HEADERS = (*_TIMES, "p50", "p95", "ahead", "ahead p95", "bottleneck")
+_HEADERS = (*_TIMES, "p95", "ahead", "bottleneck")
 
 
 def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text | Table]:

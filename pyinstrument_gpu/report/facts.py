@@ -18,7 +18,7 @@ from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
 from pyinstrument_gpu.analysis.savings import SPREAD
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
-from pyinstrument_gpu.analysis.step_times import QUANTILES, spans_lost_within
+from pyinstrument_gpu.analysis.step_times import QUANTILES, mean_per_step_ns, spans_lost_within
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
@@ -90,17 +90,17 @@ def _run(run: RunData) -> Facts:
 
 def _steps(run: RunData) -> Facts:
     totals, quantiles = run.step_totals, analysis.of(run).step_quantiles
-    total_ns, attributed_ns = totals.duration.total_ns, analysis.of(run).attribution.phases_ns
+    inside = analysis.of(run).attribution
     return {
         "count": totals.count,
         "completed": totals.complete,
-        "total_ns": total_ns,
+        "total_ns": totals.duration.total_ns,
         "mean_ns": totals.duration.mean_ns if totals.count else None,
         **_quantiles(QUANTILES, quantiles.duration_ns),
         "quantiles_are_over": quantiles.steps,
-        "phases_ns": attributed_ns,
-        "unattributed_ns": total_ns - attributed_ns if attributed_ns <= total_ns else None,
-        "spans_that_outlast_their_step": analysis.of(run).attribution.crossing,
+        "phases_ns": inside.phases_ns,
+        "unattributed_ns": inside.unattributed_ns,
+        "spans_that_outlast_their_step": inside.crossing,
         "spans_lost": spans_lost_within(run),
         "steps_per_second": totals.steps_per_second,
         "samples_per_second": totals.samples_per_second,
@@ -127,21 +127,13 @@ def _phases(run: RunData) -> list[Facts]:
 
 
 def _per_step(run: RunData, path: int, phase: PhaseStatistics) -> Facts:
-    steps, quantiles = run.step_totals.count, analysis.of(run).step_quantiles
-    absent = (0,) * len(QUANTILES) if quantiles.steps else ()
-
-    def mean_ns(statistic: Statistic | None) -> float | None:
-        if statistic is None or not statistic.count or not steps:
-            return None
-        # Where a time is known of some of the calls only, their mean stands for all.
-        return statistic.mean_ns * phase.count / steps
-
+    quantiles_ns = analysis.of(run).step_quantiles.of_path(path)
     return {
-        "host_ns": mean_ns(phase.host),
-        **_quantiles(QUANTILES, quantiles.phase_ns.get(path, absent), "host_"),
-        "self_ns": mean_ns(phase.self_host),
-        "stream_ns": mean_ns(phase.device),
-        "blocked_ns": mean_ns(phase.blocked),
+        "host_ns": mean_per_step_ns(run, phase.host, phase.count),
+        **_quantiles(QUANTILES, quantiles_ns, "host_"),
+        "self_ns": mean_per_step_ns(run, phase.self_host, phase.count),
+        "stream_ns": mean_per_step_ns(run, phase.device, phase.count),
+        "blocked_ns": mean_per_step_ns(run, phase.blocked, phase.count),
     }
 
 

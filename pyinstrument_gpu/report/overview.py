@@ -12,6 +12,7 @@ from rich.text import Text
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_times import (
     QUANTILES,
+    mean_per_step_ns,
     outside_during_steps,
     spans_lost_within,
 )
@@ -97,16 +98,13 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     totals = run.step_totals
     total_ns = totals.duration.total_ns
     inside = analysis.of(run).attribution
-    missing_ns = total_ns - inside.phases_ns if inside.phases_ns <= total_ns else None
+    missing_ns = inside.unattributed_ns
     quantiles = analysis.of(run).step_quantiles
     unit = Unit.fitting(totals.duration.mean_ns)
     phases = {path: p for (path, scope), p in run.statistics.items() if scope == Scope.STEP}
 
     def mean(statistic: Statistic | None, calls: int) -> str:
-        if statistic is None or not statistic.count:
-            return UNKNOWN
-        # Where a measure is known for some of the calls only, their mean stands for all.
-        return unit.text(statistic.mean_ns * calls / totals.count)
+        return unit.text(mean_per_step_ns(run, statistic, calls))
 
     def quantile_cells(values_ns: tuple[int, ...]) -> list[str]:
         return [unit.text(value) for value in values_ns] or [UNKNOWN] * len(QUANTILES)
@@ -118,7 +116,6 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
         bar = "#" * round(_BAR_WIDTH * time_ns / total_ns) if width >= _WIDTH_FOR_BARS else ""
         return percent(time_ns, total_ns), bar
 
-    absent = (0,) * len(QUANTILES) if quantiles.steps else ()
     largest_ns = max((_self_ns(phase) for phase in phases.values()), default=0)
     rows = {}
     for path, phase in phases.items():
@@ -128,7 +125,7 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
         cells = [
             str(phase.count),
             mean(phase.host, phase.count),
-            *quantile_cells(quantiles.phase_ns.get(path, absent)),
+            *quantile_cells(quantiles.of_path(path)),
             *(mean(s, phase.count) for s in (phase.self_host, phase.device, phase.blocked)),
             percentage,
         ]
@@ -274,18 +271,8 @@ def _per_call(
         ]
         rows[path] = Row("", cells, note="*" if marked else "")
     lines, unshown = phase_rows(run, rows)
-    headers = [
-        "phase",
-        "calls",
-        "total s",
-        f"mean {unit.name}",
-        "p50",
-        "p95",
-        "self",
-        "device",
-        "blocked",
-    ]
-    yield table(headers, [lines], width)
+    times = ["total s", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
+    yield table(["phase", "calls", *times], [lines], width)
     yield from unshown
 
 
