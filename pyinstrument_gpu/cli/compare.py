@@ -55,14 +55,14 @@ class _ManyRuns(click.Command):
     default=DEFAULT_MARGIN_PERCENT,
     show_default=True,
     metavar="PCT",
-    help="Call step times the same if they differ by no more than this.",
+    help="Call step times the same if they differ by PCT percent or less.",
 )
 @click.option(
     "--fail-if-slower",
     "fail_percent",
     type=click.FloatRange(min=0),
     metavar="PCT",
-    help="Exit with code 4 if the verdict is SLOWER and the change is more than this.",
+    help="Exit with code 4 if the verdict is SLOWER and the change is more than PCT percent.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context

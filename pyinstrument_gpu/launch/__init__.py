@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pyinstrument-gpu run`: somebody else's program, recorded."""
+"""`pyinstrument-gpu run`: runs a program and records it."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pyinstrument-gpu run`: a whole program, recorded with automatic phases, and reported at its end.
+"""Records a whole program with automatic phases, and reports when it ends.
 
-The report comes last of all, after the program's own `atexit` functions, on standard error. What
-goes wrong on our side is said there, and changes neither what the program does nor how it ends.
+The report is printed to standard error after everything else, even the program's own `atexit`
+functions. Errors of the recorder are reported there; they change neither what the program does nor
+how it ends.
 """
 
 from __future__ import annotations

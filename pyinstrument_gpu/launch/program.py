@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody's Python program, run in this process as `python train.py` or `python -m train` would.
+"""Runs a Python program in this process, as `python train.py` or `python -m train` would.
 
-Arguments, `__main__`, the import path, what `multiprocessing` finds out about the program, an
-uncaught exception and Ctrl-C are as they are without us. `sys.orig_argv` is that of this process.
+The program finds the same arguments, `__main__` and import path, and so does `multiprocessing`.
+Uncaught exceptions and Ctrl-C end it in the same way. Only `sys.orig_argv` is that of this process.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pyinstrument_gpu.patching.hidden_frames import without_our_frames
 
 
 class Program:
-    """A program to be run once.
+    """A program, to be loaded and run once.
 
     Args:
-        target: the path of a script, of a folder or archive with a `__main__.py`; or the name of a
-            module.
+        target: the path of a script, or of a folder or archive with a `__main__.py`; or the name of
+            a module.
         arguments: its arguments.
         is_module: whether `target` is the name of a module.
     """
@@ -36,7 +36,7 @@ class Program:
         self._arguments = list(arguments)
         self._is_module = is_module
         self.was_interrupted = False
-        """Whether Ctrl-C has ended it."""
+        """Whether Ctrl-C ended the program."""
 
     @property
     def name(self) -> str:
@@ -46,11 +46,13 @@ class Program:
         return os.path.splitext(os.path.basename(os.path.abspath(self._target)))[0] or "program"
 
     def load(self) -> None:
-        """Load the program's code; give it its `__main__`, `sys.argv` and import path.
+        """Compile the program and set `__main__`, `sys.argv` and the import path for it.
 
-        Of a module, the packages around it are imported. A program that isn't there ends as under
-        `python`: with its message on standard error, and `SystemExit`. Raises what `run` raises
-        otherwise.
+        Of a module, this imports the packages that contain it.
+
+        Raises:
+            SystemExit: there is no such program. The message that `python` gives has been printed.
+            BaseException: the program can't be compiled, or a package failed; printed as by `run`.
         """
         self._main = ModuleType("__main__")
         self._main.__dict__.update(__builtins__=__builtins__, __annotations__={})
@@ -60,11 +62,11 @@ class Program:
             self._code = self._load()
 
     def run(self) -> None:
-        """Run it, once it has been loaded.
+        """Run the program, which must have been loaded.
 
-        Raises what it raises, `SystemExit` among it, after which the process should end. An
-        uncaught exception has been printed by then, without frames of ours, and is not printed
-        again.
+        It raises what the program raises, `SystemExit` included, and the process should end then.
+        An uncaught exception has been printed already, without frames of this package, and Python
+        does not print it again.
         """
         with self._printed_if_uncaught():
             exec(self._code, self._main.__dict__)

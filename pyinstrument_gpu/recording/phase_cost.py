@@ -44,7 +44,7 @@ def measure_phase_costs(rounds: int = ROUNDS) -> list[PhaseCost]:
     require_native()
     if DISABLED:
         raise RecordingError(
-            "PYINSTRUMENT_GPU=0 turns all recording off, so there is nothing to measure: unset it"
+            "PYINSTRUMENT_GPU in the environment turns recording off: unset it to measure its cost"
         )
     loops: dict[str, Callable[[int], object]] = {
         _EMPTY_LOOP: empty_loop,

@@ -44,7 +44,7 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
     if comparison.finals:
         parts += [Text(), _finals(comparison.finals, width)]
     if any(final.differs is None for final in comparison.finals):
-        parts.append(Text("Of values without an interval nobody knows what is noise"))
+        parts.append(Text("A difference without an interval cannot be told from noise"))
     parts += [Text(f"! {warning}") for warning in comparison.warnings]
     return printed(parts, width)
 
@@ -79,13 +79,13 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     )
     if comparison.smallest_effect is None:
         lines.append(
-            f"{runs}: single runs show nothing, as nobody knows how runs differ by themselves. "
-            "Record several a side, or give --noise"
+            f"{runs}: one run per side cannot separate the change from noise. Record several per "
+            "side, or pass --noise"
         )
     else:
         lines.append(
-            f"{runs}: they can show a change of {100 * comparison.smallest_effect:.2g} % or more; "
-            f"up to {100 * comparison.margin:.2g} % is called the same"
+            f"{runs}: they can show a change of {100 * comparison.smallest_effect:.2g} % or more, "
+            f"and {100 * comparison.margin:.2g} % or less is called the same"
         )
     return lines
 

@@ -182,7 +182,7 @@ def test_recordings_that_are_off_cannot_be_measured() -> None:
 import pytest
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.recording.phase_cost import measure_phase_costs
-with pytest.raises(RecordingError, match="PYINSTRUMENT_GPU=0 turns all recording off"):
+with pytest.raises(RecordingError, match="PYINSTRUMENT_GPU in the environment turns recording off"):
     measure_phase_costs()
 print("said so")
 """,
