@@ -45,7 +45,7 @@ def _once(
 ) -> Callable[Concatenate[Analysis, _Arguments], _Part]:
     @functools.wraps(compute)
     def part(self: Analysis, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Part:
-        key = (compute.__name__, *args)
+        key = (compute.__name__, args, *kwargs.items())
         if key not in self._parts:
             self._parts[key] = compute(self, *args, **kwargs)
         found: _Part = self._parts[key]
@@ -73,7 +73,6 @@ class Analysis:
         """Quantiles of what each step spent."""
         return step_times.step_quantiles(self._run, self.kept_steps)
 
-    @_once
     def step(self, index: int) -> step_detail.StepDetail:
         """One step in detail.
 
