@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the blocks of a run file hold, item by item (docs/run-file.md).
+// What the blocks of a run file hold, item by item (docs/run-file.md), and which blocks.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "log/block_type.h"
+
 namespace pig {
 
 /// A finished span.
 struct SpanItem {
+  static constexpr BlockType kBlock = BlockType::kSpans;
+
   int64_t host_begin_ns;
   int64_t host_end_ns;
   int64_t self_ns;
@@ -23,6 +27,8 @@ static_assert(sizeof(SpanItem) == 40);
 
 /// A closed step.
 struct StepItem {
+  static constexpr BlockType kBlock = BlockType::kSteps;
+
   uint32_t serial;
   uint32_t thread;
   int64_t begin_ns;
@@ -35,6 +41,7 @@ static_assert(sizeof(StepItem) == 40);
 
 /// The device times of a span.
 struct DeviceTimeItem {
+  static constexpr BlockType kBlock = BlockType::kDeviceTimes;
   static constexpr uint64_t kUnfinished = 1;
 
   uint64_t where;  ///< the span's index, bits 0-39; the stream, bits 40-55; flags, bits 56-63
@@ -45,6 +52,8 @@ static_assert(sizeof(DeviceTimeItem) == 24);
 
 /// A stream of a device.
 struct StreamItem {
+  static constexpr BlockType kBlock = BlockType::kStreams;
+
   uint64_t handle;
   uint32_t device;
   uint32_t flags;
@@ -53,6 +62,8 @@ static_assert(sizeof(StreamItem) == 16);
 
 /// One correlation of a device's clock with the run's.
 struct DeviceClockItem {
+  static constexpr BlockType kBlock = BlockType::kDeviceClocks;
+
   uint32_t device;
   uint32_t pad;
   int64_t device_ns;
@@ -63,6 +74,8 @@ static_assert(sizeof(DeviceClockItem) == 32);
 
 /// One wait of the host for a device.
 struct SyncItem {
+  static constexpr BlockType kBlock = BlockType::kSyncs;
+
   int64_t begin_ns;
   int64_t duration_ns;  ///< -1: nothing was waited for, or the price is unknown
   uint64_t bytes;
@@ -83,6 +96,8 @@ struct SyncSite {
 
 /// One value of a reading of metrics.
 struct MetricItem {
+  static constexpr BlockType kBlock = BlockType::kMetrics;
+
   uint64_t update;
   int64_t host_ns;
   double value;

@@ -87,36 +87,12 @@ void RunLog::set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>&
 
 void RunLog::append_spans(const std::vector<SpanItem>& spans) {
   const uint64_t before = log_.items(BlockType::kSpans);
-  log_.append(BlockType::kSpans, spans.data(), sizeof(SpanItem), spans.size());
+  append(spans);
   lost_spans_ += spans.size() - (log_.items(BlockType::kSpans) - before);
-}
-
-void RunLog::append_steps(const std::vector<StepItem>& steps) {
-  log_.append(BlockType::kSteps, steps.data(), sizeof(StepItem), steps.size());
-}
-
-void RunLog::append_streams(const std::vector<StreamItem>& streams) {
-  log_.append(BlockType::kStreams, streams.data(), sizeof(StreamItem), streams.size());
-}
-
-void RunLog::append_device_clocks(const std::vector<DeviceClockItem>& points) {
-  log_.append(BlockType::kDeviceClocks, points.data(), sizeof(DeviceClockItem), points.size());
-}
-
-void RunLog::append_device_times(const std::vector<DeviceTimeItem>& times) {
-  log_.append(BlockType::kDeviceTimes, times.data(), sizeof(DeviceTimeItem), times.size());
 }
 
 void RunLog::append_dropped_steps(const std::vector<uint32_t>& serials) {
   log_.append(BlockType::kDroppedSteps, serials.data(), sizeof(uint32_t), serials.size());
-}
-
-void RunLog::append_metrics(const std::vector<MetricItem>& values) {
-  log_.append(BlockType::kMetrics, values.data(), sizeof(MetricItem), values.size());
-}
-
-void RunLog::append_syncs(const std::vector<SyncItem>& syncs) {
-  log_.append(BlockType::kSyncs, syncs.data(), sizeof(SyncItem), syncs.size());
 }
 
 void RunLog::write_sync_statistics(const std::vector<uint8_t>& document) {

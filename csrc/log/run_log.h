@@ -47,14 +47,13 @@ class RunLog {
   void set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>& dropped_steps);
   void remove_tap() { log_.set_tap(nullptr); }
 
+  template <typename Item>
+  void append(const std::vector<Item>& items) {
+    log_.append(Item::kBlock, items.data(), sizeof(Item), items.size());
+  }
+  /// The same, and counts those that an error kept out.
   void append_spans(const std::vector<SpanItem>& spans);
-  void append_steps(const std::vector<StepItem>& steps);
-  void append_streams(const std::vector<StreamItem>& streams);
-  void append_device_clocks(const std::vector<DeviceClockItem>& points);
-  void append_device_times(const std::vector<DeviceTimeItem>& times);
   void append_dropped_steps(const std::vector<uint32_t>& serials);
-  void append_metrics(const std::vector<MetricItem>& values);
-  void append_syncs(const std::vector<SyncItem>& syncs);
 
   void write_environment(const std::string& json);
   void write_state(const RunState& state, const DropCounters& drops);

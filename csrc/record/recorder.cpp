@@ -296,9 +296,9 @@ void Recorder::harvest(bool final) {
   log_->append_spans(items_);
   settle_device_times(final);
   log_->append_dropped_steps(steps.dropped);
-  log_->append_steps(steps.steps);
-  log_->append_metrics(metrics);
-  log_->append_syncs(syncs);
+  log_->append(steps.steps);
+  log_->append(metrics);
+  log_->append(syncs);
   state.anchor = clock_.anchor();
 
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
@@ -377,9 +377,9 @@ void Recorder::settle_device_times(bool final) {
   for (const auto& [device, point] : timing.take_clock_points(final))
     clocks.push_back(
         {static_cast<uint32_t>(device), 0, point.device_ns, point.run_ns, point.uncertainty_ns});
-  log_->append_streams(settlement.streams);
-  log_->append_device_clocks(clocks);
-  log_->append_device_times(items);
+  log_->append(settlement.streams);
+  log_->append(clocks);
+  log_->append(items);
   if (timing.has_warnings() && callbacks.device_warnings != nullptr) callbacks.device_warnings();
   if (timing.wanted() && callbacks.device_probe != nullptr && cuda::driver_is_loaded())
     callbacks.device_probe();
