@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is no run file, or makes no sense though its checksums are right: it is refused."""
+
+import math
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.errors import (
+    RunFileDamagedError,
+    RunFileVersionError,
+)
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.framing import read_blocks
+from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import Syncs, SyncSite, SyncTotals
+from pyinstrument_gpu.run import Run
+from tests.helpers.encoders import (
+    encode_json,
+    encode_statistics,
+    encode_sync_sites,
+    encode_sync_statistics,
+)
+from tests.helpers.made_recording import Recording
+from tests.helpers.run_items import ONE_PHASE, path_item, written
+from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
+
+RECORDING = Recording(seed=11)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89GPU", b"PK\x03\x04" * 100, bytes(5000)])
+def test_not_a_run_file(data: bytes) -> None:
+    with pytest.raises(RunFileDamagedError, match="not a run file"):
+        Run.from_bytes(data)
+
+
+def test_damaged_header() -> None:
+    with pytest.raises(RunFileDamagedError, match="header"):
+        Run.from_bytes(pack_file_header(1)[:40] + b"\1" + pack_file_header(1)[41:])
+
+
+@pytest.mark.parametrize(("offset", "value"), [(8, 2), (16, 32768), (20, 8192)])
+def test_unknown_format(offset: int, value: int) -> None:
+    header = bytearray(RECORDING.final[:60])
+    header[offset : offset + 4] = value.to_bytes(4, "little")
+    header += zlib.crc32(header).to_bytes(4, "little")
+
+    with pytest.raises(RunFileVersionError, match="use a newer one"):
+        Run.from_bytes(header)
+
+
+def test_newer_minor_version_and_unknown_blocks_are_read() -> None:
+    header = bytearray(RECORDING.final[:60])
+    header[12] = 9
+    header += zlib.crc32(header).to_bytes(4, "little")
+    run = Run.from_bytes(bytes(header) + RECORDING.final[64:])
+    assert np.array_equal(run.spans, RECORDING.spans)
+
+    unknown_block = pack_block(99, 1, 0, 0, 0, b"later")
+    assert (
+        Run.from_bytes(pack_file_header(1) + unknown_block).notes
+        == Run.from_bytes(pack_file_header(1)).notes
+    )
+
+
+STATE: dict[str, Any] = {
+    "now_ns": 1,
+    "final": True,
+    "spans": 0,
+    "steps": 0,
+    "device_times": 0,
+    "step_drops": 0,
+    "harvester_cpu_ns": 0,
+    "phases_recorded": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("now_ns", -1),
+        ("now_ns", True),
+        ("now_ns", 2**63),
+        ("now_ns", None),
+        ("final", 1),
+        ("dropped", {"depth": "3"}),
+        ("dropped", [1]),
+        ("open", {}),
+        ("open", [[0, 0, 0, -2, 0]]),
+        ("open", [[0, 0, 0, 0]]),
+        ("device_times", -1),
+        ("device", 3),
+        ("device", {"every": 0, "records": 1, "record_ns": 1}),
+        ("device", {"every": 1, "records": 1}),
+        ("device", {"every": 1, "records": 1, "record_ns": 1, "pending": {}}),
+        ("device", {"every": 1, "records": 1, "record_ns": 1, "pending": [[0]]}),
+        ("device", {"every": 1, "records": 1, "record_ns": 1, "pending": [[0, -1]]}),
+        ("open_step", 3),
+        ("open_step", {"serial": 1}),
+        ("open_step", {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": "4"}),
+        ("open_step", {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": math.inf}),
+        ("error", 28),
+    ],
+)
+def test_state_of_the_wrong_type(key: str, value: object) -> None:
+    writer = RunWriter(run_id=1)
+    writer.write_document(BlockType.STATE, encode_json(STATE))
+    assert Run.from_bytes(writer.data).complete
+    writer.write_document(BlockType.STATE, encode_json({**STATE, key: value}))
+
+    with pytest.raises(RunFileDamagedError, match=r"the STATE.* makes no sense"):
+        Run.from_bytes(writer.data)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[]", b"{", b"[" * 100_000, b'{"now_ns":' + b"9" * 5000 + b"}"]
+)
+def test_document_that_is_no_json_object(content: bytes) -> None:
+    writer = RunWriter(run_id=1)
+    writer.write_document(BlockType.ENVIRONMENT, content)
+
+    with pytest.raises(RunFileDamagedError, match="the ENVIRONMENT block"):
+        Run.from_bytes(writer.data)
+
+
+@pytest.mark.parametrize(
+    ("log", "payload"),
+    [
+        ("NAMES", b"\x05\x00abc"),
+        ("NAMES", b"\x05"),
+        ("NAMES", b"\x01\x00\xff"),
+        ("THREADS", bytes(8) + b"\x05\x00abc"),
+        ("PATHS", b"\xff\xff\xff"),
+        ("PATHS", path_item(0, 0)),
+        ("DROPPED_STEPS", bytes(8)),
+        ("SPANS", bytes(39)),
+        ("DEVICE_TIMES", bytes(23)),
+        ("STREAMS", bytes(15)),
+        ("DEVICE_CLOCKS", bytes(31)),
+    ],
+)
+def test_log_that_makes_no_sense(log: str, payload: bytes) -> None:
+    with pytest.raises(RunFileDamagedError, match=f"{log}|a path of the run file"):
+        written(None, **{**ONE_PHASE, log: [payload]})
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [
+        pytest.param(24, 3, id="steps"),
+        pytest.param(32, 3, id="complete steps"),
+        pytest.param(48, 3, id="sampled steps"),
+        pytest.param(56, 106, id="sampled time"),
+        pytest.param(64, 0x7FF0 << 48, id="infinite samples"),
+        pytest.param(72, 3, id="count"),
+        pytest.param(80, 201, id="total above count times maximum"),
+        pytest.param(80, 9, id="total below count times minimum"),
+        pytest.param(88, 5000, id="sum of squares"),
+        pytest.param(104, 6, id="minimum"),
+        pytest.param(112, 200, id="maximum"),
+        pytest.param(120, 2**63, id="number of buckets"),
+        pytest.param(120, 1, id="fewer buckets"),
+        pytest.param(128, 1920, id="bucket that does not exist"),
+        pytest.param(128, 200, id="buckets out of order"),
+        pytest.param(136, 0, id="empty bucket"),
+        pytest.param(136, 2**63, id="huge bucket"),
+        pytest.param(160, 3 << 32, id="scope"),
+        pytest.param(168, 16, id="statistic of a phase"),
+    ],
+)
+def test_statistics_that_contradict_themselves(offset: int, value: int) -> None:
+    durations = Statistic.of(np.array([5, 100]))
+    document = StatisticsDocument(
+        spans=0,
+        steps=0,
+        device_times=0,
+        step_totals=StepTotals(2, 2, 2, 2, 105, 64.0, durations),
+        phases={(0, Scope.STEP): PhaseStatistics(host=durations)},
+    )
+    content = bytearray(encode_statistics(document))
+    writer = RunWriter(run_id=1)
+    writer.append(BlockType.NAMES, ONE_PHASE["NAMES"])
+    writer.append(BlockType.PATHS, ONE_PHASE["PATHS"])
+    writer.write_document(BlockType.STATISTICS, bytes(content))
+    assert Run.from_bytes(writer.data).phases["a"].host == durations
+
+    content[offset : offset + 8] = value.to_bytes(8, "little")
+    writer.write_document(BlockType.STATISTICS, bytes(content))
+    with pytest.raises(RunFileDamagedError, match="STATISTICS"):
+        Run.from_bytes(writer.data)
+
+
+def test_cut_off_statistics_are_refused() -> None:
+    content = read_blocks(RECORDING.final).documents[BlockType.STATISTICS]
+    for length in (0, 15, 100, len(content) - 1):
+        writer = RunWriter(run_id=1)
+        writer.write_document(BlockType.STATISTICS, content[:length])
+        with pytest.raises(RunFileDamagedError, match="STATISTICS"):
+            Run.from_bytes(writer.data)
+
+
+def test_syncs_that_make_no_sense() -> None:
+    site = SyncSite("train.py", 7, "train", SyncKind.ITEM, False, SyncTotals(2, 3, 9, 8))
+    syncs = Syncs((site,), watched_ns=((0, 5),))
+    writer = RunWriter(run_id=1)
+    writer.append(BlockType.SYNC_SITES, encode_sync_sites(syncs.sites))
+    writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(syncs))
+    with pytest.raises(RunFileDamagedError, match=r"SYNC_STATISTICS.* more waits have a price"):
+        Run.from_bytes(writer.data)
+
+    writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(Syncs()))
+    assert Run.from_bytes(writer.data).syncs.sites == (replace(site, totals=SyncTotals()),)
+    writer.append(BlockType.SYNC_SITES, [bytes(9)])
+    with pytest.raises(RunFileDamagedError, match=r"SYNC_SITES.* in the middle of an item"):
+        Run.from_bytes(writer.data)
+
+
+def test_impossible_index_is_refused() -> None:
+    block = pack_block(BlockType.STEPS, 1, 0, 0, 1 << 63, b"")
+    with pytest.raises(
+        RunFileDamagedError, match=r"a STEPS block .* begins at 9223372036854775808"
+    ):
+        Run.from_bytes(pack_file_header(1) + block)
+
+
+def test_errors_of_load_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+
+    with pytest.raises(RunFileDamagedError, match=r"notes\.txt: not a run file"):
+        Run.load(path)
+    with pytest.raises(FileNotFoundError):
+        Run.load(tmp_path / "missing.gpurun")
