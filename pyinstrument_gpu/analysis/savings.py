@@ -231,8 +231,7 @@ class _Case:
             yield _syncs(Change.COPIES, events[of_copies])
         if len(np.unique(events["site"])) > 1:
             yield _syncs(Change.ALL_SYNCS, events)
-        yield from self._own_times(Change.DATA_WAIT)
-        yield from self._own_times(Change.LAUNCHES)
+        yield from self._own_times()
 
     def saving(self, part: _Part) -> Saving:
         steps = len(self._steps)
@@ -298,8 +297,9 @@ class _Case:
         edges_ns = np.clip(pieces.edges_ns, self._begin_ns, self._end_ns)
         return int(np.diff(edges_ns)[pieces.state == BUSY].sum())
 
-    def _own_times(self, change: Change) -> Iterator[_Part]:
-        """Where the host was in the own time of the phases in question, and not blocked."""
+    def _own_times(self) -> Iterator[_Part]:
+        """Where the host was in the own time of phases `data` and of launch-bound ones, and not
+        blocked."""
         timeline = self._timeline
         waits_ns = timeline.waits["begin_ns"], timeline.waits_end_ns
         edges_ns = np.concatenate([timeline.host_ns, *waits_ns])
@@ -308,25 +308,21 @@ class _Case:
         path = timeline.path_at(begins_ns)
         free = covered_before(*waits_ns, ends_ns) == covered_before(*waits_ns, begins_ns)
         is_data = are_data(self._run)
-        groups: list[tuple[int, NDArray[np.bool_]]]
-        if change == Change.DATA_WAIT:
-            groups = [(-1, np.append(is_data, False)[path])]
-        else:
-            groups = [
-                (one, path == one)
-                for one, bottleneck in self._bottlenecks.items()
-                if bottleneck.kind == Bottleneck.LAUNCH and not is_data[one]
-            ]
-        for one, in_phase in groups:
-            of_phase = in_phase & free
-            if of_phase.any():
+        parts = [(Change.DATA_WAIT, -1, np.append(is_data, False)[path])]
+        parts += [
+            (Change.LAUNCHES, one, path == one)
+            for one, bottleneck in self._bottlenecks.items()
+            if bottleneck.kind == Bottleneck.LAUNCH and not is_data[one]
+        ]
+        for change, one, in_phase in parts:
+            chosen = in_phase & free
+            if chosen.any():
+                begun = timeline.is_begin & np.isin(timeline.path, path[chosen])
                 yield _Part(
                     change,
-                    begins_ns[of_phase],
-                    ends_ns[of_phase],
-                    calls=int(
-                        np.count_nonzero(timeline.is_begin & np.isin(timeline.path, path[of_phase]))
-                    ),
+                    begins_ns[chosen],
+                    ends_ns[chosen],
+                    calls=int(np.count_nonzero(begun)),
                     path=one,
                     is_launching=change == Change.LAUNCHES,
                 )

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
@@ -23,13 +25,14 @@ from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import unfinished_work
-from pyinstrument_gpu.report.metrics import metric_summaries
-from pyinstrument_gpu.report.recorder import RecorderCost
+from pyinstrument_gpu.report.metrics import metric_readings
+from pyinstrument_gpu.report.recorder import recorder_cost
 from pyinstrument_gpu.report.syncs import listed_sites
 
 Facts: TypeAlias = dict[str, Any]
 
 _STATISTIC = ("count", "total_ns", "mean_ns", "min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")
+_SAVING = ("calls", "time_ns", "likely_ns", "at_most_ns")
 _ENVIRONMENT = ("command", "host", "rank", "world_size", "torch", "gpus")
 
 
@@ -62,17 +65,16 @@ def _run(run: RunData) -> Facts:
             for one in (analysis.of(run).advice if analysis.of(run).knows_waits else ())
         ],
         "syncs": _syncs(run),
-        "metrics": [asdict(metric) for metric in metric_summaries(run)],
+        "metrics": [
+            {"name": name, **dict(zip(("last", "min", "max"), map(_reading, found), strict=True))}
+            for name, found in metric_readings(run)
+        ],
         "device_timed_every_steps": None if run.device_timing is None else run.device_timing.every,
         "device_clocks": [
-            {
-                "device": clock.device,
-                "uncertainty_ns": clock.uncertainty_ns,
-                "drift_ppm": clock.drift_ppm,
-            }
+            {name: getattr(clock, name) for name in ("device", "uncertainty_ns", "drift_ppm")}
             for clock in run.device_clocks
         ],
-        "recorder": asdict(RecorderCost.of(run)),
+        "recorder": recorder_cost(run),
         "dropped": run.dropped,
         "notes": run.notes,
         "open_phases": [
@@ -173,10 +175,7 @@ def _savings(run: RunData) -> Facts | None:
             {
                 "taken_out": row.change.value,
                 "about": subject(run, row),
-                "calls": row.calls,
-                "time_ns": row.time_ns,
-                "likely_ns": row.likely_ns,
-                "at_most_ns": row.at_most_ns,
+                **{name: getattr(row, name) for name in _SAVING},
                 "at_most_is_limited_by": row.limit.value,
                 **_quantiles(SPREAD, row.spread_ns, "likely_"),
             }
@@ -193,9 +192,7 @@ def _syncs(run: RunData) -> Facts | None:
         "is_preview": syncs.is_as_if,
         "sites": [
             {
-                "file": site.file,
-                "line": site.line,
-                "function": site.function,
+                **{name: getattr(site, name) for name in ("file", "line", "function")},
                 "what": site.kind.label,
                 "count": site.totals.count,
                 "count_per_step": site.totals.count / steps if steps else None,
@@ -210,6 +207,13 @@ def _syncs(run: RunData) -> Facts | None:
         "allowed": sum(site.totals.count for site in syncs.sites if site.is_allowed),
         "dropped": syncs.dropped,
     }
+
+
+def _reading(reading: np.void | None) -> Facts | None:
+    if reading is None:
+        return None
+    step = int(reading["step"])
+    return {"value": float(reading["value"]), "step": step if step >= 0 else None}
 
 
 def _step(run: RunData, index: int) -> Facts:

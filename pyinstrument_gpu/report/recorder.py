@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -46,11 +45,10 @@ _DROPS = {
 }
 
 
-@dataclass(frozen=True)
-class RecorderCost:
+def recorder_cost(run: RunData) -> dict[str, float | None]:
     """What recording cost the program, as the recorder measured itself. None is unknown.
 
-    Attributes:
+    Returns:
         phase_ns, step_ns: host time that one phase and one step cost.
         phases_per_step: mean number of phases on the step's own thread.
         share_of_step: what phases and steps cost together, of the step; without the steps, where
@@ -60,57 +58,46 @@ class RecorderCost:
         events_per_step: mean number of them.
         event_share_of_step: what they cost, of the step.
     """
-
-    phase_ns: float | None
-    step_ns: float | None
-    phases_per_step: float | None
-    share_of_step: float | None
-    core_share: float | None
-    event_ns: float | None
-    events_per_step: float | None
-    event_share_of_step: float | None
-
-    @classmethod
-    def of(cls, run: RunData) -> RecorderCost:
-        """That of a run."""
-        phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
-        steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
-        phase_ns, step_ns = run.overhead.get("phase_ns"), run.overhead.get("step_ns")
-        cost_ns = None if phase_ns is None else phases * phase_ns + steps * (step_ns or 0)
-        timing = run.device_timing
-        records, record_ns = (0, 0) if timing is None else (timing.records, timing.record_ns)
-        return cls(
-            phase_ns=phase_ns,
-            step_ns=step_ns,
-            phases_per_step=phases / steps if steps else None,
-            share_of_step=cost_ns / total_ns if cost_ns is not None and total_ns else None,
-            core_share=run.harvester_cpu_ns / run.duration_ns if run.duration_ns else None,
-            event_ns=record_ns / records if records else None,
-            events_per_step=records / steps if records and steps else None,
-            event_share_of_step=record_ns / total_ns if records and total_ns else None,
-        )
+    phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
+    steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
+    phase_ns, step_ns = run.overhead.get("phase_ns"), run.overhead.get("step_ns")
+    cost_ns = None if phase_ns is None else phases * phase_ns + steps * (step_ns or 0)
+    timing = run.device_timing
+    records, record_ns = (0, 0) if timing is None else (timing.records, timing.record_ns)
+    return {
+        "phase_ns": phase_ns,
+        "step_ns": step_ns,
+        "phases_per_step": phases / steps if steps else None,
+        "share_of_step": cost_ns / total_ns if cost_ns is not None and total_ns else None,
+        "core_share": run.harvester_cpu_ns / run.duration_ns if run.duration_ns else None,
+        "event_ns": record_ns / records if records else None,
+        "events_per_step": records / steps if records and steps else None,
+        "event_share_of_step": record_ns / total_ns if records and total_ns else None,
+    }
 
 
 def recorder_section(run: RunData) -> Iterator[Text]:
     """What the recorder cost and dropped."""
-    cost = RecorderCost.of(run)
+    cost = recorder_cost(run)
+    phase_ns, step_ns, share = cost["phase_ns"], cost["step_ns"], cost["share_of_step"]
+    phases, core_share = cost["phases_per_step"], cost["core_share"]
+    events, event_share = cost["events_per_step"], cost["event_share_of_step"]
     yield Text()
-    phase_ns, step_ns = cost.phase_ns, cost.step_ns
     facts = ["cost per phase not measured" if phase_ns is None else f"{phase_ns:.1f} ns per phase"]
-    if cost.phases_per_step is not None:
+    if phases is not None:
         facts += [] if step_ns is None else [f"{step_ns:,.0f} ns per step"]
-        facts.append(f"{cost.phases_per_step:.1f} phases per step")
-    if cost.share_of_step is not None:
+        facts.append(f"{phases:.1f} phases per step")
+    if share is not None:
         what = "phases alone" if step_ns is None else "together"
-        facts.append(f"{what} {small_percent(cost.share_of_step, 1)} of the step")
-    if cost.core_share is not None:
-        facts.append(f"its own thread {small_percent(cost.core_share, 1)} of one core")
+        facts.append(f"{what} {small_percent(share, 1)} of the step")
+    if core_share is not None:
+        facts.append(f"its own thread {small_percent(core_share, 1)} of one core")
     yield Text("Recorder: " + ", ".join(facts), "dim")
-    if cost.event_ns is not None:
-        facts = [f"{duration(cost.event_ns)} per event"]
-        if cost.events_per_step is not None and cost.event_share_of_step is not None:
-            facts.append(f"{cost.events_per_step:.1f} events per step")
-            facts.append(f"{small_percent(cost.event_share_of_step, 1)} of the step")
+    if cost["event_ns"] is not None:
+        facts = [f"{duration(cost['event_ns'])} per event"]
+        if events is not None and event_share is not None:
+            facts.append(f"{events:.1f} events per step")
+            facts.append(f"{small_percent(event_share, 1)} of the step")
         yield Text("Device timing, on the host: " + ", ".join(facts), "dim")
     drops = {cause: count for cause, count in run.dropped.items() if count}
     if not drops:
