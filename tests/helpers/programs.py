@@ -105,7 +105,9 @@ def _main() -> None:
     else:
         from pyinstrument_gpu.launch.program import Program
 
-        Program(str(program)).run()
+        loaded = Program(str(program))
+        loaded.load()
+        loaded.run()
 
 
 if __name__ == "__main__":
