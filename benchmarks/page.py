@@ -33,7 +33,7 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     for key, value in machine.items():
         yield f"* {key}: {'not installed' if value is None else value}"
     yield ""
-    yield "How it is measured stands in [benchmarks/README.md](../README.md)."
+    yield "[benchmarks/README.md](../README.md) explains how it is measured."
     for benchmark in results["benchmarks"]:
         found = benchmark["extra_info"]
         yield ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small CNN on the real handwritten digits that ship inside scikit-learn, and times it."""
+"""Trains a small CNN on the digits that ship with scikit-learn, and times the phases of each step."""
 
 import argparse
 import itertools
@@ -15,7 +15,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_steps
 
 PRINT_EVERY = 500
-"""Batches between two lines of running values."""
+"""How many batches to train between two printed lines of running values."""
 
 
 class DigitNet(nn.Sequential):
@@ -55,9 +55,9 @@ def train_epoch(
     metrics: pig.MetricAccumulator,
     batches: Iterator[int],
 ) -> None:
-    """Trains on every batch once, and now and then prints how it goes.
+    """Trains on every batch once, and prints running values every `PRINT_EVERY` batches.
 
-    `batches` counts the batches of all epochs.
+    `batches` is a counter that goes on from epoch to epoch.
     """
     model.train()
     for images, labels in gpu_steps(loader, samples=lambda batch: len(batch[0])):
@@ -76,8 +76,8 @@ def train_epoch(
         with gpu_phase("metrics"):
             metrics.update(logits, labels, loss)
         if next(batches) % PRINT_EVERY == 0 and (reading := metrics.latest()) is not None:
-            # It came without a wait for the device, as an .item() would have cost. On a GPU it may
-            # be some steps old, and says of which step it is.
+            # Unlike .item(), latest() does not wait for the device. On a GPU the reading may be a
+            # few steps old, which is why it says which step it belongs to.
             print(
                 f"  step {reading.step}: loss {reading.values['loss']:.4f}, "
                 f"accuracy {reading.values['accuracy@1']:.4f}"
@@ -86,7 +86,7 @@ def train_epoch(
 
 @torch.no_grad()
 def validate(model: nn.Module, dataset: TensorDataset, device: torch.device) -> float:
-    """Returns the accuracy on the whole of `dataset`."""
+    """Returns the accuracy on all of `dataset`."""
     model.eval()
     images, labels = (tensor.to(device) for tensor in dataset.tensors)
     return float((model(images).argmax(1) == labels).float().mean())
@@ -103,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.manual_seed(arguments.seed)
-    # The model is too small to gain from more threads, and one gives the steadiest times.
+    # The model is too small to benefit from more threads, and one gives the steadiest times.
     torch.set_num_threads(1)
     device = torch.device(arguments.device)
     train_set, validation_set = load_data()
