@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small CNN on the digits that ship with scikit-learn, and times the phases of each step."""
+"""Trains a small CNN on the digits that ship with scikit-learn, and times what each step does."""
 
 import argparse
 import itertools
