@@ -71,6 +71,10 @@ TickKind choose_tick_kind() {
   return TickKind::kClockGettime;
 }
 
-void inject_tick_function(uint64_t (*function)()) { injected_function = function; }
+void inject_tick_function(uint64_t (*function)()) {
+  injected_function = function;
+  // Ticks are also read where nothing is recorded, and from no function that is gone.
+  if (function == nullptr) tick_kind = choose_tick_kind();
+}
 
 }  // namespace pig

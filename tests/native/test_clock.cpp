@@ -33,6 +33,7 @@ void test_injected_ticks_are_nanoseconds() {
     CHECK_EQ(clock.anchor().run_ns, ns);
   }
   pig::inject_tick_function(nullptr);
+  CHECK(pig::read_ticks() != injected_now);  // the machine's again, before the next recording
 }
 
 void test_spans_keep_their_ends() {
