@@ -88,7 +88,7 @@ def test_steps_and_warmup_bound_what_is_recorded(programs: Programs, tmp_path: P
 def test_warmup_longer_than_the_program(programs: Programs, tmp_path: Path) -> None:
     file = tmp_path / "run.gpurun"
     done = programs.run(PROGRAMS / "plain.py", options=["-o", str(file), "--warmup", "99"])
-    assert "nothing was recorded: the program ended within the 99 steps" in done.errors
+    assert "nothing was recorded: the program ended within the 99 warm-up steps" in done.errors
     assert not file.exists()
 
 
