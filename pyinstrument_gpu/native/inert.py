@@ -41,54 +41,19 @@ class _GpuPhase:
 gpu_phase = _GpuPhase()
 
 
-def frame_begin(phase: Phase, /) -> int:
-    """No frame."""
+def _do_nothing(*_: object, **__: object) -> int:
+    """What begins has no token."""
     return 0
 
 
-def frame_end(phase: Phase, token: int, /) -> None:
-    """Do nothing."""
-
-
-frame_cancel = frame_end
-
-
-def begin_activities() -> None:
-    """Do nothing."""
+begin_activities = set_in_activity = sync_watch = _do_nothing
+frame_begin = frame_end = frame_cancel = _do_nothing
+step_begin = step_item = step_mark = step_end = step_drop = _do_nothing
 
 
 def in_activity() -> bool:
     """So no automatic phase has anything to do."""
     return True
-
-
-def set_in_activity(on: bool, /) -> None:
-    """Do nothing."""
-
-
-def step_begin() -> int:
-    """Nothing is being recorded."""
-    return 0
-
-
-def step_end(token: int, complete: bool, at_mark: bool = False) -> None:
-    """Do nothing."""
-
-
-def step_item(token: int, samples: float) -> None:
-    """Do nothing."""
-
-
-def step_mark(token: int) -> None:
-    """Do nothing."""
-
-
-def sync_watch(on: bool, as_if: bool) -> None:
-    """Do nothing."""
-
-
-def step_drop(token: int) -> None:
-    """Do nothing."""
 
 
 def status() -> dict[str, Any]:

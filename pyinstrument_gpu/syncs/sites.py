@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from itertools import islice
 from types import CodeType, FrameType
 
@@ -27,7 +29,6 @@ _LIBRARIES = (
 )
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-_is_program: dict[str, bool] = {}
 _sites: dict[tuple[str, int, str, int], int | None] = {}
 _names_cpu: dict[tuple[CodeType, int], bool] = {}
 os.register_at_fork(after_in_child=_sites.clear)
@@ -35,27 +36,15 @@ os.register_at_fork(after_in_child=_sites.clear)
 
 def caller(frame: FrameType) -> FrameType:
     """The innermost frame that is not ours."""
-    candidate: FrameType | None = frame
-    while candidate is not None:
-        if not candidate.f_code.co_filename.startswith(OWN_FOLDER):
-            return candidate
-        candidate = candidate.f_back
-    return frame
+    return next(
+        (f for f in _callers(frame) if not f.f_code.co_filename.startswith(OWN_FOLDER)), frame
+    )
 
 
 def program_frame(frame: FrameType) -> FrameType:
     """The innermost caller that is code of the program, and of no library; where there is none,
     the frame itself."""
-    candidate: FrameType | None = frame
-    while candidate is not None:
-        file = candidate.f_code.co_filename
-        is_program = _is_program.get(file)
-        if is_program is None:
-            is_program = _is_program[file] = _is_code_of_program(file)
-        if is_program:
-            return candidate
-        candidate = candidate.f_back
-    return frame
+    return next((f for f in _callers(frame) if _is_program(f.f_code.co_filename)), frame)
 
 
 def site_of(frame: FrameType, kind: SyncKind, flags: int) -> int | None:
@@ -73,12 +62,7 @@ def stays_on_host(frame: FrameType) -> bool:
     data set or its loader, and the counters of optimizers."""
     if frame.f_code.co_filename.startswith(_OPTIMIZERS) and "lbfgs" not in frame.f_code.co_filename:
         return True
-    candidate: FrameType | None = frame
-    while candidate is not None:
-        if candidate.f_code.co_filename.startswith(_LOADER):
-            return True
-        candidate = candidate.f_back
-    return False
+    return any(caller.f_code.co_filename.startswith(_LOADER) for caller in _callers(frame))
 
 
 def names_cpu(frame: FrameType) -> bool:
@@ -103,6 +87,14 @@ def _lines_of_call(frame: FrameType) -> tuple[int, int]:
     return (first or line, last or line)
 
 
-def _is_code_of_program(file: str) -> bool:
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+@functools.cache
+def _is_program(file: str) -> bool:
     # A virtual environment may lie inside the standard library's folder or beside the program.
     return not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
