@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -54,31 +54,26 @@ def write(
             `summary`, `metrics` and `syncs` is asked for.
     """
     tables = {
-        "summary": (summary, summary_table.COLUMNS),
-        "metrics": (metrics, _METRIC_COLUMNS),
-        "syncs": (syncs, _SYNC_COLUMNS),
+        "summary": (summary, summary_table.COLUMNS, _summary),
+        "metrics": (metrics, _METRIC_COLUMNS, _metrics),
+        "syncs": (syncs, _SYNC_COLUMNS, _syncs),
     }
-    asked = [name for name, (is_asked, _) in tables.items() if is_asked]
+    asked = [name for name, (is_asked, *_) in tables.items() if is_asked]
     if len(asked) > 1:
         raise ExportError(f"{' and '.join(asked)} are tables: export one after the other")
+    _, columns, rows_of = tables[asked[0]] if asked else (True, span_table.COLUMNS, None)
     several = len(runs) > 1
-    columns = tables[asked[0]][1] if asked else span_table.COLUMNS
-    sink.write(",".join(("rank", *columns) if several else columns).encode() + b"\r\n")
-    ranks = [b"%d," % rank if several else b"" for rank in ranks_of(runs)]
-    if summary:
-        for run, rank in zip(runs, ranks, strict=True):
-            for row in summary_table.rows(run):
-                sink.write(rank + b",".join(map(_cell, row)) + b"\r\n")
+    sink.write(_row(["rank", *columns] if several else columns))
+    offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
+    for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
+        if rows_of is None:
+            for rows, part in _spans(run, b"%d," % rank if several else b"", offset_ns):
+                sink.write(part)
+                advance(rows)
+        else:
+            for row in rows_of(run, offset_ns):
+                sink.write(_row([rank, *row] if several else row))
             advance(len(run.spans))
-        return
-    for run, rank, offset_ns in zip(runs, ranks, offsets_ns_of(runs), strict=True):
-        if metrics or syncs:
-            sink.writelines((_metrics if metrics else _syncs)(run, rank, offset_ns))
-            advance(len(run.spans))
-            continue
-        for rows, part in _spans(run, rank, offset_ns):
-            sink.write(part)
-            advance(rows)
 
 
 def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]:
@@ -103,44 +98,35 @@ def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, byt
         yield len(chunk), lines([*cells[:-1], b"\r\n"])
 
 
-def _metrics(run: RunData, rank: bytes, offset_ns: int) -> Iterator[bytes]:
-    names = [_field(name) for name in run.metric_names]
+def _summary(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
+    for row in summary_table.rows(run):
+        yield [f"{value:.3f}" if isinstance(value, float) else value for value in row]
+
+
+def _metrics(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
     for update, step, host_ns, name, value in run.metrics.tolist():
-        cells = (names[name], b"%d" % update, _number(step), b"%d" % (host_ns + offset_ns))
-        yield rank + b",".join((*cells, repr(value).encode())) + b"\r\n"
+        yield run.metric_names[name], update, _unless_missing(step), host_ns + offset_ns, value
 
 
-def _syncs(run: RunData, rank: bytes, offset_ns: int) -> Iterator[bytes]:
-    sites = [
-        b",".join(
-            (
-                *(_field(site.file), b"%d" % site.line, _field(site.function)),
-                *(site.kind.name.lower().encode(), b"%d" % site.is_allowed),
-            )
-        )
-        for site in run.syncs.sites
-    ]
-    paths = [_field(path) for path in run.paths]
-    threads = [b"%d,%b" % (i, _field(thread.name)) for i, thread in enumerate(run.threads)]
+def _syncs(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
     for begin_ns, duration_ns, size, site, path, step, thread in run.syncs.events.tolist():
-        cells = (
-            *(sites[site], paths[path] if path >= 0 else b"", _number(step), threads[thread]),
-            *(b"%d" % (begin_ns + offset_ns), _number(duration_ns), b"%d" % size),
+        at = run.syncs.sites[site]
+        yield (
+            *(at.file, at.line, at.function, at.kind.name.lower(), int(at.is_allowed)),
+            *(run.paths[path] if path >= 0 else None, _unless_missing(step)),
+            *(thread, run.threads[thread].name),
+            *(begin_ns + offset_ns, _unless_missing(duration_ns), size),
         )
-        yield rank + b",".join(cells) + b"\r\n"
 
 
-def _number(value: int) -> bytes:
-    """The digits; nothing for a negative one, which is missing."""
-    return b"" if value < 0 else b"%d" % value
+def _unless_missing(value: int) -> int | None:
+    return None if value < 0 else value
 
 
-def _cell(value: summary_table.Value) -> bytes:
-    if value is None:
-        return b""
-    if isinstance(value, str):
-        return _field(value)
-    return b"%.3f" % value if isinstance(value, float) else b"%d" % value
+def _row(cells: Sequence[Any]) -> bytes:
+    """A line; None is an empty cell."""
+    texts = ("" if cell is None else str(cell) for cell in cells)
+    return b",".join(map(_field, texts)) + b"\r\n"
 
 
 _NEEDS_QUOTES = re.compile('[",\r\n]')

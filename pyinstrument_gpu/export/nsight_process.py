@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -124,11 +124,12 @@ class Process:
                 seen.add(lane)
 
 
-def processes_of(runs: Sequence[RunData]) -> list[Process]:
-    """The runs on one time axis, which begins with the earliest of them."""
+def processes_of(runs: Sequence[RunData], advance: Callable[[int], None]) -> list[Process]:
+    """The runs on one time axis, which begins with the earliest of them; `advance` is called as
+    `Timeline` calls it."""
     ids = _UniqueIds().assign([run.environment.get("pid", 0) for run in runs])
     return [
-        Process(id, _process_name(run), Timeline(run, offset_ns))
+        Process(id, _process_name(run), Timeline(run, offset_ns, advance))
         for id, run, offset_ns in zip(ids, runs, offsets_ns_of(runs), strict=True)
     ]
 

@@ -27,7 +27,6 @@ from pyinstrument_gpu.export import nsys_sqlite, nvtxt
 from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.nsight_process import Process, processes_of
 from pyinstrument_gpu.export.nsight_tools import NsightTools
-from pyinstrument_gpu.export.timeline import Timeline
 from pyinstrument_gpu.model.run_data import RunData
 
 # The window of 2022.4 crashes on every report that ImportNvtxt has created, but not on one that it
@@ -68,14 +67,14 @@ def write(
     base = None if merge_into is None else Path(merge_into)
     with tempfile.TemporaryDirectory(prefix=".nsys-rep-", dir=path.parent) as name:
         folder = Path(name).resolve()
-        processes = processes_of(runs)
+        processes = processes_of(runs, advance)
         if base is not None:
             session = _session_of(base, tools, folder)
             processes = [_placed(process, session) for process in processes]
 
         text = folder / "new.nvtxt"
         with text.open("xb") as sink:
-            events = nvtxt.write_processes(processes, sink, advance)
+            events = nvtxt.write_processes(processes, sink)
         if not events:
             raise ExportError("the runs hold no span and no step: there is nothing to show")
         if tools is None:
@@ -175,7 +174,7 @@ def _placed(process: Process, session: _Session) -> Process:
             f"the run began {start_ns / 1e9:.3f} s after the report, which lasts "
             f"{session.end_ns / 1e9:.3f} s: they were not recorded together"
         )
-    return replace(process, timeline=Timeline(run, start_ns, rate))
+    return replace(process, timeline=replace(process.timeline, start_ns=start_ns, rate=rate))
 
 
 def _shortened(printed: str) -> str:

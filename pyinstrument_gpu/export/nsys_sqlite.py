@@ -70,7 +70,7 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
         ExportError: there are several runs, and one does not know when it began; or there is no
             room for the temporary file.
     """
-    processes = processes_of(runs)
+    processes = processes_of(runs, advance)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export.sqlite")
         try:
@@ -91,7 +91,7 @@ def _write_database(
         database.executescript("BEGIN;" + _SCHEMA)
         _write_session(processes, database)
         for process in processes:
-            _write_process(process, database, advance)
+            _write_process(process, database)
         database.execute("COMMIT")
 
 
@@ -112,9 +112,7 @@ def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -
         database.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, ?, ?)", times)
 
 
-def _write_process(
-    process: Process, database: sqlite3.Connection, advance: Callable[[int], None]
-) -> None:
+def _write_process(process: Process, database: sqlite3.Connection) -> None:
     global_pid = _MACHINE | process.id << 24
     names = (global_pid, process.id, _text(process.name))
     database.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", names)
@@ -156,7 +154,6 @@ def _write_process(
                 strict=True,
             )
             database.executemany(insert, events)
-            advance(0 if row.on_device else process.timeline.count_spans(ranges.number))
 
 
 def _text(text: str) -> str:

@@ -41,12 +41,10 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
     Raises:
         ExportError: there are several runs, and one does not know when it began.
     """
-    write_processes(processes_of(runs), sink, advance)
+    write_processes(processes_of(runs, advance), sink)
 
 
-def write_processes(
-    processes: Sequence[Process], sink: BinaryIO, advance: Callable[[int], None]
-) -> int:
+def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
     """Write processes; returns the number of events, two for each range."""
     events = 0
     sink.write(
@@ -69,7 +67,6 @@ def write_processes(
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
                     rows[part.id] = _Row(process)
                 sink.writelines(rows[part.id].certain(part.ranges))
-                advance(0 if part.on_device else process.timeline.count_spans(part.ranges.number))
                 events += 2 * len(part.ranges.number)
             for id, row in rows.items():
                 if len(rows) > 1:

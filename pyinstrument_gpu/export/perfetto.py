@@ -45,10 +45,10 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
     about = [_about(run, offset_ns) for run, offset_ns in zip(runs, offsets_ns, strict=True)]
     trace = _Trace(sink, {"runs": about})
     for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
-        process = _Process(trace, Timeline(run, offset_ns))
+        process = _Process(trace, Timeline(run, offset_ns, advance))
         process.write_name(_process_name(run, rank, len(runs)), rank)
         process.write_steps()
-        process.write_phases(advance)
+        process.write_phases()
         process.write_syncs()
         process.write_device()
         process.write_metrics()
@@ -135,18 +135,15 @@ class _Process:
         for track in self._timeline.steps():
             self._write_track(track, "step", rest, _widest(threads))
 
-    def write_phases(self, advance: Callable[[int], None]) -> None:
+    def write_phases(self) -> None:
         """Write what each thread did, the main thread first."""
         main = self._run.environment.get("pid")  # on Linux also the number of its main thread
 
         def is_other(track: Track) -> bool:
             return track.thread is None or self._run.threads[track.thread].native_id != main
 
-        def done(numbers: NDArray[np.int64]) -> None:
-            advance(self._timeline.count_spans(numbers))
-
         for track in sorted(self._timeline.threads(), key=is_other):
-            self._write_phases_on(track, b',"flow_out":true,"bind_id":', "phase", done)
+            self._write_phases_on(track, b',"flow_out":true,"bind_id":', "phase")
 
     def write_syncs(self) -> None:
         """Write where each thread waited for a device, on a track of its own below the threads."""
@@ -199,7 +196,11 @@ class _Process:
         return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, _json(name))
 
     def _write_phases_on(
-        self, track: Track, flow: bytes, category: str, then: Callable[[NDArray[np.int64]], None]
+        self,
+        track: Track,
+        flow: bytes,
+        category: str,
+        then: Callable[[NDArray[np.int64]], None] | None = None,
     ) -> None:
         """Write the phases of a thread or stream; `flow` ties the two times of a span together."""
 

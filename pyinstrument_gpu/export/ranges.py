@@ -11,8 +11,10 @@ ranges, and the kept ones that began in it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -106,41 +108,22 @@ def by_begin(*tables: RangeTable) -> Iterator[Ranges]:
     Memory is used for about a window of each table, and for the ranges that were open where one
     begins.
     """
-    cursors = [_Cursor(table) for table in tables]
-    while cursors := [cursor for cursor in cursors if cursor.fill()]:
-        until_ns = min(cursor.until_ns for cursor in cursors)
-        ranges = _joined([cursor.take(until_ns) for cursor in cursors])
-        if len(ranges.number):
-            yield ranges.some(np.lexsort((-ranges.number, -ranges.end_ns, ranges.begin_ns)))
+    waiting = _NOTHING
+    # What is still to come begins after the window that comes next does.
+    for after_ns, window in heapq.merge(*map(_windows_by_begin, tables), key=itemgetter(0)):
+        is_due = waiting.begin_ns <= after_ns
+        yield from _in_order(waiting.some(is_due))
+        waiting = _joined([waiting.some(~is_due), window])
+    yield from _in_order(waiting)
 
 
-class _Cursor:
-    """What of one table is next."""
-
-    def __init__(self, table: RangeTable) -> None:
-        self._windows = _windows_by_begin(table)
-        self._next = _NOTHING
-        self.until_ns = _BEFORE_ALL_NS
-
-    def fill(self) -> bool:
-        """Have all at hand that begins until `until_ns`; false when there is nothing more."""
-        if len(self._next.number):
-            return True
-        window = next(self._windows, None)
-        if window is None:
-            return False
-        self.until_ns, self._next = window
-        return True
-
-    def take(self, until_ns: int) -> Ranges:
-        """Take what begins until then."""
-        is_due = self._next.begin_ns <= until_ns
-        taken, self._next = self._next.some(is_due), self._next.some(~is_due)
-        return taken
+def _in_order(ranges: Ranges) -> Iterator[Ranges]:
+    if len(ranges.number):
+        yield ranges.some(np.lexsort((-ranges.number, -ranges.end_ns, ranges.begin_ns)))
 
 
 def _windows_by_begin(table: RangeTable) -> Iterator[tuple[int, Ranges]]:
-    """Windows with all that begins in them, and the last moment of each."""
+    """Windows with all that begins in them, and the moment after which each begins."""
     ends_ns: list[int] = []
     strays = []
     latest_ns = _BEFORE_ALL_NS
@@ -149,18 +132,12 @@ def _windows_by_begin(table: RangeTable) -> Iterator[tuple[int, Ranges]]:
         latest_ns = max(latest_ns, int(window.begin_ns.max()), int(window.end_ns.max()))
         ends_ns.append(latest_ns)
     stray = _joined(strays)
-    home = np.searchsorted(np.array(ends_ns, np.int64), stray.begin_ns)
-    by_home = np.argsort(home, kind="stable")
-    bounds = np.searchsorted(home[by_home], np.arange(len(ends_ns) + 1)).tolist()
-    previous_ns = _BEFORE_ALL_NS
-    for place, window in enumerate(table()):
-        own = window.some(window.begin_ns > previous_ns)
-        others = stray.some(by_home[bounds[place] : bounds[place + 1]])
-        yield ends_ns[place], _joined([own, others])
-        previous_ns = ends_ns[place]
+    begins_after_ns = [_BEFORE_ALL_NS, *ends_ns]
+    for after_ns, until_ns, window in zip(begins_after_ns, ends_ns, table(), strict=False):
+        own = window.some(window.begin_ns > after_ns)
+        others = stray.some((after_ns < stray.begin_ns) & (stray.begin_ns <= until_ns))
+        yield after_ns, _joined([own, others])
 
 
 def _joined(windows: Sequence[Ranges]) -> Ranges:
-    if len(windows) == 1:
-        return windows[0]
     return Ranges(*map(np.concatenate, zip(_NOTHING, *windows, strict=True)))

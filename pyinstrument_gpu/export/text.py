@@ -53,40 +53,24 @@ def texts(fields: Sequence[bytes], ids: NDArray[Any]) -> Column:
     return rows
 
 
-def _four_digit_groups() -> NDArray[np.uint32]:
-    """The texts of 0 ... 9999, four bytes each: with leading zeros, then with padding instead."""
-    digits = np.arange(10_000)[:, np.newaxis] // np.array([1000, 100, 10, 1])
-    inner = (digits % 10 + ord("0")).astype(np.uint8)
-    leading = np.where(digits > 0, inner, np.uint8(_PAD))
-    return np.concatenate([inner, leading]).view(np.uint32)[:, 0]
-
-
-_GROUPS = _four_digit_groups()
-_ZERO = np.frombuffer(bytes([_PAD, _PAD, _PAD, ord("0")]), np.uint32)[0]
-_EMPTY = np.frombuffer(bytes([_PAD] * 4), np.uint32)[0]
-_THOUSANDTHS = np.frombuffer(b"".join(b".%03d" % i for i in range(1000)), np.uint32)
-
-
 def integers(column: NDArray[Any]) -> Column:
     """The decimal digits of each value; nothing for a negative one, which is missing."""
     values = column.astype(np.int64)
-    groups = -(-len(str(values.max())) // 4) if values.max() >= 0 else 0
-    text = np.empty((len(values), groups), np.uint32)
+    width = len(str(values.max())) if values.max() >= 0 else 0
+    digits = np.empty((width, len(values)), np.uint8)
     rest = values
-    for group in reversed(range(groups)):
-        higher = rest // 10_000
-        index = rest - higher * 10_000
-        index[higher <= 0] += 10_000
-        text[:, group] = _GROUPS[index]
+    for place in reversed(range(width)):
+        higher = rest // 10
+        digits[place] = np.where(rest > 0, ord("0") + rest - 10 * higher, _PAD)
         rest = higher
-    if groups:
-        text[values == 0, -1] = _ZERO
-        text[values < 0] = _EMPTY
-    return text.view(np.uint8)
+    digits[-1:, values == 0] = ord("0")
+    return digits.T
 
 
 def thousandths(column: NDArray[np.int64]) -> Column:
     """Each value divided by 1000, exactly: 1234567 as `1234.567`. No value may be negative."""
     whole = column // 1000
-    fraction = _THOUSANDTHS[column - whole * 1000]
-    return np.hstack([integers(whole), fraction[:, np.newaxis].view(np.uint8)])
+    fraction = integers(1000 + column - 1000 * whole)
+    fraction[:, 0] = ord(".")
+    text: Column = np.hstack([integers(whole), fraction])
+    return text

@@ -36,7 +36,7 @@ class Track:
     Attributes:
         name: the thread's name or, for example, "GPU 0 stream 1".
         tables: its ranges.
-        thread: index into `Run.threads`; None where it is that of no thread.
+        thread: index into `Run.threads`, where its ranges are the phases of a thread.
     """
 
     name: str
@@ -52,10 +52,12 @@ class Timeline:
         run: the run.
         start_ns: where it begins on the axis.
         rate: ns of the axis per ns of the run.
+        advance: called with a number of spans whenever so many more of `threads` are done with.
     """
 
     run: RunData
-    start_ns: int = 0
+    start_ns: int
+    advance: Callable[[int], None]
     rate: float = 1.0
 
     def threads(self, *, with_steps: bool = False) -> list[Track]:
@@ -97,7 +99,7 @@ class Timeline:
             return syncs["begin_ns"], syncs["begin_ns"] + np.maximum(syncs["duration_ns"], 0)
 
         for thread, table in range_tables(self.run.syncs.events, _threads, times):
-            yield Track(f"{self._thread_name(thread)} waits", (table,), thread)
+            yield Track(f"{self._thread_name(thread)} waits", (table,))
 
     def placed(self, track: Track) -> Iterator[tuple[Ranges, NDArray[np.intp]]]:
         """The ranges of a track on the axis, with their lanes, some ten thousand at a time: by
@@ -106,6 +108,8 @@ class Timeline:
         for ranges in by_begin(*track.tables):
             times = self.on_axis(ranges.begin_ns), self.on_axis(ranges.end_ns)
             yield Ranges(ranges.number, *times), lanes.place(ranges)
+            if track.thread is not None:
+                self.advance(int(np.count_nonzero(ranges.number < self._first_open_phase)))
 
     def on_axis(self, run_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times of the run as times of the axis."""
@@ -126,10 +130,6 @@ class Timeline:
     def steps_at(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         """Steps by their numbers (`STEP_DTYPE`)."""
         return self.run.steps.array[numbers - self.first_step]
-
-    def count_spans(self, numbers: NDArray[np.int64]) -> int:
-        """How many of these are spans."""
-        return int(np.count_nonzero(numbers < self._first_open_phase))
 
     @property
     def first_step(self) -> int:
