@@ -15,6 +15,7 @@ import numpy as np
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
+from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts
 from pyinstrument_gpu.model.paths import without_surrogates
@@ -25,7 +26,6 @@ _SYNC_COLUMNS = (
     *("file", "line", "function", "kind", "allowed", "path", "step", "thread", "thread_name"),
     *("begin_ns", "blocked_ns", "bytes"),
 )
-_NUMBERS_BYTES = 200  # no row's numbers and commas are wider
 
 
 def write(
@@ -81,10 +81,7 @@ def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, byt
         column: (ids, [*map(_field, fields), b""])
         for column, (ids, fields) in span_table.text_columns(run).items()
     }
-    widest = sum(max(map(len, fields)) for _, fields in names.values())
-    rows = chunk_rows(_NUMBERS_BYTES + widest)
-    for begin in range(0, len(run.spans), rows):
-        part = slice(begin, begin + rows)
+    for part in slices_of(len(run.spans), chunk_rows(*(fields for _, fields in names.values()))):
         chunk = run.spans[part]
         cells: list[Column | bytes] = [rank]
         for column in span_table.COLUMNS:

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,8 +145,7 @@ class _UniqueIds:
     """Gives out numbers from 1 to below `ID_LIMIT`, each once."""
 
     def __init__(self) -> None:
-        self._taken: set[int] = set()
-        self._next = 1
+        self._taken = {0}
 
     def assign(self, wanted: Sequence[int]) -> list[int]:
         """For each its wanted number, or a free one where that cannot be."""
@@ -156,12 +155,12 @@ class _UniqueIds:
             ids.append(number if possible else None)
             if possible:
                 self._taken.add(number)
-                self._next = max(self._next, number + 1)
         return [self.free() if number is None else number for number in ids]
 
     def free(self) -> int:
         """A number above all others where there is one: rows are shown in the order of theirs."""
-        while self._next in self._taken or self._next >= ID_LIMIT:
-            self._next = self._next + 1 if self._next < ID_LIMIT else 1
-        self._taken.add(self._next)
-        return self._next
+        number = max(self._taken) + 1
+        if number == ID_LIMIT:
+            number = next(each for each in count(1) if each not in self._taken)
+        self._taken.add(number)
+        return number

@@ -30,7 +30,6 @@ from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
-_NUMBERS_BYTES = 60  # no event's keyword, time, colour and step number are wider
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
@@ -88,8 +87,6 @@ class _Row:
         self._open_ends_ns = np.empty(0, np.int64)
         heads, tails = zip(*map(_around_number, process.labels), strict=True)
         self._heads, self._tails = (*heads, b""), (*tails, b"\n")
-        widest = max(map(len, self._heads)) + max(map(len, self._tails))
-        self._chunk = chunk_rows(_NUMBERS_BYTES + widest)
 
     def certain(self, part: Ranges) -> Iterator[bytes]:
         """The events that are certain with these ranges."""
@@ -101,44 +98,33 @@ class _Row:
 
     def rest(self) -> Iterator[bytes]:
         """The events that are left."""
-        ranges, self._waiting = self._waiting, self._waiting.some(slice(0))
-        yield from self._events(ranges, np.iinfo(np.int64).max)
+        return self._events(self._waiting, np.iinfo(np.int64).max)
 
     def _events(self, ranges: Ranges, until_ns: int) -> Iterator[bytes]:
         """The pushes of ranges, and the pops until the next push, in the order of time. Where they
         meet, pops come first."""
         begin_ns, end_ns = _drawable(ranges, until_ns)
-        order = np.argsort(begin_ns, kind="stable")
-        begin_ns = begin_ns[order]
         end_ns = np.sort(np.concatenate([self._open_ends_ns, end_ns]))
         pops = int(np.searchsorted(end_ns, until_ns, "right"))
         end_ns, self._open_ends_ns = end_ns[:pops], end_ns[pops:]
-        push_at = np.arange(len(order)) + np.searchsorted(end_ns, begin_ns, "right")
-        is_pop = np.ones(len(order) + pops, np.bool_)
-        is_pop[push_at] = False
-        if not len(is_pop):
-            return
+        time_ns = np.concatenate([end_ns, begin_ns])
+        order = np.argsort(time_ns, kind="stable")
 
-        time_ns = np.empty(len(is_pop), np.int64)
-        time_ns[push_at] = begin_ns
-        time_ns[is_pop] = end_ns
-
-        # A pop has none: the one behind the last.
+        # A pop has the label behind the last, and no number.
         labels = self._process.labels
-        of_range, step = self._process.labels_and_steps(ranges)
-        label = np.full(len(is_pop), len(labels))
-        label[push_at] = of_range[order]
-        is_step = np.array([each.is_step for each in labels])
-        number = np.full(len(is_pop), -1)
-        number[push_at] = np.where(is_step[of_range], step, -1)[order]
+        label, step = self._process.labels_and_steps(ranges)
+        number = np.where(np.array([each.is_step for each in labels])[label], step, -1)
+        label = np.append(np.full(pops, len(labels)), label)
+        number = np.append(np.full(pops, -1), number)
 
-        for chunk in slices_of(len(is_pop), self._chunk):
+        for chunk in slices_of(len(order), chunk_rows(self._heads, self._tails)):
+            rows = order[chunk]
             columns = [
-                texts((b"RangePush, ", b"RangePop, "), is_pop[chunk].view(np.uint8)),
-                integers(time_ns[chunk]),
-                texts(self._heads, label[chunk]),
-                integers(number[chunk]),
-                texts(self._tails, label[chunk]),
+                texts((b"RangePush, ", b"RangePop, "), rows < pops),
+                integers(time_ns[rows]),
+                texts(self._heads, label[rows]),
+                integers(number[rows]),
+                texts(self._tails, label[rows]),
             ]
             yield lines(columns)
 

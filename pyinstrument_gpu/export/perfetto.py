@@ -29,8 +29,6 @@ from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
 from pyinstrument_gpu.model.syncs import SyncSite
 
-_NUMBERS_BYTES = 400  # no event's numbers and constant parts are wider
-
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as one trace, each as a process.
@@ -133,7 +131,7 @@ class _Process:
             ]
 
         for track in self._timeline.steps():
-            self._write_track(track, "step", rest, _widest(threads))
+            self._write_track(track, "step", rest, [threads])
 
     def write_phases(self) -> None:
         """Write what each thread did, the main thread first."""
@@ -162,7 +160,7 @@ class _Process:
             ]
 
         for track in self._timeline.syncs():
-            self._write_track(track, "sync", rest, _widest(labels) + _widest(paths))
+            self._write_track(track, "sync", rest, [labels, paths])
 
     def write_device(self) -> None:
         """Write what each device stream did, and beside it how long after its host phase each of
@@ -216,14 +214,14 @@ class _Process:
                 *_unless_missing(flow, flows),
             ]
 
-        self._write_track(track, category, rest, _widest(self._labels), then)
+        self._write_track(track, category, rest, [self._labels], then)
 
     def _write_track(
         self,
         track: Track,
         category: str,
         rest: Callable[[NDArray[np.int64]], list[Column | bytes]],
-        rest_bytes: int,
+        rest_texts: Sequence[Sequence[bytes]],
         then: Callable[[NDArray[np.int64]], None] | None = None,
     ) -> None:
         """Write the ranges of a track. Those that overlap without nesting go to further tracks of
@@ -233,14 +231,14 @@ class _Process:
             track: the track.
             category: that of its events.
             rest: of some ranges, by their numbers, what follows the times in their events.
-            rest_bytes: no range has more there, apart from its numbers.
+            rest_texts: each range has one of each there.
             then: called with the numbers of the ranges written since its last call.
         """
         heads: list[bytes] = []
         for placed, lanes in self._timeline.placed(track):
             for lane in range(len(heads), lanes.max() + 1):
                 heads.append(self._new_lane(lane_name(track.name, lane), category))
-            for part in slices_of(len(lanes), chunk_rows(_NUMBERS_BYTES + rest_bytes)):
+            for part in slices_of(len(lanes), chunk_rows(heads, *rest_texts)):
                 ranges = placed.some(part)
                 head = texts(heads, lanes[part])
                 begin = thousandths(ranges.begin_ns)
@@ -279,10 +277,6 @@ def _labels(run: RunData) -> list[bytes]:
         for name, path in zip(run.path_names.tolist(), run.paths, strict=True)
     ]
     return [*labels, *(label + b',"open":true' for label in labels)]
-
-
-def _widest(fields: Sequence[bytes]) -> int:
-    return max(map(len, fields), default=0)
 
 
 def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | bytes]:

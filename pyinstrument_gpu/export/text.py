@@ -20,10 +20,12 @@ _PAD = 0xFF
 
 _CHUNK_ROWS = 16_384
 _CHUNK_BYTES = 16 << 20  # fewer rows per chunk when texts are long
+_NUMBERS_BYTES = 400  # no row's numbers and constant parts are wider
 
 
-def chunk_rows(widest_row: int) -> int:
-    """How many rows to format at once when none is wider than this many bytes."""
+def chunk_rows(*fields: Sequence[bytes]) -> int:
+    """How many rows to format at once, where each has one text of every sequence."""
+    widest_row = _NUMBERS_BYTES + sum(max(map(len, each), default=0) for each in fields)
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // widest_row))
 
 
@@ -64,7 +66,8 @@ def integers(column: NDArray[Any]) -> Column:
         digits[place] = np.where(rest > 0, ord("0") + rest - 10 * higher, _PAD)
         rest = higher
     digits[-1:, values == 0] = ord("0")
-    return digits.T
+    text: Column = digits.T
+    return text
 
 
 def thousandths(column: NDArray[np.int64]) -> Column:
