@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Advice: the savings of a run that are worth an edit, each with the edit.
 
-There is no advice without evidence from this run. A saving gives one if the likely part of it is at
-least `MIN_SHARE` of the step, over at least `MIN_STEPS` steps. That the device itself is the limit
-gives one if it is proven to have been busy for `BUSY_SHARE` of the time: then no wait is worth
-removing, and less or faster work is.
+All advice is based on evidence from the run. A change is recommended if it is likely to save at
+least `MIN_SHARE` of the step, over at least `MIN_STEPS` steps. If the device is proven to have been
+busy for `BUSY_SHARE` of the time, it is itself the limit: no wait is worth removing then, and the
+advice is to give it less work, or to make that work faster.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
 MIN_SHARE = 0.02
-"""The share of the step from which on a likely saving is worth advice."""
+"""The least share of the step that a change must be likely to save to be recommended."""
 MIN_STEPS = 5
-"""The steps it has to be known of."""
+"""The least number of steps that a saving must be based on."""
 BUSY_SHARE = 0.7
-"""The proven busy share of the time from which on the device is the limit."""
+"""The proven busy share of the time above which the device is the limit."""
 
 _READ_LATER = (
-    "keep the value on the device and read it every N steps; for metrics, MetricAccumulator"
+    "keep the value on the device and read it every N steps; for metrics, use MetricAccumulator"
 )
 _COPY_LATER = "copy into pinned memory with non_blocking=True and use it a step later"
-_FIXED_SHAPES = "keep shapes fixed: torch.where or a product with the mask instead of selecting"
+_FIXED_SHAPES = "keep shapes fixed: use torch.where or multiply by the mask instead of selecting"
 _NO_SYNCHRONIZE = "remove it: phases are timed on the device without it"
 _EDITS = {
     SyncKind.TOLIST: _COPY_LATER,
@@ -41,19 +41,19 @@ _EDITS = {
     SyncKind.FORMAT: "log every N steps",
     SyncKind.DATA_DEPENDENT_SHAPE: _FIXED_SHAPES,
     SyncKind.BOOLEAN_INDEX: _FIXED_SHAPES,
-    SyncKind.COMPARE: "compare on the device, and read the answer every N steps",
+    SyncKind.COMPARE: "compare on the device, and read the result every N steps",
     SyncKind.SYNCHRONIZE: _NO_SYNCHRONIZE,
     SyncKind.STREAM_SYNCHRONIZE: _NO_SYNCHRONIZE,
     SyncKind.EVENT_SYNCHRONIZE: _NO_SYNCHRONIZE,
 }
-_PIN = "DataLoader(pin_memory=True), and .to(device, non_blocking=True)"
-_LOAD = "DataLoader: more num_workers, persistent_workers=True, a larger prefetch_factor"
-_GRAPH = "fewer, larger launches: torch.compile, CUDA graphs, or a larger batch"
+_PIN = "use DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
+_LOAD = "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"
+_GRAPH = "make fewer, larger launches: torch.compile, CUDA graphs, or a larger batch"
 _LAUNCH_EDITS = {
-    "optimizer": f"a fused optimizer (fused=True); or {_GRAPH}",
-    "zero_grad": "zero_grad(set_to_none=True)",
+    "optimizer": f"use a fused optimizer (fused=True), or {_GRAPH}",
+    "zero_grad": "use zero_grad(set_to_none=True)",
 }
-_LESS_WORK = "less or faster device work: AMP (torch.autocast), TF32, torch.compile"
+_LESS_WORK = "reduce or speed up the device's work: AMP (torch.autocast), TF32, torch.compile"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Advice:
         about: what it is about: a place in the program, or a phase.
         edit: what to change.
         reason: why, with this run's numbers, in one line.
-        saving: what it could save; None where that can't be said.
+        saving: what it could save; None if that is unknown.
     """
 
     about: str
@@ -74,7 +74,7 @@ class Advice:
 
 
 def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
-    """What to change in the program of a run, the largest likely saving first."""
+    """What to change in the program, the largest likely saving first."""
     if found.steps < MIN_STEPS:
         return []
     given = [
@@ -100,11 +100,11 @@ def reason(saving: Saving, found: Savings) -> str:
     """Where the interval comes from, in one line."""
     time = f"{_ms(saving.time_ns)} of {_ms(found.step_ns)} ms per step"
     if saving.limit == Limit.DEVICE and found.busy_ns is not None:
-        return f"{time}, but the device has work for {_ms(found.busy_ns)} ms or more"
+        return f"{time}, but the device has at least {_ms(found.busy_ns)} ms of work"
     if saving.change == Change.LAUNCHES:
-        return f"{time}, as far as the host is launching; the device keeps pace with it"
+        return f"{time}, as far as it is spent launching; the device keeps pace with the host"
     if saving.likely_ns < 0.95 * saving.at_most_ns:
-        return f"{time}; part of it will likely be waited for elsewhere"
+        return f"{time}; part of the wait will likely move elsewhere"
     return f"{time}; no other wait is likely to take its place"
 
 

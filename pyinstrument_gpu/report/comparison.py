@@ -84,8 +84,8 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
         )
     else:
         lines.append(
-            f"{runs}: they can show a change of {100 * comparison.smallest_effect:.2g} % or more, "
-            f"and {100 * comparison.margin:.2g} % or less is called the same"
+            f"{runs}: they can show a change of {100 * comparison.smallest_effect:.2g} % or more; "
+            f"a change of {100 * comparison.margin:.2g} % or less counts as the same"
         )
     return lines
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says of the device: its times beside the host's, and who waited for whom."""
+"""What a report says about the device: its times next to the host's, and who waited for whom."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from pyinstrument_gpu.report.table import (
 _WIDTH_FOR_QUANTILES = 100
 _LEGEND = {
     Bottleneck.LAUNCH: "launch: the device waited for the host to enqueue work",
-    Bottleneck.DEVICE: "device: it had a backlog when the host had enqueued all",
+    Bottleneck.DEVICE: "device: it still had a backlog when the host had enqueued everything",
     Bottleneck.BLOCKED: "blocked: the host waited for the device inside the phase",
-    Bottleneck.MIXED: "mixed: neither device nor host made the pace most of the time",
+    Bottleneck.MIXED: "mixed: neither device nor host was the bottleneck most of the time",
 }
-_LAUNCH_UNSURE = "launch?: unless the host waited for the device inside, which was not measured"
+_LAUNCH_UNSURE = "launch?: launch or blocked; waits for the device were not measured"
 _TIMES = ("phase", "timed", "host", "device")
 _WIDE_HEADERS = (*_TIMES, "p50", "p95", "ahead", "ahead p95", "bottleneck")
 _HEADERS = (*_TIMES, "p95", "ahead", "bottleneck")
 
 
 def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text | Table]:
-    """The table of phases with device times, and what has to be said of it; or nothing.
+    """The table of phases with device times, and notes on it; nothing if there are none.
 
     Args:
-        scope: whose spans it is about; None for all.
+        scope: which spans to show; None for all.
     """
     by_path = run.phases if scope is None else run.phases_in(scope)
     timed = {path: by_path[name] for path, name in enumerate(run.paths) if name in by_path}
@@ -67,7 +67,7 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
         rows[path] = Row("", [cells[header] for header in headers[1:]])
     lines, unshown = phase_rows(run, rows)
     yield Text()
-    yield Text(f"On the device: {unit.name} per call, stream time beside host time", "bold")
+    yield Text(f"On the device: {unit.name} per call, stream time next to host time", "bold")
     yield table(headers, [lines], width)
     yield from unshown
     yield from _coverage(run, timed, per_step=scope == Scope.STEP)
@@ -75,8 +75,8 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
     calls = sum(_timed_calls(phase) for phase in timed.values())
     if known < calls:
         yield Text(
-            f"Ahead and bottleneck are of {known:,} of {calls:,} timed calls: the others are not "
-            "in the history, or have no place in time"
+            f"ahead and bottleneck cover {known:,} of {calls:,} timed calls: the others are not in "
+            "the history, or have no known position in time"
         )
     yield from _legend([bottlenecks[path] for path in timed if path in bottlenecks])
     yield from _clocks(run, max((one.uncertainty_ns for one in ahead.values()), default=0))
@@ -111,7 +111,7 @@ def _timed_calls(phase: PhaseStatistics) -> int:
 def _cells(
     phase: PhaseStatistics, ahead: RunAhead | None, bottleneck: PhaseBottleneck | None, unit: Unit
 ) -> dict[str, str]:
-    """The texts of a row by the headers of all columns."""
+    """The cells of a row by column header, for all columns."""
     host, device = phase.host, phase.device
     assert device is not None
     return {
@@ -129,18 +129,18 @@ def _cells(
 def _coverage(run: RunData, timed: Mapping[int, PhaseStatistics], per_step: bool) -> Iterator[Text]:
     every = 1 if run.device_timing is None else run.device_timing.every
     if every > 1:
-        yield Text(f"The device is timed in one of {every:,} steps, the host in all")
+        yield Text(f"The device was timed in one of every {every:,} steps, the host in all of them")
     calls = sum(phase.count for phase in timed.values())
     known = sum(_timed_calls(phase) for phase in timed.values())
     if known < calls:
         yield Text(
-            f"Device times are of {known:,} of these phases' {calls:,} calls, host times of all"
-            + (". Per step, above, the mean of those stands for all" if per_step else "")
+            f"Device times cover {known:,} of these phases' {calls:,} calls, host times all of them"
+            + (". The table above uses their mean for all calls" if per_step else "")
         )
 
 
 def _legend(shown: Sequence[PhaseBottleneck]) -> Iterator[Text]:
-    yield Text("ahead: how long after the host a call began on the device (median)", "dim")
+    yield Text("ahead: how long after the host the device began a call (median)", "dim")
     kinds = {bottleneck.kind for bottleneck in shown}
     for kind, text in _LEGEND.items():
         if kind in kinds:
@@ -150,12 +150,12 @@ def _legend(shown: Sequence[PhaseBottleneck]) -> Iterator[Text]:
 
 
 def _clocks(run: RunData, worst_ns: float) -> Iterator[Text]:
-    """How well clocks agree; `worst_ns` is how well they do for the worst of the times shown."""
+    """How well clocks agree; `worst_ns` is the uncertainty of the worst of the times shown."""
     facts = []
     for clock in run.device_clocks:
         drift = "" if clock.drift_ppm is None else f", drift {clock.drift_ppm:.1f} ppm"
         facts.append(f"GPU {clock.device} within {duration(clock.uncertainty_ns)}{drift}")
     if worst_ns > max((clock.uncertainty_ns for clock in run.device_clocks), default=0):
-        facts.append(f"some times within {duration(worst_ns)} only")
+        facts.append(f"some times only within {duration(worst_ns)}")
     if facts:
-        yield Text("Clocks against the host's: " + "; ".join(facts), "dim")
+        yield Text("Clocks, compared to the host's: " + "; ".join(facts), "dim")

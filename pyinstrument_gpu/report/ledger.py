@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the report that enters each step twice: for the host, and for the device."""
+"""The part of the report that accounts for each step twice: for the host and for the device."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WIDE_HEADERS = (*_SIDES, "data wait", "host blocked", "host late", "unattribute
 _HEADERS = (*_SIDES, "data", "sync", "late", "rest")
 _SHORT = "data: data wait, sync: host blocked, late: host late, rest: unattributed"
 _LEGEND = (
-    "host: own time, without phases inside. blocked: in a call that waits for the device",
-    "device: what the stream did meanwhile, by the phase in which its work was enqueued. Idle as "
-    "far as events prove it, by cause; unattributed: busy or idle, events can't tell",
+    "host: the phase's own time. computing: all but blocked. blocked: waiting for the device",
+    "device: what the stream did, by the phase that enqueued the work. Idle time is listed by "
+    "cause where events prove it. unattributed: busy or idle, events cannot tell",
 )
 
 
 def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
-    """The ledger as means per step; nothing where it would say no more than the table of phases."""
+    """The ledger as means per step; nothing if it would add nothing to the table of phases."""
     found = analysis.of(run)
     if not found.knows_waits or not len(found.ledger.entries):
         return
@@ -42,18 +42,18 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if -1 in means:
         sums.insert(0, Row("outside phases", _cells(means[-1], unit)))
     yield Text()
-    yield Text(f"Ledger: {unit.name} per step, the host's side | the device's side", "bold")
+    yield Text(f"Ledger: {unit.name} per step, host side | device side", "bold")
     wide = width >= _WIDTH_FOR_WORDS
     yield table(_WIDE_HEADERS if wide else _HEADERS, [rows, sums], width)
     yield from unshown
     yield Text(
-        f"Each side adds up to the step, {unit.text(total.host_ns)} {unit.name} over "
-        f"{counted(steps, 'step')}"
+        f"Each side adds up to the step: {unit.text(total.host_ns)} {unit.name} "
+        f"(mean of {counted(steps, 'step')})"
     )
     for line in _LEGEND if wide else (*_LEGEND, _SHORT):
         yield Text(line, "dim")
     if total.blocked_ns is None:
-        yield Text("?: computing and blocked, as waits of the host were not watched", "dim")
+        yield Text("?: computing and blocked together, because syncs were not watched", "dim")
 
 
 def _cells(mean: MeanEntry, unit: Unit) -> list[str]:

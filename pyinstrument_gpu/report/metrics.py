@@ -36,7 +36,7 @@ def metrics(run: RunData, width: int) -> Iterator[Text | Table]:
     if not rows:
         return
     yield Text()
-    yield Text("Metrics, as they were read", "bold")
+    yield Text("Metrics, as read during the run", "bold")
     headers = ["metric", "last", "step", "min", "step", "max", "step"]
     yield table(headers, [rows[:MAX_PATHS]], width)
     if len(rows) > MAX_PATHS:

@@ -46,7 +46,7 @@ def one_step(run: RunData, index: int, width: int) -> Iterator[Text | Table]:
     if step.samples is not None:
         facts.append(f"{step.samples:g} samples")
     if not step.complete:
-        facts.append("left before its end" if ended else "had not ended")
+        facts.append("cut short" if ended else "still open at the end")
     yield Text(", ".join(facts), "bold")
 
     def rows_of(phases: Mapping[int, PhaseInStep]) -> tuple[list[Row], list[Text]]:
@@ -59,14 +59,14 @@ def one_step(run: RunData, index: int, width: int) -> Iterator[Text | Table]:
     if found.other_threads:
         rows, unshown = rows_of(found.other_threads)
         yield Text()
-        yield Text("Other threads meanwhile")
+        yield Text("Other threads during this step")
         yield table(headers, [rows], width)
         yield from unshown
     if run.device_timing is not None and not found.is_timed:
         yield Text("The device was not timed in this step")
     lost = spans_lost_within(run)
     if lost:
-        yield Text(f"! {counted(lost, 'span')} of the run lost, maybe of this step", "yellow")
+        yield Text(f"! {counted(lost, 'span')} of the run lost, possibly from this step", "yellow")
 
 
 def _row(
@@ -81,7 +81,7 @@ def _row(
     if on_device:
         cells.append(seconds(phase.stream_ns))
         if 0 < phase.timed_calls < phase.calls:
-            remarks.append(f"device: of {phase.timed_calls}")
+            remarks.append(f"device: {phase.timed_calls} of them")
         if phase.has_unfinished_device_work:
             remarks.append("device work not finished")
     return Row("", cells, note=f"({', '.join(remarks)})" if remarks else "")

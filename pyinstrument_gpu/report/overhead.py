@@ -33,7 +33,7 @@ def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> 
         [row for cost, row in zip(costs, rows, strict=True) if row is not None and cost.is_ours],
         [row for cost, row in zip(costs, rows, strict=True) if row and not cost.is_ours],
     ]
-    headers = ["ns per use, the loop taken off", "median", "best", "x ours"]
+    headers = ["ns per use, without the loop", "median", "best", "x ours"]
     parts: list[Text | Table] = [
         table([*headers, *(["% step"] if step else [])], blocks, _WIDTH),
         Text(),
@@ -81,17 +81,17 @@ def _of_step(step: RunStep, ours_ns: float) -> str:
 
 def _rounds(costs: Sequence[PhaseCost]) -> str:
     rounds = max(cost.rounds for cost in costs)
-    text = f"Each figure is of {counted(rounds, 'round')}, all in turn."
-    return f"{text} So few say little." if rounds < _FEW_ROUNDS else text
+    text = f"The figures come from {counted(rounds, 'round')}, taken in turn."
+    return f"{text} So few are not reliable." if rounds < _FEW_ROUNDS else text
 
 
 def _caveats(step: RunStep) -> list[str]:
     caveats = []
     if step.host is not None and step.host != platform.node():
         caveats.append(
-            f"The run is of another machine ({printable(step.host)}): its steps, but what a phase "
-            "costs here."
+            f"The run was recorded on another machine ({printable(step.host)}); the cost of a "
+            "phase was measured on this one."
         )
     if step.device_timed:
-        caveats.append("The run timed a device as well, which costs more than what is measured.")
+        caveats.append("The run also timed a device, which costs more than what is measured here.")
     return caveats

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a whole run: where its steps went, what ran beside them, what is missing."""
+"""The report of a whole run: where its steps went, what else ran, and what is missing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         parts += _other_threads(run, width)
         parts += _outside(run, width)
     elif run.phases:
-        parts += [Text(), Text("No step ended. Per call, over the whole run", "bold")]
+        parts += [Text(), Text("No step ended. Times per call, over the whole run", "bold")]
         parts += _per_call(run, run.phases, width)
         parts += device_times(run, None, width)
     else:
@@ -90,7 +90,7 @@ def _heading(run: RunData) -> Iterator[Text]:
     yield Text(printable(", ".join(facts)))
     yield Text(
         f"{counted(run.step_totals.count, 'step')} in {duration(run.duration_ns)}, "
-        + ("complete" if run.complete else "not complete")
+        + ("complete" if run.complete else "incomplete")
     )
 
 
@@ -161,23 +161,23 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     )
     if inside.crossing is None:
         yield Text(
-            "Sum from self times, as history is lost: a phase that outlasts its step, or the phase "
-            "around it, is counted in full"
+            "Some history is missing, so the sum is made of self times: a phase that outlasts its "
+            "step, or the phase around it, counts in full"
         )
         if missing_ns is None:
-            yield Text("Unattributed is not known: the sum exceeds the step time")
+            yield Text("Unattributed time is unknown, because the sum exceeds the step time")
     elif inside.crossing:
         yield Text(
-            f"Spans that outlasted their step: {inside.crossing:,}. Rows count them whole, "
-            "the sum counts what lies inside steps"
+            f"Spans that outlasted their step: {inside.crossing:,}. Rows count them in full, "
+            "the sum only their time inside steps"
         )
     yield from _rates(run)
     if not quantiles.steps:
-        yield Text("No p50 and p95: there is no step whose spans are all kept")
+        yield Text("No p50 and p95: no step has all of its spans in the history")
     elif quantiles.steps < totals.count:
         yield Text(
-            f"p50 and p95 are over the {quantiles.steps:,} of {totals.count:,} steps "
-            "whose spans are kept"
+            f"p50 and p95 cover the {quantiles.steps:,} of {totals.count:,} steps "
+            "whose spans are still in the history"
         )
     lost = spans_lost_within(run)
     if lost and quantiles.steps:
@@ -211,7 +211,7 @@ def _other_threads(run: RunData, width: int) -> Iterator[Text | Table]:
     phases = run.phases_in(Scope.OTHER_THREADS)
     if phases:
         yield Text()
-        yield Text("Other threads while a step was open, beside its time: per call", "bold")
+        yield Text("Other threads while a step was open (not part of its time): per call", "bold")
         yield from _per_call(run, phases, width)
 
 
@@ -233,7 +233,7 @@ def _outside(run: RunData, width: int) -> Iterator[Text | Table]:
     during_steps = too_long | {run.paths[path] for path in outside_during_steps(run)}
     yield from _per_call(run, phases, width, during_steps)
     if during_steps:
-        yield Text("* was open during steps: its times include theirs")
+        yield Text("* was open during steps, so its times include theirs")
 
 
 def _per_call(
@@ -286,16 +286,14 @@ def _notes(run: RunData) -> Iterator[Text]:
         notes.append(f"Open at the end: {opened}.")
     if run.open_step is not None:
         notes.append(
-            f"Step {run.open_step.index} had not ended: its phases count, its time does not."
+            f"Step {run.open_step.index} had not ended: its phases are counted, its time is not."
         )
     unfinished = unfinished_work_note(run)
     if unfinished is not None:
         notes.append(unfinished)
     left_early = run.step_totals.count - run.step_totals.complete
     if left_early:
-        notes.append(
-            f"Left before the end: {left_early:,} of {counted(run.step_totals.count, 'step')}."
-        )
+        notes.append(f"Cut short: {left_early:,} of {counted(run.step_totals.count, 'step')}.")
     if notes:
         yield Text()
     for note in notes:

@@ -12,36 +12,39 @@ from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.report.table import counted, duration, small_percent
 
 _DROPS = {
-    "ring_full": ("span", "missing from the history: a ring was full; in the statistics"),
-    "span_history": ("span", "gone from the history to make room; in the statistics"),
-    "step_history": ("step", "gone from the history to make room; in the statistics"),
-    "disk_error": ("span", "missing from the history: the disk failed; in the statistics"),
-    "depth": ("span", "not recorded: nested too deep"),
-    "names": ("phase", "under a common name: one name too many"),
-    "paths": ("span", "under a common path: one path too many"),
-    "threads": ("thread", "under the last entry: one thread too many"),
-    "unmatched_ends": ("end", "of a phase that had not begun"),
-    "nested_steps": ("step", 'inside a step, recorded as phase "step"'),
-    "open_at_thread_end": ("phase", "not recorded: open when its thread ended"),
-    "no_memory": ("span", "not recorded: no memory for the buffers of a thread"),
+    "ring_full": ("span", "missing from the history (a ring was full), still in the statistics"),
+    "span_history": ("span", "removed from the history to make room, still in the statistics"),
+    "step_history": ("step", "removed from the history to make room, still in the statistics"),
+    "disk_error": ("span", "missing from the history (the disk failed), still in the statistics"),
+    "depth": ("span", "not recorded: nested too deeply"),
+    "names": ("phase", "recorded under a common name: too many names"),
+    "paths": ("span", "recorded under a common path: too many paths"),
+    "threads": ("thread", "recorded under the last entry: too many threads"),
+    "unmatched_ends": ("end", "without a matching begin"),
+    "nested_steps": ("step", 'inside another step, recorded as a phase named "step"'),
+    "open_at_thread_end": ("phase", "not recorded: still open when its thread ended"),
+    "no_memory": ("span", "not recorded: no memory for the buffers of its thread"),
     "device_no_context": ("span", "without device time: its thread had no CUDA context"),
     "device_preparing": ("span", "without device time: the events were not ready yet"),
     "device_ring_full": ("span", "without device time: all events were in use"),
     "device_capturing": ("span", "without device time: a CUDA graph was being captured"),
     "device_side_stream": (
         "span",
-        "without device time: on a side stream, which timing would hold up with "
+        "without device time: on a side stream, where timing could prevent overlap because of "
         "CUDA_DEVICE_MAX_CONNECTIONS=1",
     ),
     "device_stream_changed": (
         "span",
-        "without device time: begun on one stream, ended on another",
+        "without device time: begun on one stream and ended on another",
     ),
-    "device_budget": ("span", "without device time: outside steps, beyond the budget"),
-    "device_failed": ("span", "without device time: a driver error had switched it off"),
+    "device_budget": ("span", "without device time: outside steps, with the budget used up"),
+    "device_failed": ("span", "without device time: switched off after a driver error"),
     "device_unfinished": ("span", "without device time: not completed in time at the end"),
-    "device_history": ("device time", "gone from the history to make room; in the statistics"),
-    "metrics": ("value", "of metrics not recorded: no room"),
+    "device_history": (
+        "device time",
+        "removed from the history to make room, still in the statistics",
+    ),
+    "metrics": ("value", "of metrics not recorded: too many"),
 }
 
 

@@ -16,12 +16,12 @@ from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable
 
 _MAX_ROWS = 20
 _WIDTH_FOR_SPREAD = 100
-_HEADERS = ("taken out", "calls", "takes", "likely", "at most", "% step", "p10", "p90")
+_HEADERS = ("removed", "calls", "takes", "likely", "at most", "% step", "p10", "p90")
 
 
 def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
-    """The savings, the largest likely one first, and the advice in them. Nothing where neither the
-    device was timed nor syncs priced."""
+    """The savings, the largest likely one first, and the advice based on them. Nothing if neither
+    the device nor syncs were timed."""
     if not analysis.of(run).knows_waits:
         return
     found = analysis.of(run).savings
@@ -38,7 +38,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         if len(found.rows) > _MAX_ROWS:
             yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
         yield Text(
-            "at most: can't be beaten. likely: the run played again without it, over "
+            "at most: an upper limit. likely: from a replay of the run without it, over "
             + counted(found.steps, "step"),
             "dim",
         )

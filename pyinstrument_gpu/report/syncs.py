@@ -16,13 +16,13 @@ _MAX_SITES = 20
 
 
 def listed_sites(syncs: Syncs) -> list[SyncSite]:
-    """The sites that made the host wait outside `allow_sync` regions, the dearest first."""
+    """The sites of waits outside `allow_sync` regions, the most expensive first."""
     sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
     return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
 
 
 def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
-    """The sites by what they cost, the dearest first. Nothing where syncs were not watched."""
+    """The sites, the most expensive first. Nothing if syncs were not watched."""
     syncs = run.syncs
     if not syncs.was_watched:
         return
@@ -31,11 +31,11 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     yield Text()
     if not sites:
         what = "would make" if syncs.is_as_if else "made"
-        yield Text(f"Syncs: nothing {what} the host wait for a device, that the watch can see")
+        yield Text(f"Syncs: no call that is watched {what} the host wait for a device")
         return
     title = "Syncs: where the host waits for the device"
     if syncs.is_as_if:
-        title = "Syncs: where the host would wait if the tensors lay on a GPU (prices unknown)"
+        title = "Syncs: where the host would wait for a GPU (how long is unknown)"
     yield Text(title, "bold")
     per_step = max(1, steps)
     unit = Unit.fitting(max(site.totals.blocked_ns for site in sites) / per_step)
@@ -59,4 +59,4 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if allowed:
         yield Text(f"In allow_sync regions: {counted(allowed, 'sync')}")
     if syncs.dropped:
-        yield Text(f"Blocked times of phases are unknown: {syncs.dropped:,} waits are not kept")
+        yield Text(f"Blocked times of phases are unknown: {syncs.dropped:,} waits were not kept")

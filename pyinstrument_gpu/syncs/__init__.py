@@ -73,7 +73,7 @@ def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
     `pyinstrument-gpu run`, nothing is done twice.
 
     Args:
-        as_if_cuda: also count what would wait if the tensors of the host lay on a GPU; such a wait
+        as_if_cuda: also count what would wait if the tensors of the host were on a GPU; such a wait
             has no price.
 
     Cost: up to a microsecond for a call that does not wait, some microseconds for one that does.

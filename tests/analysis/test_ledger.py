@@ -339,7 +339,7 @@ def test_the_report_shows_both_sides_and_that_they_add_up() -> None:
     assert (
         _section(made(spans, [(10, 60)], waits=[(52, 56)]))
         == """\
-Ledger: ms per step, the host's side | the device's side
+Ledger: ms per step, host side | device side
 phase           computing  blocked  | busy  data wait  host blocked  host late  unattributed
 --------------  ---------  -------  ------  ---------  ------------  ---------  ------------
 data               38.000    0.000   0.000     20.000         0.000      0.000         0.000
@@ -347,10 +347,10 @@ forward             2.000    0.000  17.990      0.000         0.000      0.000  
 --------------  ---------  -------  ------  ---------  ------------  ---------  ------------
 outside phases      6.000    4.000   3.970      0.000         0.000      0.000         6.030
 step               46.000    4.000  21.960     20.000         0.000      0.000         8.040
-Each side adds up to the step, 50.000 ms over 1 step
-host: own time, without phases inside. blocked: in a call that waits for the device
-device: what the stream did meanwhile, by the phase in which its work was enqueued. Idle as far as
-events prove it, by cause; unattributed: busy or idle, events can't tell"""
+Each side adds up to the step: 50.000 ms (mean of 1 step)
+host: the phase's own time. computing: all but blocked. blocked: waiting for the device
+device: what the stream did, by the phase that enqueued the work. Idle time is listed by cause where
+events prove it. unattributed: busy or idle, events cannot tell"""
     )
 
 
@@ -360,7 +360,7 @@ def test_the_report_says_what_is_not_known() -> None:
 
     (forward,) = (line.split() for line in unwatched.splitlines() if line.startswith("forward"))
     assert forward == ["forward", "2.000?", "-", "17.990", "0.000", "0.000", "0.000", "2.010"]
-    assert "?: computing and blocked, as waits of the host were not watched" in unwatched
+    assert "?: computing and blocked together, because syncs were not watched" in unwatched
     (forward,) = (line.split() for line in untimed.splitlines() if line.startswith("forward"))
     assert forward == ["forward", "1.000", "1.000", "-", "-", "-", "-", "-"]
 

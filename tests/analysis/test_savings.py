@@ -322,7 +322,7 @@ def test_advice_names_place_edit_and_numbers() -> None:
     assert given.about == ".item() at train.py:31"
     assert "MetricAccumulator" in given.edit
     assert given.reason == (
-        "9.000 of 100.000 ms per step; part of it will likely be waited for elsewhere"
+        "9.000 of 100.000 ms per step; part of the wait will likely move elsewhere"
     )
     assert given.saving == _saving(site=0)
 
@@ -377,7 +377,7 @@ def test_the_report_shows_the_interval_and_the_edit() -> None:
     report = run.report(width=110, color=False)
     lines = report.split("What a change could save: ms per step\n")[1].splitlines()
 
-    assert lines[0].split("  ")[0] == "taken out"
+    assert lines[0].split("  ")[0] == "removed"
     (row,) = (line.split() for line in lines if line.startswith(".item() at train.py:10"))
     likely, at_most = (float(value) for value in row[5:7])
     assert row[3] == "1.00"

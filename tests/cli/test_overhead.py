@@ -59,14 +59,14 @@ def test_the_table() -> None:
     assert null.split() == ["null", "110.0", "100.0", "2"]
     assert rest == [
         "",
-        "Each figure is of 100 rounds, all in turn.",
+        "The figures come from 100 rounds, taken in turn.",
         "Missing: theirs: theirs is not installed",
     ]
 
 
 def test_a_median_of_one_round_is_said_to_be_that() -> None:
     costs = [replace(cost, rounds=min(cost.rounds, 1)) for cost in COSTS]
-    assert "Each figure is of 1 round, all in turn. So few say little." in (
+    assert "The figures come from 1 round, taken in turn. So few are not reliable." in (
         overhead_report(costs).splitlines()
     )
 
@@ -88,10 +88,11 @@ def test_what_sets_a_step_apart_from_what_is_measured() -> None:
 
     assert caveats(host=platform.node()) == [""]
     assert caveats(host="train\x1bbox") == [
-        r" The run is of another machine (train\x1bbox): its steps, but what a phase costs here."
+        r" The run was recorded on another machine (train\x1bbox); the cost of a phase was "
+        "measured on this one."
     ]
     assert caveats(device_timed=True) == [
-        " The run timed a device as well, which costs more than what is measured."
+        " The run also timed a device, which costs more than what is measured here."
     ]
 
 

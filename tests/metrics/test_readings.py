@@ -130,7 +130,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_report() -> None:
     lines = made_run().report(width=100, color=False).splitlines()
-    begin = lines.index("Metrics, as they were read")
+    begin = lines.index("Metrics, as read during the run")
 
     assert [line.split() for line in lines[begin + 1 : begin + 5]] == [
         ["metric", "last", "step", "min", "step", "max", "step"],

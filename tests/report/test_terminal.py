@@ -189,7 +189,7 @@ Total step time 64.000 ms, sum of phases 63.600 ms, unattributed 400.000 us
 (0.6%)
 62.5 steps/s, 4,000 samples/s of step time
 
-Other threads while a step was open, beside its time: per call
+Other threads while a step was open (not part of its time): per call
 phase   calls  total s  mean us     p50     p95    self  device  blocked
 ------  -----  -------  -------  ------  ------  ------  ------  -------
 decode      4    0.003   700.00  700.00  700.00  700.00       -        -
@@ -227,7 +227,7 @@ sum          0.015400 s
 total        0.015500 s
 missing      0.000100 s  (0.6%)
 
-Other threads meanwhile
+Other threads during this step
 decode  0.000700 s"""
     )
     assert (
@@ -276,7 +276,7 @@ def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
     # Its self time would be what the steps call unattributed.
     assert " ".join(line_of(outside, "epoch")) == "epoch 1 0.010 10.000 10.000 10.000 - - - *"
     assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 0.002 2.000 2.000 2.000 2.000 - -"
-    assert "\n* was open during steps: its times include theirs\n" in outside
+    assert "\n* was open during steps, so its times include theirs\n" in outside
     assert "since" not in text(script.run(), step=1)
 
 
@@ -331,7 +331,7 @@ def test_phase_that_outlasts_its_step_is_cut_at_its_end() -> None:
     assert line_of(report, "sum of phases")[3:] == ["0.500", "25.0"]
     assert line_of(report, "unattributed")[1:] == ["1.500", "75.0"]
     assert line_of(report, "async")[-1] == "-"  # 11 ms in 4 are no share
-    assert "Spans that outlasted their step: 1. Rows count them whole" in report
+    assert "Spans that outlasted their step: 1. Rows count them in full" in report
     assert (
         text(script.run(), step=0)
         == """\
@@ -354,9 +354,7 @@ def test_without_history_the_sum_is_said_to_be_of_self_times() -> None:
     statistics = script.run().statistics
     report = text(script.run(spans=None, statistics=statistics, dropped={"disk_error": 2}), 120)
     assert line_of(report, "unattributed")[1:3] == ["3.000", "60.0"]  # in truth 4.000
-    warning = (
-        "\nSum from self times, as history is lost: a phase that outlasts its step, or the phase"
-    )
+    warning = "\nSome history is missing, so the sum is made of self times: a phase that outlasts"
     assert warning in report
     assert "exceeds" not in report
 
@@ -368,7 +366,7 @@ def test_without_history_the_sum_is_said_to_be_of_self_times() -> None:
     assert line_of(report, "unattributed")[1:] == ["-", "-"]
     assert "sum of phases 14.000 ms, unattributed -\n" in report
     assert warning in report
-    assert "\nUnattributed is not known: the sum exceeds the step time\n" in report
+    assert "\nUnattributed time is unknown, because the sum exceeds the step time\n" in report
     assert warning not in text(script.run(), 120)
 
 
@@ -424,17 +422,17 @@ def test_quantiles_speak_of_the_steps_whose_spans_are_kept() -> None:
         dropped={"span_history": first_of_step_2 - 1},
     )
     report = text(kept)
-    assert "p50 and p95 are over the 2 of 4 steps whose spans are kept" in report
+    assert "p50 and p95 cover the 2 of 4 steps whose spans are still in the history" in report
     assert " ".join(line_of(report, "mlp")) == "mlp 4 3.500 4.000 5.000 3.500 - - 21.9"
     assert line_of(report, "sum of phases")[3:] == ["15.900", "99.4"]
-    assert "spans gone from the history to make room" in report
+    assert "spans removed from the history to make room" in report
     with pytest.raises(KeyError, match="spans are no longer kept; those of steps 2 to 3 are"):
         text(kept, step=1)
 
     report = text(script.run(spans=None, statistics=run.statistics, dropped={"disk_error": 29}))
     assert " ".join(line_of(report, "mlp")) == "mlp 4 3.500 - - 3.500 - - 21.9"
     assert line_of(report, "step")[1:] == ["4", "16.000", "-", "-", "100.0"]
-    assert "No p50 and p95: there is no step whose spans are all kept" in report
+    assert "No p50 and p95: no step has all of its spans in the history" in report
     assert "too low" not in report
 
 
@@ -446,7 +444,7 @@ def test_lost_span_may_be_of_the_step_shown() -> None:
         statistics=run.statistics,
         dropped={"ring_full": 1},
     )
-    assert "! 1 span of the run lost, maybe of this step" in text(lossy, step=3)
+    assert "! 1 span of the run lost, possibly from this step" in text(lossy, step=3)
     assert "lost" not in text(run, step=3)
     assert "p50 and p95 may be too low: 1 span of these steps may be missing" in text(lossy)
     assert "too low" not in text(run)
@@ -463,7 +461,7 @@ def test_run_without_steps_is_reported_per_call() -> None:
         with script.phase("work"):
             script.leaf("inner", duration_ns)
     report = text(script.run())
-    assert "No step ended. Per call, over the whole run" in report
+    assert "No step ended. Times per call, over the whole run" in report
     assert line_of(report, "inner")[:4] == ["inner", "2", "0.004", "2.000"]
     assert "Outside" not in report
     assert "per step" not in report
@@ -498,16 +496,16 @@ def test_killed_run_names_what_was_open() -> None:
         open_step=Step(2, begin_ns, -1, 64.0, 1, False, 0),
     )
     report = text(run, width=200)
-    assert "2 steps in 77.000 ms, not complete" in report
+    assert "2 steps in 77.000 ms, incomplete" in report
     assert "! The process ended without stopping the recording." in report
     assert "! Open at the end: forward (MainThread, since 76.000 ms)." in report
-    assert "! Step 2 had not ended: its phases count, its time does not." in report
+    assert "! Step 2 had not ended: its phases are counted, its time is not." in report
     assert "Outside steps: 45.000 ms of 77.000 ms" in report
     assert line_of(report, "sum of phases")[3:5] == ["14.900", "99.3"]
     assert (
         text(run, step=2)
         == """\
-Step 2, 64 samples, had not ended
+Step 2, 64 samples, still open at the end
 data          0.001000 s
 ------------  ----------
 sum           0.001000 s
@@ -521,8 +519,8 @@ def test_steps_left_early_are_counted() -> None:
     for complete in (True, False):
         with script.step(complete=complete):
             script.work(MS)
-    assert "! Left before the end: 1 of 2 steps." in text(script.run())
-    assert text(script.run(), step=1).startswith("Step 1, left before its end\n")
+    assert "! Cut short: 1 of 2 steps." in text(script.run())
+    assert text(script.run(), step=1).startswith("Step 1, cut short\n")
 
 
 def test_device_and_blocked_times_stand_where_they_are_known() -> None:
@@ -590,7 +588,7 @@ def test_report_with_device_times() -> None:
     assert (
         device_part(report)
         == """\
-ms per call, stream time beside host time
+ms per call, stream time next to host time
 phase        timed   host  device     p95   ahead  bottleneck
 -----------  -----  -----  ------  ------  ------  ----------
 forward          8  8.800   8.795  12.295   0.020     launch?
@@ -598,11 +596,11 @@ forward          8  8.800   8.795  12.295   0.020     launch?
   mlp            8  5.500   5.495   8.995   0.020     launch?
 backward         8  8.000  27.000  27.000   1.000      device
 optimizer        8  0.900   1.000   1.000  19.900      device
-ahead: how long after the host a call began on the device (median)
+ahead: how long after the host the device began a call (median)
 launch: the device waited for the host to enqueue work
-device: it had a backlog when the host had enqueued all
-launch?: unless the host waited for the device inside, which was not measured
-Clocks against the host's: GPU 0 within 3.000 us, drift 12.5 ppm"""
+device: it still had a backlog when the host had enqueued everything
+launch?: launch or blocked; waits for the device were not measured
+Clocks, compared to the host's: GPU 0 within 3.000 us, drift 12.5 ppm"""
     )
     assert "device timing off" not in report
     assert line_of(report.split("On the device")[0], "backward")[6] == "27.000"
@@ -633,7 +631,7 @@ def test_times_far_from_where_clocks_were_compared_are_said_to_be_less_certain()
     last_ns = int(run.spans["device_end_ns"].max())
     expected_ns = 3_000 + 4_200 * (last_ns - 10**6) // 10**6
     wanted = (
-        f"GPU 0 within 3.000 us, drift 0.0 ppm; some times within {expected_ns / 1e3:.3f} us only"
+        f"GPU 0 within 3.000 us, drift 0.0 ppm; some times only within {expected_ns / 1e3:.3f} us"
     )
     assert wanted in text(run, width=120)
 
@@ -658,10 +656,10 @@ def test_device_times_of_every_other_step_are_not_read_as_all() -> None:
 
     run = on_device(script, every_other, device_timing=DeviceTimingSummary(2, 28, 28_000))
     report = text(run, width=120)
-    assert "The device is timed in one of 2 steps, the host in all\n" in report
+    assert "The device was timed in one of every 2 steps, the host in all of them\n" in report
     assert (
-        "Device times are of 20 of these phases' 40 calls, host times of all. Per step, above, the "
-        "mean of those stands for all\n" in report
+        "Device times cover 20 of these phases' 40 calls, host times all of them. The table above "
+        "uses their mean for all calls\n" in report
     )
     assert line_of(device_part(report), "backward")[1] == "4"
     assert line_of(device_part(report), "backward")[-1] == "-"  # too few spans for a verdict
@@ -674,7 +672,7 @@ def test_bottlenecks_say_when_the_history_has_no_more() -> None:
     rest = {"spans": run.spans[kept], "span_device_ns": run.span_device_ns[kept]}
     rest |= {"span_self_ns": run.span_self_ns[kept], "statistics": run.statistics}
     report = text(training(8).run(streams=run.streams, **rest), width=120)
-    assert "Ahead and bottleneck are of 35 of 40 timed calls: the others are not " in report
+    assert "ahead and bottleneck cover 35 of 40 timed calls: the others are not " in report
 
 
 def test_device_timing_that_gave_no_time_is_not_called_off() -> None:
@@ -733,7 +731,7 @@ def test_one_step_with_device_times() -> None:
 Step 3
                  host      device
 ---------  ----------  ----------
-backward   0.002000 s  0.002000 s  (2 calls, device: of 1)
+backward   0.002000 s  0.002000 s  (2 calls, device: 1 of them)
 optimizer  0.001000 s           -  (device work not finished)
 ---------  ----------  ----------
 sum        0.003000 s
@@ -765,7 +763,7 @@ def test_drops_and_cost() -> None:
         script.run(dropped={"nested_steps": 3, "ring_full": 0, "of_the_future": 2}, environment={}),
         width=120,
     )
-    assert "Dropped (nested_steps): 3 steps inside a step, recorded as" in report
+    assert "Dropped (nested_steps): 3 steps inside another step, recorded as" in report
     assert "ring_full" not in report
     assert "Dropped (of_the_future): 2\n" in report + "\n"
     assert "Nothing dropped" not in report
@@ -784,7 +782,7 @@ def test_one_of_a_thing_is_no_plural() -> None:
         script.work(MS)
     report = text(script.run(dropped={"depth": 1}))
     assert "\n1 step in 1.000 ms, complete\n" in report
-    assert "\nDropped (depth): 1 span not recorded: nested too deep" in report
+    assert "\nDropped (depth): 1 span not recorded: nested too deeply" in report
 
 
 def test_samples_known_of_some_steps_only() -> None:

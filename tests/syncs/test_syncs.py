@@ -355,7 +355,7 @@ def test_max_bytes_drops_the_oldest_waits(
     assert begins_ns.tolist() == [i * WAIT_NS for i in range(waits - kept, waits)]
     assert run.syncs.dropped == waits - kept
     assert (run.syncs.total.count, run.syncs.total.blocked_ns) == (waits, waits * WAIT_NS)
-    assert f"unknown: {waits - kept:,} waits are not kept" in run.report(width=120)
+    assert f"unknown: {waits - kept:,} waits were not kept" in run.report(width=120)
 
 
 def test_saved_run_has_the_same_syncs(advance: Callable[[int], None], tmp_path: Path) -> None:
@@ -402,10 +402,12 @@ def test_report_lists_the_dearest_first(advance: Callable[[int], None]) -> None:
 
 
 def test_report_without_a_sync_says_so() -> None:
-    assert "Syncs: nothing made the host wait" in watched(lambda: None).report(width=100)
+    assert "Syncs: no call that is watched made the host wait" in watched(lambda: None).report(
+        width=100
+    )
 
 
-# As if the tensors lay on a GPU
+# As if the tensors were on a GPU
 
 
 def test_preview_counts_and_has_no_prices(tmp_path: Path) -> None:
@@ -430,7 +432,7 @@ def test_preview_counts_and_has_no_prices(tmp_path: Path) -> None:
     assert set(run.syncs.events["duration_ns"].tolist()) == {-1}
     assert all(site.blocked_ns is None for site in run.syncs.sites)
     report = run.report(width=120)
-    assert "where the host would wait if the tensors lay on a GPU (prices unknown)" in report
+    assert "where the host would wait for a GPU (how long is unknown)" in report
     assert "Ledger" not in report  # without prices it says no more than the table of phases
 
 
