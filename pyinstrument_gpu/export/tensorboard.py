@@ -20,12 +20,13 @@ from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import by_begin, range_tables
 from pyinstrument_gpu.export.rank_alignment import began_realtime_ns, ranks_of
+from pyinstrument_gpu.model.paths import labels_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, summed
-from pyinstrument_gpu.sinks.tensorboard import MAX_PATHS, scalars_of
-from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
+from pyinstrument_gpu.sinks.tensorboard import MAX_PATHS, Scalar, metric_scalars, step_scalars
+from pyinstrument_gpu.sinks.update import steps_of_metrics
 
 _FORMAT = "brain.Event:2"
 
@@ -68,21 +69,21 @@ def _events(run: RunData) -> Iterator[bytes]:
 
     began_s = (began_realtime_ns(run) or 0) / 1e9
     yield Event(wall_time=began_s, file_version=_FORMAT).SerializeToString()
-    for update in _updates(run):
-        scalars = scalars_of(update, update.steps, MAX_PATHS)
-        for (step, walltime), of_step in groupby(scalars, attrgetter("step", "walltime")):
-            values = [Summary.Value(tag=each.tag, simple_value=each.value) for each in of_step]
-            event = Event(wall_time=walltime, step=step, summary=Summary(value=values))
-            yield event.SerializeToString()
+    for (step, walltime), of_step in groupby(_scalars(run), attrgetter("step", "walltime")):
+        values = [Summary.Value(tag=each.tag, simple_value=each.value) for each in of_step]
+        event = Event(wall_time=walltime, step=step, summary=Summary(value=values))
+        yield event.SerializeToString()
 
 
-def _updates(run: RunData) -> Iterator[RunUpdate]:
-    """A run that is over, as updates of some steps each; the last has the metrics.
+def _scalars(run: RunData) -> Iterator[Scalar]:
+    """The scalars of all steps, and then those of the metrics.
 
     Where spans were lost for another reason than their age, nobody can tell of which steps: then
     no step has phase times. Where they were lost for their age, those of other threads are left
     out.
     """
+    began_ns = began_realtime_ns(run) or 0
+    labels = labels_of(run.paths, MAX_PATHS)
     steps = run.steps.closed
     known = analysis.of(run).kept_steps["index"]
     if spans_lost_within(run):
@@ -90,31 +91,19 @@ def _updates(run: RunData) -> Iterator[RunUpdate]:
     scopes = [Scope.STEP]
     if len(run.spans) == run.phases_recorded:
         scopes.append(Scope.OTHER_THREADS)
-    totals = Totals(run.phases, run.step_totals)
-    for some_steps, rows, final in _steps_and_spans(run, steps):
+    for some_steps, rows in _steps_and_spans(run, steps):
         spans = run.spans[rows]
         wanted = np.isin(spans["step"], known) & np.isin(span_scopes(spans), scopes)
-        metrics = run.metrics if final else run.metrics[:0]
-        yield RunUpdate(
-            environment=run.environment,
-            began_realtime_ns=began_realtime_ns(run),
-            paths=run.paths,
-            steps=some_steps,
-            phase_times=_phase_times(spans[wanted], run.span_device_ns[rows][wanted]),
-            metric_names=run.metric_names,
-            metrics=metrics,
-            metric_steps=steps_of_metrics(metrics, steps["index"], steps["end_ns"]),
-            dropped=run.dropped,
-            phases_recorded=run.phases_recorded,
-            final=final,
-            decode_totals=lambda: totals,
-        )
+        phase_times = _phase_times(spans[wanted], run.span_device_ns[rows][wanted])
+        yield from step_scalars(began_ns, labels, some_steps, phase_times)
+    metric_steps = steps_of_metrics(run.metrics, steps["index"], steps["end_ns"])
+    yield from metric_scalars(began_ns, run.metric_names, run.metrics, metric_steps)
 
 
 def _steps_and_spans(
     run: RunData, steps: NDArray[np.void]
-) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], bool]]:
-    """Some of the steps, the places of all their spans, and whether these are the last."""
+) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64]]]:
+    """Some of the steps, and the places of all their spans."""
     # Spans are put in order by their steps, as if those were moments; outside steps, nowhere.
     in_steps = range_tables(
         run.spans, lambda spans: np.minimum(spans["step"], 0), itemgetter("step", "step")
@@ -122,9 +111,9 @@ def _steps_and_spans(
     begin = 0
     for window in by_begin(*(table for _, table in in_steps)):
         end = int(np.searchsorted(steps["index"], window.begin_ns[-1], side="right"))
-        yield steps[begin:end], np.sort(window.number), False
+        yield steps[begin:end], np.sort(window.number)
         begin = end
-    yield steps[begin:], np.empty(0, np.int64), True
+    yield steps[begin:], np.empty(0, np.int64)
 
 
 def _phase_times(spans: NDArray[np.void], device_ns: NDArray[np.int64]) -> NDArray[np.void]:

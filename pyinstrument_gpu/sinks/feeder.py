@@ -13,7 +13,6 @@ from typing import Any
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.tail import RunTail
-from pyinstrument_gpu.sinks.update import RunUpdate
 
 # Of one processor's time, at most this share goes to sinks.
 _MOST_OF_THE_TIME = 0.05
@@ -85,18 +84,15 @@ class SinkFeeder:
                 update = self._tail.look(native.take_tap(), final)
                 sinks = tuple(self._sinks)
             for sink in sinks:
-                self._give(sink, update)
+                try:
+                    sink.write(update)
+                except BaseException as error:
+                    self._switch_off(sink, error)
             if final:
                 for sink in tuple(self._sinks):
                     self._close(sink)
                 return
             cost_s = time.thread_time() - began_s
-
-    def _give(self, sink: Sink, update: RunUpdate) -> None:
-        try:
-            sink.write(update)
-        except BaseException as error:
-            self._switch_off(sink, error)
 
     def _close(self, sink: Sink) -> None:
         with self._lock:

@@ -17,15 +17,17 @@ import numpy as np
 from pyinstrument_gpu.errors import MissingDependencyError, SinkError
 from pyinstrument_gpu.model.paths import labels_of, without_surrogates
 from pyinstrument_gpu.model.statistic import Statistic, bucket_index
+from pyinstrument_gpu.model.statistics import PhaseStatistics
+from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.sinks.sink import Sink
-from pyinstrument_gpu.sinks.update import RunUpdate, Totals
+from pyinstrument_gpu.sinks.update import RunUpdate
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-    from prometheus_client.core import HistogramMetricFamily
 
 _MAX_PATHS = 32
 _MAX_METRICS = 64
+_FACTS = ("host", "rank", "world_size", "run_id", "version")
 
 # Ends of the recorder's own buckets, so that counts are exact: 2^k - 1 ns, from 16 us to 69 s.
 _BOUNDS_NS = np.array([(1 << power) - 1 for power in range(14, 37)])
@@ -98,7 +100,7 @@ class PrometheusSink(Sink):
         for name, value in update.metrics[["name", "value"]].tolist():
             if name < self._max_metrics:
                 self._metrics[without_surrogates(update.metric_names[name])] = value
-        self._families = [*_families(update, self._max_paths), *_of_metrics(self._metrics)]
+        self._families = list(_families(update, self._max_paths, self._metrics))
 
     def collect(self) -> Iterable[Metric]:
         """What prometheus_client asks of a collector, on a thread of its own."""
@@ -112,52 +114,60 @@ class PrometheusSink(Sink):
         self._server.server_close()
 
 
-def _families(update: RunUpdate, max_paths: int) -> list[Metric]:
-    from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
+def _families(update: RunUpdate, max_paths: int, metrics: Mapping[str, float]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-    info = InfoMetricFamily("pyinstrument_gpu_run", "What is recorded.")
-    info.add_metric([], _info(update.environment))
+    facts = {fact: update.environment.get(fact) for fact in _FACTS}
+    info = {fact: str(value) for fact, value in facts.items() if value is not None}
+    yield InfoMetricFamily("pyinstrument_gpu_run", "What is recorded.", info)
     dropped = CounterMetricFamily(
         "pyinstrument_gpu_dropped", "What was not recorded as asked, by cause.", labels=["cause"]
     )
     for cause, count in update.dropped.items():
         dropped.add_metric([cause], count)
-    spans = CounterMetricFamily(
+    yield dropped
+    yield CounterMetricFamily(
         "pyinstrument_gpu_spans", "Executions of phases.", update.phases_recorded
     )
-    if update.totals is None:
-        return [info, dropped, spans]
-    labels = dict(zip(update.paths, labels_of(update.paths, max_paths), strict=True))
-    return [info, dropped, spans, *_of_totals(update.totals, labels)]
+    if update.totals is not None:
+        yield from _of_steps(update.totals.steps)
+        labels = dict(zip(update.paths, labels_of(update.paths, max_paths), strict=True))
+        yield from _of_phases(update.totals.phases, labels)
+    if metrics:
+        newest = GaugeMetricFamily(
+            "pyinstrument_gpu_metric", "Metrics of the training, as last read.", labels=["name"]
+        )
+        for name, value in metrics.items():
+            newest.add_metric([name], value)
+        yield newest
 
 
-def _info(environment: Mapping[str, Any]) -> dict[str, str]:
-    keys = ("host", "rank", "world_size", "run_id", "version")
-    return {key: str(environment[key]) for key in keys if environment.get(key) is not None}
-
-
-def _of_totals(totals: Totals, labels: Mapping[str, str]) -> list[Metric]:
+def _of_steps(totals: StepTotals) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     steps = CounterMetricFamily("pyinstrument_gpu_steps", "Steps that ended.", labels=["complete"])
-    steps.add_metric(["true"], totals.steps.complete)
-    steps.add_metric(["false"], totals.steps.count - totals.steps.complete)
-    duration = HistogramMetricFamily("pyinstrument_gpu_step_seconds", "Durations of steps.")
-    _add(duration, [], totals.steps.duration)
-    families: list[Metric] = [steps, duration]
-    if totals.steps.sampled:
-        samples = CounterMetricFamily(
-            "pyinstrument_gpu_samples",
-            "Samples of the steps of which they are known.",
-            totals.steps.samples,
-        )
-        families.append(samples)
+    steps.add_metric(["true"], totals.complete)
+    steps.add_metric(["false"], totals.count - totals.complete)
+    yield steps
+    durations = HistogramMetricFamily("pyinstrument_gpu_step_seconds", "Durations of steps.")
+    durations.add_metric([], *_buckets_and_sum(totals.duration))
+    yield durations
+    if totals.sampled:
+        what = "Samples of the steps of which they are known."
+        yield CounterMetricFamily("pyinstrument_gpu_samples", what, totals.samples)
+
+
+def _of_phases(
+    phases: Mapping[str, PhaseStatistics], labels: Mapping[str, str]
+) -> Iterator[Metric]:
+    from prometheus_client.core import HistogramMetricFamily
+
     for clock, name, what in (
         ("host", "phase", "Durations of phases on the CPU."),
         ("device", "phase_device", "Durations of phases on their device stream."),
     ):
         by_label: dict[str, list[Statistic]] = {}
-        for path, phase in totals.phases.items():
+        for path, phase in phases.items():
             statistic = getattr(phase, clock)
             if statistic is not None:
                 by_label.setdefault(labels[path], []).append(statistic)
@@ -166,31 +176,15 @@ def _of_totals(totals: Totals, labels: Mapping[str, str]) -> list[Metric]:
                 f"pyinstrument_gpu_{name}_seconds", what, labels=["path"]
             )
             for label, statistics in by_label.items():
-                _add(family, [label], Statistic.merge(statistics))
-            families.append(family)
-    return families
+                family.add_metric([label], *_buckets_and_sum(Statistic.merge(statistics)))
+            yield family
 
 
-def _of_metrics(newest: Mapping[str, float]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    if not newest:
-        return
-    family = GaugeMetricFamily(
-        "pyinstrument_gpu_metric", "Metrics of the training, as last read.", labels=["name"]
-    )
-    for name, value in newest.items():
-        family.add_metric([name], value)
-    yield family
-
-
-def _add(family: HistogramMetricFamily, labels: list[str], statistic: Statistic) -> None:
+def _buckets_and_sum(statistic: Statistic) -> tuple[list[tuple[str, float]], float]:
     up_to = np.append(0, np.cumsum(statistic.bucket_counts))
     places = np.searchsorted(statistic.bucket_indices, bucket_index(_BOUNDS_NS), side="right")
     counts = [*up_to[places].tolist(), statistic.count]
-    family.add_metric(
-        labels, list(zip(_BOUND_TEXTS, counts, strict=True)), statistic.total_ns / 1e9
-    )
+    return list(zip(_BOUND_TEXTS, counts, strict=True)), statistic.total_ns / 1e9
 
 
 def _close_in_child() -> None:

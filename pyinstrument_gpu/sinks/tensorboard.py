@@ -6,7 +6,9 @@ docs/exporters/tensorboard.md lists the tags.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -70,8 +72,14 @@ class TensorBoardSink(Sink):
 
     def write(self, update: RunUpdate) -> None:
         """Write the scalars of the steps and readings that are new."""
-        stride = -(-len(update.steps) // self._steps_per_update)
-        for scalar in scalars_of(update, update.steps[:: max(1, stride)], self._max_paths):
+        stride = max(1, -(-len(update.steps) // self._steps_per_update))
+        began_ns = update.began_realtime_ns or 0
+        labels = labels_of(update.paths, self._max_paths)
+        steps = update.steps[::stride]
+        for scalar in chain(
+            step_scalars(began_ns, labels, steps, update.phase_times),
+            metric_scalars(began_ns, update.metric_names, update.metrics, update.metric_steps),
+        ):
             self._writer.add_scalar(*scalar)
 
     def close(self) -> None:
@@ -81,47 +89,44 @@ class TensorBoardSink(Sink):
             flush()
 
 
-def scalars_of(update: RunUpdate, steps: NDArray[np.void], max_paths: int) -> Iterator[Scalar]:
-    """The scalars of some of the steps of an update, in the order of the steps, and then of its
-    metrics."""
-    began_ns = update.began_realtime_ns or 0
-    labels = labels_of(update.paths, max_paths)
-    first = np.searchsorted(update.phase_times["step"], steps["index"]).tolist()
-    last = np.searchsorted(update.phase_times["step"], steps["index"], side="right").tolist()
-    columns = ("index", "begin_ns", "end_ns", "samples")
-    for row, begin, end in zip(steps[list(columns)].tolist(), first, last, strict=True):
+def step_scalars(
+    began_ns: int, labels: Sequence[str], steps: NDArray[np.void], phase_times: NDArray[np.void]
+) -> Iterator[Scalar]:
+    """The scalars of some steps, in their order. Of each path there is a label; `phase_times` may
+    be of more steps."""
+    first = np.searchsorted(phase_times["step"], steps["index"]).tolist()
+    last = np.searchsorted(phase_times["step"], steps["index"], side="right").tolist()
+    columns = ["index", "begin_ns", "end_ns", "samples"]
+    for row, begin, end in zip(steps[columns].tolist(), first, last, strict=True):
         index, begin_ns, end_ns, samples = row
-        walltime = (began_ns + end_ns) / 1e9
         values = {"step/time_ms": (end_ns - begin_ns) / 1e6}
         if samples == samples and end_ns > begin_ns:  # NaN: unknown
             values["step/samples_per_s"] = samples / (end_ns - begin_ns) * 1e9
-        values.update(_phase_values(update.phase_times[begin:end], labels))
+        values.update(_phase_values(phase_times[begin:end], labels))
         for tag, value in values.items():
-            yield Scalar(tag, value, index, walltime)
-    yield from _metrics(update)
+            yield Scalar(tag, value, index, (began_ns + end_ns) / 1e9)
 
 
-def _metrics(update: RunUpdate) -> Iterator[Scalar]:
-    began_ns = update.began_realtime_ns or 0
-    tags = [f"metrics/{without_surrogates(name)}" for name in update.metric_names]
-    values = update.metrics[["host_ns", "name", "value"]].tolist()
-    for step, (host_ns, name, value) in zip(update.metric_steps.tolist(), values, strict=True):
+def metric_scalars(
+    began_ns: int, names: Sequence[str], metrics: NDArray[np.void], steps: NDArray[np.int64]
+) -> Iterator[Scalar]:
+    """The scalars of metrics, each of its step (`RunUpdate.metric_steps`)."""
+    tags = [f"metrics/{without_surrogates(name)}" for name in names]
+    values = metrics[["host_ns", "name", "value"]].tolist()
+    for step, (host_ns, name, value) in zip(steps.tolist(), values, strict=True):
         if step >= 0:
             yield Scalar(tags[name], value, step, (began_ns + host_ns) / 1e9)
 
 
-def _phase_values(times: NDArray[np.void], labels: list[str]) -> dict[str, float]:
-    host_ns: dict[str, int] = {}
-    device_ns: dict[str, int] = {}
-    unknown = set()
+def _phase_values(times: NDArray[np.void], labels: Sequence[str]) -> dict[str, float]:
+    host_ns: dict[str, float] = {}
+    device_ns: dict[str, float] = {}
     columns = ["path", "scope", "host_ns", "device_ns"]
     for path, scope, on_host_ns, on_device_ns in times[columns].tolist():
         group, label = _GROUPS[Scope(scope)], labels[path]
         host_tag, device_tag = f"{group}/{label}", f"{group}_device/{label}"
+        known_ns = on_device_ns if on_device_ns >= 0 else math.nan
         host_ns[host_tag] = host_ns.get(host_tag, 0) + on_host_ns
-        device_ns[device_tag] = device_ns.get(device_tag, 0) + on_device_ns
-        if on_device_ns < 0:
-            unknown.add(device_tag)
-    for tag in unknown:
-        del device_ns[tag]
-    return {tag: total_ns / 1e6 for tag, total_ns in (host_ns | device_ns).items()}
+        device_ns[device_tag] = device_ns.get(device_tag, 0) + known_ns
+    sums_ns = (host_ns | device_ns).items()
+    return {tag: sum_ns / 1e6 for tag, sum_ns in sums_ns if not math.isnan(sum_ns)}
