@@ -39,7 +39,9 @@ class Exporter:
             without any is chosen by its name only.
         write: `write(runs, sink, advance=advance, **options)` writes the runs, usually the ranks of
             one job; there is at least one. It calls `advance(n)` whenever it is done with n more
-            spans. It raises `ExportError` where the format cannot hold the runs.
+            spans. Where the format has times, it raises `ExportError` if there are several runs
+            and one does not know when it began. Memory beside the runs does not grow with
+            their spans.
         output: what `sink` is. "text", "binary": a binary stream that becomes one file. "path": the
             path itself, of a folder or of a file that cannot be written as a stream.
     """

@@ -42,7 +42,7 @@ def write(
     Every span is a row, in the order of `Run.spans`. Several runs stand one after the other with
     their ranks in a first column `rank`, on one time axis (see `offsets_ns_of`).
 
-    Takes about half a second per million spans; memory does not grow with their number.
+    Takes about half a second per million spans.
 
     Args:
         summary: one row per phase path with its statistics, instead of one per span.
@@ -50,8 +50,7 @@ def write(
         syncs: one row per wait for a device, instead of one per span.
 
     Raises:
-        ExportError: there are several runs, and one does not know when it began; more than one of
-            `summary`, `metrics` and `syncs` is asked for.
+        ExportError: more than one of `summary`, `metrics` and `syncs` is asked for.
     """
     tables = {
         "summary": (summary, summary_table.COLUMNS, _summary),

@@ -7,6 +7,7 @@ what it made.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -43,24 +44,16 @@ class NsightTools:
     def find(cls) -> NsightTools | None:
         """The installation on PATH, or else the newest in a usual place, that has ImportNvtxt."""
         on_path = shutil.which("ImportNvtxt")
-        if on_path is not None:
-            return cls._at(Path(on_path).resolve().parent)
+        hosts = [] if on_path is None else [Path(on_path).resolve().parent]
         for place in _PLACES:
-            hosts = Path("/").glob(place.lstrip("/"))
-            for host in sorted(hosts, key=_version_in, reverse=True):
-                if os.access(host / "ImportNvtxt", os.X_OK):
-                    return cls._at(host)
-        return None
-
-    @classmethod
-    def _at(cls, host: Path) -> NsightTools:
+            hosts += sorted(map(Path, glob.glob(place)), key=_version_in, reverse=True)
+        host = next((each for each in hosts if os.access(each / "ImportNvtxt", os.X_OK)), None)
+        if host is None:
+            return None
         # A report of one release is not read by an older one: its own nsys goes before others.
         own = [host.parent / "bin" / "nsys", *sorted(host.parent.glob("target-linux-*/nsys"))]
-        for nsys in own:
-            if os.access(nsys, os.X_OK):
-                return cls(host, nsys)
-        on_path = shutil.which("nsys")
-        return cls(host, None if on_path is None else Path(on_path))
+        nsys = next((str(each) for each in own if os.access(each, os.X_OK)), shutil.which("nsys"))
+        return cls(host, None if nsys is None else Path(nsys))
 
     def version(self) -> tuple[int, ...] | None:
         """The release, (2022, 4, 2) for example; None when it is not known."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt
@@ -55,8 +54,7 @@ def write(
     Raises:
         MissingDependencyError: Nsight Systems is not installed. Without `merge_into` x.nvtxt was
             written; the message has the command that makes the report of it elsewhere.
-        ExportError: Nsight Systems made no report; `merge_into` is of another time, or is `path`;
-            there are several runs, and one does not know when it began.
+        ExportError: Nsight Systems made no report; `merge_into` is of another time, or is `path`.
     """
     check_replaceable(path, merge_into)
     if path.exists() and not path.is_file():  # to move a report there would replace the device
@@ -69,8 +67,8 @@ def write(
         folder = Path(name).resolve()
         processes = processes_of(runs, advance)
         if base is not None:
-            session = _session_of(base, tools, folder)
-            processes = [_placed(process, session) for process in processes]
+            utc_ns, end_ns = _session_of(base, tools, folder)
+            processes = [_placed(process, utc_ns, end_ns) for process in processes]
 
         text = folder / "new.nvtxt"
         with text.open("xb") as sink:
@@ -126,14 +124,9 @@ def _import(tools: NsightTools, text: Path, report: Path, base: Path | None, eve
         raise ExportError(f"ImportNvtxt made no whole report. It printed: {_shortened(printed)}")
 
 
-class _Session(NamedTuple):
-    """When `nsys profile` recorded: the wall clock at the report's zero, and its end from there."""
-
-    utc_ns: int
-    end_ns: int
-
-
-def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> _Session:
+def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> tuple[int, int]:
+    """When `nsys profile` recorded: the wall clock at the report's zero, and its end from there,
+    in ns."""
     if not report.is_file():
         raise ExportError(f"there is no report {os.fspath(report)!r} to merge into")
     if tools is None or tools.nsys is None:
@@ -145,10 +138,10 @@ def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> _Sessi
     printed = tools.export_sqlite(report, database)
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            row = connection.execute(
+            utc_ns, end_ns = connection.execute(
                 "SELECT utcEpochNs, stopTime FROM TARGET_INFO_SESSION_START_TIME, ANALYSIS_DETAILS"
             ).fetchone()
-            return _Session(*row)
+            return utc_ns, end_ns
     except (sqlite3.Error, TypeError) as error:
         raise ExportError(
             f"nsys does not say when {os.fspath(report)!r} was recorded. "
@@ -156,12 +149,12 @@ def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> _Sessi
         ) from error
 
 
-def _placed(process: Process, session: _Session) -> Process:
+def _placed(process: Process, utc_ns: int, end_ns: int) -> Process:
     """The process on the time axis of a report, which follows the wall clock's rate."""
     run = process.timeline.run
     first, last = run.environment.get("anchor", {}), run.anchor
     try:
-        start_ns = first["realtime_ns"] - first["run_ns"] - session.utc_ns
+        start_ns = first["realtime_ns"] - first["run_ns"] - utc_ns
         elapsed_ns = last.get("run_ns", 0) - first["run_ns"]
         # CLOCK_MONOTONIC has the wall clock's rate, and does not jump.
         rate = (
@@ -169,10 +162,10 @@ def _placed(process: Process, session: _Session) -> Process:
         )
     except KeyError:
         raise ExportError("a run does not know when it was recorded: it cannot be merged") from None
-    if not 0 <= start_ns <= session.end_ns:
+    if not 0 <= start_ns <= end_ns:
         raise ExportError(
             f"the run began {start_ns / 1e9:.3f} s after the report, which lasts "
-            f"{session.end_ns / 1e9:.3f} s: they were not recorded together"
+            f"{end_ns / 1e9:.3f} s: they were not recorded together"
         )
     return replace(process, timeline=replace(process.timeline, start_ns=start_ns, rate=rate))
 

@@ -64,35 +64,26 @@ _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as an SQLite database.
 
-    It is made in a temporary file; memory does not grow with the number of spans.
-
     Raises:
-        ExportError: there are several runs, and one does not know when it began; or there is no
-            room for the temporary file.
+        ExportError: there is no room for the temporary file that it is made in.
     """
     processes = processes_of(runs, advance)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export.sqlite")
         try:
-            _write_database(processes, path, advance)
+            # The file is copied when it is whole: nothing in it has to survive a crash.
+            with closing(sqlite3.connect(path, isolation_level=None)) as database:
+                database.execute("PRAGMA journal_mode = OFF")
+                database.execute("PRAGMA synchronous = OFF")
+                database.executescript("BEGIN;" + _SCHEMA)
+                _write_session(processes, database)
+                for process in processes:
+                    _write_process(process, database)
+                database.execute("COMMIT")
         except sqlite3.Error as error:
             raise ExportError(f"cannot make a database in {folder!r}: {error}") from error
         with path.open("rb") as source:
             shutil.copyfileobj(source, sink, 1 << 20)
-
-
-def _write_database(
-    processes: Sequence[Process], path: Path, advance: Callable[[int], None]
-) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        # The file is copied when it is whole: nothing in it has to survive a crash.
-        database.execute("PRAGMA journal_mode = OFF")
-        database.execute("PRAGMA synchronous = OFF")
-        database.executescript("BEGIN;" + _SCHEMA)
-        _write_session(processes, database)
-        for process in processes:
-            _write_process(process, database)
-        database.execute("COMMIT")
 
 
 def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -> None:
@@ -124,9 +115,10 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
                 " VALUES (0, ?, ?, ?, ?, ?)",
                 (event_type, category, text, global_pid, domain),
             )
-    categories = [_STEP if label.is_step else _PHASE for label in process.labels]
-    colors = [label.color for label in process.labels]
-    texts = [_text(label.text + " (open)" * label.is_open) for label in process.labels]
+    looks = [
+        (_STEP if each.is_step else _PHASE, each.color, _text(each.text + " (open)" * each.is_open))
+        for each in process.labels
+    ]
     for row in chain.from_iterable(process.tracks()):
         global_tid = global_pid | row.id
         if row.is_first:
@@ -142,18 +134,11 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
         )
         for part in slices_of(len(row.ranges.number), _CHUNK_RANGES):
             ranges = row.ranges.some(part)
-            label, step = process.labels_and_steps(ranges)
-            labels = label.tolist()
-            events = zip(
-                ranges.begin_ns.tolist(),
-                ranges.end_ns.tolist(),
-                map(categories.__getitem__, labels),
-                map(colors.__getitem__, labels),
-                map(texts.__getitem__, labels),
-                step.tolist(),
-                strict=True,
+            columns = [ranges.begin_ns, ranges.end_ns, *process.labels_and_steps(ranges)]
+            events = zip(*(column.tolist() for column in columns), strict=True)
+            database.executemany(
+                insert, ((begin, end, *looks[label], step) for begin, end, label, step in events)
             )
-            database.executemany(insert, events)
 
 
 def _text(text: str) -> str:

@@ -33,13 +33,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    """Write runs as NVTXT.
-
-    Text is made a chunk at a time; memory does not grow with the number of spans.
-
-    Raises:
-        ExportError: there are several runs, and one does not know when it began.
-    """
+    """Write runs as NVTXT."""
     write_processes(processes_of(runs, advance), sink)
 
 

@@ -37,7 +37,6 @@ def write(
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        ExportError: there are several runs, and one does not know when it began.
     """
     ranks = ranks_of(runs) if len(runs) > 1 else [None]
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
@@ -92,10 +91,10 @@ def _write(
                         0, "rank", pa.repeat(pa.scalar(rank, pa.int32()), len(table))
                     )
                 if writer is None:
+                    is_dictionary = pa.types.is_dictionary
+                    names = [field.name for field in table.schema if is_dictionary(field.type)]
                     writer = stack.enter_context(
-                        pa.parquet.ParquetWriter(
-                            sink, table.schema, use_dictionary=_names(pa, table)
-                        )
+                        pa.parquet.ParquetWriter(sink, table.schema, use_dictionary=names)
                     )
                 writer.write_table(table)
                 advance(spans)
@@ -143,7 +142,3 @@ def _summary(pa: Any, run: RunData) -> Iterator[tuple[int, Any]]:
 
 def _strings(pa: Any, strings: Sequence[str]) -> Any:
     return pa.array([without_surrogates(string) for string in strings], pa.string())
-
-
-def _names(pa: Any, table: Any) -> list[str]:
-    return [field.name for field in table.schema if pa.types.is_dictionary(field.type)]

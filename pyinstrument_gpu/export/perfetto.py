@@ -33,18 +33,14 @@ from pyinstrument_gpu.model.syncs import SyncSite
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Write runs as one trace, each as a process.
 
-    Takes about a second per million spans. The text goes out as it is made; memory does not grow
-    with the number of spans.
-
-    Raises:
-        ExportError: there are several runs, and one does not know when it began.
+    Takes about a second per million spans.
     """
     ranks, offsets_ns = ranks_of(runs), offsets_ns_of(runs)
     about = [_about(run, offset_ns) for run, offset_ns in zip(runs, offsets_ns, strict=True)]
     trace = _Trace(sink, {"runs": about})
     for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
         process = _Process(trace, Timeline(run, offset_ns, advance))
-        process.write_name(_process_name(run, rank, len(runs)), rank)
+        process.write_metadata("process", None, _process_name(run, rank, len(runs)), rank)
         process.write_steps()
         process.write_phases()
         process.write_syncs()
@@ -108,10 +104,6 @@ class _Process:
         self._labels = _labels(self._run)
         self._first_flow = trace.first_flow
         trace.first_flow += timeline.first_step
-
-    def write_name(self, name: str, rank: int) -> None:
-        """Name the process and place it among the others."""
-        self._write_metadata("process", None, name, rank)
 
     def write_steps(self) -> None:
         """Write the steps, on a track of their own."""
@@ -251,11 +243,12 @@ class _Process:
     def _new_lane(self, name: str, category: str) -> bytes:
         """Name a viewer's track; returns how its events begin."""
         tid = next(self._trace.ids)
-        self._write_metadata("thread", tid, name, tid)
+        self.write_metadata("thread", tid, name, tid)
         head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
         return head % (category.encode(), self._pid, tid)
 
-    def _write_metadata(self, kind: str, tid: int | None, name: str, sort_index: int) -> None:
+    def write_metadata(self, kind: str, tid: int | None, name: str, sort_index: int) -> None:
+        """Name the process, or a track of it, and place it among the others."""
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
         named = of | {"name": f"{kind}_name", "args": {"name": name}}
         placed = of | {"name": f"{kind}_sort_index", "args": {"sort_index": sort_index}}

@@ -148,12 +148,12 @@ class Timeline:
             rows[column] = -1
         # Ends are alike: the outermost stands last, as with spans.
         phases = sorted(run.open_phases, key=lambda phase: -phase.depth)
-        for row, phase in zip(rows, phases, strict=True):
-            row["path"] = run.paths.index(phase.path)
-            row["phase"] = run.path_names[row["path"]]
-            row["step"], row["depth"], row["thread"] = phase.step, phase.depth, phase.thread
-            row["host_begin_ns"] = phase.begin_ns
-            row["host_end_ns"] = max(phase.begin_ns, run.duration_ns)
+        rows["path"] = [run.paths.index(phase.path) for phase in phases]
+        rows["phase"] = run.path_names[rows["path"]]
+        for column in ("step", "depth", "thread"):
+            rows[column] = [getattr(phase, column) for phase in phases]
+        rows["host_begin_ns"] = [phase.begin_ns for phase in phases]
+        rows["host_end_ns"] = np.maximum(rows["host_begin_ns"], run.duration_ns)
         return rows
 
     def _steps_by(
