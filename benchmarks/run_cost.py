@@ -36,7 +36,8 @@ from benchmarks.gpu.figure import Figure, print_and_write
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.machine import versions
 from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.auto.session import Session, timed
+from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.auto.timed_calls import timed
 from pyinstrument_gpu.native import native
 
 PROGRAM = Path(__file__).with_name("digits_loop.py")
@@ -120,7 +121,7 @@ def _counted(training: Training, step_ns: float) -> Iterator[Figure]:
 def _costs(session: Session) -> tuple[float, float]:
     """Of the wrapper that most functions have, less the function in it: what it costs where it is
     a phase, and where it passes by, inside of another one."""
-    wrapped = timed(session, "cost")(_nothing)
+    wrapped = timed(session, "cost", _nothing)
     alone_ns = _per_call(_nothing)
     phase_ns = _per_call(wrapped) - alone_ns
     native.set_in_activity(True)

@@ -59,31 +59,16 @@ class AutoPhases:
         # Here, as torch is needed to import them.
         from pyinstrument_gpu.auto import (
             backward,
-            checkpoint,
-            clip,
             data,
             forward,
             h2d,
-            loss,
             optimizer,
-            scheduler,
             session,
-            zero_grad,
+            timed_calls,
         )
         from pyinstrument_gpu.patching import dynamo, torch_function
 
-        nouns = (
-            data,
-            h2d,
-            forward,
-            loss,
-            backward,
-            zero_grad,
-            clip,
-            optimizer,
-            scheduler,
-            checkpoint,
-        )
+        nouns = (data, h2d, forward, backward, optimizer, timed_calls)
         self.session = session.Session(self._on_step_end, self._on_own_step)
         self.session.patches.on_remove(dynamo.leave_out(session, torch_function, *nouns))
         for noun in nouns:

@@ -23,55 +23,38 @@ _gpu_steps_code = steps._Steps.__iter__.__code__
 
 def install(session: Session) -> None:
     """Patch `DataLoader.__iter__` and the `__next__` of its iterators."""
-    # Which loader an iterator is of.
+    # Which loader an iterator is of; a loader stands for itself.
     loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    def passes_by() -> bool:
-        # gpu_steps times the wait itself: it is the caller of the wrapper that asks.
-        return session.passes_by() or sys._getframe(2).f_code is _gpu_steps_code
-
-    def wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def __iter__(self: Any) -> Any:
-            if passes_by():
+        def wrapper(self: Any) -> Any:
+            # gpu_steps times the wait itself.
+            if session.passes_by() or sys._getframe(1).f_code is _gpu_steps_code:
                 return original(self)
             detector = session.detector
-            token = session.begin(_data, detector.asks_for_item, self, torch.is_grad_enabled())
-            try:
-                iterator = original(self)
-            finally:
-                session.end(_data, token)
-            session.tell(loaders.__setitem__, iterator, self)
-            return iterator
-
-        return __iter__
-
-    def wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __next__(self: Any) -> Any:
-            if passes_by():
-                return original(self)
-            detector = session.detector
-            loader = loaders.get(self)
+            is_start = isinstance(self, DataLoader)
+            loader = self if is_start else loaders.get(self)
             token = session.begin(_data, detector.asks_for_item, loader, torch.is_grad_enabled())
             try:
-                item = original(self)
+                result = original(self)
             except StopIteration:
                 native.frame_cancel(_data, token)
                 token = 0
                 session.tell(detector.got_none, loader)
                 raise
             finally:
-                native.set_in_activity(False)
-                if token:
-                    native.frame_end(_data, token)
-            session.tell(lambda: detector.got_item(_samples_of(item, loader)))
-            return item
+                session.end(_data, token)
+            if is_start:
+                session.tell(loaders.__setitem__, result, self)
+            else:
+                session.tell(lambda: detector.got_item(_samples_of(result, loader)))
+            return result
 
-        return __next__
+        return wrapper
 
-    session.patches.wrap(DataLoader, "__iter__", wrap_iter)
-    session.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap_next)
+    session.patches.wrap(DataLoader, "__iter__", wrap)
+    session.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap)
 
 
 def _samples_of(item: object, loader: object) -> float:

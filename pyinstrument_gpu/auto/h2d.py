@@ -26,58 +26,50 @@ def install(session: Session) -> None:
         copies[1] += tensor.numel() * tensor.element_size()
 
     def wrap(
-        name: str,
-        is_copy_to_device: Callable[[Any, tuple[Any, ...], dict[str, Any]], bool],
-        source: Callable[[Any, tuple[Any, ...]], Any],
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
-            call = torch_function.heeding(torch.Tensor, name, original)
+        name: str, source_of: Callable[..., Any], original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        call = torch_function.heeding(torch.Tensor, name, original)
 
-            @functools.wraps(original)
-            def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if tensor_device.plainly_stays(self, args, kwargs):
-                    return original(self, *args, **kwargs)
-                if is_compiling():
-                    return original(self, *args, **kwargs)
-                if session.passes_by():
-                    return call(self, *args, **kwargs)
-                try:
-                    is_copy = is_copy_to_device(self, args, kwargs)
-                except Exception:
-                    is_copy = False  # wrong arguments: the method will say so
-                if not is_copy:
-                    return call(self, *args, **kwargs)
-                session.tell(
-                    lambda: count(source(self, args), tensor_device.is_non_blocking(args, kwargs))
-                )
-                token = session.begin(_h2d, session.detector.copies_to_device)
-                try:
-                    return call(self, *args, **kwargs)
-                finally:
-                    session.end(_h2d, token)
+        @functools.wraps(original)
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if tensor_device.plainly_stays(self, args, kwargs) or is_compiling():
+                return original(self, *args, **kwargs)
+            if session.passes_by():
+                return call(self, *args, **kwargs)
+            try:
+                source = source_of(self, args, kwargs)
+            except Exception:
+                source = None  # wrong arguments: the method will say so
+            if source is None:
+                return call(self, *args, **kwargs)
+            session.tell(lambda: count(source, tensor_device.is_non_blocking(args, kwargs)))
+            token = session.begin(_h2d, session.detector.copies_to_device)
+            try:
+                return call(self, *args, **kwargs)
+            finally:
+                session.end(_h2d, token)
 
-            return method
+        return method
 
-        return wrap_method
-
-    for name, is_copy, source in (
-        ("to", _to_goes_to_device, lambda self, args: self),
-        ("cuda", _is_on_host, lambda self, args: self),
-        ("copy_", _copy_goes_to_device, lambda self, args: args[0]),
-    ):
-        session.patches.wrap(torch.Tensor, name, wrap(name, is_copy, source))
+    for name, source_of in _SOURCES.items():
+        session.patches.wrap(torch.Tensor, name, functools.partial(wrap, name, source_of))
 
 
-def _is_on_host(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return tensor_device.is_on_host(tensor)
+def _source_of_cuda(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor if tensor_device.is_on_host(tensor) else None
 
 
-def _to_goes_to_device(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _source_of_to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not tensor_device.is_on_host(tensor):
-        return False
+        return None
     target = tensor_device.target_of_to(args, kwargs)
-    return target is not None and target.type not in tensor_device.HOST_TYPES
+    return None if target is None or target.type in tensor_device.HOST_TYPES else tensor
 
 
-def _copy_goes_to_device(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return tensor_device.is_on_device(tensor) and bool(args) and tensor_device.is_on_host(args[0])
+def _source_of_copy(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    is_copy = args and tensor_device.is_on_device(tensor) and tensor_device.is_on_host(args[0])
+    return args[0] if is_copy else None
+
+
+_SOURCES = {"to": _source_of_to, "cuda": _source_of_cuda, "copy_": _source_of_copy}
+"""By method: the tensor of the host that a call copies to a device, or None."""

@@ -12,15 +12,11 @@ goes wrong on our side is kept in `error`, ends the placing of steps, and never 
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from torch import is_grad_enabled
-from torch.compiler import is_compiling
 
 from pyinstrument_gpu.auto.step_detector import StepDetector
 from pyinstrument_gpu.native import native
@@ -141,36 +137,3 @@ class Session:
         self.tell(self.detector.leave_alone)
         if self._on_own_step is not None:
             self.tell(self._on_own_step)
-
-
-def timed(
-    session: Session,
-    name: str,
-    announce: Callable[[], None] | None = None,
-    *,
-    without_gradients: str | None = None,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What wraps a function so that each call is an activity: the phase `name`.
-
-    Args:
-        announce: the detector's method for it.
-        without_gradients: the phase instead, where gradients are off.
-    """
-    phase = native.gpu_phase(name)
-    other = phase if without_gradients is None else native.gpu_phase(without_gradients)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or session.passes_by():
-                return original(*args, **kwargs)
-            of_call = phase if phase is other or is_grad_enabled() else other
-            token = session.begin(of_call, announce)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                session.end(of_call, token)
-
-        return wrapper
-
-    return wrap

@@ -41,20 +41,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 _UNKNOWN = math.nan
 _PATIENCE = 8
-
-
-class StepPort(Protocol):
-    """What the native module has for steps; see `_C.pyi`."""
-
-    def step_begin(self) -> int: ...
-    def step_item(self, token: int, samples: float) -> None: ...
-    def step_mark(self, token: int) -> None: ...
-    def step_end(self, token: int, complete: bool, at_mark: bool = False) -> None: ...
-    def step_drop(self, token: int) -> None: ...
 
 
 class _State(enum.Enum):
@@ -69,11 +59,11 @@ class StepDetector:
     where they say so, and only for what is no part of another activity.
 
     Args:
-        port: where steps are opened and closed.
+        port: where steps are opened and closed: the native module's functions `step_...`.
         on_end: called after each step that ended, while none is open.
     """
 
-    def __init__(self, port: StepPort, on_end: Callable[[], None] | None = None) -> None:
+    def __init__(self, port: Any, on_end: Callable[[], None] | None = None) -> None:
         self._port = port
         self._on_end = on_end
         self._state = _State.CLOSED
@@ -93,11 +83,6 @@ class StepDetector:
         # By optimizer: updates of others since its own.
         self._missed: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._evaluating: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    @property
-    def left_alone(self) -> bool:
-        """Whether the program places its own steps."""
-        return self._left_alone
 
     def knows(self, optimizer: object) -> None:
         """An optimizer was made."""
