@@ -8,59 +8,45 @@
 
 namespace pig {
 
-/// Why something was not recorded as asked. Every cause is counted and stands in every report.
+/// Why something was not recorded as asked: every cause is counted and stands in every report, by its
+/// name. "history" is what was lost of it; device_... are spans without device times, and why.
+#define PIG_DROPS(F) \
+  F(kRingFull, "ring_full") /* history: the ring was full, its owner folded the statistics */ \
+  F(kSpanHistory, "span_history") /* history: the oldest spans made room (history_spans, max_bytes) */ \
+  F(kStepHistory, "step_history") /* the same for steps */ \
+  F(kDiskError, "disk_error") /* history: the file could no longer be written */ \
+  F(kDepth, "depth") /* spans deeper than the stack */ \
+  F(kNames, "names") /* phases beyond the table of names; recorded under one common name */ \
+  F(kPaths, "paths") /* spans beyond the table of paths; recorded under one common path */ \
+  F(kThreads, "threads") /* threads beyond the table; recorded under the last entry */ \
+  F(kUnmatchedEnds, "unmatched_ends") /* ends without a begin */ \
+  F(kNestedSteps, "nested_steps") /* opened inside an open step; recorded as phase "step" */ \
+  F(kOpenAtThreadEnd, "open_at_thread_end") /* spans that a thread left open when it ended */ \
+  F(kNoMemory, "no_memory") /* spans of a thread for which no buffers could be had */ \
+  F(kDeviceNoContext, "device_no_context") /* no CUDA context, or not one of PyTorch's */ \
+  F(kDevicePreparing, "device_preparing") /* the events were not ready yet */ \
+  F(kDeviceRingFull, "device_ring_full") /* all events, or places to wait, in use */ \
+  F(kDeviceCapturing, "device_capturing") /* the stream was captured into a CUDA graph */ \
+  F(kDeviceSideStream, "device_side_stream") /* CUDA_DEVICE_MAX_CONNECTIONS=1 */ \
+  F(kDeviceStreamChanged, "device_stream_changed") /* began on another stream or thread */ \
+  F(kDeviceBudget, "device_budget") /* outside any step, and the budget was used up */ \
+  F(kDeviceFailed, "device_failed") /* a driver error had switched timing off */ \
+  F(kDeviceUnfinished, "device_unfinished") /* not finished when the recording gave up */ \
+  F(kDeviceHistory, "device_history") /* history: they made room, or their span had */ \
+  F(kMetrics, "metrics") /* values of metric readings beyond the bounds of their log */
+
 enum class Drop : size_t {
-  kRingFull,     ///< history lost: the ring was full, its owner folded the statistics itself
-  kSpanHistory,  ///< history lost: the oldest spans made room (history_spans, max_bytes)
-  kStepHistory,  ///< the same for steps
-  kDiskError,    ///< history lost: the file could no longer be written
-  kDepth,        ///< spans deeper than the stack
-  kNames,    ///< phases that found no room in the table of names; recorded under one common name
-  kPaths,    ///< spans that found no room in the table of paths; recorded under one common path
-  kThreads,  ///< threads beyond the table; recorded under the last entry
-  kUnmatchedEnds,    ///< ends without a begin
-  kNestedSteps,      ///< steps opened inside an open one; recorded as phase "step"
-  kOpenAtThreadEnd,  ///< spans that a thread left open when it ended
-  kNoMemory,         ///< spans of a thread for which no buffers could be had
-  // Spans without device times.
-  kDeviceNoContext,      ///< the thread had no CUDA context, or not one of PyTorch's
-  kDevicePreparing,      ///< the events were not ready yet
-  kDeviceRingFull,       ///< every event, or place to wait for one, was in use
-  kDeviceCapturing,      ///< the stream was being captured into a CUDA graph
-  kDeviceSideStream,     ///< a side stream, with CUDA_DEVICE_MAX_CONNECTIONS=1
-  kDeviceStreamChanged,  ///< the span began on one stream, or thread, and ended on another
-  kDeviceBudget,         ///< outside any step, and the budget was used up
-  kDeviceFailed,         ///< a driver error had switched device timing off
-  kDeviceUnfinished,     ///< the device had not finished when the recording gave up
-  kDeviceHistory,        ///< history lost: device times made room, or their span had
-  kMetrics,              ///< values of metric readings beyond the bounds of their log
-  kCount,
+#define PIG_CAUSE(cause, name) cause,
+  PIG_DROPS(PIG_CAUSE)
+#undef PIG_CAUSE
+      kCount,
 };
 
 constexpr std::array<const char*, static_cast<size_t>(Drop::kCount)> kDropNames = {
-    "ring_full",
-    "span_history",
-    "step_history",
-    "disk_error",
-    "depth",
-    "names",
-    "paths",
-    "threads",
-    "unmatched_ends",
-    "nested_steps",
-    "open_at_thread_end",
-    "no_memory",
-    "device_no_context",
-    "device_preparing",
-    "device_ring_full",
-    "device_capturing",
-    "device_side_stream",
-    "device_stream_changed",
-    "device_budget",
-    "device_failed",
-    "device_unfinished",
-    "device_history",
-    "metrics"};
+#define PIG_NAME(cause, name) name,
+    PIG_DROPS(PIG_NAME)
+#undef PIG_NAME
+};
 
 /// Counts by cause of the active recording.
 class DropCounters {

@@ -42,20 +42,6 @@ bool tsc_is_safe() {
 TickKind tick_kind = TickKind::kClockGettime;
 uint64_t (*tick_function)() = read_clock_gettime;
 
-const char* tick_kind_name(TickKind kind) {
-  switch (kind) {
-    case TickKind::kTsc:
-      return "tsc";
-    case TickKind::kCntvct:
-      return "cntvct";
-    case TickKind::kClockGettime:
-      return "clock_gettime";
-    case TickKind::kInjected:
-      return "injected";
-  }
-  return "unknown";
-}
-
 TickKind choose_tick_kind() {
   if (injected_function != nullptr) {
     tick_function = read_injected;

@@ -26,7 +26,7 @@ enum class TickKind : int {
 PIG_HOT extern TickKind tick_kind;
 PIG_HOT extern uint64_t (*tick_function)();
 
-const char* tick_kind_name(TickKind kind);
+constexpr const char* kTickKindNames[] = {"tsc", "cntvct", "clock_gettime", "injected"};
 
 /// The kind this machine should use. An injected function (tests) goes before everything else.
 TickKind choose_tick_kind();

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/driver.h"
-#include "cuda/driver_error.h"
 
 namespace pig::cuda {
 

@@ -24,7 +24,6 @@
 
 #include "base/clock.h"
 #include "cuda/driver.h"
-#include "cuda/driver_error.h"
 
 namespace pig::cuda {
 

@@ -19,8 +19,8 @@
 #include "base/clock.h"
 #include "base/drops.h"
 #include "cuda/driver.h"
+#include "cuda/event_recorder.h"
 #include "cuda/event_timeline.h"
-#include "cuda/gate.h"
 #include "cuda/step_budget.h"
 
 namespace pig::cuda {

@@ -87,6 +87,14 @@ constexpr unsigned kHostAllocMapped = 2;
   F(MemHostGetDevicePointer, (DevicePointer * device_pointer, void* pointer, unsigned flags))   \
   F(MemFreeHost, (void* pointer))
 
+/// A driver call that failed, or none.
+struct DriverError {
+  const char* call = nullptr;
+  int result = kSuccess;
+
+  explicit operator bool() const { return result != kSuccess; }
+};
+
 struct Driver {
 #define PIG_DECLARE(name, parameters) int(*name) parameters = nullptr;
   PIG_CUDA_TIMING_FUNCTIONS(PIG_DECLARE)

@@ -10,13 +10,22 @@
 // on the same stream, so nothing is shared on a stream that two threads have used in the step.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/drops.h"
-#include "cuda/event_ref.h"
+#include "base/ticks.h"
 #include "cuda/event_timeline.h"
 
 namespace pig::cuda {
+
+/// What a phase that begins now does about the device.
+enum class Gate : uint32_t {
+  kClosed = 0,   ///< nothing: not recording, off, or a step that is not timed
+  kTimed = 1,    ///< records events at its boundaries
+  kOutside = 2,  ///< the same while the budget outside steps lasts
+};
+PIG_HOT extern std::atomic<Gate> device_gate;
 
 class EventRecorder {
  public:

@@ -9,6 +9,15 @@
 
 namespace pig::cuda {
 
+/// A record of an event: the number of its timeline + 1 in the high 8 bits, its sequence number
+/// below. 0 is none.
+using EventRef = uint64_t;
+constexpr EventRef event_ref(uint8_t timeline, uint64_t sequence) {
+  return static_cast<uint64_t>(timeline + 1) << 56 | sequence;
+}
+constexpr uint32_t timeline_of(EventRef event) { return static_cast<uint32_t>(event >> 56) - 1; }
+constexpr uint64_t sequence_of(EventRef event) { return event & ((uint64_t{1} << 56) - 1); }
+
 /// The events of one device, created once and used in turn. Each record has a sequence number; its
 /// event is in use until the record's time is known. A number whose event is still in use, because
 /// its stream is far behind, is passed over: so a stream that hangs costs the others nothing. The

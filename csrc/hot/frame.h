@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/event_ref.h"
+#include "cuda/event_ring.h"
 
 namespace pig {
 

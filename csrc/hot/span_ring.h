@@ -17,7 +17,7 @@
 
 #include "base/spin_lock.h"
 #include "base/ticks.h"
-#include "cuda/event_ref.h"
+#include "cuda/event_ring.h"
 #include "hot/span.h"
 #include "hot/span_overflow.h"
 

@@ -21,8 +21,6 @@
 #include "base/drops.h"
 #include "base/ticks.h"
 #include "cuda/event_recorder.h"
-#include "cuda/event_ref.h"
-#include "cuda/gate.h"
 #include "hot/active_recording.h"
 #include "hot/frame.h"
 #include "hot/path_table.h"

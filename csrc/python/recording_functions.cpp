@@ -52,7 +52,7 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
   }
   set_nvtx_enabled(nvtx);
   py::dict clock;
-  clock["kind"] = tick_kind_name(tick_kind);
+  clock["kind"] = kTickKindNames[static_cast<int>(tick_kind)];
   clock["frequency_hz"] = Recorder::instance().clock().frequency_hz();
   py::dict result;
   result["run_id"] = py::str("{:016x}").format(Recorder::instance().run_id());

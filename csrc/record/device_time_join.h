@@ -25,7 +25,6 @@
 
 #include "base/drops.h"
 #include "cuda/device_timing.h"
-#include "cuda/event_ref.h"
 #include "hot/span.h"
 #include "log/items.h"
 

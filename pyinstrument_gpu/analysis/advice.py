@@ -121,14 +121,12 @@ def _device_limit(run: RunData, found: Savings, entries: NDArray[np.void]) -> li
     if found.busy_ns is None or found.busy_ns < BUSY_SHARE * found.step_ns:
         return []
     entries = entries[(entries["busy_ns"] > 0) & (entries["path"] >= 0)]
-    paths, place = np.unique(entries["path"], return_inverse=True)
-    if not len(paths):
+    if not len(entries):
         return []
-    sums_ns = np.zeros(len(paths), np.int64)
-    np.add.at(sums_ns, place, entries["busy_ns"])
+    busiest = int(np.argmax(np.bincount(entries["path"], entries["busy_ns"])))
     share = found.busy_ns / found.step_ns
     why = f"the device is busy for {_ms(found.busy_ns)} of {_ms(found.step_ns)} ms ({share:.0%})"
-    return [Advice(run.paths[paths[np.argmax(sums_ns)]], _LESS_WORK, why, None)]
+    return [Advice(run.paths[busiest], _LESS_WORK, why, None)]
 
 
 def _ms(ns: float) -> str:

@@ -113,7 +113,7 @@ class Analysis:
     @_once
     def host_timeline(self) -> host_timeline.HostTimeline:
         """Where the thread of the steps was at each moment, and when it waited."""
-        return host_timeline.host_timeline(self._run)
+        return host_timeline.host_timeline(self._run, self.kept_steps)
 
     @property
     @_once
@@ -133,20 +133,14 @@ class Analysis:
     @_once
     def ledger(self) -> ledger.Ledger:
         """Each step's time, entered once for the host and once for the device."""
-        return ledger.ledger(
-            self._run, self.kept_steps, self.host_timeline, self.correlation_points
-        )
+        return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
 
     @property
     @_once
     def savings(self) -> savings.Savings:
         """What changes could save."""
         return savings.savings(
-            self._run,
-            self.kept_steps,
-            self.host_timeline,
-            self.correlation_points,
-            self.bottlenecks(Scope.STEP),
+            self._run, self.host_timeline, self.correlation_points, self.bottlenecks(Scope.STEP)
         )
 
     @property

@@ -43,6 +43,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -112,13 +113,10 @@ def bottlenecks(
         timed &= span_scopes(run.spans) == scope
     kinds, paths = of_spans[timed], run.spans["path"][timed]
     stream_ns, blocked_known = run.span_device_ns[timed], run.spans["blocked_ns"][timed] >= 0
-    by_path = {}
-    for path in np.unique(paths).tolist():
-        of_path = paths == path
-        by_path[path] = _phase_bottleneck(
-            kinds[of_path], stream_ns[of_path], blocked_known[of_path]
-        )
-    return by_path
+    return {
+        path: _phase_bottleneck(kinds[places], stream_ns[places], blocked_known[places])
+        for path, places in groups(paths)
+    }
 
 
 def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -85,17 +85,15 @@ class CorrelationPoints:
         segment_kind: NDArray[np.int64] = np.unique(pair, return_inverse=True)[1]
         return segment_kind
 
-    def between(self, first: int, beyond: int) -> CorrelationPoints:
-        """Those from one position up to another."""
-        part = slice(first, beyond)
-        columns: dict[str, Any] = {name: getattr(self, name)[part] for name in _COLUMNS}
-        return replace(self, **columns)
-
-    def closed_at(self, host_ns: int) -> CorrelationPoints:
-        """With one more behind all others, where the host is then; nothing is enqueued before."""
-        added = (host_ns, host_ns, self.device_ns[-1], 0, -1, -1, _CLOSING)
+    def within(self, begin_ns: int, end_ns: int) -> CorrelationPoints:
+        """Those of a time, from the last one before it on, so that the first segment is whole. One
+        more stands at the end, where the host is then; nothing is enqueued before it."""
+        first = max(0, int(np.searchsorted(self.host_ns, begin_ns, side="right")) - 1)
+        beyond = int(np.searchsorted(self.host_ns, end_ns, side="right"))
+        device_ns = self.device_ns[beyond - 1] if beyond else end_ns
+        added = (end_ns, end_ns, device_ns, 0, -1, -1, _CLOSING)
         columns: dict[str, Any] = {
-            name: np.append(getattr(self, name), value)
+            name: np.append(getattr(self, name)[first:beyond], value)
             for name, value in zip(_COLUMNS, added, strict=True)
         }
         return replace(self, **columns)

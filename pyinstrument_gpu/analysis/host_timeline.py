@@ -21,6 +21,8 @@ class HostTimeline:
     Attributes:
         thread: the thread that opened most steps, as an index into `Run.threads`; -1 where there is
             no step.
+        steps: the steps of that thread that are closed and with all spans kept, as rows of
+            `Run.steps.array`.
         host_ns: when the boundary was passed.
         path: the innermost phase behind it; -1 none.
         span: the span, as an index into `Run.spans`.
@@ -29,6 +31,7 @@ class HostTimeline:
     """
 
     thread: int
+    steps: NDArray[np.void]
     host_ns: NDArray[np.int64]
     path: NDArray[np.int64]
     span: NDArray[np.intp]
@@ -36,10 +39,9 @@ class HostTimeline:
     waits: NDArray[np.void]
 
     @property
-    def waits_end_ns(self) -> NDArray[np.int64]:
-        """When each wait ended."""
-        ends_ns: NDArray[np.int64] = self.waits["begin_ns"] + self.waits["duration_ns"]
-        return ends_ns
+    def waits_ns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """When the waits began and when they ended."""
+        return self.waits["begin_ns"], self.waits["begin_ns"] + self.waits["duration_ns"]
 
     def path_at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """The innermost phase at each time; -1 none."""
@@ -48,7 +50,7 @@ class HostTimeline:
         return path
 
 
-def host_timeline(run: RunData) -> HostTimeline:
+def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
     """The timeline of the thread that opened most steps. Sorts the boundaries of its spans."""
     threads, counts = np.unique(run.steps.array["thread"], return_counts=True)
     thread = int(threads[np.argmax(counts)]) if len(threads) else -1
@@ -68,6 +70,7 @@ def host_timeline(run: RunData) -> HostTimeline:
     waits = waits[(waits["duration_ns"] >= 0) & (waits["thread"] == thread)]
     return HostTimeline(
         thread=thread,
+        steps=kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == thread)],
         host_ns=host_ns[order],
         path=behind[order],
         span=np.tile(chosen, 2)[order],

@@ -48,32 +48,16 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 
-LEDGER_DTYPE = np.dtype(
-    [
-        ("step", "<i8"),
-        ("path", "<i8"),
-        ("host_ns", "<i8"),
-        ("blocked_ns", "<i8"),
-        ("busy_ns", "<i8"),
-        ("data_wait_ns", "<i8"),
-        ("host_blocked_ns", "<i8"),
-        ("host_late_ns", "<i8"),
-        ("unattributed_ns", "<i8"),
-    ]
-)
+DEVICE_COLUMNS = ("busy_ns", "data_wait_ns", "host_blocked_ns", "host_late_ns", "unattributed_ns")
+_COLUMNS = ("host_ns", "blocked_ns", *DEVICE_COLUMNS)
+LEDGER_DTYPE = np.dtype([(name, "<i8") for name in ("step", "path", *_COLUMNS)])
 """What one phase was in one step. `step` is the step's index, `path` indexes `Run.paths`, -1 is
 outside all phases. `host_ns` is the host's own time in it, of which `blocked_ns` waiting, -1
 unknown. The last five are the device's, all -1 where the device was not timed in that step."""
 
-DEVICE_COLUMNS = (
-    "busy_ns",
-    "data_wait_ns",
-    "host_blocked_ns",
-    "host_late_ns",
-    "unattributed_ns",
-)
 BUSY, _DATA_WAIT, _HOST_BLOCKED, _HOST_LATE, _UNATTRIBUTED = range(len(DEVICE_COLUMNS))
 
 EMPTY_NS = 10_000
@@ -140,11 +124,10 @@ class Ledger:
             entries = entries[entries["blocked_ns"] >= 0]
         steps = len(np.unique(entries["step"]))
         means = {}
-        for path in np.unique(entries["path"]).tolist():
-            of_path = entries[entries["path"] == path]
+        for path, places in groups(entries["path"]):
             host_ns, blocked_ns, *device_ns = (
-                None if (of_path[name] < 0).any() else int(of_path[name].sum()) / steps
-                for name in ("host_ns", "blocked_ns", *DEVICE_COLUMNS)
+                None if (times_ns < 0).any() else int(times_ns.sum()) / steps
+                for times_ns in (entries[name][places] for name in _COLUMNS)
             )
             assert host_ns is not None
             computing_ns = None if blocked_ns is None else host_ns - blocked_ns
@@ -152,43 +135,29 @@ class Ledger:
         return steps, means
 
 
-def ledger(
-    run: RunData, kept_steps: NDArray[np.void], timeline: HostTimeline, points: CorrelationPoints
-) -> Ledger:
+def ledger(run: RunData, timeline: HostTimeline, points: CorrelationPoints) -> Ledger:
     """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans."""
-    steps = kept_steps[kept_steps["end_ns"] >= 0]
-    steps = steps[steps["thread"] == timeline.thread]
-    host = _host_side(run, timeline, steps)
-    device = _device_side(run, points, steps)
-    is_timed, is_watched = _timed_steps(run, points, steps), _watched_steps(run, steps)
-    keys = np.unique(np.concatenate([host.keys, device.keys]))
+    steps = timeline.steps
+    step, path, column, times_ns = np.concatenate(
+        [_host_side(timeline), _device_side(run, points, steps)], axis=1
+    )
+    keys, row = np.unique(step * (len(run.paths) + 1) + path + 1, return_inverse=True)
+    sums_ns = np.bincount(
+        row * len(_COLUMNS) + column, times_ns, minlength=len(keys) * len(_COLUMNS)
+    ).reshape(len(keys), len(_COLUMNS))
     entries = np.zeros(len(keys), LEDGER_DTYPE)
     position, entries["path"] = np.divmod(keys, len(run.paths) + 1)
     entries["path"] -= 1
     entries["step"] = steps["index"][position]
-    for column, sums in (
-        (("host_ns", "blocked_ns"), host),
-        (DEVICE_COLUMNS, device),
-    ):
-        rows = np.searchsorted(keys, sums.keys)
-        for number, name in enumerate(column):
-            entries[name][rows] = sums.columns_ns[number]
-    entries["blocked_ns"][~is_watched[position]] = -1
+    for name, of_rows_ns in zip(_COLUMNS, sums_ns.T, strict=True):
+        entries[name] = of_rows_ns
+    entries["host_ns"] += entries["blocked_ns"]
+    is_watched = run.syncs.are_known(steps["begin_ns"], steps["end_ns"])
+    entries["blocked_ns"][~is_watched[position] | run.syncs.is_as_if] = -1
+    is_timed = _timed_steps(run, points, steps)[position]
     for name in DEVICE_COLUMNS:
-        entries[name][~is_timed[position]] = -1
-    held = (entries["host_ns"] > 0) | (is_timed[position] & np.isin(keys, device.keys))
-    return Ledger(steps, entries[held])
-
-
-def _watched_steps(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Whether all waits in each step are known."""
-    watched = np.zeros(len(steps), dtype=bool)
-    syncs = run.syncs
-    if syncs.dropped or syncs.is_as_if:
-        return watched
-    for begin_ns, end_ns in syncs.watched_ns:
-        watched |= (steps["begin_ns"] >= begin_ns) & (steps["end_ns"] <= end_ns)
-    return watched
+        entries[name][~is_timed] = -1
+    return Ledger(steps, entries[(entries["host_ns"] > 0) | is_timed])
 
 
 def _timed_steps(
@@ -267,57 +236,37 @@ def empty_segments(
     return is_data, is_empty
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """Sums by key: position of the step * (number of paths + 1) + path + 1."""
-
-    keys: NDArray[np.int64]
-    columns_ns: NDArray[np.int64]
+# Each side is rows of pieces of time: the step's position, the path, the column, the length. The
+# host's column is `host_ns` where it computes alone, until the sums are complete.
 
 
-def _host_side(run: RunData, timeline: HostTimeline, steps: NDArray[np.void]) -> _Sums:
-    waits_ns = timeline.waits["begin_ns"], timeline.waits_end_ns
-    pieces = _Pieces.between(steps, timeline.host_ns, *waits_ns)
-    path = timeline.path_at(pieces.begins_ns)
-    is_blocked = interval_at(*waits_ns, pieces.begins_ns) >= 0
-    return pieces.sums(len(run.paths), path, [np.ones(len(path), dtype=bool), is_blocked])
+def _host_side(timeline: HostTimeline) -> NDArray[np.int64]:
+    waits_ns = timeline.waits_ns
+    step, begins_ns, times_ns = _pieces(timeline.steps, timeline.host_ns, *waits_ns)
+    is_blocked = interval_at(*waits_ns, begins_ns) >= 0
+    return np.stack([step, timeline.path_at(begins_ns), is_blocked, times_ns])
 
 
-def _device_side(run: RunData, points: CorrelationPoints, steps: NDArray[np.void]) -> _Sums:
+def _device_side(
+    run: RunData, points: CorrelationPoints, steps: NDArray[np.void]
+) -> NDArray[np.int64]:
     device = device_pieces(run, points)
-    pieces = _Pieces.between(steps, device.edges_ns)
-    place = np.searchsorted(device.edges_ns, pieces.begins_ns, side="right")
+    step, begins_ns, times_ns = _pieces(steps, device.edges_ns)
     # Before the first point and behind the last nothing is known.
-    state = np.concatenate([[_UNATTRIBUTED], device.state, [_UNATTRIBUTED]])[
-        np.minimum(place, len(device.state) + 1)
-    ]
-    path = np.concatenate([[-1], device.path, [-1]])[np.minimum(place, len(device.path) + 1)]
-    return pieces.sums(
-        len(run.paths), path, [state == number for number in range(len(DEVICE_COLUMNS))]
+    place = np.searchsorted(device.edges_ns, begins_ns, side="right")
+    state = np.concatenate([[_UNATTRIBUTED], device.state, [_UNATTRIBUTED]])[place]
+    path = np.concatenate([[-1], device.path, [-1]])[place]
+    return np.stack([step, path, state + _COLUMNS.index(DEVICE_COLUMNS[0]), times_ns])
+
+
+def _pieces(
+    steps: NDArray[np.void], *edges_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The time of steps, cut at all edges: the position of the step, begin and length of each."""
+    # Each of them is sorted, which this sort makes use of.
+    cuts_ns = np.sort(
+        np.concatenate([steps["begin_ns"], steps["end_ns"], *edges_ns]), kind="stable"
     )
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """The time of steps, cut at all edges."""
-
-    begins_ns: NDArray[np.int64]
-    lengths_ns: NDArray[np.int64]
-    step: NDArray[np.int64]
-
-    @classmethod
-    def between(cls, steps: NDArray[np.void], *edges_ns: NDArray[np.int64]) -> _Pieces:
-        # Each of them is sorted, which this sort makes use of.
-        cuts_ns = np.sort(
-            np.concatenate([steps["begin_ns"], steps["end_ns"], *edges_ns]), kind="stable"
-        )
-        step = interval_at(steps["begin_ns"], steps["end_ns"], cuts_ns[:-1])
-        inside = (step >= 0) & (np.diff(cuts_ns) > 0)
-        return cls(cuts_ns[:-1][inside], np.diff(cuts_ns)[inside], step[inside])
-
-    def sums(self, paths: int, path: NDArray[np.int64], columns: list[NDArray[np.bool_]]) -> _Sums:
-        keys, place = np.unique(self.step * (paths + 1) + path + 1, return_inverse=True)
-        columns_ns = np.zeros((len(columns), len(keys)), np.int64)
-        for number, chosen in enumerate(columns):
-            np.add.at(columns_ns[number], place[chosen], self.lengths_ns[chosen])
-        return _Sums(keys, columns_ns)
+    step = interval_at(steps["begin_ns"], steps["end_ns"], cuts_ns[:-1])
+    inside = (step >= 0) & (np.diff(cuts_ns) > 0)
+    return step[inside], cuts_ns[:-1][inside], np.diff(cuts_ns)[inside]

@@ -7,13 +7,13 @@ with the host and about to wait for it. It compares two clocks, so it is known a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times, span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -49,14 +49,10 @@ def run_ahead(
     uncertainty_ns = uncertainty_ns[chosen]
     ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
     by_path = {}
-    for path in np.unique(spans["path"]).tolist():
-        of_path = spans["path"] == path
-        sorted_ns = np.sort(ahead_ns[of_path])
-        p50_ns, p95_ns = (
-            int(sorted_ns[max(0, math.ceil(q * len(sorted_ns)) - 1)]) for q in (0.5, 0.95)
-        )
-        worst_ns = float(uncertainty_ns[of_path].max())
-        by_path[path] = RunAhead(len(sorted_ns), p50_ns, p95_ns, worst_ns)
+    for path, places in groups(spans["path"]):
+        p50_ns, p95_ns = np.quantile(ahead_ns[places], (0.5, 0.95), method="inverted_cdf")
+        worst_ns = float(uncertainty_ns[places].max())
+        by_path[path] = RunAhead(len(places), int(p50_ns), int(p95_ns), worst_ns)
     return by_path
 
 

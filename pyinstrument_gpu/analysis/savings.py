@@ -33,7 +33,6 @@ syncs together.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -51,6 +50,7 @@ from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces, empty_segments
 from pyinstrument_gpu.analysis.replay import Segments, fit
 from pyinstrument_gpu.analysis.replay import replay as play
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
@@ -131,7 +131,6 @@ class Savings:
 
 def savings(
     run: RunData,
-    kept_steps: NDArray[np.void],
     timeline: HostTimeline,
     points: CorrelationPoints,
     bottlenecks: Mapping[int, PhaseBottleneck],
@@ -141,14 +140,13 @@ def savings(
     Args:
         bottlenecks: those in the steps.
     """
-    steps = kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == timeline.thread)]
+    steps = timeline.steps
     if len(points) > MAX_POINTS:
-        since_ns = points.host_ns[-MAX_POINTS]
-        steps = steps[steps["begin_ns"] >= since_ns]
+        steps = steps[steps["begin_ns"] >= points.host_ns[-MAX_POINTS]]
     if not len(steps):
         return Savings(0, 0.0, None, ())
-    case = _Case(run, timeline, points, bottlenecks, steps)
-    rows = [case.saving(part) for part in case.parts()]
+    case = _Case(run, timeline, points, steps)
+    rows = [case.saving(part) for part in (*case.syncs(), *case.own_times(bottlenecks))]
     rows.sort(key=lambda row: (row.likely_ns, row.at_most_ns), reverse=True)
     busy_ns = None if case.busy_ns is None else case.busy_ns / len(steps)
     return Savings(len(steps), case.elapsed_ns / len(steps), busy_ns, tuple(rows))
@@ -185,45 +183,32 @@ class _Case:
         run: RunData,
         timeline: HostTimeline,
         points: CorrelationPoints,
-        bottlenecks: Mapping[int, PhaseBottleneck],
         steps: NDArray[np.void],
     ) -> None:
         self._run = run
         self._timeline = timeline
-        self._bottlenecks = bottlenecks
         self._steps = steps
-        begin_ns, end_ns = int(steps["begin_ns"][0]), int(steps["end_ns"][-1])
-        # From the last point before the first step on, so that the first segment is whole.
-        first = max(0, int(np.searchsorted(points.host_ns, begin_ns, side="right")) - 1)
-        beyond = int(np.searchsorted(points.host_ns, end_ns, side="right"))
-        self._points = points.between(first, beyond)
-        if len(self._points):
-            self._points = self._points.closed_at(end_ns)
-        self._begin_ns = begin_ns
+        self._begin_ns, self._end_ns = int(steps["begin_ns"][0]), int(steps["end_ns"][-1])
+        self._points = points.within(self._begin_ns, self._end_ns)
         timing = run.device_timing
         self._event_ns = timing.record_ns / max(1, timing.records) if timing is not None else 0.0
-        last_ns = int(self._points.device_ns[-1]) if len(self._points) else end_ns
-        self._end_ns = max(end_ns, last_ns)
-        self.elapsed_ns = self._end_ns - begin_ns
-        self.busy_ns = self._busy_ns()
+        done_ns = max(self._end_ns, int(self._points.device_ns[-1]))
+        self.elapsed_ns = done_ns - self._begin_ns
+        self.busy_ns = self._busy_ns(done_ns)
         self._segments = fit(self._points, empty_segments(run, self._points)[1])
         self._steps_begin = np.searchsorted(self._points.host_ns, steps["begin_ns"])
         self._was_done_ns = self._done_ns(self._segments, None)
 
-    def parts(self) -> Iterator[_Part]:
-        run, steps = self._run, self._steps
-        events = self._timeline.waits
-        events = events[
-            (events["begin_ns"] >= self._begin_ns)
-            & (events["begin_ns"] + events["duration_ns"] <= int(steps["end_ns"][-1]))
-        ]
+    def syncs(self) -> Iterator[_Part]:
+        run, events = self._run, self._timeline.waits
+        begins_ns, ends_ns = self._timeline.waits_ns
+        events = events[(begins_ns >= self._begin_ns) & (ends_ns <= self._end_ns)]
         events = events[~run.syncs.is_meant(events)]
         is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
         of_copies = is_copy[events["site"]] if len(events) else np.zeros(0, dtype=bool)
         reads = events[~of_copies]
         by_site = [
-            _syncs(Change.SYNC, reads[reads["site"] == site], site)
-            for site in np.unique(reads["site"]).tolist()
+            _syncs(Change.SYNC, reads[places], site) for site, places in groups(reads["site"])
         ]
         by_site.sort(key=lambda part: part.time_ns, reverse=True)
         yield from by_site[:MAX_SITES]
@@ -231,7 +216,6 @@ class _Case:
             yield _syncs(Change.COPIES, events[of_copies])
         if len(np.unique(events["site"])) > 1:
             yield _syncs(Change.ALL_SYNCS, events)
-        yield from self._own_times()
 
     def saving(self, part: _Part) -> Saving:
         steps = len(self._steps)
@@ -243,7 +227,7 @@ class _Case:
                 at_most_ns, limit = left_ns, Limit.DEVICE
         gains_ns = self._gains_ns(part)
         likely_ns = min(max(int(gains_ns.sum()), 0), at_most_ns)
-        low, high = (float(np.sort(gains_ns)[max(0, math.ceil(q * steps) - 1)]) for q in SPREAD)
+        low, high = np.quantile(gains_ns, SPREAD, method="inverted_cdf")
         return Saving(
             change=part.change,
             site=part.site,
@@ -252,7 +236,7 @@ class _Case:
             time_ns=time_ns / steps,
             likely_ns=likely_ns / steps,
             at_most_ns=at_most_ns / steps,
-            spread_ns=(low, high),
+            spread_ns=(float(low), float(high)),
             limit=limit,
         )
 
@@ -289,21 +273,21 @@ class _Case:
         last = np.minimum(self._steps_begin[1:], len(done_ns) - 1)
         return np.append(done_ns[last], done_ns[-1])
 
-    def _busy_ns(self) -> int | None:
+    def _busy_ns(self, done_ns: int) -> int | None:
         points = self._points
         if points.stream < 0 or not points.is_only_stream:
             return None
         pieces = device_pieces(self._run, points)
-        edges_ns = np.clip(pieces.edges_ns, self._begin_ns, self._end_ns)
+        edges_ns = np.clip(pieces.edges_ns, self._begin_ns, done_ns)
         return int(np.diff(edges_ns)[pieces.state == BUSY].sum())
 
-    def _own_times(self) -> Iterator[_Part]:
+    def own_times(self, bottlenecks: Mapping[int, PhaseBottleneck]) -> Iterator[_Part]:
         """Where the host was in the own time of phases `data` and of launch-bound ones, and not
         blocked."""
         timeline = self._timeline
-        waits_ns = timeline.waits["begin_ns"], timeline.waits_end_ns
+        waits_ns = timeline.waits_ns
         edges_ns = np.concatenate([timeline.host_ns, *waits_ns])
-        cuts_ns = np.unique(np.clip(edges_ns, self._begin_ns, int(self._steps["end_ns"][-1])))
+        cuts_ns = np.unique(np.clip(edges_ns, self._begin_ns, self._end_ns))
         begins_ns, ends_ns = cuts_ns[:-1], cuts_ns[1:]
         path = timeline.path_at(begins_ns)
         free = covered_before(*waits_ns, ends_ns) == covered_before(*waits_ns, begins_ns)
@@ -311,7 +295,7 @@ class _Case:
         parts = [(Change.DATA_WAIT, -1, np.append(is_data, False)[path])]
         parts += [
             (Change.LAUNCHES, one, path == one)
-            for one, bottleneck in self._bottlenecks.items()
+            for one, bottleneck in bottlenecks.items()
             if bottleneck.kind == Bottleneck.LAUNCH and not is_data[one]
         ]
         for change, one, in_phase in parts:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.step_times import phases_ns
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -105,18 +106,15 @@ def _phases(
     begins_ns = np.maximum(spans["host_begin_ns"], step["begin_ns"])
     inside_ns = np.maximum(np.minimum(spans["host_end_ns"], step["end_ns"]) - begins_ns, 0)
     by_path = {}
-    for path in np.unique(spans["path"]).tolist():
-        of_path = spans["path"] == path
-        timed = of_path & (stream_ns >= 0)
+    for path, places in groups(spans["path"]):
+        of_path, timed_ns = spans[places], stream_ns[places][stream_ns[places] >= 0]
         by_path[path] = PhaseInStep(
-            calls=int(np.count_nonzero(of_path)),
-            host_ns=int(inside_ns[of_path].sum()),
-            stream_ns=int(stream_ns[timed].sum()) if timed.any() else None,
-            timed_calls=int(np.count_nonzero(timed)),
-            since_step=int(spans["step"][of_path].min()),
-            outlasts_step=bool((spans["host_end_ns"][of_path] > step["end_ns"]).any()),
-            has_unfinished_device_work=bool(
-                (spans["flags"][of_path] & SpanFlag.DEVICE_UNFINISHED).any()
-            ),
+            calls=len(places),
+            host_ns=int(inside_ns[places].sum()),
+            stream_ns=int(timed_ns.sum()) if len(timed_ns) else None,
+            timed_calls=len(timed_ns),
+            since_step=int(of_path["step"].min()),
+            outlasts_step=bool((of_path["host_end_ns"] > step["end_ns"]).any()),
+            has_unfinished_device_work=bool((of_path["flags"] & SpanFlag.DEVICE_UNFINISHED).any()),
         )
     return by_path

@@ -8,7 +8,6 @@ oldest part: every function here says over which steps it speaks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistic import Statistic
@@ -100,33 +100,18 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
         return StepQuantiles(0, (), {})
     ranks = [int(np.ceil(q * count)) for q in QUANTILES]
     durations_ns = np.sort(steps["end_ns"] - steps["begin_ns"])
-    paths, sums_ns = _sums_by_path(run, steps)
-    bounds = [0, *(np.flatnonzero(np.diff(paths)) + 1), len(paths)] if len(paths) else [0]
+    position, belongs = _step_positions(run, steps)
+    host_ns = (run.spans["host_end_ns"] - run.spans["host_begin_ns"])[belongs]
     phase_ns = {}
-    for begin, end in itertools.pairwise(bounds):
-        without = count - (end - begin)
-        phase_ns[int(paths[begin])] = tuple(
-            int(sums_ns[begin + rank - without - 1]) if rank > without else 0 for rank in ranks
+    for path, places in groups(run.spans["path"][belongs]):
+        # Of a rare phase only the steps that have it, as zeros come first anyway.
+        _, step = np.unique(position[places], return_inverse=True)
+        sums_ns = np.sort(np.bincount(step, host_ns[places]))
+        without = count - len(sums_ns)
+        phase_ns[path] = tuple(
+            int(sums_ns[rank - without - 1]) if rank > without else 0 for rank in ranks
         )
     return StepQuantiles(count, tuple(int(durations_ns[rank - 1]) for rank in ranks), phase_ns)
-
-
-def _sums_by_path(
-    run: RunData, steps: NDArray[np.void]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The path and the sum of its spans, for each path and step that has it; sorted by both."""
-    position, belongs = _step_positions(run, steps)
-    key = run.spans["path"][belongs].astype(np.int64) * len(steps) + position
-    host_ns = (run.spans["host_end_ns"] - run.spans["host_begin_ns"])[belongs]
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    begins = np.flatnonzero(np.diff(key, prepend=-1))
-    if not len(begins):
-        return key, key
-    sums_ns = np.add.reduceat(host_ns[order], begins)
-    paths = key[begins] // len(steps)
-    order = np.lexsort((sums_ns, paths))
-    return paths[order], sums_ns[order]
 
 
 def _step_positions(

@@ -6,12 +6,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.statistic import Statistic
 
 
@@ -85,18 +85,13 @@ def fold_spans(
         self_ns: the same without nested phases.
         device_ns: the stream time of each span.
     """
-    keys = paths.astype(np.int64) * len(Scope) + scopes
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    host_ns, self_ns, device_ns = (times_ns[order] for times_ns in (host_ns, self_ns, device_ns))
-    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1), len(keys)] if len(keys) else [0]
     folded = {}
-    for begin, end in pairwise(bounds):
-        path, scope = divmod(int(keys[begin]), len(Scope))
+    for key, places in groups(paths.astype(np.int64) * len(Scope) + scopes):
+        path, scope = divmod(key, len(Scope))
         folded[path, Scope(scope)] = PhaseStatistics(
-            host=_of_known(host_ns[begin:end]),
-            self_host=_of_known(self_ns[begin:end]),
-            device=_of_known(device_ns[begin:end]),
+            host=_of_known(host_ns[places]),
+            self_host=_of_known(self_ns[places]),
+            device=_of_known(device_ns[places]),
         )
     return folded
 

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,17 +125,22 @@ class Syncs:
         )
         return result
 
+    def are_known(
+        self, begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """For each time whether all waits in it are in `events`."""
+        known = np.zeros(len(begins_ns), dtype=bool)
+        for begin_ns, end_ns in () if self.dropped else self.watched_ns:
+            known |= (begins_ns >= begin_ns) & (ends_ns <= end_ns)
+        return known
+
 
 def blocked_ns(spans: NDArray[np.void], syncs: Syncs) -> NDArray[np.int64]:
     """For each span the time that its thread waited inside it; -1 where the watch was not on for
     the whole span, or waits may be missing from the history."""
     blocked = np.full(len(spans), -1, np.int64)
-    if syncs.dropped or not syncs.was_watched:
-        return blocked
     begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
-    watched = np.zeros(len(spans), dtype=bool)
-    for begin_ns, end_ns in syncs.watched_ns:
-        watched |= (begins_ns >= begin_ns) & (ends_ns <= end_ns)
+    watched = syncs.are_known(begins_ns, ends_ns)
     events = syncs.events[syncs.events["duration_ns"] >= 0]
     for thread in np.unique(spans["thread"][watched]):
         chosen = watched & (spans["thread"] == thread)
@@ -156,17 +159,11 @@ def blocked_ns(spans: NDArray[np.void], syncs: Syncs) -> NDArray[np.int64]:
 
 def totals_of(events: NDArray[np.void], sites: int) -> list[SyncTotals]:
     """The sums of some events by site."""
-    priced = events["duration_ns"] >= 0
-    columns: Iterable[Any] = (
+    priced = events[events["duration_ns"] >= 0]
+    columns = (
         np.bincount(events["site"], minlength=sites),
-        np.bincount(events["site"][priced], minlength=sites),
-        _sums(events["site"][priced], events["duration_ns"][priced], sites),
-        _sums(events["site"], events["bytes"], sites),
+        np.bincount(priced["site"], minlength=sites),
+        np.bincount(priced["site"], priced["duration_ns"], minlength=sites),
+        np.bincount(events["site"], events["bytes"], minlength=sites),
     )
     return [SyncTotals(*map(int, row)) for row in zip(*columns, strict=True)]
-
-
-def _sums(sites: NDArray[Any], values: NDArray[Any], count: int) -> NDArray[np.int64]:
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, sites, values.astype(np.int64))
-    return sums
