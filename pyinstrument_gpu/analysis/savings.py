@@ -158,7 +158,6 @@ class _Part:
 
     Attributes:
         copies_ns: what of the device's work may go with it.
-        is_launching: whether the host enqueues work in it.
     """
 
     change: Change
@@ -168,7 +167,6 @@ class _Part:
     site: int = -1
     path: int = -1
     copies_ns: int = 0
-    is_launching: bool = False
 
     @property
     def time_ns(self) -> int:
@@ -219,8 +217,7 @@ class _Case:
 
     def saving(self, part: _Part) -> Saving:
         steps = len(self._steps)
-        time_ns = part.time_ns
-        at_most_ns, limit = time_ns + round(2 * part.calls * self._event_ns), Limit.TIME
+        at_most_ns, limit = part.time_ns + round(2 * part.calls * self._event_ns), Limit.TIME
         if self.busy_ns is not None:
             left_ns = self.elapsed_ns - max(0, self.busy_ns - part.copies_ns)
             if left_ns < at_most_ns:
@@ -233,7 +230,7 @@ class _Case:
             site=part.site,
             path=part.path,
             calls=part.calls / steps,
-            time_ns=time_ns / steps,
+            time_ns=part.time_ns / steps,
             likely_ns=likely_ns / steps,
             at_most_ns=at_most_ns / steps,
             spread_ns=(float(low), float(high)),
@@ -242,16 +239,13 @@ class _Case:
 
     def _gains_ns(self, part: _Part) -> NDArray[np.int64]:
         """By how much each step is shorter in the model."""
-        points = self._points
-        if len(points) < 2:
-            return np.zeros(len(self._steps), np.int64)
-        segments = self._segments
+        points, segments = self._points, self._segments
 
         def taken_before(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
             return covered_before(part.begins_ns, part.ends_ns, times_ns)
 
         taken_ns = taken_before(points.host_ns[1:]) - taken_before(points.resume_ns[:-1])
-        if part.is_launching:
+        if part.change == Change.LAUNCHES:
             # What was launched over a time is now launched at once, and then takes its time.
             share = taken_ns / np.maximum(segments.host_ns, 1)
             risen_ns = np.rint(share * (segments.work_ns - segments.tail_ns)).astype(np.int64)
@@ -267,8 +261,6 @@ class _Case:
     ) -> NDArray[np.int64]:
         """When host and device were done with each step: at the first point of the next, and
         after all points."""
-        if len(self._points) < 2:
-            return np.zeros(len(self._steps), np.int64)
         done_ns = play(self._points, segments, taken_out).done_ns
         last = np.minimum(self._steps_begin[1:], len(done_ns) - 1)
         return np.append(done_ns[last], done_ns[-1])
@@ -308,7 +300,6 @@ class _Case:
                     ends_ns[chosen],
                     calls=int(np.count_nonzero(begun)),
                     path=one,
-                    is_launching=change == Change.LAUNCHES,
                 )
 
 
