@@ -15,14 +15,13 @@ from pyinstrument_gpu.analysis.run_ahead import RunAhead
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.report.phase_tree import MAX_PATHS, phase_rows
+from pyinstrument_gpu.report.phase_tree import MAX_PATHS, phase_table
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
     Row,
     Unit,
     counted,
     duration,
-    table,
 )
 
 _WIDTH_FOR_QUANTILES = 100
@@ -65,11 +64,9 @@ def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text
     for path, phase in timed.items():
         cells = _cells(phase, ahead.get(path), bottlenecks.get(path), unit)
         rows[path] = Row("", [cells[header] for header in headers[1:]])
-    lines, unshown = phase_rows(run, rows)
     yield Text()
     yield Text(f"On the device: {unit.name} per call, stream time next to host time", "bold")
-    yield table(headers, [lines], width)
-    yield from unshown
+    yield from phase_table(run, headers, rows, width)
     yield from _coverage(run, timed, per_step=scope == Scope.STEP)
     known = sum(one.spans for path, one in ahead.items() if path in timed)
     calls = sum(_timed_calls(phase) for phase in timed.values())

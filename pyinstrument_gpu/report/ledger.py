@@ -12,8 +12,8 @@ from rich.text import Text
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.ledger import MeanEntry
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.phase_tree import phase_rows
-from pyinstrument_gpu.report.table import Row, Unit, counted, table
+from pyinstrument_gpu.report.phase_tree import phase_table
+from pyinstrument_gpu.report.table import Row, Unit, counted
 
 _WIDTH_FOR_WORDS = 100
 _SIDES = ("phase", "computing", "blocked", "| busy")
@@ -35,17 +35,14 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     steps, means = found.ledger.means()
     total = MeanEntry.total(means.values())
     unit = Unit.fitting(total.host_ns)
-    rows, unshown = phase_rows(
-        run, {path: Row("", _cells(mean, unit)) for path, mean in means.items() if path >= 0}
-    )
+    rows = {path: Row("", _cells(mean, unit)) for path, mean in means.items() if path >= 0}
     sums = [Row("step", _cells(total, unit), style="bold")]
     if -1 in means:
         sums.insert(0, Row("outside phases", _cells(means[-1], unit)))
     yield Text()
     yield Text(f"Ledger: {unit.name} per step, host side | device side", "bold")
     wide = width >= _WIDTH_FOR_WORDS
-    yield table(_WIDE_HEADERS if wide else _HEADERS, [rows, sums], width)
-    yield from unshown
+    yield from phase_table(run, _WIDE_HEADERS if wide else _HEADERS, rows, width, sums)
     yield Text(
         f"Each side adds up to the step: {unit.text(total.host_ns)} {unit.name} "
         f"(mean of {counted(steps, 'step')})"

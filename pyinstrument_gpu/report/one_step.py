@@ -12,8 +12,8 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
 from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.phase_tree import phase_rows
-from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, share, table
+from pyinstrument_gpu.report.phase_tree import phase_table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, share
 
 
 def one_step(run: RunData, index: int, width: int) -> Iterator[Text | Table]:
@@ -49,19 +49,14 @@ def one_step(run: RunData, index: int, width: int) -> Iterator[Text | Table]:
         facts.append("cut short" if ended else "still open at the end")
     yield Text(", ".join(facts), "bold")
 
-    def rows_of(phases: Mapping[int, PhaseInStep]) -> tuple[list[Row], list[Text]]:
-        rows = {path: _row(one, index, found.is_timed, seconds) for path, one in phases.items()}
-        return phase_rows(run, rows)
+    def rows_of(phases: Mapping[int, PhaseInStep]) -> dict[int, Row]:
+        return {path: _row(one, index, found.is_timed, seconds) for path, one in phases.items()}
 
-    rows, unshown = rows_of(found.phases)
-    yield table(headers, [rows, sums], width)
-    yield from unshown
+    yield from phase_table(run, headers, rows_of(found.phases), width, sums)
     if found.other_threads:
-        rows, unshown = rows_of(found.other_threads)
         yield Text()
         yield Text("Other threads during this step")
-        yield table(headers, [rows], width)
-        yield from unshown
+        yield from phase_table(run, headers, rows_of(found.other_threads), width)
     if run.device_timing is not None and not found.is_timed:
         yield Text("The device was not timed in this step")
     lost = spans_lost_within(run)

@@ -22,7 +22,7 @@ from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
-from pyinstrument_gpu.report.phase_tree import phase_rows
+from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.recorder import recorder_section
 from pyinstrument_gpu.report.savings import savings_section
 from pyinstrument_gpu.report.syncs import syncs_section
@@ -35,7 +35,6 @@ from pyinstrument_gpu.report.table import (
     percent,
     printable,
     share,
-    table,
 )
 
 _WIDTH_FOR_BARS = 100
@@ -107,7 +106,7 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
         return unit.text(mean_per_step_ns(run, statistic, calls))
 
     def quantile_cells(values_ns: tuple[int, ...]) -> list[str]:
-        return [unit.text(value) for value in values_ns] or [UNKNOWN] * len(QUANTILES)
+        return [*map(unit.text, values_ns or (None,) * len(QUANTILES))]
 
     def share_cells(time_ns: int | None) -> tuple[str, str]:
         """The share of the step as a number and as a bar."""
@@ -131,7 +130,6 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
         ]
         style = "bold" if 0 < largest_ns == _self_ns(phase) else ""
         rows[path] = Row("", cells, note=bar, style=style)
-    lines, unshown = phase_rows(run, rows)
 
     def sum_row(name: str, time_ns: int | None) -> Row:
         per_step = unit.text(None if time_ns is None else time_ns / totals.count)
@@ -149,8 +147,8 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     headers = ["phase", "calls", "mean", "p50", "p95", "self", "device", "blocked", "% step"]
     yield Text()
     yield Text(f"Where the step goes: {unit.name} per step", "bold")
-    yield table(headers, [lines, [*sums, Row("step", step, style="bold")]], width)
-    yield from unshown
+    sums.append(Row("step", step, style="bold"))
+    yield from phase_table(run, headers, rows, width, sums)
     yield Text()
     unattributed = UNKNOWN
     if missing_ns is not None:
@@ -270,10 +268,8 @@ def _per_call(
             mean(phase.blocked),
         ]
         rows[path] = Row("", cells, note="*" if marked else "")
-    lines, unshown = phase_rows(run, rows)
     times = ["total s", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
-    yield table(["phase", "calls", *times], [lines], width)
-    yield from unshown
+    yield from phase_table(run, ["phase", "calls", *times], rows, width)
 
 
 def _notes(run: RunData) -> Iterator[Text]:

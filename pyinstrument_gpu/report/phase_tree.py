@@ -3,28 +3,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.table import Row, counted
+from pyinstrument_gpu.report.table import Row, counted, table
 
 MAX_PATHS = 200
 """Paths that a table shows at most: names with a number in them can make tens of thousands."""
 
 
-def phase_rows(run: RunData, rows: Mapping[int, Row]) -> tuple[list[Row], list[Text]]:
-    """The rows of some paths and of the phases around them, as a tree.
+def phase_table(
+    run: RunData,
+    headers: Sequence[str],
+    rows: Mapping[int, Row],
+    width: int,
+    sums: Sequence[Row] = (),
+) -> Iterator[Text | Table]:
+    """A table of some paths and of the phases around them, as a tree, and below it how many of its
+    lines were left out, if any were.
 
     Args:
+        run: the run.
+        headers: of all columns.
         rows: by path (an index into `Run.paths`); their names and depths are filled in. A phase
             that is not among them, but around one that is, has a row without cells.
-
-    Returns:
-        The rows, `MAX_PATHS` at most, and the line below the table that says how many of them it
-        leaves out, if it does.
+        width: columns to fill.
+        sums: the rows of the second block.
     """
     paths = tree(run, rows)
     columns = len(next(iter(rows.values())).cells) if rows else 0
@@ -33,11 +41,10 @@ def phase_rows(run: RunData, rows: Mapping[int, Row]) -> tuple[list[Row], list[T
         replace(rows.get(path, around), name=run.names[run.path_names[path]], depth=depth)
         for path, depth in paths[:MAX_PATHS]
     ]
+    yield table(headers, [shown, sums], width)
     more = len(paths) - MAX_PATHS
-    if more <= 0:
-        return shown, []
-    text = f"... and {counted(more, 'more path')} (export --summary has all)"
-    return shown, [Text(text, "yellow")]
+    if more > 0:
+        yield Text(f"... and {counted(more, 'more path')} (export --summary has all)", "yellow")
 
 
 def tree(run: RunData, paths: Iterable[int]) -> list[tuple[int, int]]:
