@@ -36,7 +36,7 @@ class RecordingActiveError(RecordingError):
 
 
 class RunPathError(RecordingError):
-    """A run file exists already, or its path cannot be written."""
+    """A run file already exists, or its path cannot be written."""
 
 
 class RunFileError(PyinstrumentGpuError):

@@ -236,9 +236,9 @@ def _warnings(
         if values[0] != values[1]:
             warnings.append(f"{what} differs: {_shown(values[0])} and {_shown(values[1])}")
     if any(not run.complete for run in (*before, *after)):
-        warnings.append("not every run was recorded to its end")
+        warnings.append("some runs were not recorded to their end")
     if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):
-        warnings.append("the history is not whole: some time of phases counts as unattributed")
+        warnings.append("some history is missing: some time of phases counts as unattributed")
     return warnings
 
 

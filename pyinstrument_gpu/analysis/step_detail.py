@@ -78,7 +78,7 @@ def step_detail(run: RunData, kept_steps: NDArray[np.void], index: int) -> StepD
     kept = kept_steps["index"]
     if index not in kept:
         raise KeyError(
-            f"step {index} is known by its duration only: its spans are no longer kept"
+            f"of step {index} only the duration is known: its spans are no longer kept"
             + (f"; those of steps {kept[0]} to {kept[-1]} are" if len(kept) else "")
         )
     row = kept_steps[kept == index]

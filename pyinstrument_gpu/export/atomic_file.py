@@ -49,7 +49,7 @@ def check_replaceable(
     if is_run_file(path):
         raise ExportError(f"{os.fspath(path)!r} is a run file and would be replaced")
     if source is not None and os.path.realpath(path) == os.path.realpath(source):
-        raise ExportError(f"{os.fspath(path)!r} is read for this and would be replaced")
+        raise ExportError(f"{os.fspath(path)!r} is read by this export and would be replaced")
 
 
 def is_run_file(path: str | os.PathLike[str]) -> bool:

@@ -59,7 +59,7 @@ def write(
     }
     asked = [name for name, (is_asked, *_) in tables.items() if is_asked]
     if len(asked) > 1:
-        raise ExportError(f"{' and '.join(asked)} are tables: export one after the other")
+        raise ExportError(f"{' and '.join(asked)} are separate tables: export them one at a time")
     _, columns, rows_of = tables[asked[0]] if asked else (True, span_table.COLUMNS, None)
     several = len(runs) > 1
     sink.write(_row(["rank", *columns] if several else columns))

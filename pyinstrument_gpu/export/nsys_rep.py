@@ -74,13 +74,13 @@ def write(
         with text.open("xb") as sink:
             events = nvtxt.write_processes(processes, sink)
         if not events:
-            raise ExportError("the runs hold no span and no step: there is nothing to show")
+            raise ExportError("the runs have no spans and no steps: there is nothing to show")
         if tools is None:
             os.replace(text, text_path)
             command = ("ImportNvtxt", "--cmd", "create", "-n", text_path.name, "-o", path.name)
             raise MissingDependencyError(
-                f"no ImportNvtxt on this machine, so there is only {text_path}. Where Nsight "
-                f"Systems is, run: {shlex.join(command)}"
+                f"ImportNvtxt was not found, so only {text_path} was written. Where Nsight Systems "
+                f"is installed, run: {shlex.join(command)}"
             )
 
         report = folder / "new.nsys-rep"
@@ -106,7 +106,9 @@ def _empty_report(tools: NsightTools, folder: Path, name: str) -> Path | None:
     path.parent.mkdir()
     printed = tools.profile_nothing(path)
     if not path.exists():
-        raise ExportError(f"nsys made no empty report. It printed: {_shortened(printed)}")
+        raise ExportError(
+            f"nsys failed to create an empty report. It printed: {_shortened(printed)}"
+        )
     return path
 
 
@@ -121,7 +123,9 @@ def _import(tools: NsightTools, text: Path, report: Path, base: Path | None, eve
         printed = tools.import_nvtxt("--cmd", "merge", *arguments, *more)
     imported = re.search(r"(\d+) events imported", printed)
     if imported is None or int(imported[1]) != events or not report.exists():
-        raise ExportError(f"ImportNvtxt made no whole report. It printed: {_shortened(printed)}")
+        raise ExportError(
+            f"ImportNvtxt failed to create the report. It printed: {_shortened(printed)}"
+        )
 
 
 def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> tuple[int, int]:
@@ -131,8 +135,8 @@ def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> tuple[
         raise ExportError(f"there is no report {os.fspath(report)!r} to merge into")
     if tools is None or tools.nsys is None:
         raise MissingDependencyError(
-            "merging needs nsys and ImportNvtxt: export where Nsight Systems is installed, not in "
-            "an older release than recorded the report"
+            "merging needs nsys and ImportNvtxt: export where Nsight Systems is installed, in a "
+            "release that is not older than the one that recorded the report"
         )
     database = folder / "session.sqlite"
     printed = tools.export_sqlite(report, database)
@@ -161,7 +165,7 @@ def _placed(process: Process, utc_ns: int, end_ns: int) -> Process:
             (last["monotonic_ns"] - first["monotonic_ns"]) / elapsed_ns if elapsed_ns > 0 else 1.0
         )
     except KeyError:
-        raise ExportError("a run does not know when it was recorded: it cannot be merged") from None
+        raise ExportError("a run has no start time: it cannot be merged") from None
     if not 0 <= start_ns <= end_ns:
         raise ExportError(
             f"the run began {start_ns / 1e9:.3f} s after the report, which lasts "

@@ -33,8 +33,8 @@ def offsets_ns_of(runs: Sequence[RunData]) -> list[int]:
         begin_ns = began_realtime_ns(run)
         if begin_ns is None:
             raise ExportError(
-                f"run {position} does not know when it began, so it has no place on one time "
-                "axis with the others: export it alone"
+                f"run {position} has no start time, so it cannot be placed on one time axis with "
+                "the others: export it alone"
             )
         begins_ns.append(begin_ns)
     return [begin_ns - min(begins_ns) for begin_ns in begins_ns]

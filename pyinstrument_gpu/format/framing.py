@@ -116,7 +116,7 @@ def _read_file_header(view: memoryview) -> int:
     if len(view) < _FILE_HEADER.size or view[: len(MAGIC)] != MAGIC:
         raise RunFileDamagedError(
             f"not a run file: it has {len(view)} bytes and starts with {bytes(view[:8])!r}, "
-            f"where a run file starts with {MAGIC!r}"
+            f"but a run file starts with {MAGIC!r}"
         )
     _, major, minor, slot_bytes, slots_offset, run_id, crc = _FILE_HEADER.unpack_from(view)
     if zlib.crc32(view[:_FILE_HEADER_CHECKED_BYTES]) != crc:

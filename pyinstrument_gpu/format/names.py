@@ -36,9 +36,7 @@ def known_paths(items: NDArray[np.void], names: int) -> NDArray[np.void]:
     """The items of the PATHS log up to the first whose name is missing."""
     parents_stand_before = (items["parent"] == NONE) | (items["parent"] < np.arange(len(items)))
     if not parents_stand_before.all():
-        raise RunFileDamagedError(
-            "a path of the run file has a parent that does not stand before it"
-        )
+        raise RunFileDamagedError("a path of the run file does not come after its parent")
     return items[: true_prefix(items["name"] < names)]
 
 

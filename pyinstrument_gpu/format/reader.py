@@ -72,7 +72,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     statistics = blocks.document(BlockType.STATISTICS, decode_statistics)
     if environment is None:
         environment = {}
-        notes.append("where the run was recorded is missing or damaged")
+        notes.append("the facts about the machine and the program are missing or damaged")
     if state is None:
         state = State()
         notes.append("the state of the recording is missing or damaged")
@@ -105,11 +105,13 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     _note_missing(notes, "steps", step_records, len(steps), state.steps)
     _note_missing(notes, "device times", time_records, times.kept, state.device_times)
     if times.orphans:
-        notes.append(f"left out: {times.orphans:,} device times of spans or streams that are lost")
+        notes.append(
+            f"{times.orphans:,} device times were left out: their spans or streams are lost"
+        )
     if times.unplaced:
         notes.append(
-            f"without a place on the run's time axis: {times.unplaced:,} device times, for want of "
-            "points of their device's clock"
+            f"{times.unplaced:,} device times have no position on the time axis: the clock of "
+            "their device was never compared with the host's"
         )
     _note_missing(notes, "values of metrics", metric_records, len(metrics), state.metrics)
 
@@ -124,11 +126,11 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         statistics, phases, time_records.first, times, spans, state
     )
     if uncounted:
-        notes.append(f"the statistics leave out {uncounted:,} of the last device times")
+        notes.append(f"the statistics do not include {uncounted:,} of the last device times")
     counted = sum(phase.count for phase in phases.values())
     if counted < state.phases_recorded:
         notes.append(
-            f"the statistics leave out {state.phases_recorded - counted} of the last spans"
+            f"the statistics do not include {state.phases_recorded - counted} of the last spans"
         )
     known_phases = {key: phase for key, phase in phases.items() if key[0] < len(paths)}
     if len(known_phases) < len(phases):
@@ -143,14 +145,16 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
         notes.append(
-            "the recording was not stopped: the process ended before, or it is still running; "
-            f"last sign of life at {duration_ns / 1e9:.3f} s"
+            "the recording was not stopped: the process ended before that or is still running; its "
+            f"last sign of life was at {duration_ns / 1e9:.3f} s"
         )
     if state.error is not None:
         notes.append(f"the history ends early: {state.error}")
     if blocks.damaged:
         # Of a file that is being written, the newest block may be half there.
-        notes.append(f"left out: {blocks.damaged:,} of the file's blocks, damaged or half written")
+        notes.append(
+            f"{blocks.damaged:,} of the file's blocks were left out: damaged or only partly written"
+        )
     return run_type(
         names=names,
         path_parents=parents,
@@ -197,7 +201,9 @@ def _pending_device_work(device: DeviceState | None, paths: Sequence[str]) -> di
 
 def _note_missing(notes: list[str], what: str, records: Records, kept: int, written: int) -> None:
     if records.first:
-        notes.append(f"of the history, {records.first:,} {what} made room for newer ones")
+        notes.append(
+            f"the oldest {records.first:,} {what} were removed from the history to make room"
+        )
     missing = max(written, records.first + len(records.items)) - records.first - kept
     if missing > 0:
         notes.append(f"missing at the end of the history: {missing:,} {what}")

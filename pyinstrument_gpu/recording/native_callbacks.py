@@ -37,7 +37,7 @@ def _thread_name() -> str:
 def _history_stopped() -> None:
     warnings.warn(
         f"the run file can no longer be written ({native.status()['error']}): the history of spans "
-        "ends here; statistics go on in memory and are in the Run that the recording returns",
+        "ends here. Statistics continue in memory and are in the Run that the recording returns",
         RuntimeWarning,
         stacklevel=2,
     )

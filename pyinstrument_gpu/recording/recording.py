@@ -157,7 +157,7 @@ class Recording:
             raise ValueError(f"interval_s must be a number of seconds above 0, got {interval_s!r}")
         self._check_mine()
         if self._stopped:
-            raise RecordingError("the recording has stopped: add sinks while it goes on")
+            raise RecordingError("the recording has stopped: add sinks while it is active")
         if DISABLED:
             return
         if self._feeder is None:
@@ -182,7 +182,7 @@ class Recording:
         global _active
         if self._pid is not None:
             raise RecordingError(
-                "a recording can be started once: make another with record() or start()"
+                "a recording can only be started once: make a new one with record() or start()"
             )
         if DISABLED:
             self._pid = os.getpid()
@@ -192,8 +192,8 @@ class Recording:
             _active._give_way()
         if _active is not None and _active._pid == os.getpid():
             raise RecordingActiveError(
-                f"a recording is active already (into {_active._path or 'memory'}): "
-                "a process has one at a time; stop() it first"
+                f"a recording is already active (into {_active._path or 'memory'}): "
+                "a process can have only one at a time, so stop() it first"
             )
         if self._path is not None:
             check_writable(self._path)
@@ -210,7 +210,7 @@ class Recording:
             )
         except FileExistsError as error:
             raise RunPathError(
-                f"{self._path} exists already: choose another path, or overwrite=True"
+                f"{self._path} already exists: choose another path or pass overwrite=True"
             ) from error
         except OSError as error:
             raise RunPathError(
@@ -294,8 +294,8 @@ class Recording:
             )
         if self._pid != os.getpid():
             raise RecordingError(
-                f"the recording belongs to process {self._pid}, of which this one is a fork: "
-                "nothing is recorded here; start one of its own, with another path"
+                f"the recording belongs to process {self._pid}, and this process is a fork of it: "
+                "nothing is recorded here. Start a recording with another path"
             )
 
 

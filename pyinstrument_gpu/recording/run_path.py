@@ -24,9 +24,9 @@ def path_of_rank(path: Path, rank: int | None = None) -> Path:
 def check_writable(path: Path) -> None:
     """Raise RunPathError, with the reason, where no run file can be."""
     if "\0" in str(path):
-        raise RunPathError(f"a path can't have a null character: {str(path)!r}")
+        raise RunPathError(f"a path cannot contain a null character: {str(path)!r}")
     # os.path, unlike pathlib, answers no for a path that can't be.
     if os.path.isdir(path):
         raise RunPathError(f"{path} is a directory: name a file in it")
     if not os.path.isdir(path.parent):
-        raise RunPathError(f"{path.parent} is no directory: make it first")
+        raise RunPathError(f"{path.parent} is not a directory: create it first")

@@ -115,7 +115,7 @@ class _Steps(Generic[_T]):
         self._samples = None
         warnings.warn(
             f"gpu_steps: the function `samples` {what}; it should return a number >= 0. "
-            "From here on the number of samples is unknown",
+            "From now on the number of samples is unknown",
             RuntimeWarning,
             stacklevel=4,
         )

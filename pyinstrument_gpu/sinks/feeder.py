@@ -59,8 +59,8 @@ class SinkFeeder:
             native.close_tap()
         if self._thread.is_alive():
             _warn(
-                f"a sink did not finish within {self._deadline_s:g} s and is left behind: the last "
-                "of what it was to be given may be missing there; the run itself is whole"
+                f"a sink did not finish within {self._deadline_s:g} s and was abandoned: it may "
+                "lack the latest data. The run itself is complete"
             )
 
     def _run(self) -> None:
@@ -100,12 +100,14 @@ class SinkFeeder:
         try:
             sink.close()
         except BaseException as error:
-            _warn(f"{type(sink).__name__} could not be closed: {error!r}; the run is whole")
+            _warn(
+                f"{type(sink).__name__} could not be closed: {error!r}. The run itself is complete"
+            )
 
     def _switch_off(self, sink: Sink, error: BaseException) -> None:
         _warn(
-            f"{type(sink).__name__} failed and is switched off: {error!r}; "
-            "the recording and other sinks go on"
+            f"{type(sink).__name__} failed and was switched off: {error!r}. "
+            "The recording and other sinks continue"
         )
         self._close(sink)
 

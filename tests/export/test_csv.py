@@ -99,7 +99,7 @@ def test_syncs_as_rows() -> None:
     assert [row["rank"] for row in both] == ["0"] * 4 + ["1"] * 4
     assert [row["begin_ns"] for row in both][4:] == ["1100", "1200", "3000", "1150"]
     assert csv_rows(written(run_of([]), syncs=True).decode()) == []
-    with pytest.raises(ExportError, match="metrics and syncs are tables"):
+    with pytest.raises(ExportError, match="metrics and syncs are separate tables"):
         written(first, metrics=True, syncs=True)
 
 
@@ -226,7 +226,7 @@ def test_last_reading_of_the_clocks_will_do() -> None:
 
 
 def test_several_runs_of_which_one_has_no_clock_are_refused() -> None:
-    with pytest.raises(ExportError, match="run 2 does not know when it began"):
+    with pytest.raises(ExportError, match="run 2 has no start time"):
         written_by(write, rank(0, 0), run_of([]))
 
 

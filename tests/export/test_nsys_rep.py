@@ -186,7 +186,9 @@ def test_link_stays_and_all_is_written_where_it_leads(
 def test_report_that_is_merged_into_is_not_replaced(tmp_path: Path, fake_nsight: Path) -> None:
     report = tmp_path / "r.nsys-rep"
     report.write_text("events")
-    with pytest.raises(ExportError, match=r"r\.nsys-rep' is read for this and would be replaced"):
+    with pytest.raises(
+        ExportError, match=r"r\.nsys-rep' is read by this export and would be replaced"
+    ):
         RUN.export(report, merge_into=report)
     save(RUN, tmp_path / "run.gpurun")
     arguments = ["export", str(tmp_path / "run.gpurun"), str(report), "--merge-into", str(report)]

@@ -99,7 +99,7 @@ def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
 
 
 def test_several_runs_of_which_one_has_no_clock_are_refused() -> None:
-    with pytest.raises(ExportError, match="run 2 does not know when it began"):
+    with pytest.raises(ExportError, match="run 2 has no start time"):
         written(parquet.write, rank(0, 0), run_of([]))
 
 

@@ -272,7 +272,7 @@ def test_ranks_are_processes_on_one_axis() -> None:
 
 
 def test_ranks_without_clocks_are_refused() -> None:
-    with pytest.raises(ExportError, match="does not know when it began"):
+    with pytest.raises(ExportError, match="has no start time"):
         written(write, rank(0, 0), run_of([]))
 
 

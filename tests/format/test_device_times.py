@@ -85,7 +85,7 @@ def test_device_without_clock_has_durations_and_no_place_on_the_axis() -> None:
     assert run.span_device_ns.tolist() == [20, -1, -1, -1]
     assert run.spans["device"].tolist() == [1, -1, -1, -1]
     assert (run.spans["device_begin_ns"] == -1).all()
-    assert any("without a place on the run's time axis: 1 device time" in n for n in run.notes)
+    assert any("1 device times have no position on the time axis" in n for n in run.notes)
 
 
 def test_streams_whose_first_are_lost_are_not_taken_for_others() -> None:
@@ -122,8 +122,8 @@ def test_device_times_of_spans_and_streams_that_are_lost_are_left_out() -> None:
     run = timed_run(times)
 
     assert run.span_device_ns.tolist() == [-1, 1, -1, -1]
-    assert "left out: 2 device times of spans or streams that are lost" in run.notes
-    assert "the statistics leave out 2 of the last device times" in run.notes
+    assert "2 device times were left out: their spans or streams are lost" in run.notes
+    assert "the statistics do not include 2 of the last device times" in run.notes
     assert unfinished_spans(run) == []
 
 

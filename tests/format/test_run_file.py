@@ -90,10 +90,11 @@ def test_history_that_made_room() -> None:
     assert dict(run.statistics) == recording.fold_all(
         np.arange(len(recording.spans)), np.arange(len(recording.device_times))
     )
+    spans, steps = len(recording.spans) - kept, len(recording.steps) - len(run.steps)
     assert run.notes == (
-        f"of the history, {len(recording.spans) - kept:,} spans made room for newer ones",
-        f"of the history, {len(recording.steps) - len(run.steps):,} steps made room for newer ones",
-        f"of the history, {device_times:,} device times made room for newer ones",
+        f"the oldest {spans:,} spans were removed from the history to make room",
+        f"the oldest {steps:,} steps were removed from the history to make room",
+        f"the oldest {device_times:,} device times were removed from the history to make room",
     )
 
 
@@ -121,7 +122,7 @@ def test_statistics_that_can_not_be_complete_say_so() -> None:
     run = written(State(final=True, spans=1, phases_recorded=5), **ONE_PHASE, SPANS=[span_item()])
 
     assert run.phases_recorded == 5
-    assert "the statistics leave out 4 of the last spans" in run.notes
+    assert "the statistics do not include 4 of the last spans" in run.notes
     assert "the statistics cover only the spans and steps that are in the file" in run.notes
 
 

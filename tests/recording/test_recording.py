@@ -181,7 +181,7 @@ def test_one_recording_at_a_time(tmp_path: Path) -> None:
 def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
     path.write_bytes(b"precious")
-    with pytest.raises(pig.RunPathError, match=r"a\.gpurun exists already.*overwrite=True"):
+    with pytest.raises(pig.RunPathError, match=r"a\.gpurun already exists.*overwrite=True"):
         pig.start(path)
 
     assert path.read_bytes() == b"precious"

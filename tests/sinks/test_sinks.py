@@ -226,8 +226,8 @@ def test_sink_that_raises_is_switched_off_and_nothing_else_is() -> None:
             other.wait_for(lambda _, count=count: len(other.updates) > count)  # type: ignore[misc]
 
     assert [str(warning.message) for warning in caught] == [
-        "FailingSink failed and is switched off: ValueError('no room'); "
-        "the recording and other sinks go on"
+        "FailingSink failed and was switched off: ValueError('no room'). "
+        "The recording and other sinks continue"
     ]
     assert (len(failing.updates), failing.closed) == (1, 1)
     assert other.steps == [0, 1, 2]
@@ -263,8 +263,8 @@ assert len(recording.run.steps) == 1
     done = run_script("import warnings; warnings.simplefilter('error')" + script)
 
     assert done.stderr == (
-        "pyinstrument_gpu: Failing failed and is switched off: SystemExit(3); "
-        "the recording and other sinks go on\n"
+        "pyinstrument_gpu: Failing failed and was switched off: SystemExit(3). "
+        "The recording and other sinks continue\n"
     )
 
 
