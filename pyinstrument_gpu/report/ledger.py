@@ -21,7 +21,7 @@ _WIDE_HEADERS = (*_SIDES, "data wait", "host blocked", "host late", "unattribute
 _HEADERS = (*_SIDES, "data", "sync", "late", "rest")
 _SHORT = "data: data wait, sync: host blocked, late: host late, rest: unattributed"
 _LEGEND = (
-    "host: the phase's own time. computing: all but blocked. blocked: waiting for the device",
+    "host: the phase's own time, either computing or blocked (waiting for the device)",
     "device: what the stream did, by the phase that enqueued the work. Idle time is listed by "
     "cause where events prove it. unattributed: busy or idle, events cannot tell",
 )

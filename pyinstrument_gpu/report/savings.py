@@ -38,7 +38,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         if len(found.rows) > _MAX_ROWS:
             yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
         yield Text(
-            "at most: an upper limit. likely: from a replay of the run without it, over "
+            "at most: an upper limit. likely: the run replayed without it, over "
             + counted(found.steps, "step"),
             "dim",
         )

@@ -348,7 +348,7 @@ forward             2.000    0.000  17.990      0.000         0.000      0.000  
 outside phases      6.000    4.000   3.970      0.000         0.000      0.000         6.030
 step               46.000    4.000  21.960     20.000         0.000      0.000         8.040
 Each side adds up to the step: 50.000 ms (mean of 1 step)
-host: the phase's own time. computing: all but blocked. blocked: waiting for the device
+host: the phase's own time, either computing or blocked (waiting for the device)
 device: what the stream did, by the phase that enqueued the work. Idle time is listed by cause where
 events prove it. unattributed: busy or idle, events cannot tell"""
     )
