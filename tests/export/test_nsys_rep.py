@@ -135,7 +135,7 @@ def test_program_of_another_machine_is_an_error(tmp_path: Path, fake_nsight: Pat
 
 
 def test_empty_run_is_an_error(tmp_path: Path, fake_nsight: Path) -> None:
-    with pytest.raises(ExportError, match="no span and no step"):
+    with pytest.raises(ExportError, match="no spans and no steps"):
         Run().export(tmp_path / "x.nsys-rep")
     assert made(tmp_path) == []
 

@@ -216,7 +216,7 @@ def test_path_that_can_not_be_written(tmp_path: Path, name: str) -> None:
 def test_directory_as_path(tmp_path: Path) -> None:
     with pytest.raises(pig.RunPathError, match="is a directory"):
         pig.start(tmp_path, overwrite=True)
-    with pytest.raises(pig.RunPathError, match="make it first"):
+    with pytest.raises(pig.RunPathError, match="create it first"):
         pig.start(tmp_path / "missing" / "train.gpurun")
 
 
