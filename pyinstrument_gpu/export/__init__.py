@@ -70,16 +70,12 @@ FORMATS: Mapping[str, Exporter] = {
 }
 
 
-def _ignore(spans: int) -> None:
-    pass
-
-
 def export(
     runs: Sequence[RunData],
     path: str | os.PathLike[str],
     format: str | None = None,
     *,
-    advance: Callable[[int], None] = _ignore,
+    advance: Callable[[int], None] = lambda spans: None,
     **options: Any,
 ) -> None:
     """Write runs to a file.

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
@@ -76,22 +74,16 @@ def write(
 
 
 def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]:
-    names = {
-        column: (ids, [*map(_field, fields), b""])
-        for column, (ids, fields) in span_table.text_columns(run).items()
+    fields = {
+        column: [b"", *map(_field, column_texts)]
+        for column, column_texts in span_table.texts_of(run).items()
     }
-    for part in slices_of(len(run.spans), chunk_rows(*(fields for _, fields in names.values()))):
-        chunk = run.spans[part]
+    for part in slices_of(len(run.spans), chunk_rows(*fields.values())):
         cells: list[Column | bytes] = [rank]
-        for column in span_table.COLUMNS:
-            if column in names:
-                ids, fields = names[column]
-                numbers = chunk[ids]
-                cells.append(texts(fields, np.where(numbers < 0, len(fields) - 1, numbers)))
-            else:
-                cells.append(integers(span_table.numbers(run, part, column, offset_ns)))
-            cells.append(b",")
-        yield len(chunk), lines([*cells[:-1], b"\r\n"])
+        for column, values in span_table.columns(run, part, offset_ns):
+            is_text = column in fields
+            cells += [texts(fields[column], values + 1) if is_text else integers(values), b","]
+        yield part.stop - part.start, lines([*cells[:-1], b"\r\n"])
 
 
 def _summary(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQLite in the schema of `nsys export`, for `nsys stats` and what else reads that.
 
-Every row of a `Process` is a thread with push/pop ranges: those of the host in the domain
-"pyinstrument_gpu", as live NVTX ranges are, those of devices in "pyinstrument_gpu.gpu". Times are
-exact; ns since the first run began. The step stands in `int64Value`, so all steps share the name
-"step". A lone surrogate in a name becomes U+FFFD, as does NUL, at which Nsight would end it.
+Every row of a `Process` is a thread with push/pop ranges; docs/exporters/nsight.md describes them.
 """
 
 from __future__ import annotations

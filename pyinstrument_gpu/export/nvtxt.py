@@ -1,17 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVTXT, the text that ImportNvtxt of Nsight Systems makes a report of.
 
-Every row of a `Process` is a thread with pushes and pops, which is what its window draws as nested
-bars. Times are ns since the first run began. Where Nsight cannot show what is, it is moved by the
-least that helps:
-
-- A range of no length ends 1 ns later; it would have no end.
-- A range that begins at the very ns of the one around it begins 1 ns later, one in that 2 ns, and
-  so on, as far as it stays 1 ns long and before the next begin; it might be drawn around it.
-
-A string has no escapes: it stands in the quotes that it lacks. If it has both kinds, the double
-ones become single. Control characters become spaces, a lone surrogate U+FFFD. After a backslash at
-its end comes a space, or the quote would not end it.
+Every row of a `Process` is a thread with pushes and pops. docs/exporters/nsight.md says what is
+moved or replaced, because Nsight cannot show it as it is.
 """
 
 from __future__ import annotations

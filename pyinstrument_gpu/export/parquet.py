@@ -102,42 +102,26 @@ def _write(
 
 def _spans(pa: Any, run: RunData, offset_ns: int) -> Iterator[tuple[int, Any]]:
     """The number of spans and a table of them, at least one table."""
-    names = {
-        column: (ids, _strings(pa, fields))
-        for column, (ids, fields) in span_table.text_columns(run).items()
-    }
+    fields = {column: _strings(pa, texts) for column, texts in span_table.texts_of(run).items()}
     for begin in range(0, max(1, len(run.spans)), _ROW_GROUP_ROWS):
-        part = slice(begin, begin + _ROW_GROUP_ROWS)
-        chunk = run.spans[part]
+        part = slice(begin, min(begin + _ROW_GROUP_ROWS, len(run.spans)))
         columns = {}
-        for column in span_table.COLUMNS:
-            if column in names:
-                ids, fields = names[column]
-                numbers = chunk[ids].astype(np.int64)
-                indices = pa.array(numbers, pa.int32(), mask=numbers < 0)
-                columns[column] = pa.DictionaryArray.from_arrays(indices, fields)
+        for column, numbers in span_table.columns(run, part, offset_ns):
+            values, missing = np.ascontiguousarray(numbers), numbers < 0
+            if column in fields:
+                indices = pa.array(values, pa.int32(), mask=missing)
+                columns[column] = pa.DictionaryArray.from_arrays(indices, fields[column])
             else:
-                values = np.ascontiguousarray(span_table.numbers(run, part, column, offset_ns))
-                missing = values < 0
                 columns[column] = pa.array(values, mask=missing if missing.any() else None)
-        yield len(chunk), pa.table(columns)
+        yield part.stop - begin, pa.table(columns)
 
 
 def _summary(pa: Any, run: RunData) -> Iterator[tuple[int, Any]]:
-    columns = (
-        zip(*summary_table.rows(run), strict=True)
-        if run.phases
-        else [()] * len(summary_table.COLUMNS)
-    )
-    arrays = {}
-    for name, values in zip(summary_table.COLUMNS, columns, strict=True):
-        if name in ("phase", "path"):
-            arrays[name] = _strings(pa, values).dictionary_encode()
-        else:
-            arrays[name] = pa.array(
-                values, pa.float64() if name in summary_table.FLOATS else pa.int64()
-            )
-    yield len(run.spans), pa.table(arrays)
+    text, number = pa.dictionary(pa.int32(), pa.string()), pa.int64()
+    types = {"phase": text, "path": text} | dict.fromkeys(summary_table.FLOATS, pa.float64())
+    schema = pa.schema([(name, types.get(name, number)) for name in summary_table.COLUMNS])
+    rows = [dict(zip(schema.names, row, strict=True)) for row in summary_table.rows(run)]
+    yield len(run.spans), pa.Table.from_pylist(rows, schema)
 
 
 def _strings(pa: Any, strings: Sequence[str]) -> Any:

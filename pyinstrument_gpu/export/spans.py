@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,23 +22,28 @@ streams beside theirs, and the exact stream time."""
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
 
 
-def numbers(run: RunData, rows: slice, column: str, offset_ns: int) -> NDArray[Any]:
-    """A column of numbers of some spans; times on the axis that begins `offset_ns` before the
-    run."""
-    if column == "device_ns":
-        return run.span_device_ns[rows]
-    values: NDArray[Any] = run.spans[column][rows]
-    if column in _TIMES and offset_ns:
-        return np.where(values < 0, values, values + offset_ns)
-    return values
+# The columns of text, and the column of `SPAN_DTYPE` that has their numbers; -1 is for no text.
+_TEXT_NUMBERS = {"phase": "phase", "path": "path", "thread_name": "thread", "stream_name": "stream"}
 
 
-def text_columns(run: RunData) -> dict[str, tuple[str, list[str]]]:
-    """For each column of text the column of `SPAN_DTYPE` that has its numbers, and what they stand
-    for; -1 stands for nothing."""
+def texts_of(run: RunData) -> dict[str, Sequence[str]]:
+    """For each column of text what its numbers stand for."""
     return {
-        "phase": ("phase", list(run.names)),
-        "path": ("path", list(run.paths)),
-        "thread_name": ("thread", [thread.name for thread in run.threads]),
-        "stream_name": ("stream", [stream.name for stream in run.streams]),
+        "phase": run.names,
+        "path": run.paths,
+        "thread_name": [thread.name for thread in run.threads],
+        "stream_name": [stream.name for stream in run.streams],
     }
+
+
+def columns(run: RunData, rows: slice, offset_ns: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The name and the numbers of each column, of some spans; below 0 is missing. Times are on the
+    axis that begins `offset_ns` before the run."""
+    for column in COLUMNS:
+        if column == "device_ns":
+            yield column, run.span_device_ns[rows]
+            continue
+        values = run.spans[_TEXT_NUMBERS.get(column, column)][rows]
+        if column in _TIMES and offset_ns:
+            values = np.where(values < 0, values, values + offset_ns)
+        yield column, values

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics
@@ -29,7 +30,8 @@ def rows(run: RunData) -> Iterator[tuple[Value, ...]]:
     phase_of = dict(zip(run.paths, run.path_names.tolist(), strict=True))
     for path, statistics in run.phases.items():
         numbers = _numbers(statistics)
-        yield (run.names[phase_of[path]], path, statistics.count, *numbers)
+        texts = map(without_surrogates, (run.names[phase_of[path]], path))
+        yield (*texts, statistics.count, *numbers)
 
 
 def _numbers(statistics: PhaseStatistics) -> Iterator[int | float | None]:

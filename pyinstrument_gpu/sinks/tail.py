@@ -56,11 +56,10 @@ class RunTail:
         self._statistics: bytes | None = None
         self._spans_seen = 0
         self._spans_missed = 0
-        # Of steps up to this serial spans may have been missed.
-        self._unknown_up_to = -1
-        # The last step that was handed over, and its end.
-        self._handed_over_up_to = -1
-        self._handed_over_end_ns = -1
+        # Steps up to this serial get no more spans: handed over, or some may have been missed.
+        self._forgotten_up_to = -1
+        # The last step that was handed over, if there is one.
+        self._last_step = np.empty(0, STEP_ITEM)
         # Of steps that were not handed over, by serial.
         self._steps = np.empty(0, STEP_ITEM)
         self._looks: NDArray[np.int64] = np.empty(0, np.int64)
@@ -115,8 +114,8 @@ class RunTail:
         first, items = spans
         index = first + np.arange(len(items))
         self._spans_seen += len(items)
-        too_late = max(self._handed_over_up_to, self._unknown_up_to)
-        wanted = (items["step"] != NONE) & (items["step"].astype(np.int64) > too_late)
+        steps = items["step"].astype(np.int64)
+        wanted = (items["step"] != NONE) & (steps > self._forgotten_up_to)
         items, index = items[wanted], index[wanted]
         keys = keys_of(items["step"], items["path"], span_scopes(items))
         host_ns = items["host_end_ns"] - items["host_begin_ns"]
@@ -145,8 +144,7 @@ class RunTail:
         if self._state.open_step is not None:
             newest = max(newest, self._state.open_step.serial)
         # The next one may have opened while the last spans were counted.
-        self._unknown_up_to = max(self._unknown_up_to, newest + 1)
-        self._forget_up_to(self._unknown_up_to)
+        self._forget_up_to(newest + 1)
 
     def _done(self) -> int:
         """How many of the steps can be handed over: not one before those in front of it."""
@@ -159,13 +157,12 @@ class RunTail:
         metrics = metric_columns(metric_items, self._indices(metric_items["step"]))
         metric_steps = self._metric_steps(metrics)
         items = self._steps[:done]
-        if done:
-            self._handed_over_up_to = int(items["serial"][-1])
-            self._handed_over_end_ns = int(items["end_ns"][-1])
         times = phase_times(self._sums[np.isin(step_of(self._sums["key"]), items["serial"])])
         times["step"] = self._indices(times["step"])
         self._steps, self._looks = self._steps[done:], self._looks[done:]
-        self._forget_up_to(self._handed_over_up_to)
+        if done:
+            self._last_step = items[-1:]
+            self._forget_up_to(int(items["serial"][-1]))
 
         anchor = self._environment["anchor"]
         return RunUpdate(
@@ -184,11 +181,11 @@ class RunTail:
         )
 
     def _metric_steps(self, metrics: NDArray[np.void]) -> NDArray[np.int64]:
-        serials = np.append(self._handed_over_up_to, self._steps["serial"].astype(np.int64))
-        ends_ns = np.append(self._handed_over_end_ns, self._steps["end_ns"])
-        return steps_of_metrics(metrics, self._indices(serials), ends_ns)
+        steps = np.append(self._last_step, self._steps)
+        return steps_of_metrics(metrics, self._indices(steps["serial"]), steps["end_ns"])
 
     def _forget_up_to(self, serial: int) -> None:
+        self._forgotten_up_to = max(self._forgotten_up_to, serial)
         self._sums = self._sums[step_of(self._sums["key"]) > serial]
         self._waiting = self._waiting[:, step_of(self._waiting[1]) > serial]
 

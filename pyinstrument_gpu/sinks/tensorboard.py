@@ -73,7 +73,7 @@ class TensorBoardSink(Sink):
     def write(self, update: RunUpdate) -> None:
         """Write the scalars of the steps and readings that are new."""
         stride = max(1, -(-len(update.steps) // self._steps_per_update))
-        began_ns = update.began_realtime_ns or 0
+        began_ns = update.began_realtime_ns
         labels = labels_of(update.paths, self._max_paths)
         steps = update.steps[::stride]
         for scalar in chain(

@@ -34,7 +34,7 @@ class RunUpdate:
 
     Attributes:
         environment: where the run is recorded; see `Run.environment`.
-        began_realtime_ns: when the run began, by the wall clock; None when unknown.
+        began_realtime_ns: when the run began, by the wall clock.
         paths: the paths so far, in order of first appearance; see `Run.paths`.
         steps: the steps that closed (`STEP_DTYPE`), ascending by index. Each is in one update at
             most: one that closed while too much came at once is in none.
@@ -52,7 +52,7 @@ class RunUpdate:
     """
 
     environment: Mapping[str, Any]
-    began_realtime_ns: int | None
+    began_realtime_ns: int
     paths: Sequence[str]
     steps: NDArray[np.void]
     phase_times: NDArray[np.void]
