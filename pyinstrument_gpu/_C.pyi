@@ -77,8 +77,8 @@ def step_drop(token: int) -> None: ...
 class MetricAccumulator:
     """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.
 
-    Updates return 0: not done, because of a tensor that Python has to look at; 1: done; 2: done,
-    and a reading should be written into the recording.
+    Updates return whether a reading should be written into the recording; None where they were not
+    done: because of a tensor that Python has to look at, or because no kernel could be launched.
     """
 
     def __init__(
@@ -93,22 +93,26 @@ class MetricAccumulator:
     ) -> None: ...
     def update(
         self, state: Any, scratch: Any, logits: Any, target: Any, loss: Any, weight: Any
-    ) -> int:
+    ) -> bool | None:
         """Add a batch. Releases the GIL where that takes long.
 
         `scratch` is needed on a GPU: a tensor of METRIC_SCRATCH_BYTES, zeros at first.
         """
 
-    def update_scalar(self, state: Any, slot: int, value: Any) -> int: ...
+    def update_scalar(self, state: Any, slot: int, value: Any) -> bool | None: ...
     def read(self, state: Any) -> bytes | None:
         """The newest state that can be had without waiting; None where there is none. From a GPU it
         lacks the matrix of many classes."""
 
     def launch_error(self) -> str:
-        """Why no kernel can be launched, or empty."""
+        """Why no kernel can be launched any more, or empty."""
 
-    def note(self, is_update: bool) -> None:
-        """Count an update, or a running value, that was added by other means."""
+    def begin_other(self) -> None:
+        """An addition by other means begins, of which there is one at a time: until it ends no
+        kernel is launched."""
+
+    def end_other(self, added: bool, is_update: bool) -> None:
+        """It has ended, and has added an update, a running value, or nothing."""
 
     def updates(self) -> int:
         """The number of the newest update that the host knows of."""
@@ -124,9 +128,17 @@ METRIC_SCRATCH_BYTES: int
 def set_torch(tensor_type: Any, exchange_api: Any, get_num_threads: Callable[[], int]) -> bool:
     """Hand over what is needed of torch. False where its exchange API is of a kind not known."""
 
-def set_nvrtc_paths(paths: Sequence[str]) -> None:
-    """Where to look for NVRTC besides, best first. It is loaded where there are no compiled kernels
-    that the driver takes."""
+def metric_kernel_texts() -> list[tuple[str, str]]:
+    """Name and text of the kernels' CUDA source, then of the headers that it includes."""
+
+def load_metric_kernels(device: int, code: bytes) -> None:
+    """Have a native thread load compiled kernels for a device."""
+
+def fail_metric_kernels(device: int, reason: str) -> None:
+    """Say that there are none for a device, and why."""
+
+def wait_for_metric_kernels(timeout_s: float) -> bool:
+    """Wait until no kernels are being loaded. False when that takes longer."""
 
 def append_reading(update: int, step: int | None, values: Sequence[tuple[str, float]]) -> None:
     """Write a reading into the active recording; `step` is a serial number. Never blocks."""

@@ -63,7 +63,7 @@ LaunchShape shape_of(const Batch& batch, int processors) {
 
 bool KernelLauncher::update(const Batch& batch, State* state, Scratch* scratch, int device,
                             cuda::Stream stream) {
-  if (!prepare(device, stream)) return false;
+  if (!ready(device, stream)) return false;
   const LaunchShape shape = shape_of(batch, processors_);
   UpdateParameters parameters{batch, state, scratch, device_snapshot_};
   return launch(kernels_->update_of(batch.logits_format, shape.rows_by), shape.blocks, stream,
@@ -73,7 +73,7 @@ bool KernelLauncher::update(const Batch& batch, State* state, Scratch* scratch, 
 bool KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,
                                    State* state, I64 confusion_classes, int device,
                                    cuda::Stream stream) {
-  if (!prepare(device, stream)) return false;
+  if (!ready(device, stream)) return false;
   ScalarParameters parameters{
       value, format, slot, number, state, device_snapshot_, confusion_classes};
   return launch(kernels_->scalar, 1, stream, &parameters);
@@ -95,9 +95,20 @@ bool KernelLauncher::read(std::vector<uint8_t>& bytes) const {
   return false;
 }
 
-bool KernelLauncher::prepare(int device, cuda::Stream stream) {
+bool KernelLauncher::ready(int device, cuda::Stream stream) {
   if (!error_.empty()) return false;
-  if (device_ == device) return true;
+  if (device_ != device && !prepare(device, stream)) return false;
+  if (kernels_ != nullptr) return true;
+  const Kernels* const kernels = store_.kernels_on(device);
+  if (kernels == nullptr) return false;
+  if (kernels->error.empty())
+    kernels_ = kernels;
+  else
+    error_ = kernels->error;
+  return kernels_ != nullptr;
+}
+
+bool KernelLauncher::prepare(int device, cuda::Stream stream) {
   driver_ = store_.driver();
   if (driver_ == nullptr) {
     error_ = store_.error();
@@ -114,16 +125,11 @@ bool KernelLauncher::prepare(int device, cuda::Stream stream) {
 bool KernelLauncher::prepare_in(cuda::Context context, int device, cuda::Stream stream) {
   const cuda::ContextScope scope(*driver_, context);
   if (scope.error()) return fail(scope.error().call, scope.error().result);
-  // Loading code and taking pinned memory could end the capture of a graph: not now.
+  // Taking pinned memory could end the capture of a graph: not now.
   cuda::CaptureStatus status = cuda::kNotCapturing;
   if (driver_->StreamIsCapturing(stream, &status) != cuda::kSuccess ||
       status != cuda::kNotCapturing)
     return false;
-  const Kernels& kernels = store_.kernels_on(device);
-  if (!kernels.error.empty()) {
-    error_ = kernels.error;
-    return false;
-  }
   if (const int result = driver_->DeviceGetAttribute(&processors_, kMultiprocessorCount, device))
     return fail("cuDeviceGetAttribute", result);
   void* memory = nullptr;
@@ -135,7 +141,7 @@ bool KernelLauncher::prepare_in(cuda::Context context, int device, cuda::Stream 
   if (const int result = driver_->MemHostGetDevicePointer(&device_pointer, memory, 0))
     return fail("cuMemHostGetDevicePointer", result);
   device_snapshot_ = reinterpret_cast<Snapshot*>(device_pointer);
-  kernels_ = &kernels;
+  kernels_ = nullptr;
   context_ = context;
   device_ = device;
   return true;

@@ -25,14 +25,15 @@ LaunchShape shape_of(const Batch& batch, int processors);
 
 /// One accumulator on one device. Calls come one at a time.
 ///
-/// It never waits. Mapped host memory for the snapshot is taken at the first launch outside a
-/// capture, and kept until the process ends: a kernel that still runs may write it.
+/// It never waits, for kernels that are not loaded yet neither. Mapped host memory for the snapshot
+/// is taken at the first update outside a capture, and kept until the process ends: a kernel that
+/// still runs may write it.
 class KernelLauncher {
  public:
   explicit KernelLauncher(KernelStore& store = KernelStore::instance()) : store_(store) {}
 
-  /// Whether the launch was made. If not, `error()` says why, and the caller does the update
-  /// otherwise.
+  /// Whether the launch was made. If not, the caller does the update otherwise; `error()` says why
+  /// no launch will be made any more, and is empty where one may be later.
   bool update(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool update_scalar(const void* value, Format format, double number, int slot, State* state,
                      I64 confusion_classes, int device, cuda::Stream stream);
@@ -44,6 +45,7 @@ class KernelLauncher {
   const std::string& error() const { return error_; }
 
  private:
+  bool ready(int device, cuda::Stream stream);
   bool prepare(int device, cuda::Stream stream);
   bool prepare_in(cuda::Context context, int device, cuda::Stream stream);
   bool launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream, void* parameters);

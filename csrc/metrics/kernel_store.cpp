@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metrics/kernel_store.h"
 
+#include <signal.h>
+
+#include <system_error>
+#include <thread>
 #include <utility>
+
+#include "cuda/context_scope.h"
 
 namespace pig::metrics {
 namespace {
-
-constexpr int kMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-constexpr int kMinor = 76;
 
 constexpr std::array<const char*, kRealFormats> kFormatNames = {"float64", "float32", "float16",
                                                                 "bfloat16"};
@@ -30,7 +33,7 @@ void find(const cuda::Driver& driver, cuda::Library library, const std::string& 
 }
 
 /// Loads code that stays loaded, unless something is wrong with it.
-Kernels load(const cuda::Driver& driver, const char* code) {
+Kernels load_into_context(const cuda::Driver& driver, const char* code) {
   Kernels kernels;
   cuda::Library library = nullptr;
   const int result =
@@ -59,7 +62,7 @@ std::string kernel_name(Format logits_format, RowsBy rows_by) {
 }
 
 KernelStore& KernelStore::instance() {
-  static auto* const store = new KernelStore(cuda::driver, kernel_image(), compile_kernels);
+  static auto* const store = new KernelStore(cuda::driver);
   return *store;
 }
 
@@ -85,52 +88,83 @@ std::string KernelStore::error() {
   return error_;
 }
 
-const Kernels& KernelStore::kernels_on(int device) {
-  const std::lock_guard lock(mutex_);
-  std::unique_ptr<const Kernels>& known = of_devices_[device];
-  if (known != nullptr) return *known;
-  Kernels kernels = load_image(*driver_);
-  if (!kernels.error.empty()) {
-    Kernels compiled = load_compiled(*driver_, device);
-    if (!compiled.error.empty()) compiled.error = kernels.error + "; " + compiled.error;
-    kernels = std::move(compiled);
+void KernelStore::load(int device, std::string code) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++loading_;
   }
-  known = std::make_unique<const Kernels>(std::move(kernels));
-  return *known;
+  // Signals go to the program's own threads: the new thread inherits a full mask.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Kernels none;
+  try {
+    std::thread([this, device, code = std::move(code)] {
+      publish(device, loaded(device, code));
+    }).detach();
+  } catch (const std::system_error& error) {
+    none.error = std::string("starting the thread that loads kernels: ") + error.what();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!none.error.empty()) publish(device, std::move(none));
+}
+
+void KernelStore::fail(int device, std::string reason) {
+  Kernels none;
+  none.error = std::move(reason);
+  const std::lock_guard lock(mutex_);
+  of_devices_[device] = std::make_unique<const Kernels>(std::move(none));
+}
+
+const Kernels* KernelStore::kernels_on(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto found = of_devices_.find(device);
+  return found != of_devices_.end() ? found->second.get() : nullptr;
+}
+
+bool KernelStore::wait(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return loaded_.wait_for(lock, timeout, [this] { return loading_ == 0; });
 }
 
 void KernelStore::forget() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  loaded_.wait(lock, [this] { return loading_ == 0; });
   driver_ = nullptr;
   error_.clear();
   of_devices_.clear();
 }
 
-Kernels KernelStore::load_image(const cuda::Driver& driver) const {
-  if (!image_.empty()) return load(driver, image_.data());
-  Kernels none;
-  none.error = "this build has no compiled kernels: nvcc was not found when it was made";
-  return none;
+Kernels KernelStore::loaded(int device, const std::string& code) {
+  Kernels kernels;
+  const cuda::Driver* const table = driver();
+  if (table == nullptr) {
+    kernels.error = error();
+    return kernels;
+  }
+  cuda::Context context = nullptr;
+  if (const int result = table->DevicePrimaryCtxRetain(&context, device)) {
+    kernels.error = "cuDevicePrimaryCtxRetain: " + table->describe(result);
+    return kernels;
+  }
+  {
+    const cuda::ContextScope scope(*table, context);
+    if (scope.error())
+      kernels.error =
+          std::string(scope.error().call) + ": " + table->describe(scope.error().result);
+    else
+      kernels = load_into_context(*table, code.data());
+  }
+  if (!kernels.error.empty()) table->DevicePrimaryCtxRelease(device);
+  return kernels;
 }
 
-Kernels KernelStore::load_compiled(const cuda::Driver& driver, int device) {
-  Kernels kernels;
-  int major = 0, minor = 0;
-  int result = driver.DeviceGetAttribute(&major, kMajor, device);
-  if (result == cuda::kSuccess) result = driver.DeviceGetAttribute(&minor, kMinor, device);
-  if (result != cuda::kSuccess) {
-    kernels.error = "cuDeviceGetAttribute: " + driver.describe(result);
-    return kernels;
-  }
-  const auto [found, is_new] = compiled_.try_emplace({major, minor});
-  if (is_new) found->second = compile_(major, minor);
-  if (!found->second.error.empty()) {
-    kernels.error = found->second.error;
-    return kernels;
-  }
-  kernels = load(driver, found->second.code.c_str());
-  if (!kernels.error.empty()) kernels.error = "compiled by NVRTC: " + kernels.error;
-  return kernels;
+void KernelStore::publish(int device, Kernels kernels) {
+  const std::lock_guard lock(mutex_);
+  of_devices_[device] = std::make_unique<const Kernels>(std::move(kernels));
+  --loading_;
+  // Under the lock: where this is the last one, whoever waits may destroy the store.
+  loaded_.notify_all();
 }
 
 }  // namespace pig::metrics

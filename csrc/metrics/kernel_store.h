@@ -4,15 +4,14 @@
 #pragma once
 
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "cuda/driver.h"
-#include "metrics/kernel_image.h"
 #include "metrics/metric_kernel.h"
 
 namespace pig::metrics {
@@ -31,45 +30,51 @@ struct Kernels {
   }
 };
 
-/// Loads the kernels for each device at their first use there: from the image that nvcc made, else,
-/// where there is none or the driver refuses it, from what NVRTC makes of the source. Thread-safe.
+/// The kernels of each device. They are compiled elsewhere and loaded by a thread of their own:
+/// loading takes milliseconds, and may wait for the device. Thread-safe.
 class KernelStore {
  public:
   using FindDriver = const cuda::Driver* (*)();
-  using Compile = cuda::CompiledCode (*)(int major, int minor);
 
   /// That of the process. Never destroyed: kernels are in use until the end.
   static KernelStore& instance();
 
-  /// With others than the process's, for tests. The driver is asked for at the first use: by then
+  /// With another driver than the process's, for tests. It is asked for at the first use: by then
   /// the program has initialised CUDA.
-  KernelStore(FindDriver find_driver, std::string_view image, Compile compile)
-      : find_driver_(find_driver), image_(image), compile_(compile) {}
+  explicit KernelStore(FindDriver find_driver) : find_driver_(find_driver) {}
+  /// Waits for what is being loaded.
+  ~KernelStore() { forget(); }
 
   /// Null where there is none that kernels can be launched by; then `error()` says why.
   const cuda::Driver* driver();
   std::string error();
 
-  /// The device's context has to be current. May take seconds at the first call for a device, and
-  /// loads code: not during a capture.
-  const Kernels& kernels_on(int device);
+  /// Begins to load compiled kernels into a device's primary context, and returns at once.
+  void load(int device, std::string code);
+  /// Says that there will be none for a device.
+  void fail(int device, std::string reason);
+
+  /// Null until the device's kernels are loaded, or are known not to come.
+  const Kernels* kernels_on(int device);
+
+  /// Waits until nothing is being loaded. False when that takes longer.
+  bool wait(std::chrono::nanoseconds timeout);
 
   /// For tests, where the driver forgets what it has loaded. Accumulators of before must not be
   /// used any more.
   void forget();
 
  private:
-  Kernels load_image(const cuda::Driver& driver) const;
-  Kernels load_compiled(const cuda::Driver& driver, int device);
+  Kernels loaded(int device, const std::string& code);
+  void publish(int device, Kernels kernels);
 
   const FindDriver find_driver_;
-  const std::string_view image_;
-  const Compile compile_;
   std::mutex mutex_;
+  std::condition_variable loaded_;
+  int loading_ = 0;  ///< threads
   const cuda::Driver* driver_ = nullptr;
   std::string error_;
   std::map<int, std::unique_ptr<const Kernels>> of_devices_;
-  std::map<std::pair<int, int>, cuda::CompiledCode> compiled_;  ///< by compute capability
 };
 
 }  // namespace pig::metrics

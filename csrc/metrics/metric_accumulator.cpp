@@ -34,7 +34,7 @@ void MetricAccumulator::update_scalar(double value, int slot, State& state) {
 bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
                                cuda::Stream stream) {
   const std::lock_guard lock(mutex_);
-  if (!launcher_.update(batch, state, scratch, device, stream)) return false;
+  if (other_is_running_ || !launcher_.update(batch, state, scratch, device, stream)) return false;
   ++updates_;
   label();
   return true;
@@ -44,7 +44,8 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
                                       State* state, int device, cuda::Stream stream) {
   const std::lock_guard lock(mutex_);
   const I64 classes = options_.confusion ? options_.classes : 0;
-  if (!launcher_.update_scalar(value, format, number, slot, state, classes, device, stream))
+  if (other_is_running_ ||
+      !launcher_.update_scalar(value, format, number, slot, state, classes, device, stream))
     return false;
   label();
   return true;
@@ -55,8 +56,15 @@ std::string MetricAccumulator::launch_error() const {
   return launcher_.error();
 }
 
-void MetricAccumulator::note(bool is_update) {
+void MetricAccumulator::begin_other() {
   const std::lock_guard lock(mutex_);
+  other_is_running_ = true;
+}
+
+void MetricAccumulator::end_other(bool added, bool is_update) {
+  const std::lock_guard lock(mutex_);
+  other_is_running_ = false;
+  if (!added) return;
   if (is_update) ++updates_;
   label();
 }

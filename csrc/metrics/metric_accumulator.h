@@ -26,15 +26,17 @@ class MetricAccumulator {
   void update(const Batch& batch, State& state, int max_threads);
   void update_scalar(double value, int slot, State& state);
 
-  /// The same by a kernel. False where none could be launched.
+  /// The same by a kernel. False where none could be launched, or while an addition by other means
+  /// is under way: that takes several kernels, and what came between them would be lost.
   bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
                      int device, cuda::Stream stream);
   /// Why no kernel can be launched, or empty.
   std::string launch_error() const;
 
-  /// An update, or a running value, that was added to the state by other means.
-  void note(bool is_update);
+  /// Around an addition to the state by other means, of which there is one at a time.
+  void begin_other();
+  void end_other(bool added, bool is_update);
 
   /// A consistent copy, without the confusion matrix unless it stands in `bytes`.
   void copy(const State& state, std::vector<uint8_t>& bytes) const;
@@ -61,6 +63,7 @@ class MetricAccumulator {
   const MetricOptions options_;
   KernelLauncher launcher_;
   uint64_t updates_;
+  bool other_is_running_ = false;
   UpdateLabels labels_;
   uint32_t news_epoch_ = 0;  ///< the recording in which something was added; 0: none
   uint32_t reading_epoch_ = 0;

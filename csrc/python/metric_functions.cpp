@@ -2,17 +2,20 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <limits>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dlpack.h"
-#include "cuda/nvrtc.h"
 #include "hot/nvtx_range.h"
 #include "metrics/cpu_scan.h"
+#include "metrics/kernel_store.h"
+#include "metrics/kernel_text.h"
 #include "metrics/metric_accumulator.h"
 #include "python/bindings.h"
 #include "record/recorder.h"
@@ -22,12 +25,9 @@ namespace py = pybind11;
 namespace pig::metrics {
 namespace {
 
-/// What an update did, for Python.
-enum Outcome : int {
-  kNotDone = 0,  ///< Python says what is wrong with the tensors, or adds them itself
-  kDone = 1,
-  kReadingIsDue = 2,
-};
+/// What an update did, for Python: whether a reading is due; nothing where it was not done, and
+/// Python says what is wrong with the tensors, or adds them itself.
+using Outcome = std::optional<bool>;
 
 /// What was asked of PyTorch once: its tensor type, and the exchange API.
 struct Torch {
@@ -101,10 +101,6 @@ int num_threads() {
 /// From here on it takes longer than giving the GIL away and getting it back.
 constexpr U64 kBytesWithoutGil = 4 << 20;
 
-int outcome_of(MetricAccumulator& accumulator) {
-  return accumulator.reading_is_due() ? kReadingIsDue : kDone;
-}
-
 bool on_cuda(const dlpack::Tensor& tensor) { return tensor.device.type == dlpack::kCuda; }
 
 /// The calling thread's current stream on a tensor's device.
@@ -118,40 +114,39 @@ std::optional<cuda::Stream> stream_of(const dlpack::Tensor& tensor) {
   return static_cast<cuda::Stream>(stream);
 }
 
-int launch(MetricAccumulator& accumulator, const Batch& batch, State* state,
-           py::handle scratch_tensor, const dlpack::Tensor& logits) {
-  if (scratch_tensor.is_none()) return kNotDone;
+Outcome launch(MetricAccumulator& accumulator, const Batch& batch, State* state,
+               py::handle scratch_tensor, const dlpack::Tensor& logits) {
+  if (scratch_tensor.is_none()) return std::nullopt;
   const auto scratch = view_of(scratch_tensor);
   const auto stream = stream_of(logits);
   if (!scratch || !on_cuda(*scratch) || !stream || scratch->ndim != 1 ||
       static_cast<U64>(scratch->shape[0]) != sizeof(Scratch))
-    return kNotDone;
+    return std::nullopt;
   auto* memory = static_cast<Scratch*>(const_cast<void*>(data_of(*scratch)));
-  return accumulator.launch(batch, state, memory, logits.device.id, *stream)
-             ? outcome_of(accumulator)
-             : kNotDone;
+  if (!accumulator.launch(batch, state, memory, logits.device.id, *stream)) return std::nullopt;
+  return accumulator.reading_is_due();
 }
 
-int update(MetricAccumulator& accumulator, py::handle state_tensor, py::handle scratch_tensor,
-           py::handle logits_tensor, py::handle target_tensor, py::handle loss_tensor,
-           py::handle weight_tensor) {
+Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::handle scratch_tensor,
+               py::handle logits_tensor, py::handle target_tensor, py::handle loss_tensor,
+               py::handle weight_tensor) {
   const auto state_view = view_of(state_tensor);
   const auto logits = view_of_reals(logits_tensor);
   const auto target = view_of(target_tensor);
-  if (!state_view || !logits || !target) return kNotDone;
+  if (!state_view || !logits || !target) return std::nullopt;
   std::optional<dlpack::Tensor> loss, weight;
-  if (!loss_tensor.is_none() && !(loss = view_of_reals(loss_tensor))) return kNotDone;
-  if (!weight_tensor.is_none() && !(weight = view_of_reals(weight_tensor))) return kNotDone;
+  if (!loss_tensor.is_none() && !(loss = view_of_reals(loss_tensor))) return std::nullopt;
+  if (!weight_tensor.is_none() && !(weight = view_of_reals(weight_tensor))) return std::nullopt;
   State* state = state_of(accumulator.options(), *state_view);
   if (state == nullptr || state_view->device.type != logits->device.type ||
       state_view->device.id != logits->device.id)
-    return kNotDone;
+    return std::nullopt;
   const std::optional<Batch> batch =
       make_batch(accumulator.options(), *logits, *target, loss ? &*loss : nullptr,
                  weight ? &*weight : nullptr);
-  if (!batch) return kNotDone;
+  if (!batch) return std::nullopt;
   if (on_cuda(*logits)) return launch(accumulator, *batch, state, scratch_tensor, *logits);
-  if (!on_cpu(*logits)) return kNotDone;
+  if (!on_cpu(*logits)) return std::nullopt;
   if (bytes_of(*batch) < kBytesWithoutGil) {
     accumulator.update(*batch, *state, 1);
   } else {
@@ -159,14 +154,14 @@ int update(MetricAccumulator& accumulator, py::handle state_tensor, py::handle s
     const py::gil_scoped_release release;
     accumulator.update(*batch, *state, threads);
   }
-  return outcome_of(accumulator);
+  return accumulator.reading_is_due();
 }
 
-int update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, int slot,
-                  py::handle value) {
+Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, int slot,
+                      py::handle value) {
   const auto state_view = view_of(state_tensor);
   State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
-  if (state == nullptr || slot < 0 || slot >= kMaxScalars) return kNotDone;
+  if (state == nullptr || slot < 0 || slot >= kMaxScalars) return std::nullopt;
   double number = 0;
   const void* data = nullptr;
   Format format = kNone;
@@ -176,24 +171,24 @@ int update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, int s
     const auto tensor = view_of_reals(value);
     if (!tensor || tensor->device.type != state_view->device.type ||
         tensor->device.id != state_view->device.id)
-      return kNotDone;
+      return std::nullopt;
     for (int dim = 0; dim < tensor->ndim; ++dim)
-      if (tensor->shape[dim] != 1) return kNotDone;
+      if (tensor->shape[dim] != 1) return std::nullopt;
     format = format_of(tensor->dtype);
-    if (format == kNone) return kNotDone;
+    if (format == kNone) return std::nullopt;
     data = data_of(*tensor);
   }
   if (on_cuda(*state_view)) {
     const auto stream = stream_of(*state_view);
-    return stream && accumulator.launch_scalar(data, format, number, slot, state,
-                                               state_view->device.id, *stream)
-               ? outcome_of(accumulator)
-               : kNotDone;
+    if (!stream || !accumulator.launch_scalar(data, format, number, slot, state,
+                                              state_view->device.id, *stream))
+      return std::nullopt;
+    return accumulator.reading_is_due();
   }
-  if (!on_cpu(*state_view)) return kNotDone;
+  if (!on_cpu(*state_view)) return std::nullopt;
   if (data != nullptr) number = load_real(data, format, 0);
   accumulator.update_scalar(number, slot, *state);
-  return outcome_of(accumulator);
+  return accumulator.reading_is_due();
 }
 
 py::object read(const MetricAccumulator& accumulator, py::handle state_tensor) {
@@ -253,14 +248,38 @@ void pig::add_metric_functions(py::module_& module) {
       .def("update_scalar", &update_scalar, py::arg("state"), py::arg("slot"), py::arg("value"))
       .def("read", &read, py::arg("state"))
       .def("launch_error", &MetricAccumulator::launch_error)
-      .def("note", &MetricAccumulator::note, py::arg("is_update"))
+      .def("begin_other", &MetricAccumulator::begin_other)
+      .def("end_other", &MetricAccumulator::end_other, py::arg("added"), py::arg("is_update"))
       .def("updates", &MetricAccumulator::updates)
       .def("take_news", &MetricAccumulator::take_news)
       .def("step_of", &step_of, py::arg("update"));
   module.attr("METRIC_SCRATCH_BYTES") = sizeof(Scratch);
   module.def("set_torch", &set_torch, py::arg("tensor_type"), py::arg("exchange_api"),
              py::arg("get_num_threads"));
-  module.def("set_nvrtc_paths", &pig::cuda::set_nvrtc_paths, py::arg("paths"));
+  module.def("metric_kernel_texts", [] {
+    return std::vector<std::pair<const char*, const char*>>{
+        {"metric_kernel.cu", pig_metric_kernel_cu},
+        {"metrics/metric_kernel.h", pig_metric_kernel_h},
+        {"metrics/metric_state.h", pig_metric_state_h}};
+  });
+  module.def(
+      "load_metric_kernels",
+      [](int device, const py::bytes& code) { KernelStore::instance().load(device, code); },
+      py::arg("device"), py::arg("code"));
+  module.def(
+      "fail_metric_kernels",
+      [](int device, std::string reason) {
+        KernelStore::instance().fail(device, std::move(reason));
+      },
+      py::arg("device"), py::arg("reason"));
+  module.def(
+      "wait_for_metric_kernels",
+      [](double timeout_s) {
+        const py::gil_scoped_release release;
+        return KernelStore::instance().wait(
+            std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
+      },
+      py::arg("timeout_s"));
   module.def("append_reading", &append_reading, py::arg("update"), py::arg("step"),
              py::arg("values"));
 }

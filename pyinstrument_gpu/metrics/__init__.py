@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
         "metrics need PyTorch 2.10 or newer: pip install 'pyinstrument-gpu[torch]'"
     ) from error
 
-from pyinstrument_gpu.metrics.accumulator import MetricAccumulator, Reading
+from pyinstrument_gpu.metrics.accumulator import MetricAccumulator
+from pyinstrument_gpu.metrics.reading import Reading
 
 __all__ = ["MetricAccumulator", "Reading"]

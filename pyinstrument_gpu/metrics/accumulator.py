@@ -4,51 +4,29 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import operator, ranks, reference
-from pyinstrument_gpu.metrics.layout import MAX_SCALARS, RESET_OFFSET, State, word
-from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics import kernels, operator, reference
+from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
+from pyinstrument_gpu.metrics.native_accumulator import new_native_accumulator
+from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
+from pyinstrument_gpu.metrics.reading import Reading
+from pyinstrument_gpu.metrics.running_values import SlotsByName, checked_number
+from pyinstrument_gpu.metrics.state import RESET_OFFSET, State, word
 from pyinstrument_gpu.metrics.values import series_of, values_of
-from pyinstrument_gpu.native import IMPORT_ERROR, native
-
-_MAX_NAME_BYTES = 64
-
-# Outcomes of a native update.
-_NOT_DONE = 0
-_DONE = 1
-_READING_IS_DUE = 2
+from pyinstrument_gpu.native import native
 
 _HOST = torch.device("cpu")
 
 _numbers = itertools.count(1)
 _live: weakref.WeakValueDictionary[int, MetricAccumulator] = weakref.WeakValueDictionary()
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Values as they were after some update.
-
-    Attributes:
-        values: by name, as `MetricAccumulator.compute` describes them.
-        update: the number of the newest update in them, from 1 on. Numbers go on after a reset.
-        step: index of the step that update was made in; None outside a step, while nothing is
-            recorded, and where the host did not see the update (a replay of a CUDA graph).
-    """
-
-    values: dict[str, Any]
-    update: int
-    step: int | None
 
 
 class MetricAccumulator:
@@ -64,8 +42,8 @@ class MetricAccumulator:
         metrics.reset()
 
     The state is one small tensor on the device of the first update. An accumulator is for one
-    device; one per rank, and `compute(sync=True)`, for several. Threads may share it. A copy, by
-    `copy.deepcopy` or `pickle`, has the values so far and goes on by itself.
+    device; one per rank, and `compute(across_ranks=True)`, for several. Threads may share it. A
+    copy, by `copy.deepcopy` or `pickle`, has the values so far and goes on by itself.
 
     Args:
         topk: for each k, `accuracy@k` is the share of rows whose target is among the k greatest
@@ -95,22 +73,25 @@ class MetricAccumulator:
         name: str = "",
     ) -> None:
         self._options = MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim)
-        if not isinstance(name, str) or len(name.encode()) > _MAX_NAME_BYTES:
-            raise ValueError(f"name must be a str of up to {_MAX_NAME_BYTES} bytes, got {name!r}")
+        if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES:
+            raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
         self._prefix = f"{name}/" if name else ""
         self._state: Tensor | None = None
         self._is_placed = False  # until then the state may move: it has only Python numbers
-        self._scalar_slots: dict[str, int] = {}
+        self._scalar_slots = SlotsByName()
         self._lost_updates = 0
+        self._reference_updates = 0
         self._resets = 0
         self._begin(updates=0)
 
     def _begin(self, updates: int) -> None:
         """What each accumulator has for itself, a copy too."""
-        self._native = _new_native(self._options, updates)
+        self._native = new_native_accumulator(self._options, updates)
         self._scratch: Tensor | None = None
         self._warned = False
-        self._making = threading.Lock()
+        # Held while the state is made or moved, and during an addition in torch operations: that is
+        # many of them, and nothing may come in between.
+        self._lock = threading.RLock()
         self._number = next(_numbers)
         _live[self._number] = self
         operator.register(_update_of)
@@ -123,6 +104,7 @@ class MetricAccumulator:
             "_is_placed": self._is_placed,
             "_scalar_slots": self._scalar_slots,
             "_lost_updates": self._lost_updates,
+            "_reference_updates": self._reference_updates,
             "_resets": self._resets,
             "updates": 0 if self._native is None else self._native.updates(),
         }
@@ -143,9 +125,10 @@ class MetricAccumulator:
     ) -> None:
         """Add one batch.
 
-        Never waits for a device, and allocates nothing there but at the first call. On the CPU it
-        reads the logits once, with as many of PyTorch's threads as pay off. Inside `torch.compile`
-        it is one operator and breaks no graph.
+        Never waits for a device. On a GPU it is one kernel, which allocates nothing. Until that is
+        compiled, beside the training, torch operations do the same at a higher cost, counted as
+        `reference_updates`. On the CPU an update reads the logits once, with as many of PyTorch's
+        threads as pay off. Inside `torch.compile` it is one operator and breaks no graph.
 
         Args:
             logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
@@ -176,7 +159,7 @@ class MetricAccumulator:
             return
         if state is None or not self._is_placed:
             self._options.check(logits, target, loss, weight)
-            with self._making:
+            with self._lock:
                 state = self._place(logits.device)
         self._update(state, logits, target, loss, weight)
 
@@ -195,18 +178,19 @@ class MetricAccumulator:
             TypeError, ValueError: the name or the value is of the wrong kind.
         """
         slot = self._scalar_slots.get(name)
-        outcome = _NOT_DONE
+        reading_is_due = None
         if slot is not None and self._native is not None:
-            outcome = self._native.update_scalar(self._state, slot, value)
-        if outcome == _NOT_DONE:
-            outcome = self._update_scalar_with_care(name, value)
-        if outcome == _READING_IS_DUE:
+            reading_is_due = self._native.update_scalar(self._state, slot, value)
+        if reading_is_due is None:
+            reading_is_due = self._update_scalar_with_care(name, value)
+        if reading_is_due:
             self.record_reading()
 
     def latest(self) -> Reading | None:
         """The newest values that have arrived, without waiting; None before any has.
 
-        For tensors on the CPU they are the current ones.
+        For tensors on the CPU they are the current ones. On a GPU there are none before the first
+        update by the kernel, which has to be compiled first.
         """
         if self._state is None or self._native is None:
             return None
@@ -224,7 +208,15 @@ class MetricAccumulator:
         values = values_of(state, self._options.topk, names, self._lost_updates)
         return Reading(values, state.updates, None if step is None else step[1])
 
-    def compute(self, sync: bool = False) -> dict[str, Any]:
+    @property
+    def reference_updates(self) -> int:
+        """How many updates, and numbers of `update_scalar`, torch operations have added since the
+        accumulator was made: on a GPU those before the kernel was ready or where there is none, and
+        tensors that the kernel does not take. Their values are the same; each costs dozens of
+        kernels."""
+        return self._reference_updates
+
+    def compute(self, across_ranks: bool = False, **refused: NoReturn) -> dict[str, Any]:
         """The values of all updates since the last reset. Waits for them.
 
         Keys: `count` (rows that count), `loss` (mean over them), `loss_min`, `loss_max` and
@@ -237,19 +229,25 @@ class MetricAccumulator:
         known, as an accuracy without rows, is NaN.
 
         Args:
-            sync: merge all ranks of the default process group of `torch.distributed`, by one
-                all_gather; every rank has to call it and gets the same values. The state stays as
-                it is. Without a process group it is this process alone.
+            across_ranks: merge all ranks of the default process group of `torch.distributed`, by
+                one all_gather; every rank has to call it and gets the same values. The state stays
+                as it is. Without a process group it is this process alone.
 
         Raises:
             ValueError: the accumulators of the ranks were made differently.
+            TypeError: there is no option of the name.
         """
+        for name in refused:
+            hint = ": merging the ranks is compute(across_ranks=True)" if name == "sync" else ""
+            raise TypeError(f"compute() has no option {name!r}{hint}")
         data = self._read()
         classes = self._options.confusion_classes
         names = tuple(self._scalar_slots)
-        if sync and ranks.available():
+        if across_ranks and has_other_ranks():
             device = None if self._state is None else self._state.device
-            state, names, lost = ranks.merge(data, names, self._lost_updates, self._options, device)
+            state, names, lost = merged_across_ranks(
+                data, names, self._lost_updates, self._options, device
+            )
         else:
             state, lost = State.of(data, classes, len(names)), self._lost_updates
         return values_of(state, self._options.topk, names, lost)
@@ -274,6 +272,8 @@ class MetricAccumulator:
             return
         step = self._native.step_of(reading.update)
         series = series_of(reading.values, self._options.topk, tuple(self._scalar_slots))
+        if self._reference_updates:
+            series.append(("reference_updates", self._reference_updates))
         native.append_reading(
             reading.update,
             None if step is None else step[0],
@@ -288,39 +288,31 @@ class MetricAccumulator:
         loss: Tensor | None,
         weight: Tensor | None,
     ) -> None:
-        outcome = _NOT_DONE
+        reading_is_due = None
         if self._native is not None:
-            outcome = self._native.update(state, self._scratch, logits, target, loss, weight)
-        if outcome == _NOT_DONE:
+            reading_is_due = self._native.update(state, self._scratch, logits, target, loss, weight)
+        if reading_is_due is None:
             self._options.check(logits, target, loss, weight)
             if logits.device != state.device:
                 raise ValueError(
                     f"the first update was on {state.device}, this one is on {logits.device}: "
                     "make an accumulator for each device"
                 )
-            self._add_slowly(
+            self._add_in_torch(
                 reference.add_update, state, logits, target, loss, weight, self._options
             )
-        elif outcome == _READING_IS_DUE:
+        elif reading_is_due:
             self.record_reading()
 
-    def _update_scalar_with_care(self, name: str, value: Tensor | float) -> int:
+    def _update_scalar_with_care(self, name: str, value: Tensor | float) -> bool | None:
         """The first value of a name, one of another kind or place, one that the native side can't
-        take."""
-        if not isinstance(value, Tensor):
-            value = _real(name, value)
-        elif value.numel() != 1 or value.is_complex() or value.is_meta:
-            raise ValueError(
-                f"{name} must be one real number, got a tensor of {value.dtype} "
-                f"with shape {tuple(value.shape)} on {value.device}"
-            )
-        slot = self._scalar_slots.get(name)
-        if slot is None:
-            slot = self._new_slot(name)
-            if slot is None:
-                return _DONE
+        take. Whether a reading is due."""
+        value = checked_number(name, value)
         device = value.device if isinstance(value, Tensor) else _HOST
-        with self._making:
+        with self._lock:
+            slot = self._scalar_slots.add(name)
+            if slot is None:
+                return None
             if device.type != _HOST.type:
                 state = self._place(device)
             else:  # it says nothing of where the logits will be
@@ -333,29 +325,38 @@ class MetricAccumulator:
                     "accumulator for each device"
                 )
             value = float(value)
-        outcome = _NOT_DONE
+        reading_is_due: bool | None = None
         if self._native is not None:
-            outcome = int(self._native.update_scalar(state, slot, value))
-        if outcome == _NOT_DONE:
-            self._add_slowly(reference.add_scalar, state, slot, value)
-            return _DONE
-        return outcome
+            reading_is_due = self._native.update_scalar(state, slot, value)
+        if reading_is_due is None:
+            self._add_in_torch(reference.add_scalar, state, slot, value)
+        return reading_is_due
 
-    def _add_slowly(self, add: Callable[..., None], *arguments: Any) -> None:
+    def _add_in_torch(self, add: Callable[..., None], state: Tensor, *arguments: Any) -> None:
         """Add in torch operations what the native side has not. Where they fail too, it is lost:
         that is counted, and the training goes on."""
-        error = "" if self._native is None else self._native.launch_error()
-        message = f"metrics take the slow way, many small kernels for each update: {error}"
-        try:
-            add(*arguments)
+        error = ""
+        with self._lock:
+            added = False
             if self._native is not None:
-                self._native.note(add is reference.add_update)
-        except Exception as raised:
-            self._lost_updates += 1
-            first_line = str(raised).partition("\n")[0]
-            reason = f"{type(raised).__name__}: {first_line}"
-            error = f"{error}; {reason}" if error else reason
-            message = f"an update of the metrics is lost, and counted as lost_updates: {error}"
+                self._native.begin_other()
+                error = self._native.launch_error()
+            message = f"metrics take the slow way, many small kernels for each update: {error}"
+            try:
+                add(state, *arguments)
+                added = True
+                self._reference_updates += 1
+            except Exception as raised:
+                self._lost_updates += 1
+                first_line = str(raised).partition("\n")[0]
+                reason = f"{type(raised).__name__}: {first_line}"
+                error = f"{error}; {reason}" if error else reason
+                message = f"an update of the metrics is lost, and counted as lost_updates: {error}"
+            finally:
+                if self._native is not None:
+                    self._native.end_other(added, add is reference.add_update)
+        if self._scratch is not None:
+            kernels.request(state.device.index)
         if error and not self._warned:
             self._warned = True
             warnings.warn(message, RuntimeWarning, stacklevel=4)
@@ -386,23 +387,6 @@ class MetricAccumulator:
         with torch.inference_mode(False):
             return torch.zeros(native.METRIC_SCRATCH_BYTES, dtype=torch.uint8, device=device)
 
-    def _new_slot(self, name: str) -> int | None:
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {type(name).__name__}")
-        if not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
-            raise ValueError(f"name must have 1 to {_MAX_NAME_BYTES} bytes, got {name!r}")
-        with self._making:
-            slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
-            if slot < MAX_SCALARS:
-                return slot
-            del self._scalar_slots[name]
-        warnings.warn(
-            f"{name!r} is left out: an accumulator has room for {MAX_SCALARS} running values",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return None
-
     def _read(self) -> bytes:
         if self._state is None:
             return bytes(self._options.state_bytes)
@@ -431,57 +415,5 @@ def _update_of(
     _live[number]._update(state, logits, target, loss, weight)
 
 
-def _real(name: str, value: Any) -> float:
-    """A Python number as a float."""
-    if not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 def _on_cuda(device: torch.device) -> bool:
     return device.type == "cuda"
-
-
-def _new_native(options: MetricOptions, updates: int) -> Any:
-    """The native side, or None where the reference has to do all work."""
-    if IMPORT_ERROR is not None or not _torch_is_known():
-        return None
-    return native.MetricAccumulator(
-        topk=options.topk,
-        num_classes=options.num_classes or 0,
-        confusion=options.confusion,
-        ignore_index=options.ignore_index,
-        class_dim=options.class_dim,
-        updates=updates,
-    )
-
-
-_known: bool | None = None
-
-
-def _torch_is_known() -> bool:
-    global _known
-    if _known is None:
-        api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-        _known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads)
-        native.set_nvrtc_paths(_nvrtc_paths())
-        if not _known:
-            warnings.warn(
-                f"metrics take the slow way: PyTorch {torch.__version__} has no DLPack C exchange "
-                "API of version 1; 2.10 and newer have it",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-    return _known
-
-
-def _nvrtc_paths() -> list[str]:
-    """NVRTC as the packages that PyTorch depends on have it, of the same major version."""
-    if torch.version.cuda is None:
-        return []
-    major = torch.version.cuda.split(".")[0]
-    packages = Path(torch.__file__).parent.parent / "nvidia"
-    return sorted(map(str, packages.glob(f"*/lib/libnvrtc.so.{major}*")))

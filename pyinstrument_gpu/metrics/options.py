@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.layout import MAX_TOPK, STATE_DTYPE
+from pyinstrument_gpu.metrics.state import MAX_TOPK, STATE_DTYPE
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
+MAX_NAME_BYTES = 64
 _MAX_CLASSES = 1 << 14
 """Of a confusion matrix: one of so many takes 2 GB."""
 

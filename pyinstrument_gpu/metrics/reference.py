@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An update in plain torch operations.
 
-It defines what the native code computes, and does the work where that cannot: tensor subclasses,
-devices without a kernel of ours, builds without the native module. It allocates several times the
-logits' size and launches dozens of kernels, but it never waits for a device either.
+It defines what the native code computes, and does the work where that cannot: while the kernel for
+a GPU is being compiled, for tensor subclasses, devices without a kernel of ours, builds without the
+native module. It allocates several times the logits' size and launches dozens of kernels, but it
+never waits for a device either.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.layout import SCALAR_DTYPE, STATE_DTYPE, word
 from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.state import SCALAR_DTYPE, STATE_DTYPE, word
 
 
 @torch.no_grad()
@@ -128,8 +129,12 @@ def add_scalar(state: Tensor, slot: int, value: Tensor | float) -> None:
     integers = state.view(torch.int64)
     reals = state.view(torch.float64)
     begin = word("scalars") + slot * SCALAR_DTYPE.itemsize // 8
-    count, nonfinite = integers[begin], integers[begin + 1]
-    total, least, greatest, last = (reals[begin + i] for i in range(2, 6))
+
+    def of(words: Tensor, field: str) -> Tensor:
+        return words[begin + word(field, SCALAR_DTYPE)]
+
+    count, nonfinite = of(integers, "count"), of(integers, "nonfinite")
+    total, least, greatest, last = (of(reals, each) for each in ("sum", "min", "max", "last"))
     if isinstance(value, Tensor):
         number = value.reshape(()).to(device=state.device, dtype=torch.float64)
     else:

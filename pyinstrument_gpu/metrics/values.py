@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.layout import State
+from pyinstrument_gpu.metrics.state import State
 
 
 def values_of(

@@ -1,22 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics on a GPU: the values, what an update asks of the driver, streams, and CUDA graphs."""
+"""Metrics on a GPU: the values, what an update asks of the driver, streams, CUDA graphs, and the
+time until the kernel is ready."""
 
 import math
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.metrics.kernels import wait
 from tests.gpu.conftest import why_not
 from tests.helpers.metric_cases import IGNORED, Case, assert_same, expected, random_case
 from tests.helpers.script import run_script
 
 DEVICE = "cuda"
 LOGITS, TARGET = torch.eye(4), torch.arange(4)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels_are_ready() -> None:
+    if why_not() is None:
+        pig.MetricAccumulator().update(LOGITS.to(DEVICE), TARGET.to(DEVICE))
+        assert wait(timeout_s=300)
 
 
 @pytest.fixture(autouse=True)
@@ -133,11 +143,13 @@ LOG_SCRIPT = """
 import torch
 from tests.helpers.driver_log import calls_since, driver_calls
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.metrics.kernels import wait
 
 logits, target = torch.eye(4, device=DEVICE), torch.arange(4, device=DEVICE)
 loss = torch.tensor(2.0, device=DEVICE)
 metrics = pig.MetricAccumulator()
 metrics.update(logits, target, loss)
+assert wait(timeout_s=300)
 before, memory = driver_calls(), torch.cuda.memory_stats().get("allocation.all.allocated")
 for _ in range(100):
     metrics.update(logits, target, loss)
@@ -149,19 +161,76 @@ assert metrics.compute()["count"] == 404
 """
 
 
-def run_log_script(**environment: str) -> str:
-    source = LOG_SCRIPT.replace("DEVICE", repr(DEVICE))
-    return run_script(source, environment=environment).stdout.strip()
-
-
 def test_an_update_is_one_launch_and_no_other_call_that_does_anything() -> None:
-    assert run_log_script() == str({"cuCtxGetCurrent": 200, "cuLaunchKernel": 200})
-
-
-def test_kernels_by_nvrtc() -> None:
-    """The driver that refuses the image is made up; the compiler is real."""
-    printed = run_log_script(FORWARD_FAILS="cuLibraryLoadData", FORWARD_FAILURES="1")
+    printed = run_script(LOG_SCRIPT.replace("DEVICE", repr(DEVICE))).stdout.strip()
     assert printed == str({"cuCtxGetCurrent": 200, "cuLaunchKernel": 200})
+
+
+# --- until the kernel is ready ---
+
+SWITCH_SCRIPT = """
+import torch
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.metrics.kernels import wait
+
+logits, target = torch.eye(4, device=DEVICE), torch.arange(4, device=DEVICE)
+loss = torch.tensor(0.0, device=DEVICE)
+metrics = pig.MetricAccumulator(topk=1, num_classes=4, confusion=True)
+
+def update():
+    loss.add_(1)
+    metrics.update(logits, target, loss)
+    metrics.update_scalar("tokens", 3)
+
+for _ in range(3):
+    update()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # in the mode in which other threads' calls could break it
+    update()
+    assert wait(timeout_s=300)
+by_torch = metrics.reference_updates
+for _ in range(5):
+    graph.replay()
+    update()
+assert metrics.reference_updates == by_torch
+torch.cuda.synchronize()
+values, reading = metrics.compute(), metrics.latest()
+assert (values["count"], values["accuracy@1"], values["lost_updates"]) == (52, 1, 0), values
+assert (values["loss"], values["loss_min"], values["loss_max"]) == (7, 1, 13), values
+assert (values["tokens"], values["tokens_sum"]) == (3, 39), values
+assert values["confusion_matrix"] == [[13.0 * (i == j) for j in range(4)] for i in range(4)]
+assert (reading.update, reading.values) == (13, values)
+print(by_torch)
+"""
+
+
+def test_nothing_is_lost_or_counted_twice_where_the_kernel_takes_over(tmp_path: Path) -> None:
+    """Of a process in which it is compiled, and of one that finds it on disk."""
+    for _ in range(2):
+        done = run_script(
+            SWITCH_SCRIPT.replace("DEVICE", repr(DEVICE)),
+            environment={"PYINSTRUMENT_GPU_CACHE_DIR": str(tmp_path / "cache")},
+        )
+        assert 1 <= int(done.stdout) <= 8
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 10, 100, 1000])
+def test_a_program_may_end_at_any_time(milliseconds: int, tmp_path: Path) -> None:
+    """While the compiler runs, and while its code is loaded."""
+    source = """
+import sys, time, torch
+import pyinstrument_gpu as pig
+metrics = pig.MetricAccumulator()
+metrics.update(torch.eye(4, device=DEVICE), torch.arange(4, device=DEVICE))
+time.sleep(int(sys.argv[1]) / 1000)
+"""
+    done = run_script(
+        source.replace("DEVICE", repr(DEVICE)),
+        milliseconds,
+        environment={"PYINSTRUMENT_GPU_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.stderr == ""
 
 
 # --- streams and graphs ---

@@ -7,18 +7,19 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import _simulated_cuda as simulated  # type: ignore[import-not-found]
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.metrics import accumulator
+from pyinstrument_gpu.metrics import accumulator, code_cache, kernels
 from pyinstrument_gpu.native import native
 from tests.helpers.simulated_cuda import SimulatedCuda, simulated_cuda
 
 FAKE_NVRTC = Path(simulated.__file__).with_name("inject_nvrtc.so")
-"""It compiles for the simulated GPU, whose driver takes any code; for builds without nvcc."""
+"""It compiles for the simulated GPU, whose driver takes any code."""
 
 BLOCKING_OR_ALLOCATING = (
     "cuCtxSynchronize",
@@ -30,24 +31,51 @@ BLOCKING_OR_ALLOCATING = (
 
 
 @contextlib.contextmanager
-def metric_gpu(devices: int = 1) -> Iterator[SimulatedCuda]:
-    """All tensors are on device 0 of it, unless `set_device_of_tensors` says otherwise."""
+def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCuda]:
+    """All tensors are on device 0 of it, unless `set_device_of_tensors` says otherwise.
+
+    Args:
+        devices: how many it has.
+        ready: the kernels are loaded before anything else happens. Otherwise the first update has
+            the fake NVRTC compile them, and the test waits for them.
+    """
     api = torch.Tensor.__dlpack_c_exchange_api__
     pig.MetricAccumulator()  # the first one hands over torch's own
-    with simulated_cuda(devices) as cuda:
+    with simulated_cuda(devices) as cuda, contextlib.ExitStack() as patches:
         simulated.run_metric_kernels()
         native.set_torch(torch.Tensor, simulated.device_api_capsule(api), torch.get_num_threads)
-        nvrtc = {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC), **os.environ}
-        try:
-            with (
-                mock.patch.dict(os.environ, nvrtc),
-                mock.patch.object(accumulator, "_on_cuda", lambda device: True),
-            ):
-                yield cuda
-        finally:
-            native.set_torch(torch.Tensor, api, torch.get_num_threads)
+        patches.callback(native.set_torch, torch.Tensor, api, torch.get_num_threads)
+        request = kernels.request
+        replacements: list[Any] = [
+            mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
+            mock.patch.object(accumulator, "_on_cuda", lambda device: True),
+            mock.patch.object(kernels, "_threads", {}),
+            mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
+            mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
+            mock.patch.object(code_cache, "cache_directory", lambda: Path(os.devnull, "none")),
+        ]
+        for each in replacements:
+            patches.enter_context(each)
+        set_device_of_tensors(0)
+        if ready:
+            with mock.patch.object(kernels, "compiled", lambda capability: b"code"):
+                for device in range(devices):
+                    request(device)
+                wait_for_kernels()
+        patches.callback(wait_for_kernels)
+        yield cuda
+
+
+def wait_for_kernels() -> None:
+    """Until those that were requested are loaded, or known not to come."""
+    assert kernels.wait(timeout_s=120)
+
+
+_device_of_tensors = 0
 
 
 def set_device_of_tensors(device: int) -> None:
     """On which device all tensors are from now on."""
+    global _device_of_tensors
+    _device_of_tensors = device
     simulated.set_device_of_tensors(device)

@@ -38,17 +38,17 @@ def main() -> None:
     if rank == world_size - 1:
         metrics.update_scalar("of the last rank", 2.0)
     before = metrics.compute()
-    merged = [metrics.compute(sync=True) for _ in range(2)]
+    merged = [metrics.compute(across_ranks=True) for _ in range(2)]
     unchanged = json.dumps(metrics.compute()) == json.dumps(before)
     error = ""
     try:
-        pig.MetricAccumulator(topk=rank + 1).compute(sync=True)
+        pig.MetricAccumulator(topk=rank + 1).compute(across_ranks=True)
     except ValueError as raised:
         error = str(raised)
     empty = pig.MetricAccumulator()
     if rank == 0:
         empty.update(torch.eye(3), torch.arange(3))
-    of_one_rank = empty.compute(sync=True)
+    of_one_rank = empty.compute(across_ranks=True)
     # A rank that leaves closes its connections, which others may still be reading from: not before
     # all have what they came for.
     done = dist.FileStore(str(folder / "done"), world_size)  # type: ignore[attr-defined]

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -383,18 +386,23 @@ def test_threads_may_share_an_accumulator() -> None:
     assert reading is not None and reading.update == 200
 
 
-def test_layout_is_that_of_the_native_side() -> None:
-    """Fields that the native side writes are read as what they are."""
-    from pyinstrument_gpu.metrics.layout import STATE_DTYPE
+def test_the_state_is_that_of_the_native_side() -> None:
+    """Word by word as the C++ header has it."""
+    from pyinstrument_gpu.metrics.state import SCALAR_DTYPE, STATE_DTYPE
 
-    metrics = pig.MetricAccumulator(topk=tuple(range(1, 9)))
-    metrics.update(LOGITS, TARGET, torch.tensor(0.25))
-    metrics.update_scalar("x", 7.0)
-    assert metrics._state is not None
-    assert len(metrics._state) == STATE_DTYPE.itemsize
-    values = metrics.compute()
-    assert [values[f"accuracy@{k}"] for k in range(1, 9)] == [1] * 8
-    assert (values["loss_max"], values["x_last"]) == (0.25, 7)
+    header = (Path(__file__).parents[2] / "csrc" / "metrics" / "metric_state.h").read_text()
+    constants = dict(re.findall(r"constexpr int (\w+) = (\d+);", header))
+    dtypes = {"U64": np.dtype("<u8"), "double": np.dtype("<f8"), "Scalar": SCALAR_DTYPE}
+    for name, dtype in (("Scalar", SCALAR_DTYPE), ("State", STATE_DTYPE)):
+        body = re.search(rf"struct {name} {{\n(.*?)\n}};", header, re.DOTALL)
+        assert body is not None
+        members = re.findall(r"^ +(\w+) (\w+)(?:\[(\w+)\])?;", body[1], re.MULTILINE)
+        declared = [
+            (member, dtypes[kind], (int(constants[count]),) if count else ())
+            for kind, member, count in members
+        ]
+        assert dtype == np.dtype(declared)
+        assert dtype.itemsize == sum(np.dtype([each]).itemsize for each in declared)
 
 
 # --- tensors and settings that are out of the ordinary ---

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compute(sync=True): several ranks give what one process gives on all data."""
+"""compute(across_ranks=True): several ranks give what one process gives on all data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import pyinstrument_gpu as pig
 
 pytest.importorskip("torch")
 
@@ -61,4 +63,12 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
 def test_without_a_process_group_it_is_this_process() -> None:
     metrics = metric_rank.accumulate(range(3))
 
-    assert metrics.compute(sync=True) == metrics.compute()
+    assert metrics.compute(across_ranks=True) == metrics.compute()
+
+
+def test_the_old_name_is_refused() -> None:
+    metrics = pig.MetricAccumulator()
+    with pytest.raises(TypeError, match=r"no option 'sync': .*compute\(across_ranks=True\)"):
+        metrics.compute(sync=True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"no option 'ranks'$"):
+        metrics.compute(ranks=True)  # type: ignore[arg-type]

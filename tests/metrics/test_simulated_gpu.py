@@ -5,9 +5,11 @@ failures. From Python down to the driver's calls it is the code that runs on a G
 from __future__ import annotations
 
 import math
+import os
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +24,9 @@ import _simulated_cuda as simulated  # type: ignore[import-not-found] # noqa: E4
 from tests.helpers.metric_cases import assert_same, expected, random_case  # noqa: E402
 from tests.helpers.metric_gpu import (  # noqa: E402
     BLOCKING_OR_ALLOCATING,
-    FAKE_NVRTC,
     metric_gpu,
     set_device_of_tensors,
+    wait_for_kernels,
 )
 from tests.helpers.simulated_cuda import Result, SimulatedCuda  # noqa: E402
 
@@ -215,7 +217,7 @@ def test_a_copy_goes_on_by_itself(gpu: SimulatedCuda) -> None:
 # --- captures ---
 
 
-def test_a_first_update_during_a_capture_takes_the_slow_way(gpu: SimulatedCuda) -> None:
+def test_a_first_update_during_a_capture_is_made_of_torch_operations(gpu: SimulatedCuda) -> None:
     stream = gpu.devices[0].create_stream()
     simulated.set_current_stream(0, stream.handle)
     metrics = pig.MetricAccumulator(topk=1)
@@ -347,56 +349,235 @@ def test_no_stream_to_be_had(gpu: SimulatedCuda) -> None:
     assert metrics.compute()["count"] == 4
 
 
-# --- where the kernels come from ---
+# --- until the kernel is ready ---
 
-SCRIPT = """
-import warnings
-import torch
-import pyinstrument_gpu as pig
-from tests.helpers.metric_gpu import metric_gpu
-from tests.helpers.simulated_cuda import Result
 
-with metric_gpu() as gpu, warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    gpu.fail("cuLibraryLoadData", Result.NO_BINARY, count=int(FAILURES))
+def wait_for_compiler(latch: Path) -> None:
+    """Until it is held by the latch."""
+    Path(f"{latch}.reached").open("w").close()
+
+
+def release(latch: Path) -> None:
+    """Let the compiler go on that is held by a latch."""
+    latch.open("w").close()
+
+
+@pytest.fixture
+def latch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Holds the fake NVRTC until it is released, which each test has to do."""
+    path = tmp_path / "latch"
+    os.mkfifo(path)
+    os.mkfifo(f"{path}.reached")
+    monkeypatch.setenv("FAKE_NVRTC_LATCH", str(path))
+    return path
+
+
+@pytest.fixture
+def fresh_gpu() -> Iterator[SimulatedCuda]:
+    """One whose kernels have not been compiled."""
+    with metric_gpu(ready=False) as cuda:
+        yield cuda
+
+
+def test_no_update_is_lost_or_counted_twice_where_the_kernel_takes_over(
+    fresh_gpu: SimulatedCuda, latch: Path
+) -> None:
+    metrics = pig.MetricAccumulator(topk=(1, 2), num_classes=4, confusion=True)
+    generator = torch.Generator().manual_seed(5)
+    cases = [torch.randn(6, 4, generator=generator) for _ in range(12)]
+    target = torch.tensor([0, 1, 2, 3, 0, -100])
+
+    def update(number: int) -> None:
+        metrics.update(cases[number], target, torch.tensor(float(number)))
+        metrics.update_scalar("tokens", number)
+
+    for number in range(5):
+        update(number)
+    wait_for_compiler(latch)
+    assert (fresh_gpu.launches(), metrics.latest()) == ([], None)
+    assert metrics.reference_updates == 10
+
+    release(latch)
+    wait_for_kernels()
+    begin = fresh_gpu.end_of_calls
+    for number in range(5, 12):
+        update(number)
+    assert len(fresh_gpu.launches()) == 14
+    # What takes long or allocates is done: the switch is a launch like any other.
+    calls = {call.function for call in fresh_gpu.calls(since=begin)}
+    assert calls == {"cuCtxGetCurrent", "cuLaunchKernel"}
+    assert metrics.reference_updates == 10
+
+    wanted = pig.MetricAccumulator(topk=(1, 2), num_classes=4, confusion=True)
+    wanted._native = None  # all by the reference
+    for number in range(12):
+        wanted.update(cases[number], target, torch.tensor(float(number)))
+        wanted.update_scalar("tokens", number)
+    assert metrics.compute() == wanted.compute()
+    reading = metrics.latest()
+    assert reading is not None
+    assert (reading.update, reading.values) == (12, metrics.compute())
+
+
+def test_threads_that_update_while_the_kernel_takes_over(
+    fresh_gpu: SimulatedCuda, latch: Path
+) -> None:
+    """An update is by the one way or the other: with many torch operations under way, no kernel
+    comes in between."""
+    metrics = pig.MetricAccumulator(topk=1, num_classes=4, confusion=True)
+    context = fresh_gpu.current_context
+    half_done = threading.Barrier(4)
+
+    def work(thread: int) -> None:
+        fresh_gpu.make_current(context)
+        for number in range(200):
+            if number == 100:
+                half_done.wait()
+                if thread == 0:
+                    wait_for_compiler(latch)
+                    release(latch)
+            metrics.update(LOGITS, TARGET, torch.tensor(float(thread * 200 + number)))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for_kernels()
+    metrics.update(LOGITS, TARGET, torch.tensor(800.0))
+
+    assert 400 <= metrics.reference_updates <= 800
+    assert len(fresh_gpu.launches()) == 801 - metrics.reference_updates
+    values = metrics.compute()
+    assert (values["count"], values["accuracy@1"], values["lost_updates"]) == (4 * 801, 1, 0)
+    assert (values["loss_min"], values["loss_max"], values["loss"]) == (0, 800, 400)
+    assert values["confusion_matrix"] == [[801.0 * (i == j) for j in range(4)] for i in range(4)]
+
+
+def test_a_graph_captured_before_holds_the_torch_operations(
+    fresh_gpu: SimulatedCuda, latch: Path
+) -> None:
+    stream = fresh_gpu.devices[0].create_stream()
+    simulated.set_current_stream(0, stream.handle)
+    metrics = started(topk=1)
+    stream.begin_capture()
+    metrics.update(LOGITS, TARGET)
+    wait_for_compiler(latch)
+    release(latch)
+    wait_for_kernels()  # loaded while the capture goes on
+    metrics.update(LOGITS, TARGET)
+
+    assert stream.end_capture() == 1
+    assert fresh_gpu.captures_invalidated == 0
+    assert metrics.reference_updates == 2
+    assert metrics.compute()["count"] == 8  # the kernel is in the graph, which nothing has run
+
+
+def test_a_kernel_that_does_not_compile(
+    fresh_gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NVRTC_FAILS", "1")
     metrics = pig.MetricAccumulator(topk=1)
-    for _ in range(3):
-        metrics.update(torch.eye(4), torch.arange(4))
-    assert metrics.compute()["count"] == 12
-    print(len(gpu.launches()), gpu.count("cuLibraryLoadData"), *[str(w.message) for w in caught])
-"""
+    metrics.update(LOGITS, TARGET)  # without a warning: nothing is known yet
+    wait_for_kernels()
+    with pytest.warns(RuntimeWarning, match="slow way.*: nvrtcCompileProgram: NVRTC_ERR") as caught:
+        for _ in range(3):
+            metrics.update(LOGITS, TARGET)
 
-
-def run_with(failures: int, nvrtc: object, **variables: str) -> str:
-    done = run_script(
-        SCRIPT.replace("FAILURES", str(failures)),
-        environment={"PYINSTRUMENT_GPU_LIBNVRTC": str(nvrtc), **variables},
-    )
-    return done.stdout.strip()
-
-
-def test_an_image_that_the_driver_refuses_is_replaced_by_nvrtcs() -> None:
-    # A build without nvcc has none to begin with.
-    has_image = run_with(0, "/nowhere/libnvrtc.so").startswith("3 ")
-    printed = run_with(int(has_image), FAKE_NVRTC)
-    assert printed == f"3 {1 + has_image}"
+    assert len(caught) == 1
+    assert (metrics.compute()["count"], metrics.reference_updates) == (16, 4)
+    assert fresh_gpu.launches() == []
 
 
 @pytest.mark.parametrize(
-    ("failures", "nvrtc", "variables", "said"),
+    "function",
     [
-        (1, "/nowhere/libnvrtc.so", {}, "/nowhere/libnvrtc.so: cannot open"),
-        (1, FAKE_NVRTC, {"FAKE_NVRTC_FAILS": "1"}, "nvrtcCompileProgram: NVRTC_ERROR_COMPILATION"),
-        (2, FAKE_NVRTC, {}, "compiled by NVRTC: cuLibraryLoadData: CUDA_ERROR_NO_BINARY"),
+        "cuDevicePrimaryCtxRetain",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuLibraryLoadData",
+        "cuLibraryGetKernel",
+        "cuKernelGetFunction",
     ],
 )
-def test_without_nvrtc_the_slow_way_is_the_last(
-    failures: int, nvrtc: object, variables: dict[str, str], said: str
+def test_a_kernel_that_does_not_load(fresh_gpu: SimulatedCuda, latch: Path, function: str) -> None:
+    metrics = started(topk=1)
+    fresh_gpu.fail(function, Result.NO_BINARY)
+    wait_for_compiler(latch)
+    release(latch)
+    wait_for_kernels()
+    with pytest.warns(RuntimeWarning, match=rf"slow way.*: {function}.*: CUDA_ERROR_NO_BINARY"):
+        metrics.update(LOGITS, TARGET)
+
+    assert (metrics.compute()["count"], metrics.reference_updates) == (8, 2)
+
+
+def test_one_compilation_for_all_accumulators(fresh_gpu: SimulatedCuda) -> None:
+    for _ in range(3):
+        started()
+    wait_for_kernels()
+    for _ in range(3):
+        started()
+
+    assert fresh_gpu.count("cuLibraryLoadData") == 1
+    assert len(fresh_gpu.launches()) == 3
+
+
+def test_a_recording_says_how_many_took_the_other_way(
+    fresh_gpu: SimulatedCuda, latch: Path
 ) -> None:
-    printed = run_with(failures, nvrtc, **variables)
-    assert printed.startswith("0 ")
-    assert printed.count("metrics take the slow way") == 1
-    assert said in printed
+    metrics = pig.MetricAccumulator(topk=1)
+    with pig.record(device_timing=False) as recording:
+        metrics.update(LOGITS, TARGET)
+        metrics.update(LOGITS, TARGET)
+        wait_for_compiler(latch)
+        release(latch)
+        wait_for_kernels()
+        metrics.update(LOGITS, TARGET)
+
+    run = recording.run
+    rows = run.metrics[run.metrics["name"] == run.metric_names.index("reference_updates")]
+    assert rows["value"].tolist()[-1:] == [2]
+
+
+SCRIPT = """
+import os
+import torch
+import pyinstrument_gpu as pig
+from tests.helpers.metric_gpu import metric_gpu, wait_for_kernels
+
+latch = os.environ["FAKE_NVRTC_LATCH"]
+gpu = metric_gpu(ready=False)
+cuda = gpu.__enter__()
+metrics = pig.MetricAccumulator(topk=1)
+metrics.update(torch.eye(4), torch.arange(4))
+open(latch + ".reached", "w").close()
+"""
+
+
+def test_a_program_may_end_while_its_kernel_is_compiled(latch: Path) -> None:
+    done = run_script(SCRIPT + "print(metrics.compute()['count'])")
+
+    assert (done.stdout.strip(), done.stderr) == ("4", "")
+    release(latch)  # the compiler is still there
+
+
+def test_a_program_may_fork_while_its_kernel_is_compiled(latch: Path) -> None:
+    done = run_script(
+        SCRIPT
+        + """
+child = os.fork()
+metrics.update(torch.eye(4), torch.arange(4))
+if child == 0:
+    print(metrics.compute()["count"], metrics.reference_updates, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+open(latch, "w").close()
+wait_for_kernels()
+metrics.update(torch.eye(4), torch.arange(4))
+print(metrics.compute()["count"], metrics.reference_updates, len(cuda.launches()))
+"""
+    )
+    assert done.stdout.split() == ["8", "2", "12", "2", "1"]
 
 
 # --- what the tests on a GPU rest on ---
@@ -421,13 +602,7 @@ with metric_gpu() as gpu:
     for _ in range(5):
         metrics.update(torch.eye(4), torch.arange(4))
     print(calls_since(before), len(gpu.launches()), before["cuLibraryLoadData"])
-""",
-        environment={
-            "FORWARD_FAILS": "cuLibraryLoadData",
-            "FORWARD_FAILURES": "1",
-            "PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC),
-        },
+"""
     )
     calls = {"cuCtxGetCurrent": 5, "cuLaunchKernel": 5}
-    # Of a build without nvcc the first to be loaded is what NVRTC has made.
-    assert done.stdout.strip() in (f"{calls} 6 2", "{} 0 1")
+    assert done.stdout.strip() == f"{calls} 6 1"

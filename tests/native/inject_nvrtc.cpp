@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An NVRTC that compiles nothing: what it gives as code says what it was asked for. It knows
-// devices up to 9.0, and refuses to compile where FAKE_NVRTC_FAILS is set.
+// devices up to 9.0. It refuses to compile where FAKE_NVRTC_FAILS is set, and crashes where it is
+// "abort". Where FAKE_NVRTC_LATCH names a FIFO, it compiles once two have been opened for writing:
+// that with ".reached" behind the name, then that one.
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -50,7 +53,13 @@ FAKE_EXPORT int nvrtcCreateProgram(FakeProgram** program, const char* text, cons
   return kSuccess;
 }
 FAKE_EXPORT int nvrtcCompileProgram(FakeProgram* program, int options, const char* const* texts) {
-  if (std::getenv("FAKE_NVRTC_FAILS") != nullptr) return kCompilation;
+  if (const char* latch = std::getenv("FAKE_NVRTC_LATCH"))
+    for (const std::string& name : {std::string(latch) + ".reached", std::string(latch)})
+      if (std::FILE* fifo = std::fopen(name.c_str(), "r")) std::fclose(fifo);
+  if (const char* fails = std::getenv("FAKE_NVRTC_FAILS")) {
+    if (std::strcmp(fails, "abort") == 0) std::abort();
+    return kCompilation;
+  }
   program->code = program->text + program->headers;
   for (int i = 0; i < options; ++i) program->code += std::string(" ") + texts[i];
   return kSuccess;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host's side of updates on a GPU, with a driver table of this test: what it is asked, and what
-// comes of its failures. The "kernels" run at once, on the CPU. From where they are loaded, too.
+// comes of its failures. The "kernels" run at once, on the CPU. When they are loaded, too.
+#include <chrono>
 #include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -33,7 +33,7 @@ std::vector<std::string> loaded;  ///< the codes, in the order of their loading
 std::string refused;              ///< the code that the driver does not take
 std::string found_unfit;          ///< the code whose kernels it does not take
 int unloaded = 0;
-cuda::Context current_context = nullptr;
+thread_local cuda::Context current_context = nullptr;
 cuda::Context context_of_launch = nullptr;
 cuda::Context const kContext = reinterpret_cast<cuda::Context>(3);
 
@@ -135,15 +135,6 @@ const cuda::Driver* driver() {
   return &table;
 }
 
-std::vector<std::pair<int, int>> compiled_for;
-
-cuda::CompiledCode compile(int major, int minor) {
-  compiled_for.emplace_back(major, minor);
-  return {"compiled", {}};
-}
-
-cuda::CompiledCode compile_nothing(int, int) { return {{}, "NVRTC was not found"}; }
-
 const float kLogits[] = {3, 1, 2, 0, 5, 5};
 const I64 kTargets[] = {0, 2};
 cuda::Stream const kStream = reinterpret_cast<cuda::Stream>(7);
@@ -167,6 +158,11 @@ Batch batch() {
   return made;
 }
 
+void load_kernels(KernelStore& store, const char* code = "code", int device = 0) {
+  store.load(device, code);
+  CHECK(store.wait(std::chrono::hours(1)));
+}
+
 State newest(const KernelLauncher& launcher) {
   std::vector<uint8_t> bytes(sizeof(State));
   CHECK(launcher.read(bytes));
@@ -177,7 +173,8 @@ State newest(const KernelLauncher& launcher) {
 
 void test_one_launch_for_each_update() {
   names.clear();
-  KernelStore store(driver, "image", compile);
+  KernelStore store(driver);
+  load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
   std::vector<uint8_t> bytes(sizeof(State));
@@ -201,7 +198,8 @@ void test_one_launch_for_each_update() {
 }
 
 void test_nothing_is_prepared_during_a_capture() {
-  KernelStore store(driver, "image", compile);
+  KernelStore store(driver);
+  load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
   const int allocations = host_allocations;
@@ -219,7 +217,8 @@ void test_nothing_is_prepared_during_a_capture() {
 }
 
 void test_a_failed_launch_is_the_last() {
-  KernelStore store(driver, "image", compile);
+  KernelStore store(driver);
+  load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
   CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
@@ -236,7 +235,8 @@ void test_a_failed_launch_is_the_last() {
 }
 
 void test_a_launch_that_a_capture_refuses_is_not_the_last() {
-  KernelStore store(driver, "image", compile);
+  KernelStore store(driver);
+  load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
   CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
@@ -249,7 +249,8 @@ void test_a_launch_that_a_capture_refuses_is_not_the_last() {
 }
 
 void test_a_launch_is_in_the_context_of_the_tensors() {
-  KernelStore store(driver, "image", compile);
+  KernelStore store(driver);
+  load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
   for (const auto context : {cuda::Context(nullptr), reinterpret_cast<cuda::Context>(8)}) {
@@ -260,63 +261,58 @@ void test_a_launch_is_in_the_context_of_the_tensors() {
   }
 }
 
-/// The error of a launcher whose store has this image and compiler; empty where it works.
-std::string error_with(const char* image, KernelStore::Compile compiler) {
+void test_before_the_kernels_are_loaded() {
+  KernelStore store(driver);
+  KernelLauncher launcher(store);
+  State state{};
+  const int allocations = host_allocations;
   loaded.clear();
-  compiled_for.clear();
+  for (int i = 0; i < 2; ++i) {
+    CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+    CHECK(launcher.error().empty());
+  }
+  load_kernels(store, "of another device", 1);
+  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  load_kernels(store);
+  CHECK(loaded == (std::vector<std::string>{"of another device", "code"}));
+  // All else was prepared before: what is left may be captured.
+  capture_status = cuda::kCapturing;
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  capture_status = cuda::kNotCapturing;
+  CHECK_EQ(host_allocations, allocations + 1);
+  CHECK_EQ(state.updates, 1u);
+}
+
+/// The error of the launchers whose kernels could not be had.
+std::string error_after(void (*make)(KernelStore&)) {
   unloaded = 0;
-  KernelStore store(driver, image, compiler);
+  KernelStore store(driver);
   KernelLauncher first(store), second(store);
   State state{};
-  const bool works = first.update(batch(), &state, nullptr, 0, kStream);
-  CHECK_EQ(second.update(batch(), &state, nullptr, 0, kStream), works);
+  make(store);
+  CHECK(!first.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!second.update(batch(), &state, nullptr, 0, kStream));
   CHECK_EQ(first.error(), second.error());
-  CHECK_EQ(first.error().empty(), works);
   return first.error();
 }
 
-void test_where_the_kernels_come_from() {
-  using Codes = std::vector<std::string>;
-  CHECK_EQ(error_with("image", compile), std::string());
-  CHECK(loaded == Codes{"image"} && compiled_for.empty());
+void test_kernels_that_cannot_be_had() {
+  CHECK_EQ(error_after([](KernelStore& store) { store.fail(0, "NVRTC was not found"); }),
+           std::string("NVRTC was not found"));
 
-  // The fake answers every question about a device with 4.
-  CHECK_EQ(error_with("", compile), std::string());
-  CHECK(loaded == Codes{"compiled"});
-  CHECK(compiled_for == (std::vector<std::pair<int, int>>{{4, 4}}));
-
-  refused = "image";
-  CHECK_EQ(error_with("image", compile), std::string());
-  CHECK((loaded == Codes{"image", "compiled"}) && unloaded == 0);
+  refused = "refused";
+  CHECK_EQ(error_after([](KernelStore& store) { load_kernels(store, "refused"); }),
+           std::string("cuLibraryLoadData: CUDA_ERROR_MADE_UP (209): made up"));
+  CHECK_EQ(unloaded, 0);
   refused.clear();
 
   // A driver may put off looking at the code until a kernel is wanted.
-  found_unfit = "image";
-  CHECK_EQ(error_with("image", compile), std::string());
-  CHECK((loaded == Codes{"image", "compiled"}) && unloaded == 1);
-  CHECK_EQ(error_with("image", compile_nothing),
+  found_unfit = "unfit";
+  CHECK_EQ(error_after([](KernelStore& store) { load_kernels(store, "unfit"); }),
            std::string("cuKernelGetFunction(pig_metric_update_float64_thread): CUDA_ERROR_MADE_UP "
-                       "(209): made up; NVRTC was not found"));
+                       "(209): made up"));
+  CHECK_EQ(unloaded, 1);
   found_unfit.clear();
-
-  CHECK_EQ(error_with("", compile_nothing),
-           std::string("this build has no compiled kernels: nvcc was not found when it was made; "
-                       "NVRTC was not found"));
-  refused = "compiled";
-  CHECK_EQ(error_with("", compile),
-           std::string("this build has no compiled kernels: nvcc was not found when it was made; "
-                       "compiled by NVRTC: cuLibraryLoadData: CUDA_ERROR_MADE_UP (209): made up"));
-  refused.clear();
-}
-
-void test_compiled_once_for_devices_of_a_kind() {
-  compiled_for.clear();
-  KernelStore store(driver, "", compile);
-  KernelLauncher first(store), second(store);
-  State state{};
-  CHECK(first.update(batch(), &state, nullptr, 0, kStream));
-  CHECK(second.update(batch(), &state, nullptr, 1, kStream));
-  CHECK_EQ(compiled_for.size(), 1u);
 }
 
 }  // namespace
@@ -327,6 +323,6 @@ int main() {
   test_a_failed_launch_is_the_last();
   test_a_launch_that_a_capture_refuses_is_not_the_last();
   test_a_launch_is_in_the_context_of_the_tensors();
-  test_where_the_kernels_come_from();
-  test_compiled_once_for_devices_of_a_kind();
+  test_before_the_kernels_are_loaded();
+  test_kernels_that_cannot_be_had();
 }

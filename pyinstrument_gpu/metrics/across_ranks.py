@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of all ranks of a job as one."""
+"""The states of all ranks of a job, gathered and merged into one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.layout import MAX_SCALARS, STATE_DTYPE, State
-from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
+from pyinstrument_gpu.metrics.state import MAX_SCALARS, STATE_DTYPE, State
 
-_NAME_BYTES = 64
 _SIGNATURE = np.dtype(
-    [("options", "<u4"), ("lost_updates", "<u4"), ("names", f"S{_NAME_BYTES}", MAX_SCALARS)]
+    [("options", "<u4"), ("lost_updates", "<u4"), ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS)]
 )
 
 _SUMS = (
@@ -32,12 +31,12 @@ _SUMS = (
 )
 
 
-def available() -> bool:
+def has_other_ranks() -> bool:
     """Whether there are other ranks to merge with."""
     return dist.is_available() and dist.is_initialized()
 
 
-def merge(
+def merged_across_ranks(
     data: bytes,
     names: Sequence[str],
     lost_updates: int,

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels' source and its headers, for NVRTC. The build names their folder to the assembler.
+#define PIG_EMBED(name, file) \
+  .global name               ;\
+  .hidden name               ;\
+  name:                      ;\
+  .incbin file               ;\
+  .byte 0
+
+  .section .rodata
+  PIG_EMBED(pig_metric_kernel_cu, "metric_kernel.cu")
+  PIG_EMBED(pig_metric_kernel_h, "metric_kernel.h")
+  PIG_EMBED(pig_metric_state_h, "metric_state.h")
+  .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels as text: metric_kernel.cu and what it includes, as kernel_text.S embeds them.
+#pragma once
+
+extern "C" {
+#define PIG_EMBEDDED(name) extern const char name[] __attribute__((visibility("hidden")))
+PIG_EMBEDDED(pig_metric_kernel_cu);
+PIG_EMBEDDED(pig_metric_kernel_h);
+PIG_EMBEDDED(pig_metric_state_h);
+#undef PIG_EMBEDDED
+}

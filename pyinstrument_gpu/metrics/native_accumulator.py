@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native side of an accumulator, and what it needs of torch."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.native import IMPORT_ERROR, native
+
+
+def new_native_accumulator(options: MetricOptions, updates: int) -> Any:
+    """A `_C.MetricAccumulator` whose state has so many updates; None where there is none, and the
+    reference has to do all work."""
+    if IMPORT_ERROR is not None or not _torch_is_known():
+        return None
+    return native.MetricAccumulator(
+        topk=options.topk,
+        num_classes=options.num_classes or 0,
+        confusion=options.confusion,
+        ignore_index=options.ignore_index,
+        class_dim=options.class_dim,
+        updates=updates,
+    )
+
+
+@functools.cache
+def _torch_is_known() -> bool:
+    api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads)
+    if not known:
+        warnings.warn(
+            f"metrics take the slow way: PyTorch {torch.__version__} has no DLPack C exchange "
+            "API of version 1; 2.10 and newer have it",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return known
