@@ -46,7 +46,6 @@ class RowPart:
     of which may still be open.
 
     Attributes:
-        is_first: whether no other part of this row came before.
         id: below `ID_LIMIT`, unlike that of any other row of the process: a thread's own number
             where it can be.
         name: that of the track, or "name (2)" and so on.
@@ -54,7 +53,6 @@ class RowPart:
         ranges: as `Timeline.placed` has them.
     """
 
-    is_first: bool
     id: int
     name: str
     on_device: bool
@@ -107,21 +105,16 @@ class Process:
     def _parts(
         self, track: Track, id_of_lane: dict[int, int], ids: _UniqueIds
     ) -> Iterator[RowPart]:
-        seen = set()
         for ranges, lanes in self.timeline.placed(track):
-            by_lane = np.argsort(lanes, kind="stable")
-            used, first = np.unique(lanes[by_lane], return_index=True)
-            for lane, members in zip(used.tolist(), np.split(by_lane, first[1:]), strict=True):
+            for lane in np.unique(lanes).tolist():
                 if lane not in id_of_lane:
                     id_of_lane[lane] = ids.free()
                 yield RowPart(
-                    is_first=lane not in seen,
                     id=id_of_lane[lane],
                     name=lane_name(track.name, lane),
                     on_device=track.thread is None,
-                    ranges=ranges.some(members),
+                    ranges=ranges.some(lanes == lane),
                 )
-                seen.add(lane)
 
 
 def processes_of(runs: Sequence[RunData], advance: Callable[[int], None]) -> list[Process]:

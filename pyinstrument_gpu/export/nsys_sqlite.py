@@ -116,9 +116,11 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
         (_STEP if each.is_step else _PHASE, each.color, _text(each.text + " (open)" * each.is_open))
         for each in process.labels
     ]
+    named: set[int] = set()
     for row in chain.from_iterable(process.tracks()):
         global_tid = global_pid | row.id
-        if row.is_first:
+        if row.id not in named:
+            named.add(row.id)
             insert_name = "INSERT INTO StringIds (value) VALUES (?)"
             name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
             database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))

@@ -46,7 +46,7 @@ def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
             rows: dict[int, _Row] = {}
             for part in track:
                 sink.write(b"ThreadId = %d\n" % part.id)
-                if part.is_first:
+                if part.id not in rows:
                     name = _quoted(part.name)
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
                     rows[part.id] = _Row(process)
