@@ -24,7 +24,7 @@ class PyinstrumentGpuError(Exception):
 
 
 class PhaseNameError(PyinstrumentGpuError, ValueError):
-    """A phase name is empty, too long, or one too many."""
+    """A phase name is empty or too long, or there are too many names."""
 
 
 class RecordingError(PyinstrumentGpuError, RuntimeError):

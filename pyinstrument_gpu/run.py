@@ -19,13 +19,13 @@ class Run(RunData):
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Read a run file.
 
-        A file that was cut off or damaged gives what stands before the damage, and `notes` say what
-        is missing.
+        If the file was cut off or damaged, the run holds what is before the damage, and `notes` say
+        what is missing.
 
         Raises:
             OSError: the file cannot be opened or read.
             RunFileDamagedError: it is not a run file, or nothing true can be read from it.
-            RunFileVersionError: its format is newer than this version of the package.
+            RunFileVersionError: its format is newer than this version of the package can read.
         """
         from pyinstrument_gpu.format import reader
 
@@ -44,9 +44,9 @@ class Run(RunData):
         """The run as a table for the terminal.
 
         Args:
-            step: show this step alone, by its index; the whole run when None.
-            width: columns; as wide as the terminal when None.
-            color: whether to use colours; as the terminal allows when None.
+            step: the index of the only step to show; None for the whole run.
+            width: number of columns; None for the width of the terminal.
+            color: whether to use colours; None if the terminal supports them.
 
         Raises:
             KeyError: there is no such step.
@@ -66,9 +66,9 @@ class Run(RunData):
         `pyinstrument_gpu.export.export` writes several runs at once, the ranks of one job.
 
         Args:
-            path: the file or folder to write. An existing file is replaced when the new one is
-                whole, but never a run file.
-            format: name of the format; by the suffix of `path` when None.
+            path: the file or folder to write. An existing file is replaced once the new one is
+                complete, but a run file never is.
+            format: name of the format; None to choose it by the suffix of `path`.
             options: options of the format: `summary`, `metrics` or `syncs=True` for CSV,
                 `summary=True` for Parquet, `merge_into=report` for `nsys`.
 

@@ -80,16 +80,17 @@ def auto_phases() -> Iterator[None]:
     """Place phases and steps automatically while the block runs: data, h2d, forward, loss,
     backward, zero_grad, clip, optimizer, scheduler, checkpoint and eval.
 
-    They are recorded like any others, where a recording is active. Phases that the program places
-    nest with them. A program that opens steps itself (`gpu_steps`, `gpu_step`) keeps its own, and
-    only phases are placed. Inside another `auto_phases`, and under `pyinstrument-gpu run`, nothing
-    is done twice.
+    They are recorded like any others while a recording is active. Phases that the program places
+    itself nest with them. If the program opens steps itself (`gpu_steps`, `gpu_step`), only phases
+    are placed. Inside another `auto_phases`, and under `pyinstrument-gpu run`, nothing is done
+    twice.
 
-    torch is patched when it is imported, or now; at the end of the block the very objects that were
-    there are put back.
+    torch is patched when it is imported, or now if it already is. At the end of the block, the
+    exact objects that were there before are restored.
 
-    Cost: half a microsecond per phase in a loop that does nothing else and several between kernels,
-    and some 20 ns per call of a submodule (docs/honest-time.md has figures). Never synchronises.
+    Cost: half a microsecond per phase in a loop that does nothing else, several microseconds
+    between kernels, and about 20 ns per call of a submodule (docs/honest-time.md has figures).
+    Never synchronises.
     """
     phases = AutoPhases()
     phases.install()

@@ -52,10 +52,10 @@ class RunData:
         spans: The spans, in the columns of `SPAN_DTYPE`; for each thread in the order in which
             they ended.
         span_self_ns: For each span its host time without nested phases (int64).
-        span_device_ns: For each span its stream time (int64). It is exact, for it is taken by the
-            device's own clock. It can be known of a span whose `device_begin_ns` is not, because
+        span_device_ns: For each span its stream time (int64). It is exact, because it is measured
+            by the device's own clock. It can be known even if `device_begin_ns` is not, because
             nothing ties that clock to the run's.
-        span_device_clock_ns: For each span with a stream time when it began, by the device's own
+        span_device_clock_ns: For each span with a stream time, when it began by the device's own
             clock (int64).
         device_clocks: The clocks of the devices, as far as they are known, by device.
         device_timing: How the device was timed, or None if it never was.
@@ -73,7 +73,7 @@ class RunData:
         phases_recorded: The number of spans that ended in the whole run, including those that are
             no longer in `spans`.
         harvester_cpu_ns: The CPU time that the recorder's own thread used.
-        anchor: The last reading of the machine's clocks beside the run's own. The first is
+        anchor: The last reading of the machine's clocks together with the run's own. The first is
             `environment["anchor"]`.
         syncs: The places where the program made the host wait for a device.
     """

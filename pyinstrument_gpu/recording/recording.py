@@ -78,10 +78,10 @@ class Recording:
         return self._run
 
     def stop(self) -> Run:
-        """Stop and return the run. Stopping again returns it again.
+        """Stop and return the run. If it has already stopped, this only returns the run.
 
-        Drains what is outstanding and finishes the file; takes milliseconds, plus the time to read
-        the run back.
+        Writes what is outstanding and completes the file, which takes milliseconds, plus the time
+        to read the run back.
 
         Raises:
             RecordingError: the recording was never started, or belongs to the parent of this
@@ -91,7 +91,7 @@ class Recording:
         return self.run
 
     def snapshot(self) -> Run:
-        """The run so far, without stopping. Brings the file up to date; takes the time to read it.
+        """Return the run so far, without stopping. Brings the file up to date and reads it.
 
         Raises:
             RecordingError: the recording was never started, or belongs to the parent of this
@@ -108,18 +108,18 @@ class Recording:
         return self._load()
 
     def flush(self, timeout: float = 1.0) -> bool:
-        """Bring the file up to date, and wait for device times that are outstanding: of spans that
-        have ended on the CPU but not yet on the GPU.
+        """Bring the file up to date, and wait for outstanding device times, which are those of
+        spans that have ended on the CPU but not yet on the GPU.
 
-        It asks the GPU every millisecond and never synchronises with it: a GPU that hangs costs
-        `timeout` seconds. `stop()` does the same once.
+        It polls every millisecond and never synchronises with the GPU: if the GPU hangs, this
+        takes `timeout` seconds. `stop()` also does this once.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: the most seconds to wait.
 
         Returns:
-            Whether none is outstanding. After `stop()` none is: what was not known then never will
-            be, and `Run.dropped` counts it.
+            Whether no device times are outstanding. After `stop()` none are: what was unknown then
+            stays unknown, and `Run.dropped` counts it.
 
         Raises:
             RecordingError: the recording was never started, or belongs to the parent of this
@@ -134,19 +134,21 @@ class Recording:
         return native.flush(min(timeout, _LONGEST_TIMEOUT_S))
 
     def add_sink(self, sink: Sink, *, interval_s: float = 1.0) -> None:
-        """Tell `sink` what is new from now on: `TensorBoardSink`, `PrometheusSink` or your own.
+        """Pass what is new from now on to `sink`: `TensorBoardSink`, `PrometheusSink` or your own.
 
-        The training thread has nothing to do with it: a thread of the recording's gathers what is
-        new and gives it to the sinks. That thread takes at most a twentieth of one processor's time
-        on average; a sink that costs more is told less often. `stop` gives every sink the rest, and
-        waits for them, five seconds at most. A sink that raises is switched off with a warning.
+        The training thread is not involved: a thread of the recording collects what is new and
+        passes it to the sinks. That thread takes at most a twentieth of one processor's time on
+        average; if a sink takes more, updates become less frequent. `stop` gives every sink what is
+        left and waits for them, for at most five seconds. A sink that raises is switched off with
+        a warning.
 
         Args:
-            sink: is opened here and closed at the end. It serves this recording only.
-            interval_s: seconds between two updates. With several sinks the shortest holds for all.
+            sink: the sink, which is opened here and closed at the end. It can serve only one
+                recording.
+            interval_s: seconds between updates. With several sinks, the shortest applies to all.
 
         Raises:
-            RecordingError: the recording does not go on, or belongs to the parent of this process.
+            RecordingError: the recording is not active, or belongs to the parent of this process.
             SinkError: the sink cannot be opened.
             MissingDependencyError: the sink needs a package that is not installed.
             ValueError: `interval_s` is not above 0.
@@ -305,38 +307,38 @@ def record(options: RecordingOptions) -> Recording:
     `recording.run`.
 
     Args:
-        path: the run file, written as the run goes by; None keeps the run in memory. Under a
-            launcher (`WORLD_SIZE` > 1) the rank goes into its name: `train.rank3.gpurun`, or where
-            `{rank}` stands in it.
-        overwrite: replace a file that exists.
-        history_spans: how many of the newest spans to keep, rounded up to whole blocks of some
-            hundred; older ones are dropped, and counted. None: a million in memory, no limit of
-            their own in a file. Statistics always cover the whole run.
-        max_bytes: bound of the run file, or of the memory, at least 1 MiB. The oldest spans make
-            room. Names, paths and statistics are never dropped: with tens of thousands of paths
-            they alone can be more.
+        path: the run file, which is written during the run; None keeps the run in memory. Under a
+            launcher (`WORLD_SIZE` > 1), the rank becomes part of the name: `train.rank3.gpurun`, or
+            wherever the name has `{rank}`.
+        overwrite: replace the file if it exists.
+        history_spans: how many of the newest spans to keep, rounded up to whole blocks of several
+            hundred. Older ones are dropped, and counted. None means a million in memory, and no
+            separate limit in a file. Statistics always cover the whole run.
+        max_bytes: the limit for the run file, or for the memory used, at least 1 MiB. The oldest
+            spans are dropped to keep within it. Names, paths and statistics are never dropped:
+            with tens of thousands of paths they alone can exceed the limit.
         nvtx: emit NVTX ranges while recording.
-        device_timing: "auto" times phases on the GPU too, wherever PyTorch uses one of NVIDIA's,
-            without ever waiting for it; "force" does so also on side streams with
-            CUDA_DEVICE_MAX_CONNECTIONS=1, where timing events can keep streams from overlapping;
-            False does not.
-        device_timing_budget: the share of the step time that may go into device timing. With short
-            steps the device is then timed in every k-th step only; `math.inf` times all.
+        device_timing: "auto" also times phases on the GPU, if PyTorch uses an NVIDIA GPU, without
+            ever waiting for it. "force" includes side streams with CUDA_DEVICE_MAX_CONNECTIONS=1,
+            where timing events can keep streams from overlapping. False turns it off.
+        device_timing_budget: the share of the step time that device timing may cost. If steps are
+            too short for that, the device is timed in every k-th step only; `math.inf` times all.
 
     Raises, when the block is entered (before any training):
         RecordingActiveError: a recording is active.
-        RunPathError: the file exists, or can't be written.
+        RunPathError: the file exists or cannot be written.
         RecordingError: there is no native module on this platform.
-    Raises ValueError or TypeError at once for arguments that are wrong in themselves.
+    Raises ValueError or TypeError immediately if an argument is invalid.
 
-    With `PYINSTRUMENT_GPU=0` in the environment nothing is recorded and no file is made.
+    With `PYINSTRUMENT_GPU=0` in the environment, nothing is recorded and no file is written.
     """
     return Recording(options)
 
 
 @takes_options
 def start(options: RecordingOptions) -> Recording:
-    """Start recording now; `recording.stop()` returns the run. Arguments and errors as `record`.
+    """Start recording now; `recording.stop()` returns the run. Arguments and errors are those of
+    `record`.
 
     A recording that is not stopped is completed when the interpreter exits.
     """

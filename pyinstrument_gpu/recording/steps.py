@@ -135,24 +135,24 @@ def gpu_steps(
 ) -> _Steps[_T]:
     """Iterate over a loader; each item, or each `accumulate` items, is one step.
 
-    A step begins before the item is asked for and ends when the loop asks for the next one. Waiting
-    for the item is phase "data". When the loader has no further item, the step just begun is
-    dropped. A step that is left by `break` or by an exception, or that ends short of `accumulate`
-    items, is not `complete`.
+    A step begins before the item is requested and ends when the loop requests the next one. Waiting
+    for the item is the phase "data". When the loader has no further item, the step that has just
+    begun is dropped. A step that is left by `break` or an exception, or that ends with fewer than
+    `accumulate` items, is not `complete`.
 
-    Steps belong to the process: spans of every thread count to the step that is open when they
-    begin. Inside an open step a further one becomes a phase "step" (`Run.dropped["nested_steps"]`
+    Steps belong to the process: spans of every thread belong to the step that is open when they
+    begin. A step inside an open step becomes a phase named "step" (`Run.dropped["nested_steps"]`
     counts them).
 
     Args:
-        iterable: a DataLoader or any other iterable. The result has a length if it has one.
+        iterable: a DataLoader or any other iterable. The result has a length if this has one.
         accumulate: items per step, for gradient accumulation.
         samples: samples per item, as a number or as a function of the item. It should look at
-            shapes only: the value of a tensor on a GPU would make the loop wait. If it fails, a
-            warning says so once and the number is unknown.
+            shapes only, because reading a value from the GPU would make the loop wait. If it
+            fails, there is one warning, and the number is unknown from then on.
 
     Raises:
-        ValueError, TypeError: for arguments of the wrong kind.
+        ValueError, TypeError: an argument is invalid.
 
     Cost: about a microsecond per item. Never synchronises.
     """
@@ -167,13 +167,13 @@ def gpu_steps(
 
 
 class gpu_step(contextlib.ContextDecorator):
-    """One step around a block, for loops that are not over a loader. Also decorates a function: a
-    step per call.
+    """Make a block one step, for loops that do not iterate over a loader. As a decorator, it makes
+    each call of the function a step.
 
-    An exception inside ends the step, which is then not `complete`, and passes through.
+    An exception inside ends the step, which is then not `complete`, and propagates.
 
     Args:
-        samples: number of samples in the step.
+        samples: the number of samples in the step.
 
     Raises:
         ValueError, TypeError: `samples` is not a number >= 0.

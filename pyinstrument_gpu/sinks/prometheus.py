@@ -37,14 +37,14 @@ _servers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class PrometheusSink(Sink):
-    """Serves the statistics of the run on `http://host:port/metrics` while it goes on.
+    """Serves the statistics of the run on `http://host:port/metrics` during the recording.
 
     Args:
-        port: the port to listen on; 0 takes a free one.
-        host: the address to listen on. With the default only this machine can reach it.
-        max_paths: of more paths than this the later ones are counted as "other", so that the
-            number of time series has a bound.
-        max_metrics: of more metrics than this the later ones are left out.
+        port: the port to listen on; 0 picks a free one.
+        host: the address to listen on. With the default, only this machine can reach it.
+        max_paths: the number of paths that have time series of their own. Later ones are counted
+            as "other", so that the number of time series is bounded.
+        max_metrics: the number of metrics to serve. Later ones are left out.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class PrometheusSink(Sink):
 
     @property
     def port(self) -> int:
-        """The port it listens on, once it was added to a recording."""
+        """The port it listens on, once it has been added to a recording."""
         return self._port
 
     def open(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             SinkError: the port is taken, or there is no such address.
@@ -96,14 +96,14 @@ class PrometheusSink(Sink):
         _servers.add(self._server)
 
     def write(self, update: RunUpdate) -> None:
-        """Make ready what the next scrapes get."""
+        """Prepare the answer to the next scrapes."""
         for name, value in update.metrics[["name", "value"]].tolist():
             if name < self._max_metrics:
                 self._metrics[without_surrogates(update.metric_names[name])] = value
         self._families = list(_families(update, self._max_paths, self._metrics))
 
     def collect(self) -> Iterable[Metric]:
-        """What prometheus_client asks of a collector, on a thread of its own."""
+        """Called by prometheus_client, on a thread of its own, to collect the metrics."""
         return self._families
 
     def close(self) -> None:

@@ -47,11 +47,12 @@ class TensorBoardSink(Sink):
 
     Args:
         writer: a `torch.utils.tensorboard.SummaryWriter`, or anything with
-            `add_scalar(tag, value, step, walltime)`. It stays the caller's: it is flushed and not
-            closed.
-        max_paths: of more paths than this the later ones are summed up as "other".
-        steps_per_update: of more steps than this between two updates, evenly spaced ones are
-            written.
+            `add_scalar(tag, value, step, walltime)`. It remains the caller's: it is flushed but
+            not closed.
+        max_paths: the number of paths that have curves of their own. Later ones are summed up as
+            "other".
+        steps_per_update: the most steps to write per update. If there are more, evenly spaced
+            ones are written.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class TensorBoardSink(Sink):
         self._steps_per_update = steps_per_update
 
     def write(self, update: RunUpdate) -> None:
-        """Write the scalars of the steps and readings that are new."""
+        """Write the scalars of new steps and readings."""
         stride = max(1, -(-len(update.steps) // self._steps_per_update))
         began_ns = update.began_realtime_ns
         labels = labels_of(update.paths, self._max_paths)

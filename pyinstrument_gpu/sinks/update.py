@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is new in a run: what sinks are given."""
+"""Updates: what is new in a run, as passed to sinks."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class RunUpdate:
         environment: where the run is recorded; see `Run.environment`.
         began_realtime_ns: when the run began, by the wall clock.
         paths: the paths so far, in order of first appearance; see `Run.paths`.
-        steps: the steps that closed (`STEP_DTYPE`), ascending by index. Each is in one update at
-            most: one that closed while too much came at once is in none.
-        phase_times: what those steps spent in which path (`PHASE_TIME_DTYPE`), ascending by step
-            and path. A step of which spans were missed has no rows: too little would look like a
-            fast step.
+        steps: the steps that closed (`STEP_DTYPE`), ascending by index. Each is in at most one
+            update. A step that closed while too much arrived at once is in none.
+        phase_times: how much time those steps spent in each path (`PHASE_TIME_DTYPE`), ascending by
+            step and path. A step with missing spans has no rows, because too little time would
+            make it look fast.
         metric_names: the names of the metrics so far; see `Run.metric_names`.
         metrics: the values of metrics that were read (`METRIC_DTYPE`), in the order in which they
-            were read. Each is in one update, mostly before its step is.
-        metric_steps: for each of them the index of the step it is of; of one that is of none, as
-            after an epoch, that of the last step that had ended; -1 before any had.
-        dropped: what was not kept since the run began, counted by cause; see `Run.dropped`.
-        phases_recorded: number of spans that ended since the run began.
+            were read. Each is in one update, usually an earlier one than its step.
+        metric_steps: for each of them the index of its step. If it has none, as after an epoch,
+            the index of the last step that had ended, or -1 if none had.
+        dropped: what has not been kept since the run began, counted by cause; see `Run.dropped`.
+        phases_recorded: the number of spans that have ended since the run began.
         final: whether this is the last update.
     """
 
@@ -66,9 +66,9 @@ class RunUpdate:
 
     @cached_property
     def totals(self) -> Totals | None:
-        """Statistics of the whole run so far, as of about a second ago; None before the first.
+        """Statistics of the whole run so far, as of about a second ago; None if there are none yet.
 
-        Decoded at the first access, in time that grows with the number of paths.
+        They are decoded at the first access, which takes time proportional to the number of paths.
         """
         return self.decode_totals()
 

@@ -66,17 +66,17 @@ class Watching:
 
 @contextlib.contextmanager
 def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
-    """While the block runs, record each place where the program makes the host wait for a device,
-    with file and line, kind, time and bytes: `run.syncs`.
+    """While the block runs, record where the program makes the host wait for a device, with file
+    and line, kind, time and bytes: `run.syncs`.
 
     The recording must be active when the block begins. Inside another `watch_syncs`, and under
     `pyinstrument-gpu run`, nothing is done twice.
 
     Args:
-        as_if_cuda: also count what would wait if the tensors of the host were on a GPU; such a wait
-            has no price.
+        as_if_cuda: also count what would wait if the tensors of the host were on a GPU. The
+            duration of such waits is unknown.
 
-    Cost: up to a microsecond for a call that does not wait, some microseconds for one that does.
+    Cost: up to a microsecond for a call that does not wait, a few microseconds for one that does.
     Never synchronises.
     """
     watching = Watching(as_if_cuda)

@@ -22,8 +22,8 @@ def is_allowed() -> bool:
 
 @contextlib.contextmanager
 def allow_sync() -> Iterator[None]:
-    """In this block, on this thread, waits are meant: they count as blocked time, and neither are
-    listed nor fail `--fail-on-sync`."""
+    """Mark the waits in this block, on this thread, as intended: they count as blocked time, but
+    are not listed and do not trigger `--fail-on-sync`."""
     _regions.depth += 1
     try:
         yield
