@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 from pyinstrument_gpu.format.blocks import Blocks, BlockType, LogBlock
+from pyinstrument_gpu.format.items import item_dtype
 
 MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 1
@@ -29,22 +30,18 @@ _FILE_HEADER = struct.Struct("<8s4IQ28xI")
 _FILE_HEADER_CHECKED_BYTES = 60
 _BLOCK_MAGIC = 0x4B424750
 _BLOCK_HEADER_CHECKED_BYTES = 40
-_BLOCK_HEADER_DTYPE = np.dtype(
-    [
-        ("magic", "<u4"),
-        ("type", "<u2"),
-        ("reserved", "<u2"),
-        ("run_id", "<u8"),
-        ("slot", "<u4"),
-        ("length", "<u4"),
-        ("sequence", "<u8"),
-        ("first", "<u8"),
-        ("crc", "<u4"),
-        ("pad", "<u4"),
-    ]
+_BLOCK_HEADER_DTYPE = item_dtype(
+    magic="u4",
+    type="u2",
+    reserved="u2",
+    run_id="u8",
+    slot="u4",
+    length="u4",
+    sequence="u8",
+    first="u8",
+    crc="u4",
+    pad="u4",
 )
-
-
 _FIRST_LOG_TYPE = 16
 _DOCUMENTS = frozenset(block_type for block_type in BlockType if block_type < _FIRST_LOG_TYPE)
 _TAP_RECORD = struct.Struct("<IIQ")

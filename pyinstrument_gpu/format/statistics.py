@@ -117,15 +117,13 @@ def _sums_agree(statistic: Statistic) -> bool:
 def with_blocked(phases: Phases, spans: NDArray[np.void]) -> Phases:
     """The statistics with blocked times, where those of all spans of a path are known."""
     known = spans[spans["blocked_ns"] >= 0]
-    scopes, blocked_ns = span_scopes(known), known["blocked_ns"]
-    no_device_ns = np.full(len(known), -1, np.int64)
-    blocked = fold_spans(known["path"], scopes, blocked_ns, blocked_ns, no_device_ns)
-    return {
-        key: replace(phase, blocked=blocked[key].host)
-        if key in blocked and blocked[key].count == phase.count
-        else phase
-        for key, phase in phases.items()
-    }
+    folded = fold_spans(known["path"], span_scopes(known), blocked=known["blocked_ns"])
+    both = dict(phases)
+    for key, phase in folded.items():
+        blocked = phase.blocked
+        if key in phases and blocked is not None and blocked.count == phases[key].count:
+            both[key] = replace(phases[key], blocked=blocked)
+    return both
 
 
 def with_newer_spans(
@@ -137,9 +135,8 @@ def with_newer_spans(
     folded = fold_spans(
         newer["path"],
         span_scopes(spans[begin:]),
-        newer["host_end_ns"] - newer["host_begin_ns"],
-        newer["self_ns"],
-        np.full(len(newer), -1, np.int64),
+        host=newer["host_end_ns"] - newer["host_begin_ns"],
+        self_host=newer["self_ns"],
     )
     return _merged(statistics.phases, folded)
 
@@ -157,13 +154,8 @@ def with_newer_device_times(
     newer = times.number + first >= statistics.device_times
     members = times.span[newer]
     known = members[times.device_ns[members] >= 0]
-    unknown_ns = np.full(len(known), -1, np.int64)
     folded = fold_spans(
-        spans["path"][known],
-        span_scopes(spans[known]),
-        unknown_ns,
-        unknown_ns,
-        times.device_ns[known],
+        spans["path"][known], span_scopes(spans[known]), device=times.device_ns[known]
     )
     written = max(state.device_times, first + times.kept)
     uncounted = max(0, written - statistics.device_times) - len(members)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.blocks import Records, true_prefix
-from pyinstrument_gpu.format.items import NONE, STEP_COMPLETE
+from pyinstrument_gpu.format.items import NONE, STEP_COMPLETE, columns
 from pyinstrument_gpu.format.state import OpenStepState, State
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Step
@@ -79,12 +79,7 @@ def indices_of(serials: NDArray[Any], dropped: NDArray[np.uint32]) -> NDArray[np
 
 def step_columns(items: NDArray[np.void], indices: NDArray[np.int64]) -> NDArray[np.void]:
     """Items of the STEPS log as `STEP_DTYPE`."""
-    steps = np.empty(len(items), STEP_DTYPE)
-    for column in ("thread", "begin_ns", "end_ns", "samples", "items"):
-        steps[column] = items[column]
-    steps["index"] = indices
-    steps["complete"] = items["flags"] & STEP_COMPLETE
-    return steps
+    return columns(items, STEP_DTYPE, index=indices, complete=items["flags"] & STEP_COMPLETE)
 
 
 def known_steps(

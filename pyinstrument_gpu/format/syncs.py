@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import Blocks, BlockType, nonsense, true_prefix
 from pyinstrument_gpu.format.cursor import Cursor
-from pyinstrument_gpu.format.items import NONE, SYNC_ITEM
+from pyinstrument_gpu.format.items import NONE, SYNC_ITEM, columns
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.steps import StepNumbering
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
@@ -48,11 +48,8 @@ def known_syncs(
         & (items["duration_ns"] >= -1)
     )
     items = items[:good]
-    events = np.empty(good, SYNC_DTYPE)
-    for column in ("begin_ns", "duration_ns", "bytes", "site", "thread"):
-        events[column] = items[column]
-    events["path"] = np.where(items["path"] == NONE, -1, items["path"].astype(np.int64))
-    events["step"] = numbering.indices(items["step"])
+    path = np.where(items["path"] == NONE, -1, items["path"].astype(np.int64))
+    events = columns(items, SYNC_DTYPE, path=path, step=numbering.indices(items["step"]))
     if len(steps):
         # A step may turn out to have ended before what went on while nobody knew.
         position = np.minimum(np.searchsorted(steps["index"], events["step"]), len(steps) - 1)

@@ -154,9 +154,9 @@ class RunData:
             statistics = fold_spans(
                 self.spans["path"],
                 span_scopes(self.spans),
-                self.spans["host_end_ns"] - self.spans["host_begin_ns"],
-                self.span_self_ns,
-                self.span_device_ns,
+                host=self.spans["host_end_ns"] - self.spans["host_begin_ns"],
+                self_host=self.span_self_ns,
+                device=self.span_device_ns,
             )
         self._statistics = dict(sorted(statistics.items()))
         self.open_phases = tuple(open_phases)

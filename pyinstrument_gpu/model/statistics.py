@@ -72,26 +72,20 @@ def over_scopes(
 def fold_spans(
     paths: NDArray[np.integer[Any]],
     scopes: NDArray[np.integer[Any]],
-    host_ns: NDArray[np.int64],
-    self_ns: NDArray[np.int64],
-    device_ns: NDArray[np.int64],
+    **times_ns: NDArray[np.int64],
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
     """Statistics of spans by path and scope. A time of -1 is unknown.
 
     Args:
         paths: the path of each span.
         scopes: the `Scope` of each span.
-        host_ns: the host time of each span.
-        self_ns: the same without nested phases.
-        device_ns: the stream time of each span.
+        times_ns: times of the spans, under the names that `PhaseStatistics` has for them.
     """
     folded = {}
     for key, places in groups(paths.astype(np.int64) * len(Scope) + scopes):
         path, scope = divmod(key, len(Scope))
         folded[path, Scope(scope)] = PhaseStatistics(
-            host=_of_known(host_ns[places]),
-            self_host=_of_known(self_ns[places]),
-            device=_of_known(device_ns[places]),
+            **{name: _of_known(column[places]) for name, column in times_ns.items()}
         )
     return folded
 

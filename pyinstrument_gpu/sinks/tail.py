@@ -28,14 +28,14 @@ from pyinstrument_gpu.format.items import (
     PATH_ITEM,
     SPAN_ITEM,
     STEP_ITEM,
+    columns,
 )
-from pyinstrument_gpu.format.metrics import metric_columns
 from pyinstrument_gpu.format.names import decode_names, path_parents
 from pyinstrument_gpu.format.state import State, decode_state
 from pyinstrument_gpu.format.statistics import decode_statistics
 from pyinstrument_gpu.format.steps import indices_of, step_columns
 from pyinstrument_gpu.model.paths import join_paths
-from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, SpanFlag, span_scopes
 from pyinstrument_gpu.model.statistics import over_scopes
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, step_of, summed
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
@@ -154,7 +154,7 @@ class RunTail:
 
     def _hand_over(self, done: int, metric_items: NDArray[np.void], final: bool) -> RunUpdate:
         # All steps that were dropped before one with a value are in the log before that value.
-        metrics = metric_columns(metric_items, self._indices(metric_items["step"]))
+        metrics = columns(metric_items, METRIC_DTYPE, step=self._indices(metric_items["step"]))
         metric_steps = self._metric_steps(metrics)
         items = self._steps[:done]
         times = phase_times(self._sums[np.isin(step_of(self._sums["key"]), items["serial"])])

@@ -125,8 +125,7 @@ class Recording:
         """The statistics of the spans with these numbers, without device times."""
         raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[spans]
         host_ns = raw["host_end_ns"] - raw["host_begin_ns"]
-        unknown_ns = np.full(len(raw), -1)
-        return fold_spans(raw["path"], self._scopes(raw), host_ns, raw["self_ns"], unknown_ns)
+        return fold_spans(raw["path"], self._scopes(raw), host=host_ns, self_host=raw["self_ns"])
 
     def fold_device_times(
         self, numbers: NDArray[np.intp]
@@ -135,9 +134,7 @@ class Recording:
         times = np.array(self._raw_times, DEVICE_TIME_ITEM)
         numbers = numbers[times["duration_ns"][numbers] >= 0]
         raw = np.array(self._raw_spans, dtype=SPAN_ITEM)[self.timed_spans[numbers]]
-        unknown_ns = np.full(len(raw), -1)
-        device_ns = times["duration_ns"][numbers]
-        return fold_spans(raw["path"], self._scopes(raw), unknown_ns, unknown_ns, device_ns)
+        return fold_spans(raw["path"], self._scopes(raw), device=times["duration_ns"][numbers])
 
     def fold_all(
         self, spans: NDArray[np.intp], device_times: NDArray[np.intp]

@@ -136,7 +136,9 @@ def test_folding_spans_equals_sorting_them_by_hand(spans: list[tuple[int, Scope,
     odd_ns = np.where(columns[:, 2] % 2 == 1, columns[:, 2] // 2, -1)
     device_ns = np.where(columns[:, 2] % 3 == 0, columns[:, 2] // 3, -1)
 
-    folded = fold_spans(columns[:, 0], columns[:, 1], columns[:, 2], odd_ns, device_ns)
+    folded = fold_spans(
+        columns[:, 0], columns[:, 1], host=columns[:, 2], self_host=odd_ns, device=device_ns
+    )
 
     assert folded == {
         key: PhaseStatistics(
