@@ -1,7 +1,6 @@
 """The interface of the native module: everything Python may ask of it."""
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, TypeVar, final
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -13,13 +12,7 @@ class Phase:
     @property
     def name(self) -> str: ...
     def __enter__(self) -> Phase: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-        /,
-    ) -> None: ...
+    def __exit__(self, exc_type: object, exc: object, traceback: object, /) -> None: ...
     def __call__(self, function: _F, /) -> _F: ...
     def begin(self) -> None: ...
     def end(self) -> None: ...
@@ -31,13 +24,7 @@ class Scope:
     @property
     def name(self) -> str: ...
     def __enter__(self) -> Scope: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-        /,
-    ) -> None: ...
+    def __exit__(self, exc_type: object, exc: object, traceback: object, /) -> None: ...
 
 @final
 class _GpuPhase:
@@ -49,28 +36,20 @@ gpu_phase: _GpuPhase
 # Frames by token, for decorators and steps. A token is 0 when nothing is being recorded.
 def frame_begin(phase: Phase, /) -> int: ...
 def frame_end(phase: Phase, token: int, /) -> None: ...
-def frame_cancel(phase: Phase, token: int, /) -> None:
-    """Close the frame and record nothing."""
+def frame_cancel(phase: Phase, token: int, /) -> None: ...
 
-# Whether the calling thread is inside an activity that is an automatic phase.
-def begin_activities() -> None:
-    """No thread is inside one: those that some are in are of an earlier session."""
-
+# Whether the calling thread is inside an activity that is an automatic phase; at first none is.
+def begin_activities() -> None: ...
 def in_activity() -> bool: ...
 def set_in_activity(on: bool, /) -> None: ...
 
 # Steps. A token > 0 is an open step; 0: nothing is being recorded; -1: a step is open already.
 def step_begin() -> int: ...
-def step_item(token: int, samples: float) -> None:
-    """Count an item and its samples (NaN: unknown) into the step."""
 
-def step_mark(token: int) -> None:
-    """Remember this moment as one at which the step may have ended."""
-
-def step_end(token: int, complete: bool, at_mark: bool = False) -> None:
-    """End the step: now, or at its last mark if it has one. For one that was opened inside an open
-    step: count it."""
-
+# Samples may be NaN: unknown. A step may end at its last mark; token -1 is only counted.
+def step_item(token: int, samples: float) -> None: ...
+def step_mark(token: int) -> None: ...
+def step_end(token: int, complete: bool, at_mark: bool = False) -> None: ...
 def step_drop(token: int) -> None: ...
 
 # Metrics of tensors.

@@ -13,6 +13,7 @@ print(recording.run.report())
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.auto import auto_phases
@@ -80,20 +81,17 @@ native_callbacks.install()
 dynamo.register_when_imported()
 
 
+# These need numpy, whose import takes longer than everything else here.
+_HEAVY = {
+    "Run": "run",
+    **dict.fromkeys(("MetricAccumulator", "Reading"), "metrics"),
+    **dict.fromkeys(("PrometheusSink", "RunUpdate", "Sink", "TensorBoardSink"), "sinks"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    # These need numpy, whose import takes longer than everything else here.
-    if name == "Run":
-        from pyinstrument_gpu.run import Run
-
-        return Run
-    if name in ("MetricAccumulator", "Reading"):
-        from pyinstrument_gpu import metrics
-
-        return getattr(metrics, name)
-    if name in ("PrometheusSink", "RunUpdate", "Sink", "TensorBoardSink"):
-        from pyinstrument_gpu import sinks
-
-        return getattr(sinks, name)
+    if name in _HEAVY:
+        return getattr(importlib.import_module(f"{__name__}.{_HEAVY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -103,11 +103,10 @@ def _progress_bar(spans: int) -> Iterator[Callable[[int], None]]:
     Yields the function to call with the number of spans that have been written since the last call.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
     console = Console(stderr=True)
-    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     is_shown = console.is_terminal and spans >= _LONG_SPANS
-    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
-        task = progress.add_task("", total=spans)
+    with Progress(console=console, transient=True, disable=not is_shown) as progress:
+        task = progress.add_task("Exporting", total=spans)
         yield lambda done: progress.advance(task, done)

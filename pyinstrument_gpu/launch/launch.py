@@ -29,24 +29,13 @@ from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
 
 _OTHER_RANKS_DEADLINE_S = 5.0
-_SUFFIX = ".gpurun"
 EXIT_SYNC = 3
 """Exit code of `--fail-on-sync`."""
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """Options of `pyinstrument-gpu run`, as its help says.
-
-    Attributes:
-        output: path of the run file; None for a new file in the working directory.
-        overwrite: replace `output` if it exists.
-        warmup: number of steps before the recording begins.
-        steps: number of steps to record; None for all.
-        sync_watch: find the lines that make the CPU wait for the GPU.
-        as_if_cuda: preview syncs without a GPU.
-        fail_on_sync: exit with `EXIT_SYNC` if a step waited and the program succeeded.
-    """
+    """Options of `pyinstrument-gpu run`; its help says what they mean."""
 
     output: str | None = None
     overwrite: bool = False
@@ -136,9 +125,9 @@ class Launch:
         stem = f"{self._program.name}-{time.strftime('%Y%m%d-%H%M%S', start_of_job())}"
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         stem += f"-restart{restart}" if restart != "0" else ""
-        yield Path(f"{stem}{_SUFFIX}").absolute()
-        for number in itertools.count(2):
-            yield Path(f"{stem}-{number}{_SUFFIX}").absolute()
+        for number in itertools.count(1):
+            suffix = f"-{number}" if number > 1 else ""
+            yield Path(f"{stem}{suffix}.gpurun").absolute()
 
     def _start(self) -> None:
         recording = record(self._path, overwrite=self._options.overwrite)

@@ -27,8 +27,7 @@ class Phase:
     def begin(self) -> None:
         """Do nothing."""
 
-    def end(self) -> None:
-        """Do nothing."""
+    end = begin
 
 
 class _GpuPhase:

@@ -73,35 +73,22 @@ def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:
 
 
 def _register() -> None:
+    substitutes: dict[Any, Callable[..., Any]] = {
+        native.gpu_phase: lambda name, /: contextlib.nullcontext(),
+        native.gpu_phase.scope: lambda name, /: contextlib.nullcontext(),
+        native.frame_begin: lambda phase, /: 0,
+        native.frame_end: lambda phase, token, /: None,
+        # What is compiled has no automatic phases in it.
+        native.in_activity: lambda: True,
+    }
     try:
         import torch
 
-        substitute: Any = torch.compiler.substitute_in_graph
-        substitute(native.gpu_phase, skip_signature_check=True)(_null_phase)
-        substitute(native.gpu_phase.scope, skip_signature_check=True)(_null_phase)
-        substitute(native.frame_begin, skip_signature_check=True)(_no_frame)
-        substitute(native.frame_end, skip_signature_check=True)(_do_nothing)
-        substitute(native.in_activity, skip_signature_check=True)(_is_passed_by)
+        for function, substitute in substitutes.items():
+            torch.compiler.substitute_in_graph(function, skip_signature_check=True)(substitute)
     except Exception as error:
         warnings.warn(
             f"phases inside torch.compile will break its graphs: {error!r}",
             RuntimeWarning,
             stacklevel=2,
         )
-
-
-def _null_phase(name: str, /) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
-def _no_frame(phase: Any, /) -> int:
-    return 0
-
-
-def _is_passed_by() -> bool:
-    # What is compiled has no automatic phases in it.
-    return True
-
-
-def _do_nothing(phase: Any, token: int, /) -> None:
-    return None

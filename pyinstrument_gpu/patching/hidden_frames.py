@@ -5,20 +5,16 @@ taken out, and where a wrapper stands in for a function of torch, a frame of tha
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 
-_OURS = tuple(
-    f"pyinstrument_gpu.{part}"
-    for part in (
-        "auto",
-        "launch.program",
-        "patching.import_hook",
-        "patching.torch_function",
-        "syncs",
-    )
-)
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Begins the name of every file of the package."""
 
+_OURS = tuple(
+    f"pyinstrument_gpu.{part}" for part in ("auto", "launch.program", "patching", "syncs")
+)
 
 stand_ins: dict[CodeType, Callable[[FrameType], TracebackType | None]] = {}
 """By the code of a wrapper that may do the work of a function of torch instead of calling it: what

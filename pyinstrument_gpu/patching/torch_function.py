@@ -16,7 +16,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.patching.own_code import OWN_FOLDER
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
 
 def heeding(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from pyinstrument_gpu.patching.own_code import OWN_FOLDER
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 from pyinstrument_gpu.patching.patches import Patches
 
 

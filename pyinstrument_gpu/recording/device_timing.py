@@ -16,15 +16,6 @@ SHARE_BOUNDARIES_NS = 1000
 """How soon after another a boundary, on the same thread and stream, shares its event; 0: never."""
 
 
-def facts(mode: DeviceTimingMode, budget: float) -> dict[str, Any]:
-    """What a run's environment says of it. No limit of the cost is None."""
-    return {
-        "mode": mode,
-        "budget": budget if budget != float("inf") else None,
-        "share_boundaries_ns": SHARE_BOUNDARIES_NS,
-    }
-
-
 def start(mode: DeviceTimingMode, budget: float) -> None:
     """Time the device in the recording that is active, as soon as PyTorch uses one.
 

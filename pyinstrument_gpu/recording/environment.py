@@ -31,12 +31,8 @@ def gather() -> dict[str, Any]:
         "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "version": __version__,
     }
-    for key, variable in (
-        ("rank", "RANK"),
-        ("world_size", "WORLD_SIZE"),
-        ("local_rank", "LOCAL_RANK"),
-    ):
-        number = launcher_number(variable)
+    for key in ("rank", "world_size", "local_rank"):
+        number = launcher_number(key.upper())
         if number is not None:
             facts[key] = number
     revision = code_revision(_folder_of_program())
@@ -76,9 +72,7 @@ def torch_facts() -> dict[str, Any]:
         if torch.cuda.is_initialized():
             devices = range(torch.cuda.device_count())
             facts["gpus"] = [torch.cuda.get_device_name(device) for device in devices]
-    except (
-        Exception
-    ) as error:  # whatever a driver may raise: the names are not worth a training run
+    except Exception as error:  # of a driver: the names are not worth a training run
         facts["gpus_error"] = str(error)
     return facts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -80,13 +81,18 @@ class RecordingOptions:
 
     def facts(self) -> dict[str, Any]:
         """What a run's environment says of them."""
-        spans, mode, budget = self.history_spans_kept, self.device_timing, self.device_timing_budget
+        spans, budget = self.history_spans_kept, self.device_timing_budget
+        timing = {
+            "mode": self.device_timing,
+            "budget": None if budget == math.inf else budget,
+            "share_boundaries_ns": device_timing.SHARE_BOUNDARIES_NS,
+        }
         return {
             "limits": {
                 "history_spans": None if spans == _UNLIMITED else spans,
                 "max_bytes": self.max_bytes_kept,
             },
-            "device_timing": None if mode is False else device_timing.facts(mode, budget),
+            "device_timing": None if self.device_timing is False else timing,
         }
 
 

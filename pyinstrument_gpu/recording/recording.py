@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
@@ -172,12 +171,7 @@ class Recording:
         self._start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._finish_if_mine()
 
     def _start(self) -> None:

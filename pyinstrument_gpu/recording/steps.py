@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
 from numbers import Real
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from pyinstrument_gpu.native import native
@@ -43,9 +42,7 @@ class _OpenStep:
     def end(self, complete: bool) -> None:
         if self._frame is not None:
             native.frame_end(_step, self._frame)
-            native.step_end(_STEP_IS_OPEN, complete)
-        else:
-            native.step_end(self._token, complete)
+        native.step_end(self._token, complete)
 
     def drop(self) -> None:
         if self._frame is not None:
@@ -198,12 +195,7 @@ class gpu_step(contextlib.ContextDecorator):
         self._open.append(step)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if self._open:
             self._open.pop().end(complete=exc_type is None)
 

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
-from pyinstrument_gpu.syncs.allowing import allow_sync
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.syncs.watch import SyncWatch
 
-__all__ = ["Watching", "allow_sync", "watch_syncs"]
-
 _active: Watching | None = None
+
+
+class _ThisThread(threading.local):
+    allowing_regions = 0
+
+
+_this_thread = _ThisThread()
 
 
 class Watching:
@@ -85,3 +90,19 @@ def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
         yield
     finally:
         watching.end()
+
+
+@contextlib.contextmanager
+def allow_sync() -> Iterator[None]:
+    """Mark the waits in this block, on this thread, as intended: they count as blocked time, but
+    are not listed and do not trigger `--fail-on-sync`."""
+    _this_thread.allowing_regions += 1
+    try:
+        yield
+    finally:
+        _this_thread.allowing_regions -= 1
+
+
+def is_sync_allowed() -> bool:
+    """Whether the calling thread is in such a block."""
+    return _this_thread.allowing_regions > 0

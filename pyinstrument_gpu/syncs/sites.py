@@ -16,7 +16,7 @@ import torch
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.own_code import OWN_FOLDER
+from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LOADER = os.path.join(_TORCH, "utils", "data") + os.sep
