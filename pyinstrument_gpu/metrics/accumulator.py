@@ -41,21 +41,21 @@ class MetricAccumulator:
         print(metrics.compute())
         metrics.reset()
 
-    The state is one small tensor on the device of the first update. An accumulator is for one
-    device; one per rank, and `compute(across_ranks=True)`, for several. Threads may share it. A
-    copy, by `copy.deepcopy` or `pickle`, has the values so far and goes on by itself.
+    The state is one small tensor on the device of the first update. An accumulator serves one
+    device; for several, use one per rank and `compute(across_ranks=True)`. Threads may share it. A
+    copy made by `copy.deepcopy` or `pickle` starts with the values so far and is independent.
 
     Args:
         topk: for each k, `accuracy@k` is the share of rows whose target is among the k greatest
-            logits. Up to 8 of them.
-        num_classes: how many classes the logits have to have; None accepts any number.
+            logits. There can be up to 8.
+        num_classes: how many classes the logits must have; None accepts any number.
         confusion: keep a confusion matrix, from which precision, recall and F1 come. Needs
             `num_classes`; takes 8 * num_classes**2 bytes.
         ignore_index: a row with this target is left out, as in `torch.nn.functional.cross_entropy`.
         class_dim: dimension of the classes: 1 for logits of shape (N, C) or (N, C, d1, ...), -1
-            for (N, ..., C), as language models have.
-        name: stands before the names of the values in a recording, as `val/loss`, so that two
-            accumulators can be told apart.
+            for (N, ..., C), as in language models.
+        name: is put before the names of the values in a recording, as in `val/loss`, to tell
+            accumulators apart.
 
     Raises:
         TypeError, ValueError: an argument is wrong.
@@ -125,21 +125,22 @@ class MetricAccumulator:
     ) -> None:
         """Add one batch.
 
-        Never waits for a device. On a GPU it is one kernel, which allocates nothing. Until that is
-        compiled, beside the training, torch operations do the same at a higher cost, counted as
-        `reference_updates`. On the CPU an update reads the logits once, with as many of PyTorch's
-        threads as pay off. Inside `torch.compile` it is one operator and breaks no graph.
+        This never waits for a device. On a GPU it is one kernel, which allocates nothing. Until the
+        kernel has been compiled, in the background, torch operations do the same at a higher cost;
+        `reference_updates` counts them. On the CPU an update reads the logits once, with as many of
+        PyTorch's threads as is worthwhile. Inside `torch.compile` it is one operator and causes no
+        graph break.
 
         Args:
             logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
-                float16 or bfloat16, with any strides. Only their order counts, so probabilities
-                do as well.
-            target: the class of each row, int64, int32 or uint8: the shape of the logits without
-                C. A target that is no class makes its row invalid: counted, and left out.
-            loss: the loss of this batch: one number, the mean over its rows, or one per row. It
-                enters the sum with the weight of the rows that count.
-            weight: one per row, in the shape of the target. A row whose weight is not finite is
-                invalid.
+                float16 or bfloat16, with any strides. Only their order matters, so probabilities
+                work as well.
+            target: the class of each row, int64, int32 or uint8, in the shape of the logits without
+                C. A target that is not a class makes its row invalid: it is counted, and left out.
+            loss: the loss of this batch, either one number, the mean over its rows, or one per row.
+                It enters the sum with the weight of the rows that count.
+            weight: the weight of each row, in the shape of the target. A row whose weight is not
+                finite is invalid.
 
         Raises:
             TypeError, ValueError: the tensors do not fit each other or this accumulator.
@@ -164,13 +165,13 @@ class MetricAccumulator:
         self._update(state, logits, target, loss, weight)
 
     def update_scalar(self, name: str, value: Tensor | float) -> None:
-        """Add a number to a running value, as a gradient norm or a count of tokens.
+        """Add a number to a running value, such as a gradient norm or a count of tokens.
 
-        `compute()` has its mean under `name`, and `name_sum`, `name_min`, `name_max`, `name_last`
+        `compute()` returns its mean as `name`, and `name_sum`, `name_min`, `name_max`, `name_last`
         and `name_nonfinite`. Numbers that are not finite are counted and left out.
 
         Args:
-            name: of 1 to 64 bytes; an accumulator has room for 16. What finds none is left out,
+            name: 1 to 64 bytes. An accumulator has room for 16 names; further ones are left out,
                 with one warning.
             value: a tensor of one element, which is not waited for, or a Python number.
 
@@ -187,7 +188,7 @@ class MetricAccumulator:
             self.record_reading()
 
     def latest(self) -> Reading | None:
-        """The newest values that have arrived, without waiting; None before any has.
+        """Return the newest values that have arrived, without waiting; None if none have.
 
         For tensors on the CPU they are the current ones. On a GPU there are none before the first
         update by the kernel, which has to be compiled first.
@@ -211,31 +212,31 @@ class MetricAccumulator:
     @property
     def reference_updates(self) -> int:
         """How many updates, and numbers of `update_scalar`, torch operations have added since the
-        accumulator was made: on a GPU those before the kernel was ready or where there is none, and
-        tensors that the kernel does not take. Their values are the same; each costs dozens of
-        kernels."""
+        accumulator was made. On a GPU, these are the updates before the kernel was ready, those
+        without a kernel, and those with tensors that the kernel does not take. Their values are
+        the same, but each takes dozens of kernels."""
         return self._reference_updates
 
     def compute(self, across_ranks: bool = False, **refused: NoReturn) -> dict[str, Any]:
-        """The values of all updates since the last reset. Waits for them.
+        """Return the values of all updates since the last reset. This waits for them.
 
         Keys: `count` (rows that count), `loss` (mean over them), `loss_min`, `loss_max` and
         `loss_last` (of the updates' means), `perplexity` (exp of `loss`), `accuracy@k`,
         `nonfinite` (the sum of `nonfinite_rows` and `nonfinite_losses`), `first_nonfinite_update`
-        (None when there was none), `ignored`, `invalid`, `lost_updates` (updates that an error kept
-        out of all other values; 0 unless there was a warning), the running values of
+        (None if there was none), `ignored`, `invalid`, `lost_updates` (updates that could not be
+        added because of an error; 0 unless there was a warning), the running values of
         `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
-        `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`. What is not
-        known, as an accuracy without rows, is NaN.
+        `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`. Values that are
+        not known, such as an accuracy without rows, are NaN.
 
         Args:
-            across_ranks: merge all ranks of the default process group of `torch.distributed`, by
-                one all_gather; every rank has to call it and gets the same values. The state stays
-                as it is. Without a process group it is this process alone.
+            across_ranks: merge all ranks of the default process group of `torch.distributed`, with
+                one all_gather. Every rank must call it, and all get the same values. The state does
+                not change. Without a process group, only this process counts.
 
         Raises:
-            ValueError: the accumulators of the ranks were made differently.
-            TypeError: there is no option of the name.
+            ValueError: the accumulators of the ranks were made with different arguments.
+            TypeError: there is no option of that name.
         """
         for name in refused:
             hint = ": merging the ranks is compute(across_ranks=True)" if name == "sync" else ""
@@ -253,7 +254,7 @@ class MetricAccumulator:
         return values_of(state, self._options.topk, names, lost)
 
     def reset(self) -> None:
-        """Forget all values; update numbers go on. Does not wait."""
+        """Discard all values. The numbers of updates continue. This does not wait."""
         self._lost_updates = 0
         if self._state is not None:
             self._resets += 1
@@ -263,7 +264,8 @@ class MetricAccumulator:
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.
 
-        `update` does it by itself some times a second, and the recording when it stops.
+        `update` does this automatically a few times per second, and so does the recording when it
+        stops.
         """
         if self._native is None or not self._native.take_news():
             return
@@ -341,7 +343,7 @@ class MetricAccumulator:
             if self._native is not None:
                 self._native.begin_other()
                 error = self._native.launch_error()
-            message = f"metrics take the slow way, many small kernels for each update: {error}"
+            message = f"metrics are updated by many small kernels, which is slower: {error}"
             try:
                 add(state, *arguments)
                 added = True
@@ -351,7 +353,7 @@ class MetricAccumulator:
                 first_line = str(raised).partition("\n")[0]
                 reason = f"{type(raised).__name__}: {first_line}"
                 error = f"{error}; {reason}" if error else reason
-                message = f"an update of the metrics is lost, and counted as lost_updates: {error}"
+                message = f"an update of the metrics was lost, and counted in lost_updates: {error}"
             finally:
                 if self._native is not None:
                     self._native.end_other(added, add is reference.add_update)

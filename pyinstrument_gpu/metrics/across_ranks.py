@@ -72,8 +72,8 @@ def merged_across_ranks(
     ]
     if different:
         raise ValueError(
-            f"the MetricAccumulator of rank {different[0]} was made with other arguments than "
-            "that of rank 0"
+            f"the MetricAccumulator of rank {different[0]} was made with different arguments "
+            "than that of rank 0"
         )
     heads = [
         np.frombuffer(part, STATE_DTYPE, count=1, offset=_SIGNATURE.itemsize)[0] for part in parts

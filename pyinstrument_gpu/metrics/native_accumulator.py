@@ -35,8 +35,9 @@ def _torch_is_known() -> bool:
     known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads)
     if not known:
         warnings.warn(
-            f"metrics take the slow way: PyTorch {torch.__version__} has no DLPack C exchange "
-            "API of version 1; 2.10 and newer have it",
+            "metrics are updated by many small kernels, which is slower: "
+            f"PyTorch {torch.__version__} has no DLPack C exchange API of version 1; 2.10 and "
+            "newer have it",
             RuntimeWarning,
             stacklevel=5,
         )

@@ -9,13 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reading:
-    """Values as they were after some update.
+    """The values after a certain update.
 
     Attributes:
         values: by name, as `MetricAccumulator.compute` describes them.
-        update: the number of the newest update in them, from 1 on. Numbers go on after a reset.
-        step: index of the step that update was made in; None outside a step, while nothing is
-            recorded, and where the host did not see the update (a replay of a CUDA graph).
+        update: the number of the newest update included, from 1. A reset does not restart it.
+        step: the index of the step in which that update was made; None outside a step, while
+            nothing is being recorded, or if the host did not see the update (a replay of a CUDA
+            graph).
     """
 
     values: dict[str, Any]

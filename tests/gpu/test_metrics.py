@@ -31,7 +31,7 @@ def kernels_are_ready() -> None:
 
 @pytest.fixture(autouse=True)
 def no_warning() -> Iterator[None]:
-    """That metrics take the slow way would be one."""
+    """A warning that metrics are updated without the kernel would be one."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         yield

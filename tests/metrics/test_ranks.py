@@ -55,7 +55,7 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
         )
         assert first["first_nonfinite_update"] == 5 // world_size + 1
         assert result["error"] == (
-            "the MetricAccumulator of rank 1 was made with other arguments than that of rank 0"
+            "the MetricAccumulator of rank 1 was made with different arguments than that of rank 0"
         )
         assert result["of_one_rank"] == 3
 

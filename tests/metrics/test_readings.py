@@ -150,7 +150,7 @@ def test_csv(tmp_path: Path) -> None:
         "loss,9,7,2000002,nan\r\n"
         '"a,""b",9,,2000002,0.75\r\n'
     )
-    with pytest.raises(pig.ExportError, match="are tables"):
+    with pytest.raises(pig.ExportError, match="are separate tables"):
         made_run().export(tmp_path / "metrics.csv", metrics=True, summary=True)
 
 

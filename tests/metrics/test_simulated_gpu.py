@@ -283,7 +283,7 @@ def test_a_failure_before_the_first_launch_loses_nothing(gpu: SimulatedCuda, fun
     gpu.fail(function, Result.OUT_OF_MEMORY)
     metrics = pig.MetricAccumulator(topk=1)
     with pytest.warns(
-        RuntimeWarning, match=rf"slow way.*[:;] {function}: CUDA_ERROR_OUT"
+        RuntimeWarning, match=rf"which is slower.*[:;] {function}: CUDA_ERROR_OUT"
     ) as caught:
         for _ in range(3):
             metrics.update(LOGITS, TARGET, torch.tensor(2.0))
@@ -301,7 +301,7 @@ def test_a_launch_that_fails_is_done_otherwise(gpu: SimulatedCuda) -> None:
     metrics = started(topk=1)
     gpu.fail("cuLaunchKernel", Result.LAUNCH_FAILED)
     with pytest.warns(
-        RuntimeWarning, match="slow way.*: cuLaunchKernel: CUDA_ERROR_LAUNCH"
+        RuntimeWarning, match="which is slower.*: cuLaunchKernel: CUDA_ERROR_LAUNCH"
     ) as caught:
         for _ in range(3):
             metrics.update(LOGITS, TARGET, torch.tensor(2.0))
@@ -326,7 +326,7 @@ def test_where_the_device_is_lost_so_are_updates_and_the_values_say_so(
     monkeypatch.setattr(reference, "add_scalar", fails)
     gpu.fail("cuLaunchKernel", Result.ILLEGAL_ADDRESS)
     with pytest.warns(
-        RuntimeWarning, match="is lost.*cuLaunchKernel.*; RuntimeError: CUDA error"
+        RuntimeWarning, match="was lost.*cuLaunchKernel.*; RuntimeError: CUDA error"
     ) as caught:
         for _ in range(3):
             metrics.update(LOGITS, TARGET, torch.tensor(2.0))
@@ -480,7 +480,9 @@ def test_a_kernel_that_does_not_compile(
     metrics = pig.MetricAccumulator(topk=1)
     metrics.update(LOGITS, TARGET)  # without a warning: nothing is known yet
     wait_for_kernels()
-    with pytest.warns(RuntimeWarning, match="slow way.*: nvrtcCompileProgram: NVRTC_ERR") as caught:
+    with pytest.warns(
+        RuntimeWarning, match="which is slower.*: nvrtcCompileProgram: NVRTC_ERR"
+    ) as caught:
         for _ in range(3):
             metrics.update(LOGITS, TARGET)
 
@@ -505,7 +507,9 @@ def test_a_kernel_that_does_not_load(fresh_gpu: SimulatedCuda, latch: Path, func
     wait_for_compiler(latch)
     release(latch)
     wait_for_kernels()
-    with pytest.warns(RuntimeWarning, match=rf"slow way.*: {function}.*: CUDA_ERROR_NO_BINARY"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"which is slower.*: {function}.*: CUDA_ERROR_NO_BINARY"
+    ):
         metrics.update(LOGITS, TARGET)
 
     assert (metrics.compute()["count"], metrics.reference_updates) == (8, 2)
