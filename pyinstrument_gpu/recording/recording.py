@@ -44,6 +44,7 @@ class Recording:
         self._path = None if path is None else path_of_rank(Path(path).absolute())
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
+        self._finalizer: Any = None
         self._stopped = False
         self._error: str | None = None
         self._log: bytes | None = None
@@ -215,7 +216,7 @@ class Recording:
         try:
             self._pid = os.getpid()
             _active = self
-            _call_at_exit(self._finish_if_mine)
+            self._finalizer = _call_at_exit(self._finish_if_mine)
             facts.update(started)
             facts["overhead"] = self_overhead.measure()
             native.set_nvtx(options.nvtx)
@@ -250,6 +251,8 @@ class Recording:
         finally:
             _active = None
             atexit.unregister(self._finish_if_mine)
+            if self._finalizer is not None:
+                self._finalizer.cancel()
 
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
@@ -348,12 +351,13 @@ def _read_metrics() -> None:
         accumulators.record_readings()
 
 
-def _call_at_exit(finish: Callable[[], None]) -> None:
+def _call_at_exit(finish: Callable[[], None]) -> Any:
     atexit.register(finish)
     # A child of multiprocessing ends without atexit, but runs these.
     multiprocessing_util: Any = sys.modules.get("multiprocessing.util")
-    if multiprocessing_util is not None:
-        multiprocessing_util.Finalize(None, finish, exitpriority=0)
+    if multiprocessing_util is None:
+        return None
+    return multiprocessing_util.Finalize(None, finish, exitpriority=0)
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

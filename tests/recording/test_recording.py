@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import gc
+import importlib
 import inspect
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -509,6 +512,19 @@ for _ in pig.gpu_steps([1, 2]):
         pass
 pig.gpu_phase("open").begin()
 """
+
+
+def test_recording_that_has_ended_is_let_go() -> None:
+    importlib.import_module("multiprocessing.util")  # it keeps what is to be called at the end
+    with pig.record() as recording:
+        pass
+    gone = weakref.ref(recording)
+    gc.disable()
+    try:
+        del recording
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
