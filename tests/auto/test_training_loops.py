@@ -266,7 +266,6 @@ def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
     assert "Ranks: 2 of 2" in with_us.stderr
 
 
-@pytest.mark.slow
 def test_torch_that_the_program_imports(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pyinstrument_gpu", "run", "-o", str(tmp_path / "run.gpurun")]

@@ -7,6 +7,7 @@ the program from its `__main__` to the end of the interpreter, as `python` would
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -72,8 +73,10 @@ class Programs:
 def _serve() -> dict[str, object]:
     """Forks for each request. Returns in the child, with its request."""
     import torch
+    import torch._dynamo  # as the first step of an optimizer does
 
     torch.set_num_threads(1)
+    gc.freeze()  # children neither look at what is here nor copy its pages
     answers: IO[str] = os.fdopen(os.dup(1), "w")
     while line := sys.stdin.readline():
         pid = os.fork()
