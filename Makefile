@@ -34,7 +34,7 @@ test: native  ## native and Python tests, without those marked slow
 
 test-all: native package  ## every test, and an install as users do it
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
-	$(BIN)/pytest $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL) --hypothesis-profile=search
 
 check: WERROR = ON
 check: lint test  ## what CI runs: formats, lints, types, then test with compiler warnings as errors

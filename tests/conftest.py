@@ -4,14 +4,18 @@
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes is no fault of the code on a busy machine.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples every time; others with --hypothesis-profile=search, as `make test-all` has it.
+settings.register_profile("same", _UNTIMED, derandomize=True)
+settings.register_profile("search", _UNTIMED)
+settings.load_profile("same")
 
 # What a shell, a launcher or a CI service may have set for its own ends.
 _OF_OTHERS = (
@@ -29,6 +33,9 @@ def pytest_configure() -> None:
     After pytest itself has read it, and before modules that do so are imported."""
     for variable in _OF_OTHERS:
         os.environ.pop(variable, None)
+    # A socket of multiprocessing lies there, and the path of one has at most 107 characters.
+    if len(tempfile.gettempdir()) > 60:
+        tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
 
 
 @pytest.fixture(autouse=True, scope="session")
