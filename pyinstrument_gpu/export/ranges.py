@@ -69,7 +69,7 @@ def range_tables(
         first_number: the number of the first record; they are numbered by their places.
     """
     slices: dict[int, list[slice]] = {}
-    for part in slices_of(len(records), WINDOW_ROWS):
+    for part in slices_of(len(records)):
         for key in np.unique(keys(records[part])).tolist():
             slices.setdefault(key, []).append(part)
 
@@ -94,8 +94,9 @@ def range_tables(
             yield key, partial(windows, key)
 
 
-def slices_of(rows: int, size: int) -> Iterator[slice]:
-    """An array of so many rows in parts, of `size` rows and what remains."""
+def slices_of(rows: int, size: int | None = None) -> Iterator[slice]:
+    """An array of so many rows in parts, of `size` rows (`WINDOW_ROWS`) and what remains."""
+    size = WINDOW_ROWS if size is None else size
     for begin in range(0, rows, size):
         yield slice(begin, min(begin + size, rows))
 

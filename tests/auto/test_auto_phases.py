@@ -350,9 +350,11 @@ def python_calls(submodules: int) -> int:
         calls += event == "call"
 
     model(0)
+    gc.disable()  # it may call functions of Python, too
     sys.setprofile(count)
     model(0)
     sys.setprofile(None)
+    gc.enable()
     return calls
 
 

@@ -156,7 +156,19 @@ def is_alive(pid: str) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"  # not yet collected by its parent
 
 
-def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = subprocess.Popen.wait
+
+    def wait_until_printed(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        (tmp_path / "printed").read_bytes()  # waits for who opens it to write
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_until_printed)
+    os.mkfifo(tmp_path / "printed")
     figure = Figure("x", 1.5, "ns")
     child = "import time; time.sleep(600)"
     source = (
@@ -164,6 +176,7 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
         f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
         f"print({figure.to_json()!r}, flush=True)\n"
         "print(child.pid, flush=True)\n"
+        "open('printed', 'w').close()\n"
         "time.sleep(600)"
     )
     outcome = run_part(python(source, limit_s=5), tmp_path, 60)

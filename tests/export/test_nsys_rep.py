@@ -3,7 +3,6 @@
 
 import os
 import re
-import statistics
 from pathlib import Path
 
 import numpy as np
@@ -305,10 +304,12 @@ def test_merged_report_is_aligned_with_live_ranges(tmp_path: Path) -> None:
         # The last `data` of a loader that has ended is not recorded, but was live.
         assert len(theirs) == 200 + (name == "data")
         assert {each.color for each in (*ours, *theirs)} == {color_of(name)}
-        begins = [abs(a.begin_ns - b.begin_ns) for a, b in zip(ours, theirs, strict=False)]
-        ends = [abs(a.end_ns - b.end_ns) for a, b in zip(ours, theirs, strict=False)]
-        assert statistics.median(begins) < 20_000
-        assert statistics.median(ends) < 20_000
+        begins = [a.begin_ns - b.begin_ns for a, b in zip(ours, theirs, strict=False)]
+        ends = [a.end_ns - b.end_ns for a, b in zip(ours, theirs, strict=False)]
+        # The live range is first at both ends. On a busy machine ours may come much later, but not
+        # each of 200 times.
+        assert -20_000 < min(begins) < 20_000
+        assert -20_000 < min(ends) < 20_000
     # `nsys stats` would take it for what stands in the report, and it lacks the live ranges.
     assert not (tmp_path / "merged.sqlite").exists()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import _call_loop  # type: ignore[import-not-found]
 
 LIBRARY = Path(_call_loop.__file__).with_name("inject_driver_log.so")
-os.environ["PYINSTRUMENT_GPU_LIBCUDA"] = str(LIBRARY)
+# Not in os.environ, which the programs that tests start inherit.
+os.putenv("PYINSTRUMENT_GPU_LIBCUDA", str(LIBRARY))
 
 _library = ctypes.CDLL(str(LIBRARY))
 _library.forward_name.restype = ctypes.c_char_p

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import _simulated_cuda as native  # type: ignore[import-not-found]
 
 LIBRARY = Path(native.__file__).with_name("simulated_cuda.so")
-os.environ["PYINSTRUMENT_GPU_LIBCUDA"] = str(LIBRARY)
+# Not in os.environ, which the programs that tests start inherit.
+os.putenv("PYINSTRUMENT_GPU_LIBCUDA", str(LIBRARY))
 native.load(str(LIBRARY))
 
 LEGACY_STREAM = 0

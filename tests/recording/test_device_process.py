@@ -42,7 +42,8 @@ with simulated_cuda() as cuda:
         cuda.advance(2_000)
     with gpu_phase("backward"):
         cuda.advance(2_000)
-    recording.flush(0.01)
+    while "data" in recording.snapshot().pending_device_work:
+        recording.flush(0)
     os.kill(os.getpid(), 9)
 """
     run_script(PRELUDE + program, path, exit_code=-signal.SIGKILL)

@@ -90,7 +90,7 @@ def test_times_come_late_and_find_their_spans(program: Program) -> None:
             recording.flush(0)
         early = recording.snapshot()
         program.cuda.run_dry()
-        assert recording.flush(1)
+        assert recording.flush(60)
         late = recording.snapshot()
     assert np.count_nonzero(early.span_device_ns >= 0) < 50
     assert np.count_nonzero(late.span_device_ns >= 0) == 50
@@ -159,6 +159,8 @@ def test_a_phase_around_everything_keeps_its_begin(program: Program) -> None:
 @pytest.mark.parametrize("tick_ns", [32, 500, 1000, 1024])
 def test_any_tick_of_the_device(program: Program, tick_ns: int) -> None:
     program.cuda.devices[0].set_tick(tick_ns)
+    # Records at distances that are all the same multiple of the tick would not tell the tick.
+    program.cuda.set_cost("cuEventRecord", 1_437)
     with program.recording() as recording:
         for i in range(100):
             with gpu_step(), program.phase("forward"):

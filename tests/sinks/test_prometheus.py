@@ -3,6 +3,7 @@
 
 import json
 import math
+import re
 import shutil
 import socket
 import subprocess
@@ -10,8 +11,9 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,6 +29,7 @@ prometheus_client = pytest.importorskip(
 )
 
 SOON_S = 0.001
+T = TypeVar("T")
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -332,12 +335,6 @@ with pig.record() as recording:
 # --- the real thing ---
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def ask(port: int, query: str) -> list[Any]:
     url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"
     try:
@@ -368,16 +365,20 @@ def test_real_prometheus(tmp_path: Path) -> None:
             ]
         }
         (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-        port = free_port()
         command = [
             "prometheus",
             f"--config.file={tmp_path / 'prometheus.yml'}",
             f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            "--web.listen-address=127.0.0.1:0",
         ]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        with (
+            (tmp_path / "log").open("w") as log,
+            subprocess.Popen(command, stderr=log) as server,
+        ):
             try:
-                results = poll(port, "pyinstrument_gpu_phase_seconds_sum")
+                port = listening_port(tmp_path / "log")
+                # It says to nobody when it has scraped.
+                results = poll(lambda: ask(port, "pyinstrument_gpu_phase_seconds_sum"))
                 steps = ask(port, "pyinstrument_gpu_steps_total")
                 quantile = ask(
                     port,
@@ -397,11 +398,17 @@ def test_real_prometheus(tmp_path: Path) -> None:
     assert float(quantile[0]["value"][1]) == ((1 << 20) - 1) / 1e9
 
 
-def poll(port: int, query: str) -> list[Any]:
-    """The answer, as soon as there is one. Prometheus says to nobody when it has scraped."""
+def listening_port(log: Path) -> int:
+    """The port that Prometheus chose, as soon as it says so."""
+    found = poll(lambda: re.search(r'"Listening on" address=\S+:(\d+)', log.read_text()))
+    return int(found[1])
+
+
+def poll(look: Callable[[], T | None]) -> T:
+    """What there is to see, as soon as there is something."""
     pause = threading.Event()
     for _ in range(10 * HANGS_AFTER_S):
-        if results := ask(port, query):
+        if results := look():
             return results
         pause.wait(0.1)
-    pytest.fail("Prometheus never scraped")
+    pytest.fail("Prometheus never got there")
