@@ -47,7 +47,7 @@ def install(session: Session) -> None:
             return
         if is_in_backward():
             session.updated_in_backward = True
-            session.tell(detector.updates_in_backward, optimizer)
+            session.tell(detector.has_stepped, optimizer)
         elif not session.passes_by():
             frame = sys._getframe(1)
             session.tell(lambda: session.begin_update(phase_of(optimizer), optimizer, frame))

@@ -92,17 +92,20 @@ class StepDetector:
         """A loader is asked for its next item."""
         if not self._counts_here():
             return
+        # What begins a step before its item is asked for does so each time, or it was not part of
+        # the loop.
+        never_unfed = self._feeder is None and not self._unfed_steps
         if self._state is _State.UPDATED:
             self._fed_by_loader = True
             self._end(complete=True)
         elif self._state is _State.TRAINING and self._is_exhausted:
             self._end(complete=False, at_mark=True)
-        elif self._state is _State.WAITING and (self._waiting_items or self._never_unfed()):
+        elif self._state is _State.WAITING and (self._waiting_items or never_unfed):
             self._drop()
         if not grad_enabled or (loader is not None and loader in self._evaluating):
             return
         if self._state is _State.CLOSED:
-            self._open(_State.WAITING)
+            self._open()
         if self._state is _State.WAITING:
             self._feeder = loader
 
@@ -135,7 +138,7 @@ class StepDetector:
         if self._state is _State.UPDATED and self._was_cleared and self._all_have_stepped():
             self._end(complete=True)
         if self._state is _State.CLOSED:
-            self._open(_State.WAITING)
+            self._open()
         if self._state is not _State.UPDATED:
             self._was_cleared = True
 
@@ -146,7 +149,7 @@ class StepDetector:
         is_next = self._feeder is None and self._all_have_stepped()
         if self._state is _State.UPDATED and is_next:
             self._end(complete=True)
-            self._open(_State.WAITING)
+            self._open()
 
     def runs_forward(self) -> None:
         """A module that is being trained runs."""
@@ -185,13 +188,15 @@ class StepDetector:
         """After that."""
         if not self._counts_here():
             return
-        self._has_stepped(optimizer)
+        self.has_stepped(optimizer)
         self._state = _State.UPDATED
         self._port.step_mark(self._token)
 
-    def updates_in_backward(self, optimizer: object) -> None:
-        """An optimizer steps within the backward pass of the training thread, on any thread."""
-        self._has_stepped(optimizer)
+    def has_stepped(self, optimizer: object) -> None:
+        """After an optimizer has stepped within the backward pass of the training thread, on any
+        thread, or outside of one."""
+        self._missed[optimizer] = 0
+        self._updated.add(id(optimizer))
 
     def ends_backward(self) -> None:
         """After a backward pass in which optimizers have stepped."""
@@ -222,17 +227,13 @@ class StepDetector:
             self._fed_by_loader = False
             self._end(complete=True)
         if self._state is _State.CLOSED:
-            self._open(_State.WAITING)
+            self._open()
         if self._state is _State.WAITING:
             self._state = _State.TRAINING
             for samples in self._waiting_items or [_UNKNOWN]:
                 self._port.step_item(self._token, samples)
             if self._feeder is not None:
                 self._evaluating.discard(self._feeder)
-
-    def _has_stepped(self, optimizer: object) -> None:
-        self._missed[optimizer] = 0
-        self._updated.add(id(optimizer))
 
     def _all_have_stepped(self) -> bool:
         return all(
@@ -245,13 +246,8 @@ class StepDetector:
             if id(optimizer) not in self._updated:
                 self._missed[optimizer] += 1
 
-    def _never_unfed(self) -> bool:
-        # What begins a step before its item is asked for does so each time, or it was not part of
-        # the loop.
-        return self._feeder is None and not self._unfed_steps
-
-    def _open(self, state: _State) -> None:
-        self._state = state
+    def _open(self) -> None:
+        self._state = _State.WAITING
         self._feeder = None
         self._waiting_items = []
         self._was_cleared = self._was_evaluated = self._is_exhausted = False

@@ -193,7 +193,7 @@ def test_optimizers_that_step_within_the_backward_pass() -> None:
         detector.runs_forward()
         detector.runs_backward()
         for optimizer in optimizers:
-            detector.updates_in_backward(optimizer)
+            detector.has_stepped(optimizer)
         detector.ends_backward()
     assert log.text.count("|") == 2
 
