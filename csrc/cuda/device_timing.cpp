@@ -253,15 +253,14 @@ void DeviceTiming::collect_warnings() {
     if (!timelines_[i]->failure().empty())
       warnings_.push_back("device timing is off for GPU " +
                           std::to_string(timelines_[i]->device()) + ": " +
-                          timelines_[i]->failure() + "; host times go on");
+                          timelines_[i]->failure() + "; host timing goes on");
   }
   if (side_stream_skipped_.load(std::memory_order_relaxed) && !side_stream_reported_) {
     side_stream_reported_ = true;
     warnings_.emplace_back(
         "CUDA_DEVICE_MAX_CONNECTIONS=1: phases on side streams are not timed on the device, "
-        "because "
-        "timing events there can keep streams from overlapping; device_timing=\"force\" times them "
-        "all the same");
+        "because timing events there can keep streams from overlapping; device_timing=\"force\" "
+        "times them anyway");
   }
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 // One recording per process: a second interpreter would record into the first one's.
 constexpr const char* kRefusal =
-    "pyinstrument_gpu records the main interpreter only, this is a subinterpreter";
+    "pyinstrument_gpu records only the main interpreter, and this is a subinterpreter";
 
 bool is_main_interpreter() { return PyInterpreterState_Get() == PyInterpreterState_Main(); }
 

@@ -47,12 +47,10 @@ Phase* make_phase(PyObject* name) {
     // A loop that went on with too many names while it was recorded goes on afterwards too.
     too_many_names_tolerated = too_many_names_tolerated || recording;
     if (too_many_names_tolerated) return too_many_names;
-    PyErr_Format(
-        python_hooks.phase_name_error,
-        "more than %u different phase names, the next is %R; a name that holds a number of its own "
-        "(f\"step {i}\") is better split into one phase and the step number that every span has "
-        "anyway",
-        PhaseTable::kCapacity, name);
+    PyErr_Format(python_hooks.phase_name_error,
+                 "more than %u different phase names, the next is %R; if names contain a number "
+                 "(f\"step {i}\"), leave it out: every span already knows its step",
+                 PhaseTable::kCapacity, name);
     return nullptr;
   }
   Phase* phase = new_phase(name, *id, utf8);

@@ -645,7 +645,7 @@ def test_what_is_not_to_be_had_now_is_no_error_of_the_device(
 
 def test_an_error_switches_off_one_device_and_says_so_once(program: Program) -> None:
     cuda = program.cuda
-    with pytest.warns(RuntimeWarning, match="cuEventRecord answered .*700.*host times go on"):
+    with pytest.warns(RuntimeWarning, match="cuEventRecord answered .*700.*host timing goes on"):
         with program.recording() as recording:
             cuda.fail("cuEventRecord", Result.ILLEGAL_ADDRESS)
             for _ in range(10):
