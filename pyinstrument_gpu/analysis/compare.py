@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,21 +181,17 @@ def _difference(
     before: NDArray[np.float64], after: NDArray[np.float64], noise_percent: float | None
 ) -> tuple[float, float | None, float]:
     """The relative change of the mean, its standard error (None: not known) and the degrees of
-    freedom, by Welch and Satterthwaite."""
+    freedom."""
     base = float(before.mean())
-    change = float(after.mean()) / base - 1
+    ratio = float(after.mean()) / base
     error, freedom = welch(before, after)
     if error is not None:
         error /= base
     if noise_percent is not None:
-        floor = (
-            noise_percent
-            / 100
-            * math.sqrt(1 / len(before) + (float(after.mean()) / base) ** 2 / len(after))
-        )
+        floor = noise_percent / 100 * math.sqrt(1 / len(before) + ratio**2 / len(after))
         if error is None or floor > error:
-            return change, floor, math.inf
-    return change, error, freedom
+            error, freedom = floor, math.inf
+    return ratio - 1, error, freedom
 
 
 def _verdict(interval: tuple[float, float] | None, margin: float) -> Verdict:
@@ -224,17 +220,20 @@ def _mean_ns(side: Sequence[RunSample], path: str) -> float:
 def _warnings(
     before: Sequence[RunData], after: Sequence[RunData], sides: Sequence[Sequence[RunSample]]
 ) -> list[str]:
-    warnings = []
-    batches = [sorted({round(s.samples_per_step or 0, 3) for s in side}) for side in sides]
-    if batches[0] != batches[1]:
-        warnings.append(f"samples per step differ: {_shown(batches[0])} and {_shown(batches[1])}")
-    counts = [sorted({run.step_totals.count for run in runs}) for runs in (before, after)]
-    if counts[0] != counts[1]:
-        warnings.append(f"numbers of steps differ: {_shown(counts[0])} and {_shown(counts[1])}")
+    both = before, after
+    facts: dict[str, list[set[Any]]] = {
+        "samples per step differ": [{round(s.samples_per_step or 0, 3) for s in o} for o in sides],
+        "numbers of steps differ": [{run.step_totals.count for run in runs} for runs in both],
+    }
     for key, what in _ENVIRONMENT.items():
-        values = [_values(runs, key) for runs in (before, after)]
-        if values[0] != values[1]:
-            warnings.append(f"{what} differs: {_shown(values[0])} and {_shown(values[1])}")
+        facts[f"{what} differs"] = [
+            {str(run.environment.get(key, "unknown")) for run in runs} for runs in both
+        ]
+    warnings = [
+        f"{what}: {' and '.join(', '.join(map(str, sorted(values))) for values in found)}"
+        for what, found in facts.items()
+        if found[0] != found[1]
+    ]
     if any(not run.complete for run in (*before, *after)):
         warnings.append("some runs were not recorded to their end")
     if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):
@@ -249,12 +248,3 @@ def _differing(finals: Sequence[FinalValue]) -> Iterator[str]:
                 f"final {final.name} differs beyond the noise between runs: "
                 f"{final.before_mean:.6g} and {final.after_mean:.6g}"
             )
-
-
-def _values(runs: Sequence[RunData], key: str) -> list[str]:
-    environments: list[Mapping[str, Any]] = [run.environment for run in runs]
-    return sorted({str(environment.get(key, "unknown")) for environment in environments})
-
-
-def _shown(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values))

@@ -5,10 +5,9 @@ Both sides of a step add up to its wall time, to the nanosecond. When a wait is 
 place and appears in another, the ledger shows it under its new name, and that the sum has not
 moved.
 
-The host's side. At each moment of a step its thread is in one innermost phase, or in none. There it
-is either *blocked*, in a call that waits for the device, or *computing*: all else, a wait for the
-loader included. Blocked times are those of the recorded syncs; where syncs were not watched,
-computing and blocked are unknown and only their sum is given.
+The columns are explained in docs/ledger.md. The host's side follows from its innermost phase and
+its recorded syncs at each moment; where syncs were not watched, only the sum of computing and
+blocked is given.
 
 The device's side. At each moment the stream stands between two correlation points (see
 `correlation_points`): so it belongs to the phase in which the host enqueued what lies between them.
@@ -28,12 +27,10 @@ What it did there, events can prove in part. Let a segment begin at the point (h
   exactly. Five such times, all within what events themselves take, and none against it, count as
   found. A phase `data` that was found to have work is not empty either.
 
-An idle time has a cause: **data wait** in a phase `data`; **host blocked** if the host has waited
-in a sync since the device last had a backlog, because then the host lost its lead there; else
-**host late**.
+The host lost its lead in a sync (**host blocked**) if it has waited in one since the device last
+had a backlog.
 
-What this can't see: other streams, and other threads of the host. How long before a kernel that was
-launched late the device idled stays unattributed.
+What this can't see: other streams, and other threads of the host.
 """
 
 from __future__ import annotations

@@ -5,29 +5,15 @@ The time that counts runs from the begin of the first step until host and device
 last, divided by the steps. So a wait that only moves to another place, or behind the last step,
 saves nothing.
 
-*At most* can't be beaten by taking out what is named, whatever the rest then does. It is the
-smaller of
+*At most* and *likely* are explained in docs/ledger.md. Why *at most* can't be beaten: take away so
+much time from the host, and nothing of the rest can happen sooner by more, for each other thing
+waits for the host, the device or both, and both are at most so much ahead of where they were. Added
+are two events of the recorder's for each call, as boundaries that come to lie next to each other
+share one. Off the proven busy time is what the copies of the calls may have been.
 
-- the time of the calls themselves, waiting and own cost, or of the wait for the loader, or the
-  host's own time in the phase. Take away so much from the host, and nothing of the rest can happen
-  sooner by more: each other thing waits for the host, the device or both, and both are at most so
-  much ahead of where they were. Added are two events of the recorder's for each call: boundaries
-  that come to lie next to each other share one;
-- the elapsed time less what the device is proven to have been busy, for it has to do that work
-  anyhow. Proven are the times in which it had a backlog (see `ledger`). Off them is what the copies
-  of the calls may have been. Where the device worked on several streams, or was not timed, nothing
-  is proven that holds for the whole device, and this limit is not used.
-
-A third limit, the elapsed time less the time the host was busy, is never the smallest: it is all
-waits together.
-
-*Likely* is what the backlog model (see `replay`) saves when it plays the run again without it. It
-is known per step too: the quantiles of that are the spread. Taking out the host's time in a
-launch-bound phase means that all of its work is enqueued at once, as a replayed graph does; the
+*Likely* is known per step too: the quantiles of that are the spread. Taking out the host's time in
+a launch-bound phase means that all of its work is enqueued at once, as a replayed graph does; the
 more of the phase is not launching, the less of it can be had.
-
-Savings do not add up: what one change frees another may not free again. So there is one for all
-syncs together.
 """
 
 from __future__ import annotations

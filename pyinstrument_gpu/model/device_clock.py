@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.array_fields import ArrayFields
+
 ASSUMED_DRIFT = 200e-6
 """What a clock of which only one point is known may be off by, per time: twice what is usual."""
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceClock:
+class DeviceClock(ArrayFields):
     """The points of one device, at least one, ascending by both clocks.
 
     Attributes:
@@ -65,13 +67,9 @@ class DeviceClock:
         since_ns = device_ns - self.device_ns[before]
         # The drift alone is a float: it is small, and so exact.
         drift_ns = since_ns * self._drifts()[before]
-        run_ns = self.run_ns[before] + since_ns + drift_ns
-        possible = (run_ns >= -0.5) & (run_ns < 2.0**62)
-        exact_ns = (
-            self.run_ns[before]
-            + since_ns
-            + np.rint(np.where(possible, drift_ns, 0)).astype(np.int64)
-        )
+        steady_ns = self.run_ns[before] + since_ns
+        possible = (steady_ns + drift_ns >= -0.5) & (steady_ns + drift_ns < 2.0**62)
+        exact_ns = steady_ns + np.rint(np.where(possible, drift_ns, 0)).astype(np.int64)
         return np.where(possible & (exact_ns >= 0), exact_ns, -1)
 
     def uncertainty_at_ns(self, device_ns: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -101,18 +99,3 @@ class DeviceClock:
         device_ns, run_ns = np.diff(self.device_ns), np.diff(self.run_ns)
         drifts: NDArray[np.float64] = (run_ns - device_ns) / device_ns
         return drifts if len(drifts) else np.zeros(1)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DeviceClock):
-            return NotImplemented
-        return self.device == other.device and all(
-            np.array_equal(mine, theirs)
-            for mine, theirs in (
-                (self.device_ns, other.device_ns),
-                (self.run_ns, other.run_ns),
-                (self.uncertainties_ns, other.uncertainties_ns),
-            )
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.device, len(self.device_ns)))

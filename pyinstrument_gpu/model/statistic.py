@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.array_fields import ArrayFields
+
 BUCKET_COUNT = 1920
 """Number of buckets that 64-bit values need."""
 
@@ -53,7 +55,7 @@ def bucket_bounds(index: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Statistic:
+class Statistic(ArrayFields):
     """The distribution of some durations.
 
     Attributes:
@@ -115,11 +117,6 @@ class Statistic:
         )
 
     @property
-    def buckets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The histogram: the indices of the buckets that hold something, and their counts."""
-        return self.bucket_indices, self.bucket_counts
-
-    @property
     def mean_ns(self) -> float:
         """Arithmetic mean; NaN when there is no duration."""
         return self.total_ns / self.count if self.count else math.nan
@@ -167,22 +164,6 @@ class Statistic:
     def p99_ns(self) -> int:
         """The 99th percentile, within 1.6 %."""
         return self.quantile_ns(0.99)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Statistic):
-            return NotImplemented
-        return (
-            self._numbers == other._numbers
-            and np.array_equal(self.bucket_indices, other.bucket_indices)
-            and np.array_equal(self.bucket_counts, other.bucket_counts)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._numbers)
-
-    @property
-    def _numbers(self) -> tuple[int, int, int, int, int]:
-        return self.count, self.total_ns, self.sum_of_squares, self.min_ns, self.max_ns
 
 
 _NO_BUCKETS = np.empty(0, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,7 @@ class PhaseStatistics:
     def merge(cls, parts: Iterable[PhaseStatistics]) -> PhaseStatistics:
         """The statistics of all parts together, each with its like."""
         parts = list(parts)
-        return cls(
-            host=_merge_known(part.host for part in parts),
-            self_host=_merge_known(part.self_host for part in parts),
-            device=_merge_known(part.device for part in parts),
-            blocked=_merge_known(part.blocked for part in parts),
-        )
+        return cls(*(_merge_known(getattr(part, f.name) for part in parts) for f in fields(cls)))
 
 
 class Scope(enum.IntEnum):

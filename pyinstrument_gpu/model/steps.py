@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import overload
 
 import numpy as np
@@ -57,16 +57,8 @@ class Steps(Sequence[Step]):
         """Closed steps as an array of `STEP_DTYPE`, and behind them the one that is open."""
         if open_step is None:
             return cls(closed)
-        row = (
-            open_step.index,
-            open_step.begin_ns,
-            open_step.end_ns,
-            math.nan if open_step.samples is None else open_step.samples,
-            open_step.items,
-            open_step.complete,
-            open_step.thread,
-        )
-        return cls(np.append(closed, np.array([row], dtype=STEP_DTYPE)))
+        # Where its samples are None, numpy makes NaN of it.
+        return cls(np.append(closed, np.array([astuple(open_step)], dtype=STEP_DTYPE)))
 
     @property
     def closed(self) -> NDArray[np.void]:

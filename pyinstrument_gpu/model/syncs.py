@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.array_fields import ArrayFields
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
 SYNC_DTYPE = np.dtype(
@@ -69,7 +70,7 @@ class SyncSite:
 
 
 @dataclass(frozen=True, eq=False)
-class Syncs:
+class Syncs(ArrayFields):
     """The syncs of a run.
 
     Attributes:
@@ -86,18 +87,6 @@ class Syncs:
     watched_ns: tuple[tuple[int, int], ...] = ()
     is_as_if: bool = False
     dropped: int = 0
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Syncs):
-            return NotImplemented
-        return self._plain == other._plain and np.array_equal(self.events, other.events)
-
-    def __hash__(self) -> int:
-        return hash(self._plain)
-
-    @property
-    def _plain(self) -> tuple[object, ...]:
-        return self.sites, self.watched_ns, self.is_as_if, self.dropped
 
     @property
     def are_priced(self) -> bool:

@@ -89,7 +89,7 @@ def encode_statistics(document: StatisticsDocument) -> bytes:
 
 
 def _encode_statistic(statistic: Statistic) -> bytes:
-    buckets = np.stack(statistic.buckets, axis=1).astype("<u8")
+    buckets = np.stack([statistic.bucket_indices, statistic.bucket_counts], axis=1).astype("<u8")
     head = struct.pack(
         "<QQQQQQQ",
         statistic.count,
