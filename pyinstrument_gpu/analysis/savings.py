@@ -169,9 +169,7 @@ class _Case:
         points: CorrelationPoints,
         steps: NDArray[np.void],
     ) -> None:
-        self._run = run
-        self._timeline = timeline
-        self._steps = steps
+        self._run, self._timeline, self._steps = run, timeline, steps
         self._begin_ns, self._end_ns = int(steps["begin_ns"][0]), int(steps["end_ns"][-1])
         self._points = points.within(self._begin_ns, self._end_ns)
         timing = run.device_timing

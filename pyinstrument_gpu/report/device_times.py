@@ -5,24 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck, PhaseBottleneck
 from pyinstrument_gpu.analysis.run_ahead import RunAhead
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS, phase_table
-from pyinstrument_gpu.report.table import (
-    UNKNOWN,
-    Row,
-    Unit,
-    counted,
-    duration,
-)
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, duration
 
 _WIDTH_FOR_QUANTILES = 100
 _LEGEND = {
@@ -84,10 +78,8 @@ def unfinished_work(run: RunData) -> dict[str, int]:
     if run.pending_device_work:
         return run.pending_device_work
     unfinished = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
-    paths, spans = np.unique(run.spans["path"][unfinished], return_counts=True)
-    return {
-        run.paths[path]: count for path, count in zip(paths.tolist(), spans.tolist(), strict=True)
-    }
+    spans = groups(run.spans["path"][unfinished])
+    return {run.paths[path]: len(places) for path, places in spans}
 
 
 def unfinished_work_note(run: RunData) -> str | None:

@@ -78,12 +78,8 @@ def _run(run: RunData) -> Facts:
         "dropped": run.dropped,
         "notes": run.notes,
         "open_phases": [
-            {
-                "path": phase.path,
-                "thread": run.threads[phase.thread].name,
-                "begin_ns": phase.begin_ns,
-            }
-            for phase in run.open_phases
+            {"path": one.path, "thread": run.threads[one.thread].name, "begin_ns": one.begin_ns}
+            for one in run.open_phases
         ],
         "open_step": None if run.open_step is None else run.open_step.index,
         "unfinished_device_work": unfinished_work(run),

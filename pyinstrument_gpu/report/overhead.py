@@ -28,10 +28,9 @@ def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> 
         step: of a run, to show the share of it.
     """
     ours_ns = costs[0].median_ns
-    rows = [_row(cost, ours_ns, step) for cost in costs]
     blocks = [
-        [row for cost, row in zip(costs, rows, strict=True) if row is not None and cost.is_ours],
-        [row for cost, row in zip(costs, rows, strict=True) if row and not cost.is_ours],
+        [row for cost in costs if cost.is_ours == ours and (row := _row(cost, ours_ns, step))]
+        for ours in (True, False)
     ]
     headers = ["ns per use, without the loop", "median", "best", "x ours"]
     parts: list[Text | Table] = [
