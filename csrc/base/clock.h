@@ -9,7 +9,6 @@
 
 namespace pig {
 
-/// One moment on several clocks, in nanoseconds.
 struct ClockAnchor {
   int64_t run_ns;
   int64_t monotonic_ns;
@@ -45,7 +44,6 @@ class Clock {
   /// Extends the fit when it is due. Costs a comparison otherwise.
   void discipline();
 
-  /// Now, on every clock, from the narrowest of 20 brackets.
   ClockAnchor anchor() const;
 
   double frequency_hz() const;

@@ -8,31 +8,31 @@
 
 namespace pig {
 
-/// Why something was not recorded as asked: every cause is counted and stands in every report, by its
-/// name. "history" is what was lost of it; device_... are spans without device times, and why.
-#define PIG_DROPS(F) \
-  F(kRingFull, "ring_full") /* history: the ring was full, its owner folded the statistics */ \
-  F(kSpanHistory, "span_history") /* history: the oldest spans made room (history_spans, max_bytes) */ \
-  F(kStepHistory, "step_history") /* the same for steps */ \
-  F(kDiskError, "disk_error") /* history: the file could no longer be written */ \
-  F(kDepth, "depth") /* spans deeper than the stack */ \
-  F(kNames, "names") /* phases beyond the table of names; recorded under one common name */ \
-  F(kPaths, "paths") /* spans beyond the table of paths; recorded under one common path */ \
-  F(kThreads, "threads") /* threads beyond the table; recorded under the last entry */ \
-  F(kUnmatchedEnds, "unmatched_ends") /* ends without a begin */ \
-  F(kNestedSteps, "nested_steps") /* opened inside an open step; recorded as phase "step" */ \
-  F(kOpenAtThreadEnd, "open_at_thread_end") /* spans that a thread left open when it ended */ \
-  F(kNoMemory, "no_memory") /* spans of a thread for which no buffers could be had */ \
-  F(kDeviceNoContext, "device_no_context") /* no CUDA context, or not one of PyTorch's */ \
-  F(kDevicePreparing, "device_preparing") /* the events were not ready yet */ \
-  F(kDeviceRingFull, "device_ring_full") /* all events, or places to wait, in use */ \
-  F(kDeviceCapturing, "device_capturing") /* the stream was captured into a CUDA graph */ \
-  F(kDeviceSideStream, "device_side_stream") /* CUDA_DEVICE_MAX_CONNECTIONS=1 */ \
-  F(kDeviceStreamChanged, "device_stream_changed") /* began on another stream or thread */ \
-  F(kDeviceBudget, "device_budget") /* outside any step, and the budget was used up */ \
-  F(kDeviceFailed, "device_failed") /* a driver error had switched timing off */ \
-  F(kDeviceUnfinished, "device_unfinished") /* not finished when the recording gave up */ \
-  F(kDeviceHistory, "device_history") /* history: they made room, or their span had */ \
+/// Why something was not recorded as asked: every cause is counted and stands in every report, by
+/// its name. "history" is what was lost of it; device_... are spans without device times, and why.
+#define PIG_DROPS(F)                                                                               \
+  F(kRingFull, "ring_full") /* history: the ring was full, its owner folded the statistics */      \
+  F(kSpanHistory, "span_history") /* history: made room (history_spans, max_bytes) */              \
+  F(kStepHistory, "step_history") /* the same for steps */                                         \
+  F(kDiskError, "disk_error")     /* history: the file could no longer be written */               \
+  F(kDepth, "depth")              /* spans deeper than the stack */                                \
+  F(kNames, "names")     /* phases beyond the table of names; recorded under one common name */    \
+  F(kPaths, "paths")     /* spans beyond the table of paths; recorded under one common path */     \
+  F(kThreads, "threads") /* threads beyond the table; recorded under the last entry */             \
+  F(kUnmatchedEnds, "unmatched_ends") /* ends without a begin */                                   \
+  F(kNestedSteps, "nested_steps")     /* opened inside an open step; recorded as phase "step" */   \
+  F(kOpenAtThreadEnd, "open_at_thread_end") /* spans that a thread left open when it ended */      \
+  F(kNoMemory, "no_memory") /* spans of a thread for which no buffers could be had */              \
+  F(kDeviceNoContext, "device_no_context")         /* no CUDA context, or not one of PyTorch's */  \
+  F(kDevicePreparing, "device_preparing")          /* the events were not ready yet */             \
+  F(kDeviceRingFull, "device_ring_full")           /* all events, or places to wait, in use */     \
+  F(kDeviceCapturing, "device_capturing")          /* the stream was captured into a CUDA graph */ \
+  F(kDeviceSideStream, "device_side_stream")       /* CUDA_DEVICE_MAX_CONNECTIONS=1 */             \
+  F(kDeviceStreamChanged, "device_stream_changed") /* began on another stream or thread */         \
+  F(kDeviceBudget, "device_budget")         /* outside any step, and the budget was used up */     \
+  F(kDeviceFailed, "device_failed")         /* a driver error had switched timing off */           \
+  F(kDeviceUnfinished, "device_unfinished") /* not finished when the recording gave up */          \
+  F(kDeviceHistory, "device_history")       /* history: they made room, or their span had */       \
   F(kMetrics, "metrics") /* values of metric readings beyond the bounds of their log */
 
 enum class Drop : size_t {
@@ -48,7 +48,6 @@ constexpr std::array<const char*, static_cast<size_t>(Drop::kCount)> kDropNames 
 #undef PIG_NAME
 };
 
-/// Counts by cause of the active recording.
 class DropCounters {
  public:
   void add(Drop cause, uint64_t count = 1) {

@@ -50,12 +50,16 @@ DriverError DeviceClock::create() {
     return {"cuStreamCreate", result};
   for (uint32_t i = 0; i < kAnchors; ++i) {
     Event event = nullptr;
-    if (const int result = driver_.EventCreate(&event, kEventDefault))
-      return {"cuEventCreate", result};
-    if (const int result = driver_.EventRecord(event, stream_)) return {"cuEventRecord", result};
+    if (const DriverError error = make_event(event)) return error;
     free_.push_back(event);
   }
   return {};
+}
+
+DriverError DeviceClock::make_event(Event& event) const {
+  if (const int result = driver_.EventCreate(&event, kEventDefault))
+    return {"cuEventCreate", result};
+  return {"cuEventRecord", driver_.EventRecord(event, stream_)};
 }
 
 void DeviceClock::restart(const Clock& clock) {
@@ -87,20 +91,16 @@ DriverError DeviceClock::tick(bool busy, bool may_correlate) {
   const int64_t now = now_ns();
   const bool first = anchors_.empty();
   if (!first && may_correlate && now >= correlation_due_ns_) return correlate();
-  if (first || now - last_record_ns_ >= (busy ? kBusyAnchorNs : kIdleAnchorNs))
-    return record_anchor();
-  return {};
+  const bool due = first || now - last_record_ns_ >= (busy ? kBusyAnchorNs : kIdleAnchorNs);
+  return due ? record(pending_) : DriverError{};
 }
 
-DriverError DeviceClock::record_anchor() {
-  const Event event = take_event();
+DriverError DeviceClock::record(Event& event) {
+  event = take_event();
   last_record_ns_ = now_ns();
-  if (const int result = driver_.EventRecord(event, stream_)) {
-    free_.push_back(event);
-    return {"cuEventRecord", result};
-  }
-  pending_ = event;
-  return {};
+  const DriverError error{"cuEventRecord", driver_.EventRecord(event, stream_)};
+  if (error) free_.push_back(std::exchange(event, nullptr));
+  return error;
 }
 
 DriverError DeviceClock::measure(Event event, int64_t& device_ns) {
@@ -115,12 +115,9 @@ DriverError DeviceClock::correlate() {
   ++burst_.ticks;
   while (burst_.attempts < kBrackets) {
     ++burst_.attempts;
-    const Event event = take_event();
-    const int64_t before_ns = last_record_ns_ = now_ns();
-    if (const int result = driver_.EventRecord(event, stream_)) {
-      free_.push_back(event);
-      return {"cuEventRecord", result};
-    }
+    Event event = nullptr;
+    if (const DriverError error = record(event)) return error;
+    const int64_t before_ns = last_record_ns_;
     wait_until(*clock_, before_ns + wait_ns_);
     const int result = driver_.EventQuery(event);
     if (result == kNotReady) {

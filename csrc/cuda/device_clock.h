@@ -40,7 +40,7 @@ class DeviceClock {
 
   /// Creates the stream and the events, and records each. Once.
   DriverError create();
-  Stream stream() const { return stream_; }
+  DriverError make_event(Event& event) const;
 
   /// Begins a new chain, and forgets the correlation.
   void restart(const Clock& clock);
@@ -52,7 +52,6 @@ class DeviceClock {
 
   /// Whether the next tick would correlate, if it may.
   bool correlation_due() const { return now_ns() >= correlation_due_ns_; }
-  /// Makes it due.
   void correlate_soon() { correlation_due_ns_ = 0; }
 
   /// The time of a completed event, or nothing while there is no anchor yet.
@@ -72,7 +71,8 @@ class DeviceClock {
     std::optional<Point> best;
   };
 
-  DriverError record_anchor();
+  /// Records an event, if there is no error.
+  DriverError record(Event& event);
   /// The time of an event that completed just now, by the newest anchor.
   DriverError measure(Event event, int64_t& device_ns);
   DriverError correlate();

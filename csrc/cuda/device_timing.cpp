@@ -164,9 +164,8 @@ void DeviceTiming::prepare(EventTimeline& timeline) {
   if (timeline.state() == EventTimeline::State::kReady) timeline.restart(*clock_);
 }
 
-void DeviceTiming::harvest(std::vector<Known>& known) {
+void DeviceTiming::harvest(std::vector<EventTimeline::Time>& times) {
   if (!attached() || clock_ == nullptr) return;
-  std::vector<EventTimeline::Time> times;
   for (EventTimeline* timeline : timelines()) {
     if (timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
     if (timeline->state() != EventTimeline::State::kReady) continue;
@@ -175,9 +174,7 @@ void DeviceTiming::harvest(std::vector<Known>& known) {
       timeline->fail(scope.error());
       continue;
     }
-    times.clear();
     timeline->harvest(device_gate.load(std::memory_order_relaxed) != Gate::kClosed, times);
-    for (const EventTimeline::Time& time : times) known.push_back({timeline->number(), time});
   }
   collect_warnings();
   refill_outside();
@@ -210,14 +207,6 @@ bool DeviceTiming::correlation_due() const {
     if (timeline->state() == EventTimeline::State::kReady && timeline->clock().correlation_due())
       return true;
   return false;
-}
-
-std::vector<DeviceTiming::ClockPoint> DeviceTiming::take_clock_points(bool final) {
-  std::vector<ClockPoint> points;
-  for (EventTimeline* timeline : timelines())
-    for (const DeviceClock::Point& point : timeline->clock().take_points(final))
-      points.push_back({timeline->device(), point});
-  return points;
 }
 
 std::vector<EventTimeline*> DeviceTiming::timelines() const {

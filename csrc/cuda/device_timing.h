@@ -86,22 +86,10 @@ class DeviceTiming {
 
   // --- the holder of the harvest lock ---
 
-  struct Known {
-    uint8_t timeline;
-    EventTimeline::Time time;
-  };
-  /// Prepares devices that are new, and finds out which events are complete.
-  void harvest(std::vector<Known>& known);
-  /// Makes a correlation of all clocks due; and whether one is.
+  /// Prepares devices that are new, and appends the times that became known.
+  void harvest(std::vector<EventTimeline::Time>& times);
   void correlate_soon() const;
   bool correlation_due() const;
-  /// The correlations since the last call; `final`: and what there is of those under way.
-  struct ClockPoint {
-    Device device;
-    DeviceClock::Point point;
-  };
-  std::vector<ClockPoint> take_clock_points(bool final);
-
   std::vector<EventTimeline*> timelines() const;
   uint32_t every() const { return budget_.every(); }
   uint64_t records() const { return records_.load(std::memory_order_relaxed); }
@@ -111,7 +99,6 @@ class DeviceTiming {
   std::vector<std::string> take_warnings();
   bool has_warnings() const;
 
-  /// Device timing is off in a forked child.
   static void after_fork_in_child();
   /// For tests: as if PyTorch had not initialised CUDA. Not while something is recorded.
   static void detach() { instance_ = new DeviceTiming; }

@@ -112,7 +112,6 @@ const Driver* driver();
 /// Whether something in this process has loaded the driver's library. Calls nothing in it.
 bool driver_is_loaded();
 
-/// Why `driver()` is nullptr, or empty.
 const std::string& driver_error();
 
 }  // namespace pig::cuda

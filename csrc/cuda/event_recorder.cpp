@@ -51,25 +51,15 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
   CaptureStatus status = kNotCapturing;
   const int result = driver.StreamIsCapturing(stream, &status);
   if (PIG_UNLIKELY(result != kSuccess || status != kNotCapturing)) {
-    if (result == kSuccess || is_capture_code(result)) return skip_captured();
-    if (result == kInvalidContext) return skip(Drop::kDeviceNoContext);
-    timeline_->fail({"cuStreamIsCapturing", result});
-    return skip(Drop::kDeviceFailed);
+    return skip({"cuStreamIsCapturing", result != kSuccess ? result : kCapturedEvent});
   }
   const EventTimeline::Recorded recorded = timeline_->record(*stream_);
   if (PIG_UNLIKELY(recorded.sequence == 0)) {
-    const int error = recorded.error.result;
-    if (error == kSuccess) return skip(Drop::kDeviceRingFull);
-    if (is_capture_code(error)) return skip_captured();
-    if (error == kInvalidContext) return skip(Drop::kDeviceNoContext);
-    timeline_->fail(recorded.error);
-    return skip(Drop::kDeviceFailed);
+    return recorded.error ? skip(recorded.error) : skip(Drop::kDeviceRingFull);
   }
   last_return_ = read_ticks();
   timing.count_record(last_return_ - now);
-  const EventRef event = event_ref(timeline_->number(), recorded.sequence);
-  last_event_ = event;
-  return event;
+  return last_event_ = event_ref(timeline_->number(), recorded.sequence);
 }
 
 EventRef EventRecorder::skip(Drop cause) noexcept {
@@ -78,9 +68,14 @@ EventRef EventRecorder::skip(Drop cause) noexcept {
   return 0;
 }
 
-EventRef EventRecorder::skip_captured() noexcept {
-  stream_->captured();
-  return skip(Drop::kDeviceCapturing);
+EventRef EventRecorder::skip(const DriverError& error) noexcept {
+  if (is_capture_code(error.result)) {
+    stream_->set_capturing(true);
+    return skip(Drop::kDeviceCapturing);
+  }
+  if (error.result == kInvalidContext) return skip(Drop::kDeviceNoContext);
+  timeline_->fail(error);
+  return skip(Drop::kDeviceFailed);
 }
 
 Drop EventRecorder::unavailable() const {

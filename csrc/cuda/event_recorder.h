@@ -38,7 +38,7 @@ class EventRecorder {
 
  private:
   EventRef skip(Drop cause) noexcept;
-  EventRef skip_captured() noexcept;
+  EventRef skip(const DriverError& error) noexcept;
   Drop unavailable() const;
 
   Context context_ = nullptr;

@@ -45,7 +45,6 @@ class EventRing {
     head_.store(sequence, std::memory_order_release);
   }
 
-  /// The newest record.
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
   /// Of a number up to the newest: whether there was such a record, or it was passed over.
   bool is_record(uint64_t sequence) const { return slot(sequence).sequence == sequence; }

@@ -5,14 +5,10 @@
 #include <optional>
 
 namespace pig::cuda {
-namespace {
-
-// Each thread has a stream of its own behind this handle.
-const auto kPerThreadStream = reinterpret_cast<Stream>(2);
-
-}  // namespace
 
 StreamUse* EventTimeline::stream_use(Stream handle, uint32_t thread) {
+  // Each thread has a stream of its own behind this handle.
+  const auto kPerThreadStream = reinterpret_cast<Stream>(2);
   const uint32_t owner = handle == kPerThreadStream ? thread : 0;
   const std::lock_guard lock(lock_);
   const uint32_t count = stream_count_.load(std::memory_order_relaxed);
@@ -37,12 +33,7 @@ void EventTimeline::fail(const DriverError& error) {
 void EventTimeline::prepare() {
   DriverError error = clock_.create();
   for (uint64_t i = 0; i < EventRing::kEvents && !error; ++i) {
-    Event& event = ring_.event(i);
-    if (const int result = driver_.EventCreate(&event, kEventDefault)) {
-      error = {"cuEventCreate", result};
-    } else if (const int recorded = driver_.EventRecord(event, clock_.stream())) {
-      error = {"cuEventRecord", recorded};
-    }
+    error = clock_.make_event(ring_.event(i));
   }
   if (error) {
     fail(error);
@@ -89,8 +80,12 @@ DriverError EventTimeline::harvest_stream(Queue& queue, std::vector<Time>& times
     const size_t asked = queue.not_ready ? *queue.not_ready / 2 : queue.sequences.size() - 1;
     const int result = driver_.EventQuery(ring_.event(queue.sequences[asked]));
     if (result == kCapturedEvent) {
-      // A capture began between our question for one and the record.
-      lose(queue, asked, times);
+      // A capture began between our question for one and the record: it never has a time, and must
+      // not be asked for again.
+      const auto lost = queue.sequences.begin() + static_cast<ptrdiff_t>(asked);
+      settle(*lost, Time::kLost, times);
+      queue.sequences.erase(lost);
+      queue.not_ready.reset();
       continue;
     }
     if (result == kNotReady || is_capture_code(result)) {
@@ -118,20 +113,15 @@ DriverError EventTimeline::resolve(Queue& queue, size_t count, std::vector<Time>
     const DriverError error = clock_.time_of(ring_.event(first), device_ns);
     // Without an anchor yet it waits for the next harvest.
     if (error || !device_ns) return error;
-    times.push_back({first, *device_ns, ring_.stream(first)});
-    ring_.release(first);
+    settle(first, *device_ns, times);
     queue.sequences.pop_front();
   }
   return {};
 }
 
-/// The record was taken into a capture: it never has a time, and must not be asked for again.
-void EventTimeline::lose(Queue& queue, size_t at, std::vector<Time>& times) {
-  const auto lost = queue.sequences.begin() + static_cast<ptrdiff_t>(at);
-  times.push_back({*lost, Time::kLost, ring_.stream(*lost)});
-  ring_.release(*lost);
-  queue.sequences.erase(lost);
-  queue.not_ready.reset();
+void EventTimeline::settle(uint64_t sequence, int64_t device_ns, std::vector<Time>& times) {
+  times.push_back({event_ref(number_, sequence), device_ns, ring_.stream(sequence)});
+  ring_.release(sequence);
 }
 
 /// Asks only the streams that were found in a capture: of the others some may be destroyed by now.
@@ -142,11 +132,9 @@ bool EventTimeline::any_capture() {
     if (!stream.capturing()) continue;
     CaptureStatus status = kNotCapturing;
     const int result = driver_.StreamIsCapturing(stream.handle, &status);
-    if (is_capture_code(result) || (result == kSuccess && status != kNotCapturing)) {
-      any = true;
-    } else {
-      stream.released();
-    }
+    stream.set_capturing(is_capture_code(result) ||
+                         (result == kSuccess && status != kNotCapturing));
+    any = any || stream.capturing();
   }
   return any;
 }

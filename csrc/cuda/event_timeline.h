@@ -44,13 +44,11 @@ class StreamUse {
   bool shared_in(uint32_t step) const {
     return shared_step_.load(std::memory_order_relaxed) == (uint64_t{step});
   }
-  /// A thread has found it in a capture.
-  void captured() { capturing_.store(true, std::memory_order_relaxed); }
-  /// That capture is over.
-  void released() { capturing_.store(false, std::memory_order_relaxed); }
+  /// A thread has found it in a capture; or that capture is over.
+  void set_capturing(bool capturing) { capturing_.store(capturing, std::memory_order_relaxed); }
   bool capturing() const { return capturing_.load(std::memory_order_relaxed); }
   void reset() {
-    released();
+    set_capturing(false);
     last_use_.store(kNever, std::memory_order_relaxed);
     shared_step_.store(kNever, std::memory_order_relaxed);
   }
@@ -118,7 +116,7 @@ class EventTimeline {
   struct Time {
     static constexpr int64_t kLost = -1;
 
-    uint64_t sequence;
+    EventRef event;
     int64_t device_ns;  ///< or kLost: it was captured into a graph
     uint32_t stream;
   };
@@ -138,7 +136,7 @@ class EventTimeline {
   /// Whether any record's time is still to come.
   bool outstanding() const;
   DriverError harvest_stream(Queue& queue, std::vector<Time>& times);
-  void lose(Queue& queue, size_t at, std::vector<Time>& times);
+  void settle(uint64_t sequence, int64_t device_ns, std::vector<Time>& times);
   DriverError resolve(Queue& queue, size_t count, std::vector<Time>& times);
   bool any_capture();
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <nvtx3/nvtx3.hpp>
 #include <vector>
 
 namespace pig {
@@ -44,21 +45,12 @@ constexpr size_t kMaxOpenRanges = 4096;
 thread_local std::vector<OpenRange> open_ranges;
 thread_local bool thread_is_named = false;
 
-nvtxEventAttributes_t attributes_of(const NvtxName& name, NvtxKind kind) {
-  nvtxEventAttributes_t attributes{};
-  attributes.version = NVTX_VERSION;
-  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-  attributes.category = static_cast<uint32_t>(kind);
-  attributes.colorType = NVTX_COLOR_ARGB;
-  attributes.color = kind == NvtxKind::kStep ? kStepColor : name.color;
-  attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
-  attributes.message.registered = name.message;
+nvtx3::event_attributes attributes_of(const NvtxName& name, NvtxKind kind) {
   const int64_t step = step_number.load(std::memory_order_relaxed);
-  if (step >= 0) {
-    attributes.payloadType = NVTX_PAYLOAD_TYPE_INT64;
-    attributes.payload.llValue = step;
-  }
-  return attributes;
+  return nvtx3::event_attributes{
+      nvtx3::category{static_cast<uint32_t>(kind)},
+      nvtx3::color{kind == NvtxKind::kStep ? kStepColor : name.color}, nvtx3::message{name.message},
+      step >= 0 ? nvtx3::payload{step} : nvtx3::payload{NVTX_PAYLOAD_UNKNOWN, {}}};
 }
 
 void name_thread() {
@@ -66,11 +58,6 @@ void name_thread() {
   thread_is_named = true;  // before the call, which runs Python code and may enter a phase
   const std::string name = thread_name_of_caller();
   if (!name.empty()) nvtxNameOsThreadA(static_cast<uint32_t>(gettid()), name.c_str());
-}
-
-void push(const OpenRange& range) {
-  const nvtxEventAttributes_t attributes = attributes_of(*range.name, range.kind);
-  nvtxDomainRangePushEx(domain, &attributes);
 }
 
 }  // namespace
@@ -104,7 +91,7 @@ void push_nvtx_range(const NvtxName& name, NvtxKind kind) noexcept {
     name_thread();
     if (open_ranges.size() == kMaxOpenRanges) return;
     open_ranges.push_back({&name, kind, true, 0});
-    push(open_ranges.back());
+    nvtxDomainRangePushEx(domain, attributes_of(name, kind).get());
   } catch (const std::bad_alloc&) {  // a range that is not shown
   }
 }
@@ -120,9 +107,8 @@ void pop_nvtx_range(const NvtxName& name) noexcept {
     for (size_t i = closing + 1; i < open_ranges.size(); ++i) {
       OpenRange& above = open_ranges[i];
       if (!above.pushed) continue;
-      const nvtxEventAttributes_t attributes = attributes_of(*above.name, above.kind);
       above.pushed = false;
-      above.range = nvtxDomainRangeStartEx(domain, &attributes);
+      above.range = nvtxDomainRangeStartEx(domain, attributes_of(*above.name, above.kind).get());
     }
   } else {
     nvtxDomainRangeEnd(domain, open_ranges[closing].range);
@@ -136,22 +122,14 @@ nvtxRangeId_t start_nvtx_range(const NvtxName& name) noexcept {
   } catch (const std::bad_alloc&) {
     return 0;
   }
-  const nvtxEventAttributes_t attributes = attributes_of(name, NvtxKind::kPhase);
-  return nvtxDomainRangeStartEx(domain, &attributes);
+  return nvtxDomainRangeStartEx(domain, attributes_of(name, NvtxKind::kPhase).get());
 }
 
 void mark_nvtx_value(const std::string& name, double value) noexcept {
-  nvtxEventAttributes_t attributes{};
-  attributes.version = NVTX_VERSION;
-  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-  attributes.category = static_cast<uint32_t>(NvtxKind::kMetric);
-  attributes.colorType = NVTX_COLOR_ARGB;
-  attributes.color = color_of(name);
-  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
-  attributes.message.ascii = name.c_str();
-  attributes.payloadType = NVTX_PAYLOAD_TYPE_DOUBLE;
-  attributes.payload.dValue = value;
-  nvtxDomainMarkEx(domain, &attributes);
+  const nvtx3::event_attributes attributes{
+      nvtx3::category{static_cast<uint32_t>(NvtxKind::kMetric)}, nvtx3::color{color_of(name)},
+      nvtx3::message{name}, nvtx3::payload{value}};
+  nvtxDomainMarkEx(domain, attributes.get());
 }
 
 void end_nvtx_range(nvtxRangeId_t range) noexcept { nvtxDomainRangeEnd(domain, range); }

@@ -30,7 +30,6 @@ struct NvtxName {
 
 enum class NvtxKind : uint32_t { kPhase = 1, kStep = 2, kMetric = 3 };
 
-/// A tool is attached.
 PIG_HOT extern bool nvtx_attached;
 /// A tool is attached, and ranges are wanted.
 PIG_HOT extern bool nvtx_active;

@@ -41,7 +41,6 @@ class PathTable {
     ids_.clear();
   }
 
-  /// The paths from id `from` on.
   std::vector<Path> since(size_t from) const {
     const std::lock_guard lock(mutex_);
     return {paths_.begin() + static_cast<std::ptrdiff_t>(from), paths_.end()};

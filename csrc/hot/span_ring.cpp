@@ -25,6 +25,19 @@ bool SpanRing::make_events() noexcept {
   return events_ != nullptr;
 }
 
+/// Hands all spans, in pieces that lie together, to `use(index, count)`. Under the lock.
+template <typename Use>
+void SpanRing::take_all(Use use) {
+  const uint64_t head = head_.load(std::memory_order_acquire);
+  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
+    const uint64_t at = tail % kSpans;
+    const uint64_t count = std::min<uint64_t>(head - tail, kSpans - at);
+    use(at, count);
+    tail += count;
+  }
+  tail_.store(head, std::memory_order_release);
+}
+
 void SpanRing::refill() {
   if (overflow_ == nullptr) {
     tail_.store(head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -46,7 +59,7 @@ void SpanRing::refill() {
     }
     // Full. Either we hand the spans over, or the holder of the lock is just taking them away.
     if (lock_.try_lock()) {
-      hand_over();
+      take_all([this](uint64_t at, uint64_t count) { overflow_->fold({&spans_[at], count}); });
       lock_.unlock();
     } else {
       sched_yield();
@@ -54,29 +67,13 @@ void SpanRing::refill() {
   }
 }
 
-void SpanRing::hand_over() {
-  const uint64_t head = head_.load(std::memory_order_relaxed);
-  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
-    const uint64_t at = tail % kSpans;
-    const uint64_t count = std::min<uint64_t>(head - tail, kSpans - at);
-    overflow_->fold({&spans_[at], count});
-    tail += count;
-  }
-  tail_.store(head, std::memory_order_release);
-}
-
 void SpanRing::drain(std::vector<RawSpan>& spans, std::vector<Events>& events) {
   const std::lock_guard lock(lock_);
-  const uint64_t head = head_.load(std::memory_order_acquire);
-  for (uint64_t tail = tail_.load(std::memory_order_relaxed); tail != head;) {
-    const uint64_t at = tail % kSpans;
-    const uint64_t count = std::min<uint64_t>(head - tail, kSpans - at);
+  take_all([&](uint64_t at, uint64_t count) {
     spans.insert(spans.end(), &spans_[at], &spans_[at] + count);
     for (uint64_t i = at; i < at + count; ++i)
       if ((spans_[i].flags() & kDeviceTimed) != 0) events.push_back(events_[i]);
-    tail += count;
-  }
-  tail_.store(head, std::memory_order_release);
+  });
 }
 
 }  // namespace pig

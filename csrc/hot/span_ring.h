@@ -13,15 +13,24 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/spin_lock.h"
 #include "base/ticks.h"
 #include "cuda/event_ring.h"
 #include "hot/span.h"
-#include "hot/span_overflow.h"
 
 namespace pig {
+
+/// Takes the spans for which a thread's ring has no room. From any thread.
+class SpanOverflow {
+ public:
+  virtual void fold(std::span<const RawSpan> spans) = 0;
+
+ protected:
+  ~SpanOverflow() = default;
+};
 
 class SpanRing {
  public:
@@ -64,7 +73,8 @@ class SpanRing {
  private:
   bool make_events() noexcept;
   void refill();
-  void hand_over();
+  template <typename Use>
+  void take_all(Use use);
 
   // The owner's cache line.
   std::atomic<uint64_t> head_{0};

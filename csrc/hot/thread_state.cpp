@@ -54,7 +54,13 @@ void ThreadState::run_requests() {
     requests.swap(requests_);
     epoch_.store(recording_, std::memory_order_relaxed);
   }
-  for (const EndRequest& request : requests) end_frame_late(request.serial, request.now);
+  for (const EndRequest& request : requests) {
+    Frame* frame = find(&Frame::serial, request.serial);
+    if (frame == nullptr) continue;
+    // It ended earlier, on another thread: no event can be recorded for its end any more.
+    if (frame->event != 0) context_.drops->add(Drop::kDeviceStreamChanged);
+    finish(*frame, request.now);
+  }
 }
 
 void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
@@ -69,16 +75,9 @@ void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
   epoch_.store(0, std::memory_order_relaxed);
 }
 
-Frame* ThreadState::find_phase(uint32_t phase) {
+Frame* ThreadState::find(uint32_t Frame::* field, uint32_t value) {
   for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
-    if (frames_[i].phase == phase && !frames_[i].closed) return &frames_[i];
-  context_.drops->add(Drop::kUnmatchedEnds);
-  return nullptr;
-}
-
-Frame* ThreadState::find_serial(uint32_t serial) {
-  for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
-    if (frames_[i].serial == serial && !frames_[i].closed) return &frames_[i];
+    if (frames_[i].*field == value && !frames_[i].closed) return &frames_[i];
   context_.drops->add(Drop::kUnmatchedEnds);
   return nullptr;
 }

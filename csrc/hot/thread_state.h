@@ -25,7 +25,6 @@
 #include "hot/frame.h"
 #include "hot/path_table.h"
 #include "hot/span.h"
-#include "hot/span_overflow.h"
 #include "hot/span_ring.h"
 
 namespace pig {
@@ -85,7 +84,7 @@ class alignas(64) ThreadState {
     const uint32_t top = top_.load(std::memory_order_relaxed);
     Frame* frame = &frames_[top];
     if (PIG_UNLIKELY(frame->phase != phase)) {
-      frame = find_phase(phase);
+      frame = find(&Frame::phase, phase);
       if (frame == nullptr) return;
     }
     close(*frame, now);
@@ -93,24 +92,12 @@ class alignas(64) ThreadState {
 
   /// Closes exactly the frame with this serial. Unknown ones are counted.
   void end_frame(uint32_t serial, uint64_t now) {
-    if (Frame* frame = find_serial(serial)) close(*frame, now);
-  }
-
-  /// The same for a frame that ended earlier, on another thread: no event can be recorded for its
-  /// end any more.
-  void end_frame_late(uint32_t serial, uint64_t now) {
-    Frame* frame = find_serial(serial);
-    if (frame == nullptr) return;
-    if (frame->event != 0) {
-      context_.drops->add(Drop::kDeviceStreamChanged);
-      publish(frame->event, 0);
-    }
-    close(*frame, now);
+    if (Frame* frame = find(&Frame::serial, serial)) close(*frame, now);
   }
 
   /// Takes the frame away and records nothing.
   void cancel_frame(uint32_t serial) {
-    if (Frame* frame = find_serial(serial)) pop(*frame);
+    if (Frame* frame = find(&Frame::serial, serial)) pop(*frame);
   }
 
   /// A frame that could not be opened; its end will come all the same.
@@ -193,8 +180,8 @@ class alignas(64) ThreadState {
     top_.store(top, std::memory_order_release);
   }
 
-  Frame* find_phase(uint32_t phase);
-  Frame* find_serial(uint32_t serial);
+  /// The innermost open frame with this value in a field. None is counted.
+  Frame* find(uint32_t Frame::* field, uint32_t value);
   uint32_t intern_path(uint32_t parent, uint32_t phase);
   void overflow_depth();
   [[gnu::noinline]] void time_begin(Frame& frame) noexcept;

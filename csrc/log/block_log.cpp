@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "log/crc32.h"
-#include "log/items.h"
 
 namespace pig {
 namespace {
@@ -124,24 +123,11 @@ uint64_t BlockLog::max_blocks(BlockType type) const {
   return history_spans_ / (kPayloadBytes / item_bytes) + 2;
 }
 
-uint64_t& BlockLog::dropped_items(BlockType type) {
-  switch (type) {
-    case BlockType::kSpans:
-      return dropped_.spans;
-    case BlockType::kSteps:
-      return dropped_.steps;
-    case BlockType::kSyncs:
-      return dropped_.syncs;
-    default:
-      return dropped_.device_times;
-  }
-}
-
 uint32_t BlockLog::drop(std::deque<Old>::iterator oldest) {
   const Old old = *oldest;
   old_.erase(oldest);
   --logs_[index_of(old.type)].blocks;
-  dropped_items(old.type) += old.items;
+  dropped_[index_of(old.type)] += old.items;
   return old.slot;
 }
 

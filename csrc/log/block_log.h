@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "log/block_type.h"
+#include "log/items.h"
 #include "log/log_tap.h"
 #include "log/storage.h"
 
@@ -29,13 +29,8 @@ class BlockLog {
   static constexpr uint32_t kHeaderBytes = 48;
   static constexpr uint32_t kPayloadBytes = kSlotBytes - kHeaderBytes;
 
-  /// Items of history that were dropped to stay within the bounds.
-  struct Dropped {
-    uint64_t spans = 0;
-    uint64_t steps = 0;
-    uint64_t device_times = 0;
-    uint64_t syncs = 0;
-  };
+  /// By type: items of history that were dropped to stay within the bounds.
+  using Dropped = std::array<uint64_t, kBlockTypes>;
 
   /// `history_spans` and `max_bytes` bound the spans (and device times) kept and the log's size.
   BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, uint64_t max_bytes);
@@ -87,14 +82,11 @@ class BlockLog {
     uint32_t items;
   };
 
-  static size_t index_of(BlockType type) { return static_cast<size_t>(type); }
   static bool is_history(BlockType type) {
     return type == BlockType::kSpans || type == BlockType::kSteps ||
            type == BlockType::kDeviceTimes || type == BlockType::kSyncs;
   }
   uint64_t max_blocks(BlockType type) const;
-  uint64_t& dropped_items(BlockType type);
-
   void open_block(BlockType type);
   uint32_t allocate(BlockType type);
   uint32_t drop(std::deque<Old>::iterator oldest);
@@ -111,7 +103,7 @@ class BlockLog {
   std::array<Log, kBlockTypes> logs_{};
   std::array<Document, kDocumentTypes> documents_{};
   std::deque<Old> old_;
-  Dropped dropped_;
+  Dropped dropped_{};
   int error_ = 0;
 };
 

@@ -3,14 +3,51 @@
 // What the blocks of a run file hold, item by item (docs/run-file.md), and which blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
-
-#include "log/block_type.h"
+#include <vector>
 
 namespace pig {
 
-/// A finished span.
+/// The numbers stand in run files (docs/run-file.md).
+enum class BlockType : uint16_t {
+  kEnvironment = 1,
+  kState = 2,
+  kStatistics = 3,
+  kSyncStatistics = 4,
+  kNames = 16,
+  kPaths = 17,
+  kThreads = 18,
+  kDroppedSteps = 19,
+  kSteps = 20,
+  kSpans = 21,
+  kDeviceTimes = 22,
+  kStreams = 23,
+  kDeviceClocks = 24,
+  kSyncSites = 26,
+  kSyncs = 27,
+  kMetricNames = 28,
+  kMetrics = 29,
+};
+
+/// Numbers below this one are documents, all others logs.
+constexpr size_t kDocumentTypes = 16;
+constexpr size_t kBlockTypes = 32;
+constexpr size_t index_of(BlockType type) { return static_cast<size_t>(type); }
+
+/// Appends a value as it lies in memory.
+template <typename T>
+void put(std::vector<uint8_t>& out, const T& value) {
+  out.resize(out.size() + sizeof value);
+  std::memcpy(out.data() + out.size() - sizeof value, &value, sizeof value);
+}
+inline void put(std::vector<uint8_t>& out, const std::string& text) {
+  put(out, static_cast<uint16_t>(text.size()));
+  out.insert(out.end(), text.begin(), text.end());
+}
+
 struct SpanItem {
   static constexpr BlockType kBlock = BlockType::kSpans;
 
@@ -25,7 +62,6 @@ struct SpanItem {
 };
 static_assert(sizeof(SpanItem) == 40);
 
-/// A closed step.
 struct StepItem {
   static constexpr BlockType kBlock = BlockType::kSteps;
 
@@ -39,7 +75,6 @@ struct StepItem {
 };
 static_assert(sizeof(StepItem) == 40);
 
-/// The device times of a span.
 struct DeviceTimeItem {
   static constexpr BlockType kBlock = BlockType::kDeviceTimes;
   static constexpr uint64_t kUnfinished = 1;
@@ -50,7 +85,6 @@ struct DeviceTimeItem {
 };
 static_assert(sizeof(DeviceTimeItem) == 24);
 
-/// A stream of a device.
 struct StreamItem {
   static constexpr BlockType kBlock = BlockType::kStreams;
 
@@ -94,7 +128,6 @@ struct SyncSite {
   std::string function;
 };
 
-/// One value of a reading of metrics.
 struct MetricItem {
   static constexpr BlockType kBlock = BlockType::kMetrics;
 
@@ -106,7 +139,6 @@ struct MetricItem {
 };
 static_assert(sizeof(MetricItem) == 32);
 
-/// A thread that records.
 struct ThreadInfo {
   uint64_t native_id;
   std::string name;

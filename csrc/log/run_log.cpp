@@ -10,15 +10,12 @@ namespace {
 
 constexpr uint32_t kNoName = 0xFFFFFFFFu;
 
-template <typename T>
-void put(std::vector<uint8_t>& out, const T& value) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-  out.insert(out.end(), bytes, bytes + sizeof value);
-}
-
-void put_text(std::vector<uint8_t>& out, const std::string& text) {
-  put(out, static_cast<uint16_t>(text.size()));
-  out.insert(out.end(), text.begin(), text.end());
+/// Appends one item of several parts.
+template <typename... Parts>
+void append_item(BlockLog& log, BlockType type, const Parts&... parts) {
+  std::vector<uint8_t> item;
+  (put(item, parts), ...);
+  log.append(type, item);
 }
 
 }  // namespace
@@ -35,36 +32,20 @@ void RunLog::append_name(uint32_t phase) {
   if (phase >= name_of_phase_.size()) name_of_phase_.resize(phase + 1, kNoName);
   if (name_of_phase_[phase] != kNoName) return;
   name_of_phase_[phase] = names_++;
-  std::vector<uint8_t> item;
-  put_text(item, PhaseTable::instance().name(phase));
-  log_.append(BlockType::kNames, item);
+  append_item(log_, BlockType::kNames, PhaseTable::instance().name(phase));
 }
 
 void RunLog::append_tables(const LogTables& added) {
   for (const PathTable::Path& path : added.paths) {
     append_name(path.phase);
-    const uint32_t item[2] = {path.parent, name_of_phase_[path.phase]};
-    log_.append(BlockType::kPaths, item, sizeof item, 1);
+    append_item(log_, BlockType::kPaths, path.parent, name_of_phase_[path.phase]);
   }
-  for (const ThreadInfo& thread : added.threads) {
-    std::vector<uint8_t> item;
-    put(item, thread.native_id);
-    put_text(item, thread.name);
-    log_.append(BlockType::kThreads, item);
-  }
-  for (const std::string& name : added.metric_names) {
-    std::vector<uint8_t> item;
-    put_text(item, name);
-    log_.append(BlockType::kMetricNames, item);
-  }
-  for (const SyncSite& site : added.sync_sites) {
-    std::vector<uint8_t> item;
-    put(item, site.line);
-    put(item, site.kind);
-    put_text(item, site.file);
-    put_text(item, site.function);
-    log_.append(BlockType::kSyncSites, item);
-  }
+  for (const ThreadInfo& thread : added.threads)
+    append_item(log_, BlockType::kThreads, thread.native_id, thread.name);
+  for (const std::string& name : added.metric_names)
+    append_item(log_, BlockType::kMetricNames, name);
+  for (const SyncSite& site : added.sync_sites)
+    append_item(log_, BlockType::kSyncSites, site.line, site.kind, site.file, site.function);
   counts_.paths += added.paths.size();
   counts_.threads += added.threads.size();
   counts_.metric_names += added.metric_names.size();
@@ -99,15 +80,8 @@ void RunLog::write_sync_statistics(const std::vector<uint8_t>& document) {
   if (!document.empty()) log_.write_document(BlockType::kSyncStatistics, document);
 }
 
-void RunLog::write_environment(const std::string& json) {
-  log_.write_document(BlockType::kEnvironment,
-                      {reinterpret_cast<const uint8_t*>(json.data()), json.size()});
-}
-
-void RunLog::write_state(const RunState& state, const DropCounters& drops) {
-  const std::string json = to_json(state, drops, log_);
-  log_.write_document(BlockType::kState,
-                      {reinterpret_cast<const uint8_t*>(json.data()), json.size()});
+void RunLog::write_json(BlockType type, const std::string& json) {
+  log_.write_document(type, {reinterpret_cast<const uint8_t*>(json.data()), json.size()});
 }
 
 void RunLog::write_statistics(const std::vector<uint8_t>& totals,

@@ -55,23 +55,24 @@ class RunLog {
   void append_spans(const std::vector<SpanItem>& spans);
   void append_dropped_steps(const std::vector<uint32_t>& serials);
 
-  void write_environment(const std::string& json);
-  void write_state(const RunState& state, const DropCounters& drops);
+  void write_environment(const std::string& json) { write_json(BlockType::kEnvironment, json); }
+  void write_state(const RunState& state, const DropCounters& drops) {
+    write_json(BlockType::kState, to_json(state, drops, log_));
+  }
   /// `rows` is the encoding of a StatisticsTable, `totals` that of the StepTotals.
   void write_statistics(const std::vector<uint8_t>& totals, const std::vector<uint8_t>& rows);
   /// `document` is the encoding of a SyncLog.
   void write_sync_statistics(const std::vector<uint8_t>& document);
 
-  /// Spans appended so far; waits.
   uint64_t spans() const { return log_.items(BlockType::kSpans); }
   uint64_t syncs() const { return log_.items(BlockType::kSyncs); }
-  /// 0, or the errno of the write that ended the history.
   int error() const { return log_.error(); }
   RunState::Losses losses() const { return {lost_spans_, log_.dropped(), log_.error()}; }
   Storage& storage() { return *storage_; }
 
  private:
   void append_name(uint32_t phase);
+  void write_json(BlockType type, const std::string& json);
 
   std::unique_ptr<Storage> storage_;
   BlockLog log_;

@@ -63,12 +63,13 @@ std::string to_json(const RunState& state, const DropCounters& drops, const Bloc
   print_integer(json, "phases_recorded", state.phases_recorded);
   print_integer(json, "harvester_cpu_ns", state.harvester_cpu_ns);
   json += "\"dropped\":{";
+  const BlockLog::Dropped& dropped = state.losses.dropped;
   for (size_t i = 0; i < kDropNames.size(); ++i) {
     const auto cause = static_cast<Drop>(i);
     uint64_t count = drops.get(cause);
-    if (cause == Drop::kSpanHistory) count += state.losses.dropped.spans;
-    if (cause == Drop::kStepHistory) count += state.losses.dropped.steps;
-    if (cause == Drop::kDeviceHistory) count += state.losses.dropped.device_times;
+    if (cause == Drop::kSpanHistory) count += dropped[index_of(BlockType::kSpans)];
+    if (cause == Drop::kStepHistory) count += dropped[index_of(BlockType::kSteps)];
+    if (cause == Drop::kDeviceHistory) count += dropped[index_of(BlockType::kDeviceTimes)];
     if (cause == Drop::kDiskError) count += state.losses.disk_error_spans;
     print_integer(json, kDropNames[i], count);
   }

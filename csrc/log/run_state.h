@@ -22,13 +22,6 @@ struct RunState {
     uint32_t step;
     uint32_t depth;
   };
-  struct OpenStep {
-    uint32_t serial;
-    uint32_t thread;
-    int64_t begin_ns;
-    double samples;  ///< NaN: unknown
-    uint32_t items;
-  };
   /// How the device is timed.
   struct Device {
     uint32_t every;                                      ///< the device is timed in every k-th step
@@ -39,7 +32,7 @@ struct RunState {
   /// What the file could not keep.
   struct Losses {
     uint64_t disk_error_spans = 0;  ///< not written because of the error
-    BlockLog::Dropped dropped;
+    BlockLog::Dropped dropped{};
     int error = 0;  ///< the errno that ended the history
   };
   bool final = false;
@@ -47,7 +40,7 @@ struct RunState {
   Losses losses;
   uint64_t phases_recorded = 0;
   uint64_t harvester_cpu_ns = 0;
-  std::optional<OpenStep> open_step;
+  std::optional<StepItem> open_step;  ///< without its end
   std::vector<Open> open;
   std::optional<Device> device;
 };

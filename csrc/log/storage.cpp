@@ -15,25 +15,16 @@
 namespace pig {
 
 FileStorage::FileStorage(const std::string& path, bool overwrite) {
-  const auto fail = [](int error, const char* what) {
+  const auto fail = [this](int error, const char* what) {
+    abandon();
     throw std::system_error(error, std::generic_category(), what);
   };
   // Emptied only once the lock is ours: another process may be recording into it.
   fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666);
   if (fd_ < 0) fail(errno, "open");
-  int error = 0;
-  const char* what = "";
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    error = EBUSY;
-    what = "another process is recording into it";
-  } else if (ftruncate(fd_, 0) != 0) {
-    error = errno;
-    what = "truncate";
-  }
-  if (error != 0) {
-    close(fd_);
-    fail(error, what);
-  }
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    fail(EBUSY, "another process is recording into it");
+  if (ftruncate(fd_, 0) != 0) fail(errno, "truncate");
 }
 
 FileStorage::~FileStorage() { abandon(); }

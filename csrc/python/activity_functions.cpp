@@ -30,16 +30,12 @@ PyObject* set_in_activity(PyObject*, PyObject* on) {
   Py_RETURN_NONE;
 }
 
+}  // namespace
+
 PyMethodDef activity_functions[] = {
     {"begin_activities", begin_activities, METH_NOARGS, "begin_activities()\n--\n\n"},
     {"in_activity", in_activity, METH_NOARGS, "in_activity()\n--\n\n"},
     {"set_in_activity", set_in_activity, METH_O, "set_in_activity(on, /)\n--\n\n"},
     {nullptr, nullptr, 0, nullptr}};
-
-}  // namespace
-
-bool add_activity_functions(PyObject* module) {
-  return PyModule_AddFunctions(module, activity_functions) == 0;
-}
 
 }  // namespace pig

@@ -34,6 +34,8 @@ PyObject* frame_cancel(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   return close_frame(arguments, count, Closing::kCancel);
 }
 
+}  // namespace
+
 PyMethodDef frame_functions[] = {
     {"frame_begin", frame_begin, METH_O, "frame_begin(phase, /)\n--\n\n"},
     {"frame_end", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(frame_end)),
@@ -41,11 +43,5 @@ PyMethodDef frame_functions[] = {
     {"frame_cancel", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(frame_cancel)),
      METH_FASTCALL, "frame_cancel(phase, token, /)\n--\n\n"},
     {nullptr, nullptr, 0, nullptr}};
-
-}  // namespace
-
-bool add_frame_functions(PyObject* module) {
-  return PyModule_AddFunctions(module, frame_functions) == 0;
-}
 
 }  // namespace pig

@@ -82,7 +82,7 @@ PyObject* new_gpu_phase(PyObject* module) {
   PyType_Modified(&gpu_phase_type);
   PyObject* module_name = PyModule_GetNameObject(module);
   if (module_name == nullptr) return nullptr;
-  scope_function = new_scope_function(module_name);
+  scope_function = PyCFunction_NewEx(&scope_definition, nullptr, module_name);
   PyObject* function = PyCFunction_NewEx(&gpu_phase_definition, nullptr, module_name);
   Py_DECREF(module_name);
   if (function == nullptr || scope_function == nullptr) return nullptr;

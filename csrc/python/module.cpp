@@ -31,14 +31,14 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   if (!is_main_interpreter()) throw py::import_error(kRefusal);
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   start_nvtx(current_thread_name);
-  if (!ready_phase_type() || !ready_scope_type() || !ready_phase_registry() ||
-      !add_frame_functions(module.ptr()) || !add_activity_functions(module.ptr()))
+  if (!ready_phase_type() || PyType_Ready(&scope_type_object) != 0 || !ready_phase_registry() ||
+      PyModule_AddFunctions(module.ptr(), frame_functions) != 0 ||
+      PyModule_AddFunctions(module.ptr(), activity_functions) != 0)
     throw py::error_already_set();
   module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(&phase_type_object));
-  module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(scope_type()));
+  module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(&scope_type_object));
   module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 
-  add_step_functions(module);
   add_sync_functions(module);
   add_recording_functions(module);
   add_metric_functions(module);
@@ -56,8 +56,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
       py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu._C._device_detacher");
 
   set_thread_name_function(current_thread_name);
-  Recorder::set_callbacks(
-      {schedule_history_stopped, schedule_device_warnings, schedule_device_probe});
+  Recorder::set_notify(schedule_hook);
   Recorder::install_fork_handler();
 }
 

@@ -27,7 +27,7 @@ namespace {
 /// A hook that is called once by whoever comes first: the main thread from its interpreter loop, or
 /// a thread that begins a step. The main thread may do nothing but wait for that one.
 struct PendingHook {
-  PyObject* PythonHooks::* hook;
+  size_t notice;
   std::atomic<bool> due{false};
   std::atomic<bool> queued{false};  ///< with the interpreter
 
@@ -44,7 +44,7 @@ struct PendingHook {
   }
   void run_if_due() {
     if (!due.load(std::memory_order_relaxed) || !due.exchange(false)) return;
-    PyObject* function = python_hooks.*hook;
+    PyObject* function = python_hooks.notices[notice];
     if (function == nullptr) return;
     // With warnings as errors the call raises: into nobody's training loop.
     PyObject* result = PyObject_CallNoArgs(function);
@@ -53,18 +53,14 @@ struct PendingHook {
   }
 };
 
-PendingHook history_stopped{&PythonHooks::history_stopped};
-PendingHook device_warnings{&PythonHooks::device_warnings};
-PendingHook device_probe{&PythonHooks::device_probe};
+PendingHook pending_hooks[3] = {{0}, {1}, {2}};
 
 }  // namespace
 
-void schedule_history_stopped() { history_stopped.schedule(); }
-void schedule_device_warnings() { device_warnings.schedule(); }
-void schedule_device_probe() { device_probe.schedule(); }
+void schedule_hook(Notice notice) { pending_hooks[static_cast<size_t>(notice)].schedule(); }
 
 void run_due_hooks() {
-  for (PendingHook* hook : {&history_stopped, &device_warnings, &device_probe}) hook->run_if_due();
+  for (PendingHook& hook : pending_hooks) hook.run_if_due();
 }
 
 }  // namespace pig

@@ -18,19 +18,19 @@
 #include "python/python_hooks.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
+#include "record/step.h"
 
 namespace py = pybind11;
 
 namespace pig {
 namespace {
 
-py::dict anchor_dict(const ClockAnchor& anchor) {
-  py::dict dict;
-  dict["run_ns"] = anchor.run_ns;
-  dict["monotonic_ns"] = anchor.monotonic_ns;
-  dict["monotonic_raw_ns"] = anchor.monotonic_raw_ns;
-  dict["realtime_ns"] = anchor.realtime_ns;
-  return dict;
+using namespace py::literals;
+
+int64_t step_begin() {
+  // The hooks belong to a recording.
+  if (active_epoch.load(std::memory_order_relaxed) != 0) run_due_hooks();
+  return begin_step();
 }
 
 py::dict start(std::optional<std::string> path, const py::bytes& environment, bool overwrite,
@@ -51,31 +51,24 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
     throw py::error_already_set();
   }
   set_nvtx_enabled(nvtx);
-  py::dict clock;
-  clock["kind"] = kTickKindNames[static_cast<int>(tick_kind)];
-  clock["frequency_hz"] = Recorder::instance().clock().frequency_hz();
-  py::dict result;
-  result["run_id"] = py::str("{:016x}").format(Recorder::instance().run_id());
-  result["clock"] = clock;
-  result["anchor"] = anchor_dict(anchor);
-  return result;
+  const Recorder& recorder = Recorder::instance();
+  return py::dict(
+      "run_id"_a = py::str("{:016x}").format(recorder.run_id()),
+      "clock"_a = py::dict("kind"_a = kTickKindNames[static_cast<int>(tick_kind)],
+                           "frequency_hz"_a = recorder.clock().frequency_hz()),
+      "anchor"_a = py::dict("run_ns"_a = anchor.run_ns, "monotonic_ns"_a = anchor.monotonic_ns,
+                            "monotonic_raw_ns"_a = anchor.monotonic_raw_ns,
+                            "realtime_ns"_a = anchor.realtime_ns));
 }
 
-void stop(const py::bytes& environment) {
+void stop(std::string environment) {
   Recorder& recorder = Recorder::instance();
   if (!recorder.recording()) return;
   recorder.close_gate();
   set_nvtx_enabled(true);
-  std::string json = environment;
   const py::gil_scoped_release release;
-  recorder.set_environment(std::move(json));
+  recorder.set_environment(std::move(environment));
   recorder.stop();
-}
-
-void set_environment(const py::bytes& environment) {
-  std::string json = environment;
-  const py::gil_scoped_release release;
-  Recorder::instance().set_environment(std::move(json));
 }
 
 bool flush(double timeout_s) {
@@ -91,11 +84,6 @@ bool flush(double timeout_s) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (timeout_s <= kLongestWaitS) return false;
   }
-}
-
-void start_device_timing(double budget, uint64_t share_boundaries_ns, bool all_side_streams) {
-  const py::gil_scoped_release release;
-  Recorder::instance().start_device_timing({budget, share_boundaries_ns, all_side_streams});
 }
 
 bool attach_device(const py::object& exchange_api) {
@@ -122,37 +110,44 @@ py::dict status() {
     const py::gil_scoped_release release;  // the harvester may be waiting for a disk
     error = recorder.error();
   }
-  py::dict dict;
-  dict["recording"] = recorder.recording();
-  dict["error"] = error.empty() ? py::object(py::none()) : py::object(py::str(error));
-  return dict;
+  return py::dict("recording"_a = recorder.recording(),
+                  "error"_a = error.empty() ? py::object(py::none()) : py::str(error));
 }
 
 void set_hooks(const py::object& decorate, const py::object& thread_name,
                const py::object& history_stopped, const py::object& device_warnings,
                const py::object& device_probe, const py::object& phase_name_error) {
   const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
-  python_hooks = {kept(decorate),        kept(thread_name),  kept(history_stopped),
-                  kept(device_warnings), kept(device_probe), kept(phase_name_error)};
+  python_hooks = {kept(decorate),
+                  kept(thread_name),
+                  kept(phase_name_error),
+                  {kept(history_stopped), kept(device_warnings), kept(device_probe)}};
 }
 
 }  // namespace
 
 void add_recording_functions(py::module_& module) {
-  module.def("start", &start, py::arg("path"), py::arg("environment"), py::kw_only(),
-             py::arg("overwrite"), py::arg("history_spans"), py::arg("max_bytes"), py::arg("nvtx"));
-  module.def("stop", &stop, py::arg("environment"));
-  module.def("flush", &flush, py::arg("timeout_s"));
-  module.def("start_device_timing", &start_device_timing, py::kw_only(), py::arg("budget"),
-             py::arg("share_boundaries_ns"), py::arg("all_side_streams"));
-  module.def("attach_device", &attach_device, py::arg("exchange_api"));
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  module.def("start", &start, "path"_a, "environment"_a, py::kw_only(), "overwrite"_a,
+             "history_spans"_a, "max_bytes"_a, "nvtx"_a);
+  module.def("stop", &stop, "environment"_a);
+  module.def("flush", &flush, "timeout_s"_a);
+  module.def(
+      "start_device_timing",
+      [](double budget, uint64_t share_boundaries_ns, bool all_side_streams) {
+        Recorder::instance().start_device_timing({budget, share_boundaries_ns, all_side_streams});
+      },
+      without_gil, py::kw_only(), "budget"_a, "share_boundaries_ns"_a, "all_side_streams"_a);
+  module.def("attach_device", &attach_device, "exchange_api"_a);
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
   module.def("log_bytes", [] { return bytes_of(&Recorder::log_bytes); });
-  const py::call_guard<py::gil_scoped_release> without_gil;
   module.def("open_tap", [] { Recorder::instance().open_tap(); }, without_gil);
   module.def("take_tap", [] { return bytes_of(&Recorder::take_tap); });
   module.def("close_tap", [] { Recorder::instance().close_tap(); }, without_gil);
-  module.def("set_environment", &set_environment, py::arg("environment"));
+  module.def(
+      "set_environment",
+      [](std::string environment) { Recorder::instance().set_environment(std::move(environment)); },
+      without_gil, "environment"_a);
   module.def("status", &status);
   module.def("begin_scratch", [] { Recorder::instance().begin_scratch(); });
   module.def("end_scratch", [] { Recorder::instance().end_scratch(); });
@@ -160,10 +155,15 @@ void add_recording_functions(py::module_& module) {
     set_nvtx_enabled(false);
     tolerate_too_many_names();
   });
-  module.def("set_nvtx", &set_nvtx_enabled, py::arg("enabled"));
-  module.def("set_hooks", &set_hooks, py::kw_only(), py::arg("decorate"), py::arg("thread_name"),
-             py::arg("history_stopped"), py::arg("device_warnings"), py::arg("device_probe"),
-             py::arg("phase_name_error"));
+  module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
+  module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
+             "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "phase_name_error"_a);
+
+  module.def("step_begin", &step_begin);
+  module.def("step_item", &add_step_item, "token"_a, "samples"_a);
+  module.def("step_note_update", &note_step_update, "token"_a);
+  module.def("step_end", &end_step, "token"_a, "complete"_a, "at_update"_a = false);
+  module.def("step_drop", &drop_step, "token"_a);
 }
 
 }  // namespace pig

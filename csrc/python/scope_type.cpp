@@ -10,7 +10,7 @@
 namespace pig {
 namespace {
 
-struct Scope {
+struct ScopeObject {
   PyObject_HEAD
   Phase* phase;
   uint64_t token;
@@ -18,7 +18,7 @@ struct Scope {
 };
 
 PyObject* scope_enter(PyObject* self, PyObject*) {
-  auto* scope = reinterpret_cast<Scope*>(self);
+  auto* scope = reinterpret_cast<ScopeObject*>(self);
   scope->nvtx = nvtx_start(scope->phase->nvtx);
   scope->token = begin_token(*scope->phase);
   return Py_NewRef(self);
@@ -26,18 +26,19 @@ PyObject* scope_enter(PyObject* self, PyObject*) {
 
 PyObject* scope_exit(PyObject* self, PyObject* const*, Py_ssize_t count) {
   if (!check_arguments(static_cast<size_t>(count), nullptr, 3, "__exit__")) return nullptr;
-  auto* scope = reinterpret_cast<Scope*>(self);
+  auto* scope = reinterpret_cast<ScopeObject*>(self);
   nvtx_end(std::exchange(scope->nvtx, 0));
   end_token(std::exchange(scope->token, 0), Closing::kEnd);
   Py_RETURN_NONE;
 }
 
 PyObject* scope_name(PyObject* self, void*) {
-  return Py_NewRef(reinterpret_cast<Scope*>(self)->phase->name);
+  return Py_NewRef(reinterpret_cast<ScopeObject*>(self)->phase->name);
 }
 
 PyObject* scope_repr(PyObject* self) {
-  return PyUnicode_FromFormat("gpu_phase.scope(%R)", reinterpret_cast<Scope*>(self)->phase->name);
+  return PyUnicode_FromFormat("gpu_phase.scope(%R)",
+                              reinterpret_cast<ScopeObject*>(self)->phase->name);
 }
 
 PyMethodDef scope_methods[] = {
@@ -49,10 +50,12 @@ PyMethodDef scope_methods[] = {
 PyGetSetDef scope_getset[] = {{"name", scope_name, nullptr, "The phase's name.", nullptr},
                               {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
+}  // namespace
+
 PyTypeObject scope_type_object = [] {
   PyTypeObject type = blank_type();
   type.tp_name = "pyinstrument_gpu._C.Scope";
-  type.tp_basicsize = sizeof(Scope);
+  type.tp_basicsize = sizeof(ScopeObject);
   type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc = "A context manager that times one block. Made by gpu_phase.scope().";
   type.tp_methods = scope_methods;
@@ -61,10 +64,10 @@ PyTypeObject scope_type_object = [] {
   return type;
 }();
 
-PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
+static PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
   Phase* phase = phase_of(name);
   if (phase == nullptr) return nullptr;
-  auto* scope = PyObject_New(Scope, &scope_type_object);
+  auto* scope = PyObject_New(ScopeObject, &scope_type_object);
   if (scope == nullptr) return nullptr;
   scope->phase = phase;
   scope->token = 0;
@@ -78,15 +81,5 @@ PyMethodDef scope_definition = {"scope", gpu_phase_scope, METH_O,
                                 "opened,\neven among interleaved generators and coroutines.\n\n"
                                 "It allocates, so it is slower than gpu_phase(name). It raises "
                                 "the same errors."};
-
-}  // namespace
-
-bool ready_scope_type() { return PyType_Ready(&scope_type_object) == 0; }
-
-PyTypeObject* scope_type() { return &scope_type_object; }
-
-PyObject* new_scope_function(PyObject* module_name) {
-  return PyCFunction_NewEx(&scope_definition, nullptr, module_name);
-}
 
 }  // namespace pig

@@ -33,9 +33,11 @@ void sync_end(uint32_t site, std::optional<uint64_t> begin, uint64_t bytes) {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
   if (thread == nullptr) return;
+  Recorder& recorder = Recorder::instance();
   const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
-  Recorder::instance().syncs().add({begin.value_or(now), now, begin.has_value(), bytes, site,
-                                    thread->innermost_path(), step, thread->serial()});
+  const int64_t begin_ns = recorder.clock().to_ns(begin.value_or(now));
+  recorder.syncs().add({begin_ns, begin ? recorder.clock().to_ns(now) - begin_ns : -1, bytes, site,
+                        thread->innermost_path(), step, thread->serial()});
 }
 
 }  // namespace

@@ -47,13 +47,11 @@ class MetricSeries {
     return true;
   }
 
-  /// The values since the last call.
   std::vector<MetricItem> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(pending_, {});
   }
 
-  /// The names by their numbers, from one on.
   std::vector<std::string> names_since(size_t from) const {
     const std::lock_guard lock(mutex_);
     return {names_.begin() + static_cast<std::ptrdiff_t>(from), names_.end()};

@@ -11,7 +11,7 @@
 #include "base/drops.h"
 #include "base/spin_lock.h"
 #include "hot/span.h"
-#include "hot/span_overflow.h"
+#include "hot/span_ring.h"
 #include "record/span_statistics.h"
 #include "record/step_tracker.h"
 

@@ -15,14 +15,12 @@
 namespace pig {
 namespace {
 
-Recorder* recorder = nullptr;
-Recorder::Callbacks callbacks;
+/// Leaked: threads that end after static destruction still find it.
+Recorder* recorder = new Recorder;
 
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kDevicePoll{1};
 constexpr std::chrono::seconds kDeviceDeadline{1};
-
-void wake_harvester() { recorder->wake(); }
 
 uint64_t thread_cpu_ns() {
   timespec now;
@@ -38,18 +36,9 @@ uint64_t random_id() {
 
 }  // namespace
 
-Recorder& Recorder::instance() {
-  // Leaked: threads that end after static destruction still find it.
-  static const bool made = [] {
-    recorder = new Recorder;
-    return true;
-  }();
-  (void)made;
-  return *recorder;
-}
+Recorder& Recorder::instance() { return *recorder; }
 
 void Recorder::install_fork_handler() {
-  instance();
   pthread_atfork(nullptr, nullptr, [] {
     active_epoch.store(0, std::memory_order_relaxed);
     open_step.store(kNoOpenStep, std::memory_order_relaxed);
@@ -250,10 +239,8 @@ void Recorder::append_reading(uint64_t update, uint32_t step,
     if (!metrics_.append(name, update, now_ns, value, step)) drops_.add(Drop::kMetrics);
 }
 
-ThreadState::Context Recorder::context() { return {&paths_, &drops_, &overflow_, wake_harvester}; }
-
 ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
-  return threads_.attach(context(), epoch,
+  return threads_.attach({&paths_, &drops_, &overflow_, wake_harvester}, epoch,
                          {static_cast<uint64_t>(gettid()), std::move(thread_name)});
 }
 
@@ -270,7 +257,7 @@ void Recorder::end_scratch() {
   scratch_.reset();
 }
 
-void Recorder::set_callbacks(const Callbacks& wanted) { callbacks = wanted; }
+void Recorder::wake_harvester() { recorder->harvester_.wake(); }
 
 void Recorder::harvest(bool final) {
   const uint64_t cpu_before = thread_cpu_ns();
@@ -288,9 +275,13 @@ void Recorder::harvest(bool final) {
   const std::vector<MetricItem> metrics = metrics_.take();
   const StepTracker::Pending steps = steps_.take(step_totals_);
   if (steps.open)
-    state.open_step = {steps.open->serial, steps.open->thread,
-                       clock_.to_ns(steps.open->begin_ticks), steps.open->samples,
-                       steps.open->items};
+    state.open_step = {steps.open->serial,
+                       steps.open->thread,
+                       clock_.to_ns(steps.open->begin_ticks),
+                       -1,
+                       steps.open->samples,
+                       steps.open->items,
+                       0};
   const std::vector<SyncItem> syncs = syncs_.take();
   log_->append_tables(tables_since(log_->counts()));
   log_->append_spans(items_);
@@ -320,7 +311,7 @@ void Recorder::harvest(bool final) {
   last_state_ = std::move(state);
   if (log_->error() != 0 && !error_reported_) {
     error_reported_ = true;
-    if (callbacks.history_stopped != nullptr) callbacks.history_stopped();
+    notify(Notice::kHistoryStopped);
   }
 }
 
@@ -362,9 +353,9 @@ void Recorder::pin_events_in_use() {
 
 void Recorder::settle_device_times(bool final) {
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
-  known_.clear();
-  timing.harvest(known_);
-  for (const cuda::DeviceTiming::Known& known : known_) device_time_join_.know(known);
+  std::vector<cuda::EventTimeline::Time> times;
+  timing.harvest(times);
+  device_time_join_.know(times);
   const DeviceTimeJoin::Settlement settlement = device_time_join_.settle(timing, final);
   std::vector<DeviceTimeItem> items;
   for (const auto& [span, item] : settlement.spans) {
@@ -374,15 +365,15 @@ void Recorder::settle_device_times(bool final) {
                               static_cast<uint64_t>(item.duration_ns));
   }
   std::vector<DeviceClockItem> clocks;
-  for (const auto& [device, point] : timing.take_clock_points(final))
-    clocks.push_back(
-        {static_cast<uint32_t>(device), 0, point.device_ns, point.run_ns, point.uncertainty_ns});
+  for (cuda::EventTimeline* timeline : timing.timelines())
+    for (const cuda::DeviceClock::Point& point : timeline->clock().take_points(final))
+      clocks.push_back({static_cast<uint32_t>(timeline->device()), 0, point.device_ns, point.run_ns,
+                        point.uncertainty_ns});
   log_->append(settlement.streams);
   log_->append(clocks);
   log_->append(items);
-  if (timing.has_warnings() && callbacks.device_warnings != nullptr) callbacks.device_warnings();
-  if (timing.wanted() && callbacks.device_probe != nullptr && cuda::driver_is_loaded())
-    callbacks.device_probe();
+  if (timing.has_warnings()) notify(Notice::kDeviceWarnings);
+  if (timing.wanted() && cuda::driver_is_loaded()) notify(Notice::kDeviceProbe);
 }
 
 void Recorder::collect_open_frames(RunState& state) {

@@ -76,7 +76,6 @@ class Recorder {
   /// PyTorch has initialised CUDA. On a thread whose device it made current.
   void attach_device(cuda::StreamFunction current_stream);
 
-  /// Random; stands in the header of the run file.
   uint64_t run_id() const { return run_id_; }
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   /// What ended the writing of history, or empty.
@@ -98,8 +97,6 @@ class Recorder {
   void begin_scratch();
   void end_scratch();
 
-  void wake() { harvester_.wake(); }
-
   /// Adds a reading of metrics to the recording that is active, as of now. What finds no room is
   /// counted. Costs microseconds; the harvester writes it.
   void append_reading(uint64_t update, uint32_t step,
@@ -112,17 +109,8 @@ class Recorder {
   SyncLog& syncs() { return syncs_; }
   const Clock& clock() const { return clock_; }
 
-  /// What the harvester calls, if it is set.
-  struct Callbacks {
-    /// Once per recording: the file can no longer be written.
-    void (*history_stopped)() = nullptr;
-    /// DeviceTiming has something to say.
-    void (*device_warnings)() = nullptr;
-    /// Device times are wanted and PyTorch has not yet been seen to initialise CUDA, although the
-    /// driver is loaded.
-    void (*device_probe)() = nullptr;
-  };
-  static void set_callbacks(const Callbacks& callbacks);
+  /// Whom to tell; nobody when null.
+  static void set_notify(void (*notify)(Notice)) { notify_ = notify; }
 
  private:
   struct Scratch {
@@ -132,8 +120,13 @@ class Recorder {
     ThreadState state;
   };
 
+  static inline void (*notify_)(Notice) = nullptr;
+
   bool this_thread_is_scratch() const { return scratch_ && this_thread == &scratch_->state; }
-  ThreadState::Context context();
+  static void wake_harvester();
+  static void notify(Notice notice) {
+    if (notify_ != nullptr) notify_(notice);
+  }
   void harvest(bool final);
   void drain(ThreadState& state);
   void settle_device_times(bool final);
@@ -172,7 +165,6 @@ class Recorder {
   std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;
   DeviceTimeJoin device_time_join_;
-  std::vector<cuda::DeviceTiming::Known> known_;
   int64_t statistics_due_ns_ = 0;
   uint64_t harvest_cpu_ns_ = 0;
   bool error_reported_ = false;

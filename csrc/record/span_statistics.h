@@ -19,17 +19,15 @@ namespace pig {
 class SpanStatistics {
  public:
   void fold(const StepTracker& steps, const RawSpan& span, const NanosecondSpan& times) {
-    const auto host_ns = static_cast<uint64_t>(times.end - times.begin);
-    const auto self_ns = static_cast<uint64_t>(times.self);
-    const Place place = place_of(steps, span.step(), span.scope());
-    place.table.fold(span.path(), place.scope, host_ns, self_ns);
+    StatisticsTable::Row& row = row_of(steps, span.step(), span.path(), span.scope());
+    row.host.add(static_cast<uint64_t>(times.end - times.begin));
+    row.self.add(static_cast<uint64_t>(times.self));
   }
 
   /// The stream time of a span that was folded before.
   void fold_device(const StepTracker& steps, uint32_t step, uint32_t path, uint8_t flags,
                    uint64_t device_ns) {
-    const Place place = place_of(steps, step, scope_of(step, flags));
-    place.table.fold_device(path, place.scope, device_ns);
+    row_of(steps, step, path, scope_of(step, flags)).device_statistic().add(device_ns);
   }
 
   /// Adds all of it to `table`. A step that is still undecided counts as a step.
@@ -58,30 +56,22 @@ class SpanStatistics {
   }
 
  private:
-  struct Place {
-    StatisticsTable& table;
-    Scope scope;
-  };
-
-  Place place_of(const StepTracker& steps, uint32_t step, Scope scope) {
-    if (scope == Scope::kOutside) return {settled_, scope};
+  StatisticsTable::Row& row_of(const StepTracker& steps, uint32_t step, uint32_t path,
+                               Scope scope) {
+    if (scope == Scope::kOutside) return settled_.row(path, scope);
     const StepTracker::Fate fate = steps.fate(step);
-    if (fate == StepTracker::Fate::kDropped) return {settled_, Scope::kOutside};
-    if (fate == StepTracker::Fate::kKept) return {settled_, scope};
+    if (fate == StepTracker::Fate::kDropped) return settled_.row(path, Scope::kOutside);
+    if (fate == StepTracker::Fate::kKept) return settled_.row(path, scope);
     if (undecided_step_ != step) settle(steps);
     undecided_step_ = step;
-    return {undecided_, scope};
+    return undecided_.row(path, scope);
   }
 
   void settle(const StepTracker& steps) {
     if (undecided_step_ == kNoStep) return;
     const StepTracker::Fate fate = steps.fate(undecided_step_);
     if (fate == StepTracker::Fate::kUndecided) return;
-    if (fate == StepTracker::Fate::kDropped) {
-      settled_.merge_as_outside(undecided_);
-    } else {
-      settled_.merge(undecided_);
-    }
+    settled_.merge(undecided_, /*as_outside=*/fate == StepTracker::Fate::kDropped);
     undecided_.clear();
     undecided_step_ = kNoStep;
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "log/items.h"
 #include "record/histogram.h"
 
 namespace pig {
@@ -30,8 +31,6 @@ class Statistic {
     histogram_.merge(other.histogram_);
   }
 
-  uint64_t count() const { return count_; }
-
   /// Appends the encoding of docs/run-file.md.
   void encode(std::vector<uint8_t>& out) const {
     std::vector<uint64_t> words{count_,
@@ -46,8 +45,7 @@ class Statistic {
       words.push_back(count);
     });
     words[6] = (words.size() - 7) / 2;
-    const auto* bytes = reinterpret_cast<const uint8_t*>(words.data());
-    out.insert(out.end(), bytes, bytes + words.size() * sizeof(uint64_t));
+    for (const uint64_t word : words) put(out, word);
   }
 
  private:

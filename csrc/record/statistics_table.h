@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,52 +14,6 @@ namespace pig {
 /// Statistics by path and scope. Not synchronised: each table has one owner or a lock beside it.
 class StatisticsTable {
  public:
-  void fold(uint32_t path, Scope scope, uint64_t host_ns, uint64_t self_ns) {
-    Row& row = at(path * kScopes + static_cast<uint32_t>(scope));
-    row.host.add(host_ns);
-    row.self.add(self_ns);
-  }
-
-  /// The stream time of a span whose host time is in the table already.
-  void fold_device(uint32_t path, Scope scope, uint64_t device_ns) {
-    at(path * kScopes + static_cast<uint32_t>(scope)).device_statistic().add(device_ns);
-  }
-
-  void merge(const StatisticsTable& other) {
-    for (uint32_t i = 0; i < other.rows_.size(); ++i)
-      if (other.rows_[i]) at(i).merge(*other.rows_[i]);
-  }
-
-  /// Adds the rows of `other` to those of the same path outside any step.
-  void merge_as_outside(const StatisticsTable& other) {
-    for (uint32_t i = 0; i < other.rows_.size(); ++i)
-      if (other.rows_[i])
-        at(i / kScopes * kScopes + static_cast<uint32_t>(Scope::kOutside)).merge(*other.rows_[i]);
-  }
-
-  /// Appends one encoded row (docs/run-file.md) for each path and scope that was seen.
-  void encode(std::vector<uint8_t>& out) const {
-    for (uint32_t i = 0; i < rows_.size(); ++i) {
-      if (!rows_[i]) continue;
-      const Row& row = *rows_[i];
-      const uint32_t head[4] = {i / kScopes, i % kScopes,
-                                kHost | kSelf | (row.device ? kDevice : 0), 0};
-      const auto* bytes = reinterpret_cast<const uint8_t*>(head);
-      out.insert(out.end(), bytes, bytes + sizeof head);
-      row.host.encode(out);
-      row.self.encode(out);
-      if (row.device) row.device->encode(out);
-    }
-  }
-
-  void clear() { rows_.clear(); }
-
- private:
-  static constexpr uint32_t kScopes = 3;
-  static constexpr uint32_t kHost = 1;
-  static constexpr uint32_t kSelf = 2;
-  static constexpr uint32_t kDevice = 4;
-
   struct Row {
     Statistic host;
     Statistic self;
@@ -74,6 +29,37 @@ class StatisticsTable {
       if (other.device) device_statistic().merge(*other.device);
     }
   };
+
+  /// Made when it is first asked for.
+  Row& row(uint32_t path, Scope scope) { return at(path * kScopes + static_cast<uint32_t>(scope)); }
+
+  /// `as_outside`: to the rows of the same paths outside any step.
+  void merge(const StatisticsTable& other, bool as_outside = false) {
+    for (uint32_t i = 0; i < other.rows_.size(); ++i)
+      if (other.rows_[i])
+        (as_outside ? row(i / kScopes, Scope::kOutside) : at(i)).merge(*other.rows_[i]);
+  }
+
+  /// Appends one encoded row (docs/run-file.md) for each path and scope that was seen.
+  void encode(std::vector<uint8_t>& out) const {
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      if (!rows_[i]) continue;
+      const Row& row = *rows_[i];
+      const uint32_t kinds = kHost | kSelf | (row.device ? kDevice : 0);
+      put(out, std::array{i / kScopes, i % kScopes, kinds, 0u});
+      row.host.encode(out);
+      row.self.encode(out);
+      if (row.device) row.device->encode(out);
+    }
+  }
+
+  void clear() { rows_.clear(); }
+
+ private:
+  static constexpr uint32_t kScopes = 3;
+  static constexpr uint32_t kHost = 1;
+  static constexpr uint32_t kSelf = 2;
+  static constexpr uint32_t kDevice = 4;
 
   Row& at(uint32_t index) {
     if (index >= rows_.size()) rows_.resize(index + 1);

@@ -21,29 +21,20 @@ std::optional<uint32_t> serial_of(int64_t token) {
   return static_cast<uint32_t>(token) - 1;
 }
 
-/// The NVTX ranges of steps, whether or not they are recorded. The number of one that is not is
-/// its own count.
-class StepRanges {
- public:
-  void begin(int64_t index) {
-    set_nvtx_step(index);
-    nvtx_push(name(), NvtxKind::kStep);
-  }
-  void end() {
-    nvtx_pop(name());
-    set_nvtx_step(-1);
-  }
-  int64_t next_unrecorded() { return unrecorded_++; }
+const NvtxName& step_name() {
+  static const NvtxName name = nvtx_name("step");
+  return name;
+}
 
- private:
-  static const NvtxName& name() {
-    static const NvtxName name = nvtx_name("step");
-    return name;
-  }
-
-  int64_t unrecorded_ = 0;
-};
-StepRanges step_ranges;
+// The NVTX ranges of steps, whether or not they are recorded.
+void begin_range(int64_t index) {
+  set_nvtx_step(index);
+  nvtx_push(step_name(), NvtxKind::kStep);
+}
+void end_range() {
+  nvtx_pop(step_name());
+  set_nvtx_step(-1);
+}
 
 StepTracker& steps() { return Recorder::instance().steps(); }
 
@@ -53,13 +44,14 @@ int64_t begin_step() {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   const ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
   if (thread == nullptr) {
-    if (nvtx_attached) step_ranges.begin(step_ranges.next_unrecorded());
+    static int64_t unrecorded = 0;
+    if (nvtx_attached) begin_range(unrecorded++);
     return kNotRecording;
   }
   const std::optional<uint32_t> serial = steps().begin(thread->serial());
   if (!serial) return kStepIsOpen;
   cuda::DeviceTiming::instance().step_begins();
-  if (nvtx_attached) step_ranges.begin(steps().index_of(*serial));
+  if (nvtx_attached) begin_range(steps().index_of(*serial));
   return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
 }
 
@@ -67,24 +59,24 @@ void add_step_item(int64_t token, double samples) {
   if (const auto serial = serial_of(token)) steps().add_item(*serial, samples);
 }
 
-void mark_step(int64_t token) {
-  if (const auto serial = serial_of(token)) steps().mark(*serial);
+void note_step_update(int64_t token) {
+  if (const auto serial = serial_of(token)) steps().note_update(*serial);
 }
 
-void end_step(int64_t token, bool complete, bool at_mark) {
+void end_step(int64_t token, bool complete, bool at_update) {
   if (token == kStepIsOpen) {
     count_drop(Drop::kNestedSteps);
     return;
   }
-  if (nvtx_attached) step_ranges.end();
+  if (nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
-    steps().end(*serial, complete, at_mark);
+    steps().end(*serial, complete, at_update);
     cuda::DeviceTiming::instance().step_ends();
   }
 }
 
 void drop_step(int64_t token) {
-  if (nvtx_attached) step_ranges.end();
+  if (nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().drop(*serial);
     cuda::DeviceTiming::instance().step_is_dropped();

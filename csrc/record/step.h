@@ -14,10 +14,10 @@ int64_t begin_step();
 
 // A token that does not fit the active recording, or whose step is closed, changes nothing there.
 void add_step_item(int64_t token, double samples);
-/// Remembers this moment as one at which the step may have ended.
-void mark_step(int64_t token);
-/// `at_mark`: it ended at the last mark, if one was set, and not now.
-void end_step(int64_t token, bool complete, bool at_mark);
+/// The parameters have just been updated: the step ends here if nothing more belongs to it.
+void note_step_update(int64_t token);
+/// `at_update`: it ended at the last update that was noted, if one was, and not now.
+void end_step(int64_t token, bool complete, bool at_update);
 void drop_step(int64_t token);
 
 }  // namespace pig

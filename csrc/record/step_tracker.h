@@ -1,19 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/drops.h"
+#include "hot/active_recording.h"
 #include "hot/span.h"
 #include "log/items.h"
-#include "record/step_totals.h"
+#include "record/statistic.h"
 
 namespace pig {
+
+/// Totals over all steps of the run.
+struct StepTotals {
+  uint64_t count = 0;
+  uint64_t complete = 0;
+  uint64_t items = 0;
+  uint64_t sampled = 0;     ///< steps whose number of samples is known
+  uint64_t sampled_ns = 0;  ///< and their time
+  double samples = 0;
+  Statistic duration;
+
+  void add(uint64_t duration_ns, double step_samples, uint32_t step_items, bool step_complete) {
+    ++count;
+    complete += step_complete ? 1 : 0;
+    items += step_items;
+    if (!std::isnan(step_samples)) {
+      ++sampled;
+      sampled_ns += duration_ns;
+      samples += step_samples;
+    }
+    duration.add(duration_ns);
+  }
+
+  void encode(std::vector<uint8_t>& out) const {
+    put(out, std::array{count, complete, items, sampled, sampled_ns});
+    put(out, samples);
+    duration.encode(out);
+  }
+};
 
 /// The steps of one recording: at most one is open in the whole process. Each step opened has a
 /// serial number; a dropped one (its loader had no further item) leaves a gap that readers close.
@@ -26,7 +61,7 @@ class StepTracker {
     uint64_t begin_ticks;
     double samples;  ///< of the items so far; NaN: unknown
     uint32_t items;
-    uint64_t mark_ticks = 0;  ///< 0: none was set
+    uint64_t update_ticks = 0;  ///< 0: none was noted
   };
   struct Pending {
     std::vector<StepItem> steps;
@@ -38,20 +73,84 @@ class StepTracker {
   enum class Fate { kKept, kUndecided, kDropped };
 
   /// `published`: other threads see the open step (all but a scratch tracker's are).
-  void reset(const Clock* clock, DropCounters* drops, bool published = true);
+  void reset(const Clock* clock, DropCounters* drops, bool published = true) {
+    const std::lock_guard lock(mutex_);
+    clock_ = clock;
+    drops_ = drops;
+    published_ = published;
+    open_.reset();
+    next_ = 0;
+    pending_.clear();
+    pending_dropped_.clear();
+    dropped_.clear();
+    totals_ = {};
+    undecided_.store(kNoStep, std::memory_order_relaxed);
+    dropped_below_.store(0, std::memory_order_relaxed);
+    publish(kNoOpenStep);
+  }
 
   /// Opens a step and publishes it to all threads. Nothing when one is open.
-  std::optional<uint32_t> begin(uint32_t thread);
+  std::optional<uint32_t> begin(uint32_t thread) {
+    const std::lock_guard lock(mutex_);
+    if (open_ || next_ == kNoStep) return std::nullopt;
+    open_ = {next_++, thread, read_ticks(), 0, 0};
+    undecided_.store(open_->serial, std::memory_order_release);
+    publish(static_cast<uint64_t>(thread) << 32 | open_->serial);
+    return open_->serial;
+  }
+
   // The step meant may not be the open one any more (the recording was stopped inside it): then
   // nothing happens.
-  void add_item(uint32_t serial, double samples);
-  /// Remembers this moment as one at which the step may have ended.
-  void mark(uint32_t serial);
-  /// `at_mark`: it ended at the last mark, if one was set, and not now.
-  void end(uint32_t serial, bool complete, bool at_mark = false);
-  void drop(uint32_t serial);
+  void add_item(uint32_t serial, double samples) {
+    const std::lock_guard lock(mutex_);
+    if (!is_open(serial)) return;
+    open_->samples += samples;
+    ++open_->items;
+    undecided_.store(kNoStep, std::memory_order_release);
+  }
+
+  /// The parameters have just been updated: the step ends here if nothing more belongs to it.
+  void note_update(uint32_t serial) {
+    const uint64_t now = read_ticks();
+    const std::lock_guard lock(mutex_);
+    if (is_open(serial)) open_->update_ticks = now;
+  }
+
+  /// `at_update`: it ended at the last update that was noted, if one was, and not now.
+  void end(uint32_t serial, bool complete, bool at_update = false) {
+    uint64_t now = read_ticks();
+    const std::lock_guard lock(mutex_);
+    if (!is_open(serial)) return;
+    if (at_update && open_->update_ticks != 0) now = open_->update_ticks;
+    const double samples =
+        open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
+    const int64_t begin_ns = clock_->to_ns(open_->begin_ticks);
+    const int64_t end_ns = clock_->to_ns(now);
+    totals_.add(static_cast<uint64_t>(end_ns - begin_ns), samples, open_->items, complete);
+    if (pending_.size() < kMaxPending) {
+      pending_.push_back(
+          {serial, open_->thread, begin_ns, end_ns, samples, open_->items, complete ? 1u : 0u});
+    } else {
+      drops_->add(Drop::kStepHistory);
+    }
+    close();
+  }
+
+  void drop(uint32_t serial) {
+    const std::lock_guard lock(mutex_);
+    if (!is_open(serial)) return;
+    if (dropped_.size() < kMaxDropped) {
+      dropped_.push_back(serial);
+      pending_dropped_.push_back(serial);
+      dropped_below_.store(serial + 1, std::memory_order_release);
+    }
+    close();
+  }
+
   /// Closes whatever is open, as incomplete.
-  void end_open();
+  void end_open() {
+    if (const std::optional<Open> step = open()) end(step->serial, false);
+  }
 
   /// From any thread. Two loads and comparisons, but for the spans of a step that is undecided or
   /// older than the last one dropped.
@@ -63,11 +162,28 @@ class StepTracker {
 
   /// What happened since the last call. Appends the encoded totals to `totals`: they count what was
   /// taken until now, and no more.
-  Pending take(std::vector<uint8_t>& totals);
-  std::optional<Open> open() const;
+  Pending take(std::vector<uint8_t>& totals) {
+    const std::lock_guard lock(mutex_);
+    totals_.encode(totals);
+    return {std::exchange(pending_, {}), std::exchange(pending_dropped_, {}), open_};
+  }
+
+  std::optional<Open> open() const {
+    const std::lock_guard lock(mutex_);
+    return open_;
+  }
+
   /// The number that users see: dropped steps have none.
-  int64_t index_of(uint32_t serial) const;
-  std::vector<uint32_t> dropped() const;
+  int64_t index_of(uint32_t serial) const {
+    const std::lock_guard lock(mutex_);
+    const auto below = std::lower_bound(dropped_.begin(), dropped_.end(), serial);
+    return static_cast<int64_t>(serial) - (below - dropped_.begin());
+  }
+
+  std::vector<uint32_t> dropped() const {
+    const std::lock_guard lock(mutex_);
+    return dropped_;
+  }
 
  private:
   static constexpr size_t kMaxPending = 65536;
@@ -75,9 +191,20 @@ class StepTracker {
       1u << 20;  // beyond it a dropped step leaves a gap in the numbering
 
   bool is_open(uint32_t serial) const { return open_ && open_->serial == serial; }
-  bool was_dropped(uint32_t serial) const;
-  void close();
-  void publish(uint64_t step);
+  bool was_dropped(uint32_t serial) const {
+    const std::lock_guard lock(mutex_);
+    return std::binary_search(dropped_.begin(), dropped_.end(), serial);
+  }
+
+  void close() {
+    undecided_.store(kNoStep, std::memory_order_release);
+    publish(kNoOpenStep);
+    open_.reset();
+  }
+
+  void publish(uint64_t step) {
+    if (published_) open_step.store(step, std::memory_order_release);
+  }
 
   mutable std::mutex mutex_;
   const Clock* clock_ = nullptr;

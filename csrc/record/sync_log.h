@@ -23,35 +23,90 @@ class SyncLog {
   static constexpr size_t kMaxPending = 32768;
   static constexpr size_t kMaxIntervals = 64;
 
-  struct Event {
-    uint64_t begin_ticks;
-    uint64_t end_ticks;
-    bool priced;
-    uint64_t bytes;
-    uint32_t site;
-    uint32_t path;
-    uint32_t step;
-    uint32_t thread;
-  };
-
-  /// Forgets the events of the last recording.
-  void reset(const Clock* clock);
+  /// Forgets the waits of the last recording.
+  void reset(const Clock* clock) {
+    const std::lock_guard lock(mutex_);
+    clock_ = clock;
+    totals_.assign(sites_.size(), {});
+    pending_.clear();
+    dropped_ = 0;
+    is_on_ = as_if_ = watch_changed_ = false;
+    intervals_.clear();
+  }
 
   /// The number of a site; nothing when the table is full.
-  std::optional<uint32_t> add_site(SyncSite site);
-  void add(const Event& event);
+  std::optional<uint32_t> add_site(SyncSite site) {
+    const std::lock_guard lock(mutex_);
+    if (sites_.size() == kMaxSites) return std::nullopt;
+    sites_.push_back(std::move(site));
+    totals_.emplace_back();
+    return static_cast<uint32_t>(sites_.size() - 1);
+  }
+
+  void add(const SyncItem& sync) {
+    const std::lock_guard lock(mutex_);
+    if (sync.site >= sites_.size()) return;  // a site of the process that forked this one
+    if (pending_.size() < kMaxPending) {
+      pending_.push_back(sync);
+    } else {
+      ++dropped_;
+      count(sync);
+    }
+  }
+
   /// From now on, or no longer, every wait that can be seen is recorded.
-  void watch(bool on, bool as_if);
+  void watch(bool on, bool as_if) {
+    const uint64_t now = read_ticks();
+    const std::lock_guard lock(mutex_);
+    if (clock_ == nullptr || on == is_on_) return;
+    is_on_ = on;
+    watch_changed_ = true;
+    if (on) {
+      as_if_ = as_if;
+      if (intervals_.size() < kMaxIntervals) intervals_.emplace_back(clock_->to_ns(now), -1);
+    } else if (intervals_.back().second < 0) {
+      intervals_.back().second = clock_->to_ns(now);
+    }
+  }
+
   /// Whether the watch began or ended since the last call: a reader takes a run whose file does not
   /// say that it was watched for one that was not, so that can't wait for the next statistics.
-  bool take_watch_change();
+  bool take_watch_change() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(watch_changed_, false);
+  }
 
-  /// The events since the last call.
-  std::vector<SyncItem> take();
-  std::vector<SyncSite> sites_since(size_t from) const;
-  /// The SYNC_STATISTICS document, or empty where the watch was never on. `appended`: the events
+  std::vector<SyncItem> take() {
+    const std::lock_guard lock(mutex_);
+    for (const SyncItem& sync : pending_) count(sync);
+    return std::exchange(pending_, {});
+  }
+
+  std::vector<SyncSite> sites_since(size_t from) const {
+    const std::lock_guard lock(mutex_);
+    return {sites_.begin() + static_cast<std::ptrdiff_t>(from), sites_.end()};
+  }
+
+  /// The SYNC_STATISTICS document, or empty where the watch was never on. `appended`: the waits
   /// that are in the log.
-  std::vector<uint8_t> encode_statistics(uint64_t appended) const;
+  std::vector<uint8_t> encode_statistics(uint64_t appended) const {
+    const std::lock_guard lock(mutex_);
+    if (intervals_.empty()) return {};
+    std::vector<uint64_t> words{appended, dropped_,
+                                uint64_t{as_if_} << 32 | static_cast<uint32_t>(intervals_.size())};
+    for (const auto& [begin_ns, end_ns] : intervals_) {
+      words.push_back(static_cast<uint64_t>(begin_ns));
+      words.push_back(static_cast<uint64_t>(end_ns));
+    }
+    for (uint32_t site = 0; site < totals_.size(); ++site) {
+      const Totals& totals = totals_[site];
+      if (totals.count == 0) continue;
+      words.insert(words.end(),
+                   {site, totals.count, totals.priced, totals.blocked_ns, totals.bytes});
+    }
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words.data());
+    return {bytes, bytes + words.size() * sizeof(uint64_t)};
+  }
 
  private:
   struct Totals {
@@ -61,14 +116,20 @@ class SyncLog {
     uint64_t bytes = 0;
   };
 
-  int64_t duration_ns(const Event& event) const;
-  void count(const Event& event);
+  void count(const SyncItem& sync) {
+    Totals& totals = totals_[sync.site];
+    ++totals.count;
+    totals.bytes += sync.bytes;
+    if (sync.duration_ns < 0) return;
+    ++totals.priced;
+    totals.blocked_ns += static_cast<uint64_t>(sync.duration_ns);
+  }
 
   mutable std::mutex mutex_;
   const Clock* clock_ = nullptr;
   std::vector<SyncSite> sites_;
-  std::vector<Totals> totals_;  ///< by site, of the events that were taken or dropped
-  std::vector<Event> pending_;
+  std::vector<Totals> totals_;  ///< by site, of the waits that were taken or dropped
+  std::vector<SyncItem> pending_;
   uint64_t dropped_ = 0;
   bool is_on_ = false;
   bool as_if_ = false;

@@ -27,7 +27,6 @@ class ThreadRegistry {
 
   /// The states of this recording's threads that have not been retired.
   std::vector<ThreadState*> states() const;
-  /// The threads from serial `from` on.
   std::vector<ThreadInfo> infos_since(size_t from) const;
   /// Of a thread of this recording, or nullptr.
   ThreadState* find(uint32_t serial) const;

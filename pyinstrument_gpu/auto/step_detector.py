@@ -99,7 +99,7 @@ class StepDetector:
             self._fed_by_loader = True
             self._end(complete=True)
         elif self._state is _State.TRAINING and self._is_exhausted:
-            self._end(complete=False, at_mark=True)
+            self._end(complete=False, at_update=True)
         elif self._state is _State.WAITING and (self._waiting_items or never_unfed):
             self._drop()
         if not grad_enabled or (loader is not None and loader in self._evaluating):
@@ -129,7 +129,7 @@ class StepDetector:
             self._drop()
         elif self._state is _State.TRAINING and loader is self._feeder:
             self._is_exhausted = True
-            self._port.step_mark(self._token)
+            self._port.step_note_update(self._token)
 
     def clears_gradients(self) -> None:
         """An optimizer or a module clears its gradients."""
@@ -170,7 +170,7 @@ class StepDetector:
         if self._state is _State.UPDATED and self._all_have_stepped():
             self._end(complete=True)
         elif self._state is _State.TRAINING and self._is_exhausted:
-            self._end(complete=False, at_mark=True)
+            self._end(complete=False, at_update=True)
         self._was_evaluated = True
 
     def begins_update(self, optimizer: object) -> None:
@@ -190,7 +190,7 @@ class StepDetector:
             return
         self.has_stepped(optimizer)
         self._state = _State.UPDATED
-        self._port.step_mark(self._token)
+        self._port.step_note_update(self._token)
 
     def has_stepped(self, optimizer: object) -> None:
         """After an optimizer has stepped within the backward pass of the training thread, on any
@@ -202,14 +202,14 @@ class StepDetector:
         """After a backward pass in which optimizers have stepped."""
         if self._counts_here():
             self._state = _State.UPDATED
-            self._port.step_mark(self._token)
+            self._port.step_note_update(self._token)
 
     def finish(self) -> None:
         """The recording ends, or what is recorded is no longer ours to say."""
         if self._state is _State.UPDATED:
-            self._end(complete=True, at_mark=True)
+            self._end(complete=True, at_update=True)
         elif self._state is _State.TRAINING:
-            self._end(complete=False, at_mark=self._is_exhausted)
+            self._end(complete=False, at_update=self._is_exhausted)
         elif self._state is _State.WAITING:
             self._drop()
 
@@ -254,12 +254,12 @@ class StepDetector:
         self._updated = set()
         self._token = self._port.step_begin()
 
-    def _end(self, complete: bool, at_mark: bool = False) -> None:
+    def _end(self, complete: bool, at_update: bool = False) -> None:
         if self._feeder is None:
             self._unfed_steps += 1
             self._count_missed()
         self._state = _State.CLOSED
-        self._port.step_end(self._token, complete, at_mark)
+        self._port.step_end(self._token, complete, at_update)
         if self._on_end is not None:
             self._on_end()
 

@@ -20,8 +20,8 @@ class Log:
     """A step port that writes down what it is told, and the activities in between.
 
     A step is written as the activities inside it and how it ended: "dzfbo|" complete, "dfb!" not,
-    "d~" dropped with what it held; "|=" and "!=" ended at the mark. Activities outside steps stand
-    alone.
+    "d~" dropped with what it held; "|=" and "!=" ended at the last update. Activities outside steps
+    stand alone.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class Log:
         self.items += 1
         self.samples.append(samples)
 
-    def step_mark(self, token: int) -> None:
+    def step_note_update(self, token: int) -> None:
         assert token == self._tokens
 
-    def step_end(self, token: int, complete: bool, at_mark: bool = False) -> None:
+    def step_end(self, token: int, complete: bool, at_update: bool = False) -> None:
         assert token == self._tokens
-        self.text += ("|" if complete else "!") + ("=" if at_mark else "") + " "
+        self.text += ("|" if complete else "!") + ("=" if at_update else "") + " "
 
     def step_drop(self, token: int) -> None:
         assert token == self._tokens

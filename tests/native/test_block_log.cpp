@@ -138,10 +138,7 @@ class Writer {
     }
   }
 
-  uint64_t dropped(BlockType type) const {
-    if (type == BlockType::kSpans) return log.dropped().spans;
-    return type == BlockType::kSteps ? log.dropped().steps : 0;
-  }
+  uint64_t dropped(BlockType type) const { return log.dropped()[pig::index_of(type)]; }
 
   BlockLog log;
 
@@ -180,7 +177,8 @@ size_t writes_of_scenario() {
   run_scenario(writer);
   CHECK_EQ(writer.log.error(), 0);
   // The scenario is worth its name.
-  CHECK(writer.log.dropped().spans > 0 && writer.log.dropped().steps > 0);
+  CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0 &&
+        writer.log.dropped()[pig::index_of(BlockType::kSteps)] > 0);
   writer.check(LogReader(storage.contents()));
   return storage.writes();
 }
@@ -237,16 +235,17 @@ void test_history_spans_bound_the_spans() {
     for (size_t count = 1; appended < 20'000; count = count % 700 + 97) {
       writer.append(BlockType::kSpans, kSpanBytes, count);
       appended += count;
-      const uint64_t dropped = writer.log.dropped().spans;
+      const uint64_t dropped = writer.log.dropped()[pig::index_of(BlockType::kSpans)];
       CHECK(appended - dropped >= std::min(history_spans, appended));
       CHECK(appended - dropped <= history_spans + 2 * kSpansPerBlock);
     }
     const LogReader reader(contents(storage));
     writer.check(reader);
     // Dropped means gone, and counted to the last one.
-    CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.log.dropped().spans);
-    CHECK(writer.log.dropped().spans > 0);
-    CHECK_EQ(writer.log.dropped().steps, 0u);
+    CHECK_EQ(reader.log(number(BlockType::kSpans)).first,
+             writer.log.dropped()[pig::index_of(BlockType::kSpans)]);
+    CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0);
+    CHECK_EQ(writer.log.dropped()[pig::index_of(BlockType::kSteps)], 0u);
   }
 }
 
@@ -263,9 +262,12 @@ void test_max_bytes_bound_the_log() {
   }
   const LogReader reader(contents(storage));
   writer.check(reader);
-  CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.log.dropped().spans);
-  CHECK_EQ(reader.log(number(BlockType::kSteps)).first, writer.log.dropped().steps);
-  CHECK(writer.log.dropped().spans > 0 && writer.log.dropped().steps > 0);
+  CHECK_EQ(reader.log(number(BlockType::kSpans)).first,
+           writer.log.dropped()[pig::index_of(BlockType::kSpans)]);
+  CHECK_EQ(reader.log(number(BlockType::kSteps)).first,
+           writer.log.dropped()[pig::index_of(BlockType::kSteps)]);
+  CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0 &&
+        writer.log.dropped()[pig::index_of(BlockType::kSteps)] > 0);
   CHECK_EQ(reader.blocks(), kSlots);
 }
 
@@ -279,7 +281,7 @@ void test_only_history_is_dropped() {
   writer.write_document(BlockType::kState, 40'000);
   writer.append(BlockType::kSpans, kSpanBytes, 5 * kSpansPerBlock);
   writer.check(LogReader(contents(storage)));
-  CHECK(writer.log.dropped().spans > 0);
+  CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0);
 }
 
 void test_readable_after_every_write() {

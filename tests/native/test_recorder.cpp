@@ -362,7 +362,7 @@ void test_a_file_that_may_not_grow(const TemporaryDirectory& directory) {
   const std::string path = directory / "full.gpurun";
   static std::atomic<int> calls;
   calls = 0;
-  Recorder::set_callbacks({[] { ++calls; }});
+  Recorder::set_notify([](pig::Notice) { ++calls; });
   start(into_file(path));
   {
     const FileSizeLimit limit(4096 + 12 * 16384);
@@ -372,7 +372,7 @@ void test_a_file_that_may_not_grow(const TemporaryDirectory& directory) {
     }
     stop();
   }
-  Recorder::set_callbacks({});
+  Recorder::set_notify(nullptr);
   CHECK_EQ(calls.load(), 1);
   CHECK(!recorder().error().empty());
 

@@ -43,8 +43,8 @@ struct TestClock {
   }
 };
 
-SyncLog::Event event(uint32_t site, uint64_t begin, uint64_t end, bool priced = true) {
-  return {begin, end, priced, 4, site, 7, 3, 1};
+SyncItem wait(uint32_t site, int64_t begin_ns, int64_t duration_ns) {
+  return {begin_ns, duration_ns, 4, site, 7, 3, 1};
 }
 
 void a_wait_is_taken_once_and_counted_once() {
@@ -54,9 +54,9 @@ void a_wait_is_taken_once_and_counted_once() {
   log.watch(true, false);
   CHECK_EQ(log.add_site({10, 0, "a.py", "f"}).value(), 0u);
   CHECK_EQ(log.add_site({20, 1, "a.py", "g"}).value(), 1u);
-  log.add(event(1, 100, 130));
-  log.add(event(1, 200, 205));
-  log.add(event(0, 300, 300, false));
+  log.add(wait(1, 100, 30));
+  log.add(wait(1, 200, 5));
+  log.add(wait(0, 300, -1));
   const std::vector<SyncItem> items = log.take();
   CHECK_EQ(items.size(), 3u);
   CHECK_EQ(items[0].duration_ns, 30);
@@ -82,9 +82,9 @@ void what_there_is_no_room_for_is_in_the_sums() {
   log.reset(&test.clock);
   log.watch(true, true);
   log.add_site({1, 0, "a.py", "f"});
-  for (size_t i = 0; i < SyncLog::kMaxPending + 5; ++i) log.add(event(0, 10, 12));
+  for (size_t i = 0; i < SyncLog::kMaxPending + 5; ++i) log.add(wait(0, 10, 2));
   CHECK_EQ(log.take().size(), SyncLog::kMaxPending);
-  log.add(event(0, 10, 12));  // there is room again
+  log.add(wait(0, 10, 2));  // there is room again
   CHECK_EQ(log.take().size(), 1u);
   const Statistics found(log.encode_statistics(0));
   CHECK_EQ(found.dropped, 5u);
@@ -101,10 +101,10 @@ void sites_are_bounded_and_outlast_a_recording() {
     CHECK_EQ(log.add_site({line, 0, "a.py", "f"}).value(), line);
   }
   CHECK(!log.add_site({0, 0, "a.py", "f"}).has_value());
-  log.add(event(5, 1, 2));
-  log.add(event(SyncLog::kMaxSites, 1, 2));  // of another process
+  log.add(wait(5, 1, 1));
+  log.add(wait(SyncLog::kMaxSites, 1, 1));  // of another process
   CHECK_EQ(log.take().size(), 1u);
-  log.add(event(5, 1, 2));
+  log.add(wait(5, 1, 1));
   log.reset(&test.clock);
   CHECK(log.take().empty());
   CHECK_EQ(log.sites_since(5).size(), SyncLog::kMaxSites - 5);
