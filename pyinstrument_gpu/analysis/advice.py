@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice: the savings of a run that are worth an edit, each with the edit.
-
-All advice is based on evidence from the run. A change is recommended if it is likely to save at
-least `MIN_SHARE` of the step, over at least `MIN_STEPS` steps. If the device is proven to have been
-busy for `BUSY_SHARE` of the time, it is itself the limit: no wait is worth removing then, and the
-advice is to give it less work, or to make that work faster.
-"""
+"""Advice: the savings of a run that are worth an edit, each with the edit (docs/ledger.md)."""
 
 from __future__ import annotations
 
@@ -58,14 +52,8 @@ _LESS_WORK = "reduce or speed up the device's work: AMP (torch.autocast), TF32, 
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to change.
-
-    Attributes:
-        about: what it is about: a place in the program, or a phase.
-        edit: what to change.
-        reason: why, with this run's numbers, in one line.
-        saving: what it could save; None if that is unknown.
-    """
+    """One thing to change: where (`about`), how (`edit`), why, with this run's numbers (`reason`),
+    and what it could save, None if that is unknown."""
 
     about: str
     edit: str
@@ -74,7 +62,6 @@ class Advice:
 
 
 def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
-    """What to change in the program, the largest likely saving first."""
     if found.steps < MIN_STEPS:
         return []
     given = [
@@ -86,7 +73,6 @@ def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
 
 
 def subject(run: RunData, saving: Saving) -> str:
-    """What a saving is about, in words."""
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
         return f"{site.kind.label} at {site.file}:{site.line}"
@@ -97,7 +83,6 @@ def subject(run: RunData, saving: Saving) -> str:
 
 
 def reason(saving: Saving, found: Savings) -> str:
-    """Where the interval comes from, in one line."""
     time = f"{_ms(saving.time_ns)} of {_ms(found.step_ns)} ms per step"
     if saving.limit == Limit.DEVICE and found.busy_ns is not None:
         return f"{time}, but the device has at least {_ms(found.busy_ns)} ms of work"

@@ -64,13 +64,11 @@ class Analysis:
     @property
     @_once
     def kept_steps(self) -> NDArray[np.void]:
-        """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`."""
         return step_times.kept_steps(self._run)
 
     @property
     @_once
     def step_quantiles(self) -> step_times.StepQuantiles:
-        """Quantiles of what each step spent."""
         return step_times.step_quantiles(self._run, self.kept_steps)
 
     def step(self, index: int) -> step_detail.StepDetail:
@@ -84,13 +82,11 @@ class Analysis:
     @property
     @_once
     def attribution(self) -> step_times.Attribution:
-        """How much of the step time phases account for."""
         return step_times.attribution(self._run)
 
     @property
     @_once
     def clock_uncertainty_ns(self) -> NDArray[np.float64]:
-        """For each span by how much its device times may be off on the run's axis; NaN unknown."""
         return run_ahead.clock_uncertainty_ns(self._run)
 
     @_once
@@ -101,7 +97,6 @@ class Analysis:
     @property
     @_once
     def span_bottlenecks(self) -> NDArray[np.int64]:
-        """The `Bottleneck` of each span."""
         return bottleneck.span_bottlenecks(self._run, self.clock_uncertainty_ns)
 
     @_once
@@ -112,13 +107,11 @@ class Analysis:
     @property
     @_once
     def host_timeline(self) -> host_timeline.HostTimeline:
-        """Where the thread of the steps was at each moment, and when it waited."""
         return host_timeline.host_timeline(self._run, self.kept_steps)
 
     @property
     @_once
     def correlation_points(self) -> correlation_points.CorrelationPoints:
-        """The moments at which host and device are both known."""
         return correlation_points.correlation_points(
             self._run, self.host_timeline, self.clock_uncertainty_ns
         )

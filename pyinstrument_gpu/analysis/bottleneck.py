@@ -1,37 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What limits a phase: whether it is launch-bound or device-bound, as who waited for whom shows.
 
-What two events can prove. A span's begin event completes when the device has done all that was
-enqueued on the stream before it, its end event when all of the span's own work there is done. The
-host enqueued the last of that work before the span ended on the host, at `h`. With `b` and `e` when
-the events completed, on the same axis, the stream time `e - b` has two parts:
-
-- up to `h` the host was still enqueuing. The device may have worked on what was there, or waited;
-- from `h` to `e`, the *backlog*, all of the span's work was in the queue. Whatever the host did
-  then, it could not have made this part shorter.
-
-So a span of which at least half the stream time is backlog was **device-bound**. One of which less
-than a quarter is ran at the host's pace: its begin event was complete when its last work was being
-enqueued, and the device followed closely. Two things look like that:
-
-- **launch-bound**: the host was slower at enqueuing than the device at working;
-- **blocked**: the host waited for the device inside the span, and so ended it when the device did.
-  Events can't tell these apart, the blocked time can: it counts from a tenth of the host time on.
-  Where that is not known, the phase is launch-bound with a question mark.
-
-Between a quarter and a half lies some of both: such a span is **mixed**.
-
-What they can't prove, and nothing here says:
-
-- that the device was busy: stream time includes what it waited;
-- what happens on other streams: work there, and waiting for it, are invisible;
-- what a full launch queue does: where a span enqueues more than the driver's queue holds (about a
-  thousand launches), launching itself waits for the device, and the span looks launch-bound.
-
-Spans whose backlog is within the clocks' uncertainty of a threshold are not judged, nor those with
-next to no stream time: events alone take some microseconds. A phase has the bottleneck that holds
-for two thirds of the stream time that was judged, else it is mixed; it has none with fewer than
-five spans judged, or with less than half of its stream time judged.
+The backlog of a span is the part of its stream time after the host had left it. docs/device-time.md
+says what that proves and what it can't.
 """
 
 from __future__ import annotations
@@ -65,8 +36,6 @@ MAJORITY = 2 / 3
 
 
 class Bottleneck(enum.IntEnum):
-    """Who waited for whom."""
-
     UNKNOWN = 0
     LAUNCH = 1
     """The device waited for the host to enqueue work."""
@@ -84,8 +53,7 @@ class PhaseBottleneck:
 
     Attributes:
         kind: what holds for most of its stream time.
-        is_certain: false where launch-bound rests on spans of which it is not known how long the
-            host waited for the device in them.
+        is_certain: false where launch-bound rests on spans with unknown blocked time.
         spans: number of spans judged.
         stream_ns: the stream time of each kind of judged span.
     """
@@ -104,10 +72,7 @@ class PhaseBottleneck:
 def bottlenecks(
     run: RunData, of_spans: NDArray[np.int64], scope: Scope | None = None
 ) -> Mapping[int, PhaseBottleneck]:
-    """What limits each path (an index into `Run.paths`), over the kept spans of one scope or all.
-
-    A path is here if a span of it has a stream time. `of_spans` are the `span_bottlenecks`.
-    """
+    """What limits each path with a stream time; `of_spans` are the `span_bottlenecks`."""
     timed = run.span_device_ns >= 0
     if scope is not None:
         timed &= span_scopes(run.spans) == scope

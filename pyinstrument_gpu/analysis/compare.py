@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Did a change make training faster, and did time only move from one phase to another?
 
-The verdict rests on the means of runs. The steps of one run share its machine, its clocks and its
-memory layout, so a thousand steps of one run are one observation, not a thousand. Runs of each side
-are compared by Welch's t (`welch.py`); with a single run on a side nothing can be said, unless the
-run-to-run noise is given.
+Each run is one observation; docs/honest-time.md says why.
 """
 
 from __future__ import annotations
@@ -40,8 +37,6 @@ _ENVIRONMENT = {
 
 
 class Verdict(enum.Enum):
-    """What the runs show."""
-
     FASTER = "FASTER"
     SLOWER = "SLOWER"
     SAME = "SAME"
@@ -60,7 +55,6 @@ class PhaseChange:
 
     @property
     def change_ns(self) -> float:
-        """After minus before."""
         return self.after_ns - self.before_ns
 
 
@@ -69,7 +63,6 @@ class Comparison:
     """Two sides of runs.
 
     Attributes:
-        verdict: what they show.
         unit: what the change is of: time per "sample" where the samples are known, else per "step".
         change: relative change of that time; -0.06 is 6 % less.
         interval: of that change, at `CONFIDENCE`; None when it is not known.
@@ -79,7 +72,7 @@ class Comparison:
         before_ns, after_ns: mean time per step of each run.
         before_rate, after_rate: mean samples per second; None when not known.
         steps: number of steps of each run that were compared.
-        phases: the phases, the largest change first; the changes add up to that of the step.
+        phases: the largest change first; the changes add up to that of the step.
         finals: the last values of the metrics that all runs have.
         warnings: sentences on why the sides may not be comparable.
     """
@@ -122,13 +115,11 @@ def compare(
     noise_percent: float | None = None,
     margin_percent: float = DEFAULT_MARGIN_PERCENT,
 ) -> Comparison:
-    """Compare two sides of runs.
+    """Compare the runs without a change with those that have it.
 
     Args:
-        before: the runs without the change.
-        after: the runs with it.
-        noise_percent: a floor for the standard deviation between runs of one side, in percent.
-            Needed for a verdict on single runs.
+        noise_percent: a floor for the standard deviation between runs of one side; single runs need
+            it for a verdict.
         margin_percent: change up to which times are called the same.
 
     Raises:

@@ -1,19 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Correlation points: the moments of a run at which host and device are both known.
 
-Such a point is a boundary of a phase that was timed on the device, or the begin of a sync. The host
-passed it at `host_ns`; at `device_ns` the device had done all that the host had enqueued on the
-stream before. What lies between two points that follow each other is a *segment*: what the host
-enqueued in it, the device did between their device times.
-
-A sync is such a point because it returns when the stream is empty, a little later for the cost of
-the call. That is so for reads of a result (`.item()`, `.cpu()`, ...) and for `synchronize()`, where
-one stream is in use. It is not so for the wait for an event or a stream, which may be an older or
-another one, nor for a copy from pageable memory, in which the host is at work itself. Those are
-left out.
-
-The points are of one thread, the one that opened most steps, and of one stream, the one on which
-most of its phases were timed.
+Such a point is a boundary of a phase that was timed on the device, or the begin of a sync. What
+lies between two successive points is a *segment*: what the host enqueued in it, the device did
+between their device times. The points are of the thread that opened most steps, and of the stream
+on which most of its phases were timed.
 """
 
 from __future__ import annotations
@@ -50,12 +41,11 @@ class CorrelationPoints:
     """The correlation points of a run in order, as columns of equal length.
 
     Attributes:
-        thread: whose they are, as an index into `Run.threads`; -1 where there is no step.
+        thread: an index into `Run.threads`; -1 where there is no step.
         stream: an index into `Run.streams`; -1 where nothing was timed.
         is_only_stream: whether no span of the run was timed on another one.
-        host_ns: when the host was there.
+        host_ns, device_ns: when each was there, on the run's axis; `device_ns` is ascending.
         resume_ns: when the host went on: later than `host_ns` at a sync alone.
-        device_ns: when the device was there, on the run's axis; ascending.
         uncertainty_ns: by how much `device_ns` may be off.
         path: the innermost phase behind the point; -1 none.
         site: of a sync its site, an index into `Run.syncs.sites`; -1 for a phase's boundary.
@@ -102,7 +92,6 @@ class CorrelationPoints:
 def correlation_points(
     run: RunData, timeline: HostTimeline, uncertainty_ns: NDArray[np.float64]
 ) -> CorrelationPoints:
-    """The correlation points of a run; `uncertainty_ns` is that of its clocks, for each span."""
     spans, thread = run.spans, timeline.thread
     # A span of no length encloses nothing; its two boundaries could only be told apart by order.
     timed = ~np.isnan(uncertainty_ns) & (spans["host_end_ns"] > spans["host_begin_ns"])
@@ -145,7 +134,11 @@ def correlation_points(
 
 
 def _draining(run: RunData, waits: NDArray[np.void]) -> NDArray[np.void]:
-    """The waits after which the stream is empty."""
+    """The waits after which the stream is empty: reads of a result and `synchronize()`.
+
+    Not the wait for an event or a stream, which may be an older or another one, nor a copy from
+    pageable memory, in which the host is at work itself.
+    """
     drains = np.array([site.kind not in _DRAIN_NOTHING for site in run.syncs.sites], dtype=bool)
     return waits[drains[waits["site"]]] if len(waits) else waits
 

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Did training come out the same? The last values of the metrics that runs hold, side by side.
-
-A change that makes steps cheaper may make the model worse. As with times, runs count: the last
-value of a metric is one observation per run, and two sides differ when the difference of their
-means is more than the spread of the runs of each explains.
-"""
+"""Did training come out the same? The last values of the metrics that runs hold, side by side."""
 
 from __future__ import annotations
 
@@ -25,13 +20,10 @@ _NO_RESULTS = ("count",)
 
 @dataclass(frozen=True)
 class FinalValue:
-    """A metric's last values on both sides.
+    """A metric's last value in each run of both sides.
 
-    Attributes:
-        name: of the metric.
-        before, after: its last value in each run.
-        interval: of the difference of the means, after minus before; None where a side is a single
-            run, or a value is not finite.
+    `interval` is that of the difference of the means, after minus before; None where a side is a
+    single run, or a value is not finite.
     """
 
     name: str

@@ -15,17 +15,14 @@ from pyinstrument_gpu.model.run_data import RunData
 class HostTimeline:
     """The phase boundaries of one thread in order, as columns of equal length, and its waits.
 
-    A boundary is the begin or the end of a span. Spans of no length are left out: they enclose
-    nothing.
+    Spans of no length have none: they enclose nothing.
 
     Attributes:
-        thread: the thread that opened most steps, as an index into `Run.threads`; -1 where there is
-            no step.
-        steps: the steps of that thread that are closed and with all spans kept, as rows of
-            `Run.steps.array`.
+        thread: the one that opened most steps, as an index into `Run.threads`; -1 without steps.
+        steps: its steps that are closed and with all spans kept, as rows of `Run.steps.array`.
         host_ns: when the boundary was passed.
         path: the innermost phase behind it; -1 none.
-        span: the span, as an index into `Run.spans`.
+        span: an index into `Run.spans`.
         is_begin: whether it is the span's begin.
         waits: the syncs of the thread whose time is known (`SYNC_DTYPE`), by begin.
     """
@@ -40,7 +37,6 @@ class HostTimeline:
 
     @property
     def waits_ns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """When the waits began and when they ended."""
         return self.waits["begin_ns"], self.waits["begin_ns"] + self.waits["duration_ns"]
 
     def path_at(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -51,7 +47,6 @@ class HostTimeline:
 
 
 def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
-    """The timeline of the thread that opened most steps. Sorts the boundaries of its spans."""
     threads, counts = np.unique(run.steps.array["thread"], return_counts=True)
     thread = int(threads[np.argmax(counts)]) if len(threads) else -1
     spans = run.spans

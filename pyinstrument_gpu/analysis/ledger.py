@@ -1,36 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger: each step's time, entered twice, once for the host and once for the device.
 
-Both sides of a step add up to its wall time, to the nanosecond. When a wait is removed from one
-place and appears in another, the ledger shows it under its new name, and that the sum has not
-moved.
-
-The columns are explained in docs/ledger.md. The host's side follows from its innermost phase and
-its recorded syncs at each moment; where syncs were not watched, only the sum of computing and
-blocked is given.
-
-The device's side. At each moment the stream stands between two correlation points (see
-`correlation_points`): so it belongs to the phase in which the host enqueued what lies between them.
-What it did there, events can prove in part. Let a segment begin at the point (h0, d0) and end at
-(h1, d1), host and device times:
-
-- from the later of d0 and h1 to d1 all of its work had been enqueued, and it was not done. So the
-  stream was **busy**. (It may have waited for another stream; that too was work enqueued before.)
-- Before h1, the host may have been enqueuing. When it did what, events don't tell: a segment in
-  which the device kept pace with the host may have been all work or nearly none. That an event
-  completed at once proves that the device was idle then, and not for how long. So this time is
-  **unattributed**, unless the segment is known to enqueue nothing.
-- A segment that enqueues nothing is **idle** from d0 to h1. Two kinds are taken for such. One is
-  the own time of a phase `data`, because it means a wait for the loader. The other is a segment
-  that was found empty when the host passed the same two boundaries at other times: where the device
-  reached the first after the host had left the second, the time between them is that of the work
-  exactly. Five such times, all within what events themselves take, and none against it, count as
-  found. A phase `data` that was found to have work is not empty either.
-
-The host lost its lead in a sync (**host blocked**) if it has waited in one since the device last
-had a backlog.
-
-What this can't see: other streams, and other threads of the host.
+Both sides of a step add up to its wall time, to the nanosecond. docs/ledger.md explains the columns
+and what events prove of the device's side.
 """
 
 from __future__ import annotations
@@ -69,10 +41,7 @@ DATA_PHASE = "data"
 class MeanEntry:
     """What one phase was per step: the mean of its entries. None is unknown.
 
-    Attributes:
-        host_ns: the host's own time.
-        computing_ns, blocked_ns: its two parts.
-        busy_ns, data_wait_ns, host_blocked_ns, host_late_ns, unattributed_ns: the device's side.
+    `computing_ns` and `blocked_ns` are the parts of `host_ns`; the rest is the device's side.
     """
 
     host_ns: float
@@ -99,7 +68,6 @@ class Ledger:
     Attributes:
         steps: the steps it is about, as rows of `Run.steps.array`: closed, and with all spans kept.
         entries: one for each step and phase that has any time (`LEDGER_DTYPE`), by step and path.
-            Of a step, the host's times add up to its duration, and so do the device's.
     """
 
     steps: NDArray[np.void]
@@ -133,7 +101,7 @@ class Ledger:
 
 
 def ledger(run: RunData, timeline: HostTimeline, points: CorrelationPoints) -> Ledger:
-    """The ledger of a run's kept steps. Costs some sorting: some seconds per million spans."""
+    """Costs some sorting: some seconds per million spans."""
     steps = timeline.steps
     step, path, column, times_ns = np.concatenate(
         [_host_side(timeline), _device_side(run, points, steps)], axis=1
@@ -182,8 +150,8 @@ class DevicePieces:
 
 
 def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
-    """The segments of a run's stream, each cut where the host had left it: what may have been
-    anything before, and busy behind."""
+    """The segments of a run's stream, each cut where the host had left it: before that anything may
+    have been, and behind it the device was busy."""
     if len(points) < 2:
         none = np.empty(0, np.int64)
         return DevicePieces(none, none, none)
@@ -212,7 +180,6 @@ def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
 
 
 def are_data(run: RunData) -> NDArray[np.bool_]:
-    """For each path whether it is a phase `data`."""
     return np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
 
 

@@ -1,32 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backlog model: a run's timeline played again, with less on the host.
 
-The host goes from one correlation point to the next (see `correlation_points`), and what it does in
-between takes as long as it took. The device does in each segment what it did. It is behind the
-host, or waits for it:
+The host takes as long as it took from one correlation point to the next, and for the device
 
     device at the end = the later of  device at the begin + work
-                                and   host at the end + tail
+                            and   host at the end + tail
 
-*Work* is the stream time that the segment takes if all of it is enqueued in time. *Tail* is how
-long the device still works when the host leaves the segment, if it was not behind at its begin.
-For kernels in the order of their launches, each begun when it has been launched and the one before
-it has ended, that is exact: whatever their number and lengths, two numbers describe the segment.
-A sync that stays makes the host wait until the device is there, as it did, but for the time that it
-now has to. One that is taken out takes no time.
-
-What the two are, one passage through a segment does not tell, as only the later one shows. Where
-the device was late at the begin it was the work; where it was idle, the tail. In between it was the
-work, if other passages show that the tail is less. What stays unknown is how much work there is in
-a segment that the device always entered idle, as behind a sync: at least the tail, at most all the
-time the device had. The model takes the least time that it ever had there for the upper limit, and
-the point at `WORK_SHARE` between the limits.
-
-Played again with nothing taken out, the model gives the run as it was.
-
-What the model does not know: a full launch queue (the host could run ahead by any number of
-launches), other streams, loaders that would deliver later because the program asks sooner, and
-clock rates that change with load.
+docs/ledger.md says what work and tail are, how they are found, and what the model does not know.
+With nothing taken out it gives the run as it was.
 """
 
 from __future__ import annotations
@@ -47,9 +28,7 @@ _TOLERANCE_NS = 2 * LATENCY_NS
 class Segments:
     """What lies between the correlation points of a run, one fewer than points.
 
-    Attributes:
-        host_ns: how long the host takes, without what it waits in a sync at the begin.
-        work_ns, tail_ns: what the device does in it.
+    `host_ns` is how long the host takes, without what it waits in a sync at the begin.
     """
 
     host_ns: NDArray[np.int64]
@@ -60,8 +39,7 @@ class Segments:
 def fit(points: CorrelationPoints, is_empty: NDArray[np.bool_]) -> Segments:
     """The numbers of each segment, so that the replay of all gives the points as they were.
 
-    Args:
-        is_empty: for each segment whether it is known to enqueue nothing.
+    `is_empty` says of each segment whether it is known to enqueue nothing.
     """
     host0_ns, host1_ns = points.resume_ns[:-1], points.host_ns[1:]
     device0_ns, device1_ns = points.device_ns[:-1], points.device_ns[1:]
@@ -97,20 +75,13 @@ class Replayed:
 
     @property
     def done_ns(self) -> NDArray[np.int64]:
-        """When both are."""
         return np.maximum(self.host_ns, self.device_ns)
 
 
 def replay(
     points: CorrelationPoints, segments: Segments, taken_out: NDArray[np.bool_] | None = None
 ) -> Replayed:
-    """The points played again.
-
-    Args:
-        taken_out: the points whose sync is not called any more; none when None.
-
-    Cost: about 0.5 us per point.
-    """
+    """The points played again, without the syncs `taken_out`. Costs about 0.5 us per point."""
     waits = points.site >= 0
     if taken_out is not None:
         waits &= ~taken_out
@@ -141,7 +112,6 @@ def _medians(
 
 
 def _minima(kinds: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each segment the least value of its kind."""
     minima = np.full(int(kinds.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(minima, kinds, values)
     return minima[kinds]

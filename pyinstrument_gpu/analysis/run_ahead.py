@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run-ahead: how long after a phase began on the host its work began on the device.
-
-It is what was still queued on the stream when the phase began. Near zero, the device is keeping up
-with the host and about to wait for it. It compares two clocks, so it is known as well as they are.
-"""
+"""Run-ahead: how long after a phase began on the host its work began on the device."""
 
 from __future__ import annotations
 
@@ -21,13 +17,8 @@ from pyinstrument_gpu.model.statistics import Scope
 
 @dataclass(frozen=True)
 class RunAhead:
-    """The run-ahead of a phase.
-
-    Attributes:
-        spans: number of spans it is known of.
-        p50_ns, p95_ns: quantiles by nearest rank. Negative where the clocks disagree by more.
-        uncertainty_ns: by how much that of one span may be off, at worst.
-    """
+    """The run-ahead of a phase: over how many spans, quantiles by nearest rank (negative where the
+    clocks disagree by more), and by how much that of one span may be off, at worst."""
 
     spans: int
     p50_ns: int
@@ -38,10 +29,7 @@ class RunAhead:
 def run_ahead(
     run: RunData, uncertainty_ns: NDArray[np.float64], scope: Scope | None = None
 ) -> Mapping[int, RunAhead]:
-    """The run-ahead by path (an index into `Run.paths`), over the kept spans of one scope or all.
-
-    A path is here if a span of it has a place on the run's axis, and its clock an uncertainty.
-    """
+    """The run-ahead of each path with a span on the run's axis whose clock has an uncertainty."""
     chosen = ~np.isnan(uncertainty_ns)
     if scope is not None:
         chosen &= span_scopes(run.spans) == scope
@@ -57,12 +45,8 @@ def run_ahead(
 
 
 def clock_uncertainty_ns(run: RunData) -> NDArray[np.float64]:
-    """By how much the device times of each span may be off on the run's axis.
-
-    Returns:
-        float64, one per span: the larger of those of its begin and end; NaN where it has no place
-        on the axis or nothing is known of its clock.
-    """
+    """By how much the device times of each span may be off on the run's axis; NaN where nothing is
+    known of its place or its clock."""
     uncertainty_ns = np.full(len(run.spans), np.nan)
     placed = has_device_times(run.spans) & (run.span_device_ns >= 0)
     for clock in run.device_clocks:

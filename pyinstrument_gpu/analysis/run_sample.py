@@ -19,14 +19,12 @@ _BATCH = 5
 
 @dataclass(frozen=True)
 class RunSample:
-    """Some steps of a run.
+    """Some steps of a run, as means per step.
 
     Attributes:
-        steps: number of them.
-        step_ns: mean time of a step.
-        samples_per_step: mean number of samples; None when not all are known.
-        phase_ns: mean self time per step, by path, on the step's own thread; what no phase accounts
-            for is `UNATTRIBUTED`. They add up to the mean step time.
+        samples_per_step: None when not all are known.
+        phase_ns: self time by path, on the step's own thread; what no phase accounts for is
+            `UNATTRIBUTED`. They add up to `step_ns`.
     """
 
     steps: int

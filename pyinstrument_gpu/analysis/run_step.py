@@ -14,8 +14,8 @@ class RunStep:
     """The steps of a run in two numbers, and what sets them apart from what is measured.
 
     Attributes:
-        phases: spans of a step on the thread that opened it: the mean over all steps.
-        median_ns: how long a step takes: the median over all steps, within 1.6 %.
+        phases: mean number of spans of a step on the thread that opened it.
+        median_ns: within 1.6 %.
         host: where it was recorded; None where the file does not say.
         device_timed: whether phases were timed on a device too, which what is measured is not.
     """
@@ -27,11 +27,7 @@ class RunStep:
 
     @classmethod
     def of(cls, run: RunData) -> RunStep:
-        """The steps of this run.
-
-        Raises:
-            ValueError: it has none, or they took no time.
-        """
+        """Raises ValueError if the run has no steps, or they took no time."""
         totals = run.step_totals
         if not totals.count or not totals.duration.total_ns:
             raise ValueError(
@@ -48,5 +44,4 @@ class RunStep:
         )
 
     def share(self, use_ns: float) -> float:
-        """Which share of a step its phases take, when each costs so much."""
         return self.phases * use_ns / self.median_ns

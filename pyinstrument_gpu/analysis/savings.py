@@ -1,19 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a change could save per step, before it is made: an interval [likely, at most].
 
-The time that counts runs from the begin of the first step until host and device are done with the
-last, divided by the steps. So a wait that only moves to another place, or behind the last step,
-saves nothing.
-
-*At most* and *likely* are explained in docs/ledger.md. Why *at most* can't be beaten: take away so
-much time from the host, and nothing of the rest can happen sooner by more, for each other thing
-waits for the host, the device or both, and both are at most so much ahead of where they were. Added
-are two events of the recorder's for each call, as boundaries that come to lie next to each other
-share one. Off the proven busy time is what the copies of the calls may have been.
-
-*Likely* is known per step too: the quantiles of that are the spread. Taking out the host's time in
-a launch-bound phase means that all of its work is enqueued at once, as a replayed graph does; the
-more of the phase is not launching, the less of it can be had.
+docs/ledger.md explains both, and why *at most* can't be beaten.
 """
 
 from __future__ import annotations
@@ -50,8 +38,6 @@ SPREAD = (0.1, 0.9)
 
 
 class Change(enum.Enum):
-    """What is taken out."""
-
     SYNC = "sync"
     """The calls of one site."""
     ALL_SYNCS = "all syncs"
@@ -63,8 +49,6 @@ class Change(enum.Enum):
 
 
 class Limit(enum.Enum):
-    """What makes `at_most_ns` so small."""
-
     TIME = "time"
     """The host spends no more on it."""
     DEVICE = "device"
@@ -76,14 +60,13 @@ class Saving:
     """What one change could save. Times are per step.
 
     Attributes:
-        change: what is taken out.
         site: of a sync its site, an index into `Run.syncs.sites`; else -1.
         path: of launches their phase, an index into `Run.paths`; else -1.
         calls: how often, per step.
         time_ns: what the host spends on it.
         likely_ns, at_most_ns: the interval.
         spread_ns: quantiles of the likely saving over the steps, as `SPREAD` says.
-        limit: what makes the upper end.
+        limit: what makes `at_most_ns` so small.
     """
 
     change: Change
@@ -102,11 +85,9 @@ class Savings:
     """The savings of a run, the largest likely one first.
 
     Attributes:
-        steps: number of steps they are about.
         step_ns: elapsed time per step.
         busy_ns: of that, what the device is proven to have been busy; None where that is not known
             of the whole device.
-        rows: the savings; of changes that take out something.
     """
 
     steps: int
@@ -121,11 +102,7 @@ def savings(
     points: CorrelationPoints,
     bottlenecks: Mapping[int, PhaseBottleneck],
 ) -> Savings:
-    """What changes could save. Costs a replay for each sync site; see `MAX_POINTS`.
-
-    Args:
-        bottlenecks: those in the steps.
-    """
+    """Costs a replay for each sync site; see `MAX_POINTS`. `bottlenecks` are those in the steps."""
     steps = timeline.steps
     if len(points) > MAX_POINTS:
         steps = steps[steps["begin_ns"] >= points.host_ns[-MAX_POINTS]]
@@ -140,11 +117,8 @@ def savings(
 
 @dataclass(frozen=True)
 class _Part:
-    """What is taken out: of the host's time these intervals, which do not overlap.
-
-    Attributes:
-        copies_ns: what of the device's work may go with it.
-    """
+    """What is taken out: of the host's time these intervals, which do not overlap, and at most so
+    much of the device's work (`copies_ns`)."""
 
     change: Change
     begins_ns: NDArray[np.int64]
@@ -160,8 +134,6 @@ class _Part:
 
 
 class _Case:
-    """A run under study."""
-
     def __init__(
         self,
         run: RunData,
@@ -222,7 +194,6 @@ class _Case:
         )
 
     def _gains_ns(self, part: _Part) -> NDArray[np.int64]:
-        """By how much each step is shorter in the model."""
         points, segments = self._points, self._segments
 
         def taken_before(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:

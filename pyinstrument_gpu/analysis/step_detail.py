@@ -22,13 +22,11 @@ class PhaseInStep:
     """A phase in one step.
 
     Attributes:
-        calls: number of its spans.
-        host_ns: their host time as far as it lies inside the step.
+        host_ns: the host time of its spans as far as it lies inside the step.
         stream_ns: the stream time of whole spans; None where none is known.
         timed_calls: number of spans whose stream time is known.
         since_step: the step in which the first of them began.
         outlasts_step: whether one of them ended after the step.
-        has_unfinished_device_work: whether the device work of one of them had not finished.
     """
 
     calls: int
@@ -45,11 +43,10 @@ class StepDetail:
     """One step.
 
     Attributes:
-        step: the step.
         total_ns: its duration; so far, where it had not ended.
         phases_ns: what of it lies inside phases of its own thread.
         is_timed: whether the device was timed in it.
-        phases: by path (an index into `Run.paths`) what each phase of its own thread was.
+        phases: by path (an index into `Run.paths`), of spans of its own thread.
         other_threads: the same of spans that other threads began during the step.
     """
 
@@ -62,14 +59,11 @@ class StepDetail:
 
     @property
     def unattributed_ns(self) -> int:
-        """What of the step no phase accounts for."""
         return self.total_ns - self.phases_ns
 
 
 def step_detail(run: RunData, kept_steps: NDArray[np.void], index: int) -> StepDetail:
-    """A step by its index.
-
-    Of a phase that began in an earlier step or outlasts this one, the part inside this step counts.
+    """Of a phase that began in an earlier step or outlasts this one, the part inside it counts.
 
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.

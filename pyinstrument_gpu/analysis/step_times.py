@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the steps of a run went, as numbers.
 
-Totals come from the statistics, which cover the whole run. What needs the single steps (quantiles
-of per-step sums, a phase that outlasts its step) comes from the history, which may have lost its
-oldest part: every function here says over which steps it speaks.
+Totals come from the statistics, which cover the whole run, and what needs the single steps from the
+history, which may have lost its oldest part.
 """
 
 from __future__ import annotations
@@ -26,14 +25,12 @@ QUANTILES = (0.5, 0.95)
 
 @dataclass(frozen=True)
 class StepQuantiles:
-    """Quantiles of what each step spent, over the steps whose spans are all kept.
+    """Quantiles of what each step spent, over the `steps` whose spans are all kept.
 
     Attributes:
-        steps: number of those steps.
-        duration_ns: of the duration of a step, one value per `QUANTILES`; empty when `steps` is 0.
-        phase_ns: by path (an index into `Run.paths`), of the host time that a step spent in that
-            path on its own thread. A step without the phase counts as 0; a path that is not here
-            occurred in none of them.
+        duration_ns: of a step's duration, one value per `QUANTILES`; empty when `steps` is 0.
+        phase_ns: by path, of the host time that a step spent there on its own thread. A step
+            without the phase counts as 0; a path that is not here occurred in none of them.
     """
 
     steps: int
@@ -41,7 +38,6 @@ class StepQuantiles:
     phase_ns: Mapping[int, tuple[int, ...]]
 
     def of_path(self, path: int) -> tuple[int, ...]:
-        """Those of a path, one value per `QUANTILES`; empty when `steps` is 0."""
         return self.phase_ns.get(path, (0,) * len(self.duration_ns))
 
 
@@ -126,7 +122,6 @@ def _step_positions(
 
 
 def attribution(run: RunData) -> Attribution:
-    """How much of the time of all closed steps is inside phases."""
     steps, total_ns = run.steps.closed, run.step_totals.duration.total_ns
     if not run.step_totals.count:
         return Attribution(0, 0, 0)

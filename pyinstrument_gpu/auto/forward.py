@@ -29,8 +29,6 @@ _loss = native.gpu_phase("loss")
 
 
 def install(session: Session) -> None:
-    """Patch `Module.__call__`."""
-
     def announce(module: nn.Module) -> None:
         # A loss, a metric or a transform is in training mode in a validation loop too.
         if isinstance(module, _Loss) or next(module.parameters(), None) is None:

@@ -18,8 +18,6 @@ _h2d = native.gpu_phase("h2d")
 
 
 def install(session: Session) -> None:
-    """Patch the three methods."""
-
     def count(tensor: torch.Tensor, non_blocking: bool) -> None:
         copies = session.copies.setdefault((tensor.is_pinned(), non_blocking), [0, 0])
         copies[0] += 1

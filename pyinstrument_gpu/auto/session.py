@@ -98,7 +98,6 @@ class Session:
         return native.frame_begin(phase)
 
     def end(self, phase: Phase, token: int) -> None:
-        """End it."""
         native.set_in_activity(False)
         native.frame_end(phase, token)
 
@@ -116,7 +115,6 @@ class Session:
             self.tell(self.detector.ends_update, optimizer)
 
     def _is_updating(self) -> bool:
-        """Whether the calling thread is in an optimizer's step."""
         # The hooks of an optimizer are not told of an exception in its step. Its function is then
         # no longer among the callers.
         callers = set()

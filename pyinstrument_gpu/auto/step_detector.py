@@ -1,36 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where one step ends and the next begins, told from what a training loop does.
 
-No call says "this was one iteration". What there is: a loader is asked for an item, gradients are
-cleared, a model runs forward, a backward pass, an optimizer's step. A step here is what a reader of
-the loop would call one: it begins with the first of these after the step before, holds at least one
-update, and lasts until the loop comes back. So the whole loop is inside steps, logging after the
-update included, as with `gpu_steps`.
-
     CLOSED ──data, zero_grad──> WAITING ──forward, backward──> TRAINING ──optimizer──> UPDATED
        └──────────forward, backward────────────^                                          │
        ^──────────────────────────── the loop has come back ──────────────────────────────┘
 
-* **The loop has come back** when a loader is asked for an item after an update. Before an update
-  a further item belongs to the same step: gradients are being accumulated.
-* **Several optimizers** alternate within one step (a GAN): after the update of one, the forward of
-  the other is not the next step. A loop without a loader (a generator, indexed tensors), and one
-  that updates several times per item, comes back with the next forward after *every* optimizer of
-  the loop has stepped. Which those are is learnt: all that were made, less those that let the
-  others step `_PATIENCE` times without them.
-* **Clearing gradients** comes first or last in a loop. After an update it begins the next step if
-  this step has had one before its update, and else it closes this one's work.
-* **Waiting.** An item may turn out to be for validation, or for nothing. A step is sure when
-  a module that is being trained has run, or a backward pass; until then it may be dropped. What it
-  held is then outside the steps. Loaders under `torch.no_grad` begin no step at all.
-* **Evaluation** after an update ends the step; before one it is part of it (a frozen teacher).
-* **The end of a loader** ends a step that has had its update. One that has not may still get it:
-  some libraries fetch one item ahead. Else it ends as incomplete, there.
-* **A step that only the end of the recording closes** ended with its last update.
-
-Only the training thread counts: the main thread, or the one that first runs an optimizer
-elsewhere. A program that places its own steps is left alone: from its first `gpu_step` on there are
-only those.
+docs/honest-time.md has the rules. Only the training thread counts: the main thread, or the one that
+first runs an optimizer elsewhere.
 """
 
 from __future__ import annotations
@@ -85,11 +61,9 @@ class StepDetector:
         self._evaluating: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def knows(self, optimizer: object) -> None:
-        """An optimizer was made."""
         self._missed.setdefault(optimizer, 0)
 
     def asks_for_item(self, loader: object, grad_enabled: bool) -> None:
-        """A loader is asked for its next item."""
         if not self._counts_here():
             return
         # What begins a step before its item is asked for does so each time, or it was not part of
@@ -159,7 +133,6 @@ class StepDetector:
             self._trains()
 
     def runs_backward(self) -> None:
-        """A backward pass."""
         if self._counts_here():
             self._trains()
 
@@ -185,7 +158,6 @@ class StepDetector:
             self._count_missed()
 
     def ends_update(self, optimizer: object) -> None:
-        """After that."""
         if not self._counts_here():
             return
         self.has_stepped(optimizer)

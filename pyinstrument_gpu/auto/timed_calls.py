@@ -46,7 +46,6 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...], tuple[Any, ...]], ...] = (
 
 
 def install(session: Session) -> None:
-    """Patch all of them."""
     for phase, owner, names, others in _CALLS:
         for name in names:
             session.patches.wrap(owner, name, functools.partial(timed, session, phase), *others)

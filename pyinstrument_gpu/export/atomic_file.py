@@ -53,7 +53,6 @@ def check_replaceable(
 
 
 def is_run_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of a run file, by its first bytes."""
     if not os.path.isfile(path):  # to read from a pipe would be to wait, or to take what is there
         return False
     with open(path, "rb") as file:

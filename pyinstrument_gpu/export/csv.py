@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV as RFC 4180 has it: a header, CRLF, quotes doubled, UTF-8 without a byte order mark.
-
-docs/exporters/csv-parquet.md describes the columns.
-"""
+"""CSV as RFC 4180 has it. docs/exporters/csv-parquet.md describes the columns."""
 
 from __future__ import annotations
 
@@ -35,17 +32,10 @@ def write(
     metrics: bool = False,
     syncs: bool = False,
 ) -> None:
-    """Write spans, statistics, metrics or syncs as CSV.
-
-    Every span is a row, in the order of `Run.spans`. Several runs stand one after the other with
-    their ranks in a first column `rank`, on one time axis (see `offsets_ns_of`).
+    """Write spans, or instead of them a row per path with its statistics (`summary`), per value of
+    a metric (`metrics`) or per wait for a device (`syncs`).
 
     Takes about half a second per million spans.
-
-    Args:
-        summary: one row per phase path with its statistics, instead of one per span.
-        metrics: one row per value of a metric, instead of one per span.
-        syncs: one row per wait for a device, instead of one per span.
 
     Raises:
         ExportError: more than one of `summary`, `metrics` and `syncs` is asked for.

@@ -63,11 +63,9 @@ class NsightTools:
         return None if found is None else tuple(map(int, found.groups()))
 
     def import_nvtxt(self, *arguments: str | Path) -> str:
-        """Run ImportNvtxt; returns what it printed."""
         return self._run_host("ImportNvtxt", *arguments)
 
     def export_sqlite(self, report: Path, database: Path) -> str:
-        """Run `nsys export`; returns what it printed."""
         if self.nsys is None:
             return ""
         options = ("--quiet=true", "--type=sqlite", f"--output={database}")

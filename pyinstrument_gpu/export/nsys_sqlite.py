@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite in the schema of `nsys export`, for `nsys stats` and what else reads that.
-
-Every row of a `Process` is a thread with push/pop ranges; docs/exporters/nsight.md describes them.
-"""
+"""SQLite in the schema of `nsys export`; docs/exporters/nsight.md describes it."""
 
 from __future__ import annotations
 
@@ -59,11 +56,7 @@ _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    """Write runs as an SQLite database.
-
-    Raises:
-        ExportError: there is no room for the temporary file that it is made in.
-    """
+    """Raises ExportError if there is no room for the temporary file that it is made in."""
     processes = processes_of(runs, advance)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export.sqlite")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVTXT, the text that ImportNvtxt of Nsight Systems makes a report of.
 
-Every row of a `Process` is a thread with pushes and pops. docs/exporters/nsight.md says what is
-moved or replaced, because Nsight cannot show it as it is.
+docs/exporters/nsight.md says what is moved or replaced, because Nsight cannot show it as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    """Write runs as NVTXT."""
     write_processes(processes_of(runs, advance), sink)
 
 
@@ -74,7 +72,6 @@ class _Row:
         self._heads, self._tails = (*heads, b""), (*tails, b"\n")
 
     def certain(self, part: Ranges) -> Iterator[bytes]:
-        """The events that are certain with these ranges."""
         ranges = Ranges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
         last_ns = int(ranges.begin_ns[-1])
         first_waiting = int(np.searchsorted(ranges.begin_ns, last_ns))
@@ -82,7 +79,6 @@ class _Row:
         yield from self._events(ranges.some(slice(first_waiting)), last_ns)
 
     def rest(self) -> Iterator[bytes]:
-        """The events that are left."""
         return self._events(self._waiting, np.iinfo(np.int64).max)
 
     def _events(self, ranges: Ranges, until_ns: int) -> Iterator[bytes]:

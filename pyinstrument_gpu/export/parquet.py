@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet: the columns of the CSV with types, missing values as nulls.
-
-docs/exporters/csv-parquet.md describes them.
-"""
+"""Parquet, as docs/exporters/csv-parquet.md describes it."""
 
 from __future__ import annotations
 
@@ -31,13 +28,7 @@ def write(
     advance: Callable[[int], None],
     summary: bool = False,
 ) -> None:
-    """Write spans, or statistics, as one Parquet file.
-
-    Rows, `summary`, and the column `rank` of several runs are as in `csv.write`.
-
-    Raises:
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Rows and columns are as in `csv.write`. Raises MissingDependencyError without pyarrow."""
     ranks = ranks_of(runs) if len(runs) > 1 else [None]
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, summary)

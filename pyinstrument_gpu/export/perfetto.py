@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
-docs/exporters/perfetto.md says what becomes what. Every range is one complete event ("X") with its
-begin and duration in microseconds, written digit by digit, never as floats, so they are exact to
-the nanosecond. Processes and threads get small numbers of their own: a viewer can tell neither
-threads that were given the same number one after the other nor those of two machines apart.
+docs/exporters/perfetto.md says what becomes what. Times in microseconds are written digit by digit,
+never as floats, so they are exact to the nanosecond. Processes and threads get small numbers of
+their own: a viewer can tell neither threads that were given the same number one after the other nor
+those of two machines apart.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ from pyinstrument_gpu.model.syncs import SyncSite
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
-    """Write runs as one trace, each as a process.
-
-    Takes about a second per million spans.
-    """
+    """Takes about a second per million spans."""
     ranks, offsets_ns = ranks_of(runs), offsets_ns_of(runs)
     about = [_about(run, offset_ns) for run, offset_ns in zip(runs, offsets_ns, strict=True)]
     trace = _Trace(sink, {"runs": about})
@@ -106,7 +103,6 @@ class _Process:
         trace.first_flow += timeline.first_step
 
     def write_steps(self) -> None:
-        """Write the steps, on a track of their own."""
         threads = [b',"thread":%b' % _json(thread.name) for thread in self._run.threads]
 
         def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
@@ -126,7 +122,6 @@ class _Process:
             self._write_track(track, "step", rest, [threads])
 
     def write_phases(self) -> None:
-        """Write what each thread did, the main thread first."""
         main = self._run.environment.get("pid")  # on Linux also the number of its main thread
 
         def is_other(track: Track) -> bool:
@@ -136,7 +131,6 @@ class _Process:
             self._write_phases_on(track, b',"flow_out":true,"bind_id":', "phase")
 
     def write_syncs(self) -> None:
-        """Write where each thread waited for a device, on a track of its own below the threads."""
         syncs = self._run.syncs
         labels = [_sync_label(site) for site in syncs.sites]
         paths = [b"", *(b',"path":%b' % _json(path) for path in self._run.paths)]
@@ -220,8 +214,6 @@ class _Process:
         the viewer, "name (2)" and so on.
 
         Args:
-            track: the track.
-            category: that of its events.
             rest: of some ranges, by their numbers, what follows the times in their events.
             rest_texts: each range has one of each there.
             then: called with the numbers of the ranges written since its last call.

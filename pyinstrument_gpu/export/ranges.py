@@ -39,7 +39,6 @@ class Ranges(NamedTuple):
     end_ns: NDArray[np.int64]
 
     def some(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Ranges:
-        """Those at some places, or where a mask says so."""
         return Ranges(*(column[rows] for column in self))
 
     def visible_end_ns(self) -> NDArray[np.int64]:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard event files: the scalars that `TensorBoardSink` writes, of a run that is over.
-
-docs/exporters/tensorboard.md lists the tags.
-"""
+"""TensorBoard event files of a run that is over; docs/exporters/tensorboard.md lists the tags."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], Non
     """Write one event file per run into a log directory; several runs go to `rank0/` and so on.
 
     The file bears the id of its run: writing a run again replaces it, and other event files stay.
-    Values are 32-bit floats, as all scalars of TensorBoard.
 
     Raises:
         ExportError: the directory is a file.

@@ -112,7 +112,6 @@ class Timeline:
                 self.advance(int(np.count_nonzero(ranges.number < self._first_open_phase)))
 
     def on_axis(self, run_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Times of the run as times of the axis."""
         # The drift alone is a float: it is small, and so exact.
         drift_ns: NDArray[np.int64] = np.rint(run_ns * (self.rate - 1)).astype(np.int64)
         return run_ns + drift_ns + self.start_ns

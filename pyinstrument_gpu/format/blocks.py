@@ -20,7 +20,7 @@ INDEX_LIMIT = 1 << 52
 
 
 class BlockType(enum.IntEnum):
-    """What a block holds: below 16 documents, which are replaced; from 16 on logs, which grow."""
+    """Below 16 documents, which are replaced; from 16 on logs, which grow."""
 
     ENVIRONMENT = 1
     STATE = 2
@@ -42,7 +42,7 @@ class BlockType(enum.IntEnum):
 
 
 class LogBlock(NamedTuple):
-    """One block of a log: the index of its first item, and its items."""
+    """`first` is the index of the block's first item."""
 
     first: int
     payload: memoryview
@@ -72,7 +72,6 @@ class Blocks:
     intact: bool = True
 
     def document(self, block_type: BlockType, decode: Callable[[bytes], _Item]) -> _Item | None:
-        """The newest version of a document; None where there is none."""
         data = self.documents.get(block_type)
         return None if data is None else decode(data)
 
@@ -82,11 +81,8 @@ class Blocks:
         decode: Callable[[memoryview], list[_Item]],
         known: int = 0,
     ) -> list[_Item]:
-        """The items of a log of items with texts, up to the first gap.
-
-        Args:
-            known: how many of the log's items came before.
-        """
+        """The items of a log of items with texts, up to the first gap; `known` is how many came
+        before."""
         items: list[_Item] = []
         for block in self.logs.get(block_type, []):
             if block.first != known + len(items):

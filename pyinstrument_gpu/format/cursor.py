@@ -14,19 +14,13 @@ _TEXT_BYTES = struct.Struct("<H")
 
 
 class Cursor:
-    """A place in the bytes, which goes on with everything that is read.
-
-    Args:
-        data: the bytes.
-        where: the block they are of, for errors.
-    """
+    """A place in the bytes, which goes on with all that is read. Errors name the block `where`."""
 
     def __init__(self, data: bytes | memoryview, where: str) -> None:
         self._data = memoryview(data)
         self._where = where
 
     def numbers(self, layout: struct.Struct) -> Any:
-        """The numbers of a struct."""
         return layout.unpack(self.take(layout.size))
 
     def text(self, errors: str = "surrogatepass") -> str:
@@ -38,14 +32,12 @@ class Cursor:
             raise nonsense(self._where, str(error)) from error
 
     def take(self, count: int) -> memoryview:
-        """So many bytes."""
         if count > len(self._data):
             raise nonsense(self._where, "it ends in the middle of an item")
         data, self._data = self._data[:count], self._data[count:]
         return data
 
     def __bool__(self) -> bool:
-        """Whether anything is left."""
         return len(self._data) > 0
 
     def all(self, read: Callable[[Cursor], _Item]) -> list[_Item]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device times of spans.
+"""The device times of spans, items of a log of their own, each of which names its span.
 
-They become known after their span was written, so they are items of a log of their own, each of
-which names its span. What they say is checked like all else: an item whose span or stream is
-missing is left out, and a time whose device has no clock point has no place on the run's axis.
+An item whose span or stream is missing is left out, and a time whose device has no clock point has
+no place on the run's axis.
 """
 
 from __future__ import annotations
@@ -58,14 +57,9 @@ def apply_device_times(
     streams: Sequence[Stream],
     clocks: Sequence[DeviceClock],
 ) -> DeviceTimes:
-    """Fill the device columns of spans from the items of a DEVICE_TIMES log.
+    """Fill the device columns and `flags` of spans from the items of a DEVICE_TIMES log.
 
-    Args:
-        items: the items.
-        spans: the spans there are; their columns `device`, `stream`, `device_begin_ns`,
-            `device_end_ns` and `flags` are changed.
-        first_span: the index of the first of them in the whole run.
-        streams, clocks: those of the run.
+    `first_span` is the index of the first of the spans in the whole run.
     """
     position = span_indices(items) - first_span
     stream = (items["where"] >> _STREAM_SHIFT & _STREAM_MASK).astype(np.int64)

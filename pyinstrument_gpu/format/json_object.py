@@ -15,12 +15,7 @@ _INTEGER_LIMIT = 1 << 63
 
 
 class JsonObject:
-    """Typed access to a JSON object, with errors that name the key.
-
-    Args:
-        document: what should be one.
-        where: the block it is of, for errors.
-    """
+    """Typed access to a JSON object, with errors that name the key, and `where` it stands."""
 
     def __init__(self, document: Any, where: str) -> None:
         if not isinstance(document, dict):
@@ -30,7 +25,6 @@ class JsonObject:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> JsonObject:
-        """The object in the bytes of a document."""
         try:
             return cls(json.loads(data.decode()), where)
         except (ValueError, RecursionError) as error:

@@ -18,12 +18,10 @@ _NATIVE_ID = struct.Struct("<Q")
 
 
 def decode_names(payload: memoryview) -> list[str]:
-    """The items of a NAMES or METRIC_NAMES block."""
     return Cursor(payload, "NAMES").all(Cursor.text)
 
 
 def decode_threads(payload: memoryview) -> list[Thread]:
-    """The items of a THREADS block."""
     return Cursor(payload, "THREADS").all(_thread)
 
 
@@ -41,5 +39,4 @@ def known_paths(items: NDArray[np.void], names: int) -> NDArray[np.void]:
 
 
 def path_parents(items: NDArray[np.void]) -> NDArray[np.int64]:
-    """`Run.path_parents`."""
     return np.where(items["parent"] == NONE, -1, items["parent"].astype(np.int64))

@@ -56,7 +56,6 @@ _Run = TypeVar("_Run", bound=RunData)
 
 
 def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
-    """Read a run file; see `Run.load`."""
     try:
         return decode(np.fromfile(path, dtype=np.uint8).data, run_type)
     except RunFileError as error:

@@ -42,12 +42,8 @@ class StepNumbering:
         return cls(dropped, certain, len(dropped) >= state.step_drops)
 
     def is_certain(self, serials: NDArray[np.uint32], items_before_state: int) -> NDArray[np.bool_]:
-        """Whether the index of each step is certain.
-
-        Args:
-            serials: the steps of some items of a log, in the order of that log.
-            items_before_state: how many of those items were there when STATE was written.
-        """
+        """Whether the index of each step is certain, of items of a log in its order, of which
+        `items_before_state` were there when STATE was written."""
         certain: NDArray[np.bool_] = serials.astype(np.int64) <= self.certain_serial
         certain |= serials == NONE
         if self.dropped_all_known:
@@ -55,7 +51,6 @@ class StepNumbering:
         return certain
 
     def indices(self, serials: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """The index of each step; -1 for none and for one that was dropped."""
         return indices_of(serials, self.dropped)
 
     def index(self, serial: int) -> int | None:
@@ -66,19 +61,14 @@ class StepNumbering:
 
 
 def indices_of(serials: NDArray[Any], dropped: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """The index of each step; -1 for none and for one that was dropped.
-
-    Args:
-        serials: the serial numbers of steps.
-        dropped: those of all dropped steps below them, ascending.
-    """
+    """The index of each step; -1 for none and for one that was dropped. `dropped` are the serial
+    numbers of all dropped steps below them, ascending."""
     below = np.searchsorted(dropped, serials)
     at = np.searchsorted(dropped, serials, side="right")
     return np.where((serials == NONE) | (at > below), -1, serials.astype(np.int64) - below)
 
 
 def step_columns(items: NDArray[np.void], indices: NDArray[np.int64]) -> NDArray[np.void]:
-    """Items of the STEPS log as `STEP_DTYPE`."""
     return columns(items, STEP_DTYPE, index=indices, complete=items["flags"] & STEP_COMPLETE)
 
 

@@ -80,8 +80,6 @@ def _site(cursor: Cursor) -> SyncSite:
 
 
 class _Statistics(NamedTuple):
-    """The SYNC_STATISTICS document."""
-
     events: int
     dropped: int
     is_as_if: bool

@@ -106,11 +106,7 @@ class Launch:
     # The recording
 
     def _choose_path(self) -> Path:
-        """Where the run goes.
-
-        Raises:
-            RunPathError: there is something, or it can't be written.
-        """
+        """Raises RunPathError if there is something where the run goes, or it can't be written."""
         if self._options.output is not None:
             path = path_of_rank(Path(self._options.output).absolute())
             check_writable(path)

@@ -32,7 +32,6 @@ _SUMS = (
 
 
 def has_other_ranks() -> bool:
-    """Whether there are other ranks to merge with."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -46,10 +45,7 @@ def merged_across_ranks(
     """Gather the states of all ranks and merge them.
 
     Args:
-        data: this rank's state.
-        names: its running values, in the order of their slots.
-        lost_updates: how many updates it could not add.
-        options: what the accumulator was made with.
+        names: the running values of this rank, in the order of their slots.
         device: where its state is, None when it has none yet.
 
     Returns:

@@ -23,13 +23,10 @@ class CompileError(Exception):
 
 
 class Nvrtc:
-    """The library: its functions, by their names without `nvrtc`.
-
-    Args:
-        libraries: names or paths, the best first.
+    """The library: its functions, by their names without `nvrtc`. Loads the first that it can.
 
     Raises:
-        CompileError: none of them can be loaded.
+        CompileError: none can be loaded, or a call failed.
     """
 
     def __init__(self, libraries: list[str]) -> None:
@@ -45,11 +42,6 @@ class Nvrtc:
         self._load_builtins()
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises:
-            CompileError: it failed, or there is none of the name.
-        """
         function = getattr(self._library, f"nvrtc{name}", None)
         if function is None:
             raise CompileError(f"NVRTC has no nvrtc{name}")
@@ -133,7 +125,6 @@ def compile_source(request: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """Answer the request on stdin."""
     try:
         code, error = compile_source(json.load(sys.stdin)), ""
     except CompileError as raised:

@@ -37,11 +37,6 @@ class MetricOptions:
         ignore_index: int,
         class_dim: int,
     ) -> MetricOptions:
-        """The options, checked.
-
-        Raises:
-            TypeError, ValueError: an argument is wrong; the message says how.
-        """
         ks = tuple(sorted({topk} if isinstance(topk, int) else set(topk)))
         if len(ks) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in ks):
             raise ValueError(f"topk must be up to {MAX_TOPK} whole numbers >= 1, got {topk!r}")
@@ -66,11 +61,9 @@ class MetricOptions:
 
     @property
     def state_bytes(self) -> int:
-        """Size of the state."""
         return STATE_DTYPE.itemsize + 8 * self.confusion_classes**2
 
     def class_axis(self, ndim: int) -> int:
-        """The dimension of the classes in logits of `ndim` dimensions."""
         return 1 if self.class_dim == 1 else ndim - 1
 
     def check(

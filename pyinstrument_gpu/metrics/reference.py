@@ -25,13 +25,7 @@ def add_update(
     weight: Tensor | None,
     options: MetricOptions,
 ) -> None:
-    """Add one update to the state.
-
-    Args:
-        state: the accumulator's state, uint8, on the device of the logits.
-        logits, target, loss, weight: as `MetricAccumulator.update` takes them, checked.
-        options: what the accumulator was made with.
-    """
+    """The tensors are as `MetricAccumulator.update` takes them, checked."""
     integers = state.view(torch.int64)
     reals = state.view(torch.float64)
 

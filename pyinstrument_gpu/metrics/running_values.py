@@ -37,11 +37,7 @@ class SlotsByName(dict[str, int]):
 
 
 def checked_number(name: str, value: Any) -> Tensor | float:
-    """A value as one real number, or a tensor of one.
-
-    Raises:
-        TypeError, ValueError: it is neither.
-    """
+    """A value as one real number, or a tensor of one; raises TypeError or ValueError."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex() or value.is_meta:
             raise ValueError(

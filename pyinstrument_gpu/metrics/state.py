@@ -61,13 +61,8 @@ class State:
 
     @classmethod
     def of(cls, data: bytes, classes: int, scalars: int) -> State:
-        """The state in these bytes.
-
-        Args:
-            data: the state's bytes.
-            classes: number of classes of its confusion matrix; 0 when there is none.
-            scalars: number of its running values that are in use.
-        """
+        """The state in these bytes, with so many classes in its confusion matrix (0: none) and so
+        many running values in use."""
         # By struct, not by numpy: a loop may read its metrics in every step.
         head = _HEAD.unpack_from(data)
         values = [

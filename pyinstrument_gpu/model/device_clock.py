@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock of a device, and what it says on the run's time axis.
 
-A device has a clock of its own, which starts elsewhere and runs a little faster or slower than the
-CPU's (10 to 100 ppm). Points tie the two together: at `device_ns` of the device's clock the run's
-read `run_ns`, give or take `uncertainty_ns`. Between two points a time is interpolated, beyond them
-it goes on with the slope of the nearest two.
+Points tie the two together. Between two of them a time is interpolated, beyond them it goes on with
+the slope of the nearest two; docs/device-time.md says how well that holds.
 """
 
 from __future__ import annotations

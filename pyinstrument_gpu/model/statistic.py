@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The distribution of durations: exact sums beside a histogram, which merge by addition.
 
-Count, total, sum of squares, minimum and maximum are exact integers, so mean and standard deviation
-do not depend on the order in which durations were added. Quantiles come from a histogram of
-log-linear buckets, 32 per octave: a value below 32 ns has a bucket of its own, and above that a
-bucket [low, high] is at most low / 32 wide. A quantile is the middle of its bucket, so it differs
-from the exact sample quantile by at most 1.6 % (1 / 64).
+The sums are exact integers, so mean and standard deviation do not depend on the order of durations.
+The histogram has log-linear buckets, 32 per octave: a value below 32 ns has a bucket of its own,
+and above that a bucket [low, high] is at most low / 32 wide. A quantile is the middle of its
+bucket, so it differs from the exact sample quantile by at most 1.6 % (1 / 64).
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ _32 = np.uint64(32)
 
 
 def bucket_index(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """The histogram bucket of each value.
-
-    Args:
-        values: non-negative integers of up to 64 bits.
-    """
+    """The histogram bucket of each non-negative value of up to 64 bits."""
     values = values.astype(np.uint64)
     exponent = np.minimum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - 1, 63)
     exponent = np.maximum(exponent, 0)

@@ -69,13 +69,8 @@ def fold_spans(
     scopes: NDArray[np.integer[Any]],
     **times_ns: NDArray[np.int64],
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
-    """Statistics of spans by path and scope. A time of -1 is unknown.
-
-    Args:
-        paths: the path of each span.
-        scopes: the `Scope` of each span.
-        times_ns: times of the spans, under the names that `PhaseStatistics` has for them.
-    """
+    """Statistics of spans by path and scope. Times have the names that `PhaseStatistics` has for
+    them; -1 is unknown."""
     folded = {}
     for key, places in groups(paths.astype(np.int64) * len(Scope) + scopes):
         path, scope = divmod(key, len(Scope))

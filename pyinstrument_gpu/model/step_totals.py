@@ -57,7 +57,6 @@ class StepTotals:
 
 
 def fold_steps(closed: NDArray[np.void]) -> StepTotals:
-    """The totals of closed steps, an array of `STEP_DTYPE`."""
     durations_ns = closed["end_ns"] - closed["begin_ns"]
     sampled = ~np.isnan(closed["samples"])
     return StepTotals(

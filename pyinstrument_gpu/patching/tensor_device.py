@@ -19,7 +19,6 @@ has_modes = torch._C._len_torch_function_stack
 
 
 def is_on_host(tensor: Any) -> bool:
-    """Whether the tensor lies in host memory."""
     if type(tensor) in PLAIN and not has_modes():
         return bool(tensor.is_cpu)
     with torch._C.DisableTorchFunction():  # neither a subclass nor a mode need hear of it
@@ -27,7 +26,6 @@ def is_on_host(tensor: Any) -> bool:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Whether the tensor lies on a device."""
     if is_on_host(tensor):
         return False
     with torch._C.DisableTorchFunction():

@@ -22,7 +22,6 @@ _MAX_ROWS = 30
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
-    """The comparison as text."""
     before_ns, after_ns = (_mean(side) for side in (comparison.before_ns, comparison.after_ns))
     unit = Unit.fitting(max(before_ns, after_ns))
 
@@ -50,7 +49,6 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
 
 
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain values for JSON."""
     facts = dataclasses.asdict(comparison)
     facts["verdict"] = comparison.verdict.value
     facts["confidence"] = CONFIDENCE
@@ -122,7 +120,6 @@ def _names(phases: list[PhaseChange]) -> str:
 
 
 def _finals(finals: Sequence[FinalValue], width: int) -> Table:
-    """The metrics at the end of training."""
     headers = ["at the end", "before", "after", "change", "interval"]
     rows = []
     for final in finals[:_MAX_ROWS]:

@@ -12,13 +12,8 @@ from rich.text import Text
 
 
 def printed(parts: Iterable[Text | Table], width: int, *, color: bool = False) -> str:
-    """The parts below each other, without spaces at the ends of lines.
-
-    Args:
-        parts: texts, which wrap, and tables, which do not.
-        width: columns.
-        color: whether to use colours.
-    """
+    """The parts below each other, without spaces at the ends of lines. Texts wrap at `width`
+    columns, and tables do not."""
     parts = [*parts]
     console = Console(
         file=StringIO(),

@@ -32,11 +32,7 @@ _HEADERS = (*_TIMES, "p95", "ahead", "bottleneck")
 
 
 def device_times(run: RunData, scope: Scope | None, width: int) -> Iterator[Text | Table]:
-    """The table of phases with device times, and notes on it; nothing if there are none.
-
-    Args:
-        scope: which spans to show; None for all.
-    """
+    """The table of phases with device times, and notes on it; nothing if there are none."""
     by_path = run.phases if scope is None else run.phases_in(scope)
     timed = {path: by_path[name] for path, name in enumerate(run.paths) if name in by_path}
     timed = {path: phase for path, phase in timed.items() if _timed_calls(phase)}
@@ -83,7 +79,6 @@ def unfinished_work(run: RunData) -> dict[str, int]:
 
 
 def unfinished_work_note(run: RunData) -> str | None:
-    """The phases whose device work had not finished, as a sentence; None when there is none."""
     by_path = unfinished_work(run)
     if not by_path:
         return None

@@ -39,10 +39,6 @@ _ENVIRONMENT = ("command", "host", "rank", "world_size", "torch", "gpus")
 def report_facts(run: RunData, step: int | None = None) -> Facts:
     """The numbers of a run's report, or of that of one of its steps, as values for JSON.
 
-    Args:
-        run: the run.
-        step: index of the one step to tell of; None tells of the whole run.
-
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
     """

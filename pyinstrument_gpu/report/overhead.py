@@ -21,12 +21,8 @@ _FEW_ROUNDS = 10
 
 
 def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> str:
-    """A row for each way to mark a block, ours first; below it what could not be measured.
-
-    Args:
-        costs: the first is what the others are compared with.
-        step: of a run, to show the share of it.
-    """
+    """A row for each way to mark a block, the first of which the others are compared with, and what
+    could not be measured; with the share of a run's step, if there is one."""
     ours_ns = costs[0].median_ns
     blocks = [
         [row for cost in costs if cost.is_ours == ours and (row := _row(cost, ours_ns, step))]
@@ -46,8 +42,6 @@ def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> 
 
 
 def overhead_facts(costs: Sequence[PhaseCost], step: RunStep | None = None) -> dict[str, Any]:
-    """The same as plain values for JSON."""
-
     def share(cost: PhaseCost) -> dict[str, float | None]:
         if step is None:
             return {}

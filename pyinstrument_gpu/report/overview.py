@@ -240,12 +240,8 @@ def _per_call(
     width: int,
     during_steps: Collection[str] = (),
 ) -> Iterator[Text | Table]:
-    """A table of times per call.
-
-    Args:
-        during_steps: paths to mark. Their self times stay out: they are, as far as they lie in a
-            step, what that step calls unattributed.
-    """
+    """A table of times per call. The paths `during_steps` are marked, without self times: as far as
+    they lie in a step, those are what that step calls unattributed."""
     unit = Unit.fitting(max(p.host.mean_ns for p in phases.values() if p.host is not None))
 
     def mean(statistic: Statistic | None) -> str:

@@ -26,13 +26,8 @@ def phase_table(
     """A table of some paths and of the phases around them, as a tree, and below it how many of its
     lines were left out, if any were.
 
-    Args:
-        run: the run.
-        headers: of all columns.
-        rows: by path (an index into `Run.paths`); their names and depths are filled in. A phase
-            that is not among them, but around one that is, has a row without cells.
-        width: columns to fill.
-        sums: the rows of the second block.
+    The names and depths of `rows`, by path, are filled in. A phase around one of them that is not
+    among them has a row without cells. `sums` are the rows of a second block.
     """
     paths = tree(run, rows)
     columns = len(next(iter(rows.values())).cells) if rows else 0

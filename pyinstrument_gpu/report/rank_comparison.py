@@ -17,12 +17,8 @@ _WIDTH = 80
 
 
 def ranks_report(runs: Mapping[int, RunData], missing: Sequence[str]) -> str:
-    """A table of the times per step of each outermost phase: mean over the ranks, least and most.
-
-    Args:
-        runs: by rank.
-        missing: a sentence for each rank that is not there.
-    """
+    """A table of the times per step of each outermost phase, for runs by rank: mean over the ranks,
+    least and most. `missing` has a sentence for each rank that is not there."""
     parts: list[Text | Table] = [Text(f"Ranks: {len(runs)} of {len(runs) + len(missing)}", "bold")]
     by_phase = _per_step_ns({rank: run for rank, run in runs.items() if run.step_totals.count})
     if by_phase:

@@ -80,7 +80,6 @@ def recorder_cost(run: RunData) -> dict[str, float | None]:
 
 
 def recorder_section(run: RunData) -> Iterator[Text]:
-    """What the recorder cost and dropped."""
     cost = recorder_cost(run)
     phase_ns, step_ns, share = cost["phase_ns"], cost["step_ns"], cost["share_of_step"]
     phases, core_share = cost["phases_per_step"], cost["core_share"]

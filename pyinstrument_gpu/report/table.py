@@ -35,13 +35,7 @@ def shortened(text: str) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """How the durations of one table are written: fixed, so that they compare at a glance.
-
-    Attributes:
-        name: "ms", for example.
-        ns: its length.
-        decimals: digits after the point.
-    """
+    """How the durations of one table are written: fixed, so that they compare at a glance."""
 
     name: str
     ns: int
@@ -62,7 +56,6 @@ class Unit:
 
 
 def duration(duration_ns: float) -> str:
-    """A duration by itself, with its unit."""
     for name, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if abs(duration_ns) >= ns:
             return f"{duration_ns / ns:.3f} {name}"
@@ -95,15 +88,8 @@ def counted(count: int, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table.
-
-    Attributes:
-        name: what the line is about.
-        cells: the texts right of the name.
-        depth: how far the name is indented.
-        note: what stands behind the cells, aligned left.
-        style: the style of the whole line.
-    """
+    """A line of a table: `cells` stand right of the name, `note` behind them, aligned left, and
+    `style` is that of the whole line."""
 
     name: str
     cells: Sequence[str]
@@ -113,12 +99,10 @@ class Row:
 
 
 def table(headers: Sequence[str], blocks: Sequence[Sequence[Row]], width: int) -> Table:
-    """A table of names and numbers with a line between the blocks.
+    """A table of names and numbers with a line between the blocks that are not empty.
 
-    Args:
-        headers: of all columns, that of the names first; empty for a table without.
-        blocks: the rows; an empty block is left out.
-        width: columns to fill at most, unless the numbers need more.
+    The headers are those of all columns, or empty for a table without. It fills at most `width`
+    columns, unless the numbers need more.
     """
     blocks = [block for block in blocks if block]
     rows = [row for block in blocks for row in block]

@@ -43,7 +43,6 @@ def keys_of(
 
 
 def step_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The step of each key."""
     return keys >> (_PATH_BITS + _SCOPE_BITS)
 
 
@@ -71,7 +70,6 @@ def summed(*parts: Rows) -> Rows:
 
 
 def phase_times(rows: Rows) -> NDArray[np.void]:
-    """What `summed` gave, as `PHASE_TIME_DTYPE`."""
     times = np.empty(len(rows), PHASE_TIME_DTYPE)
     times["step"] = step_of(rows["key"])
     times["path"] = (rows["key"] >> _SCOPE_BITS) & ((1 << _PATH_BITS) - 1)

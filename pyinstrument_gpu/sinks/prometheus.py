@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus: the statistics of the run so far, for whoever scrapes them.
-
-docs/exporters/prometheus.md lists the metrics.
-"""
+"""Statistics of the run so far for Prometheus; docs/exporters/prometheus.md lists the metrics."""
 
 from __future__ import annotations
 

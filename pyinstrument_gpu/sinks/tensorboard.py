@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard: phase times, step times, samples per second and metrics as scalars by step.
-
-docs/exporters/tensorboard.md lists the tags.
-"""
+"""TensorBoard scalars by step; docs/exporters/tensorboard.md lists the tags."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watching the calls with which a program makes the host wait for a device.
 
-The methods of `torch.Tensor` and the functions of torch that wait are wrapped: a call on a tensor
-of a device is timed from begin to end, its own cost included, and goes to the run with its site. A
-call on a tensor of the host costs one check. Of calls inside each other only the outermost counts.
-A dispatch mode would see more and make every operation of torch slower.
-
-What this can't see: waits inside C++ (a library's own kernels, collectives, `torch.jit`, code that
-`torch.compile` made), waits of autograd's own threads for which no Python runs, memory allocation
-that has to wait, and calls through a reference that was taken before the watch began.
+The methods of `torch.Tensor` and the functions of torch that wait are wrapped. Of calls inside each
+other only the outermost counts. docs/honest-time.md says what this can't see.
 """
 
 from __future__ import annotations
@@ -89,7 +83,6 @@ class SyncWatch:
         self._thread = _ThisThread()
 
     def install(self) -> None:
-        """Patch torch."""
         patches = self._patches
         patches.on_remove(dynamo.leave_out(sys.modules[__name__], torch_function))
         builtins = [getattr(torch, name) for name in (*_FUNCTIONS, "repeat_interleave", "where")]
@@ -116,7 +109,6 @@ class SyncWatch:
             patches.wrap(owner, "synchronize", self._watching(owner, "synchronize", _always(kind)))
 
     def remove(self) -> None:
-        """Put back what was there."""
         self._patches.remove()
 
     def _wrap_function(self, owner: Any, name: str, waits: _Waits) -> None:
