@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "metrics/row_rank.h"
+
 namespace pig::metrics {
 namespace {
 
@@ -21,14 +23,14 @@ I64 bytes_of_format(Format format) { return format == kFloat64 ? 8 : format == k
 /// The rows `begin` to `end` of a batch, one stretch of the innermost dimension after the other.
 class Scan {
  public:
-  Scan(const Batch& batch, State& state, InstructionSet set)
-      : batch_(batch), state_(state), functions_(rank_functions(batch.logits_format, set)) {}
+  Scan(const Batch& batch, State& state)
+      : batch_(batch), state_(state), functions_(rank_functions(batch.logits_format)) {}
 
   Totals run(I64 begin, I64 end) {
     const int inner = batch_.dims - 1;
     while (begin < end) {
       const I64 left = batch_.sizes[inner] - begin % batch_.sizes[inner];
-      const I64 rows = std::min(left, end - begin);
+      const auto rows = static_cast<int>(std::min<I64>({left, end - begin, kRowsAtOnce}));
       stretch(row_offsets(batch_, begin), rows);
       begin += rows;
     }
@@ -42,49 +44,21 @@ class Scan {
     double weight;
   };
 
-  void stretch(const RowOffsets& first, I64 rows) {
-    const bool by_row = batch_.class_stride == 1 || batch_.classes <= 1;
-    if (by_row) {
-      for (I64 i = 0; i < rows; ++i) {
-        prefetch_target(first, std::min(i + 2, rows - 1));
-        Row row;
-        if (!read(first, i, row)) continue;
-        const RowRank rank = functions_.row(address(row.at.logits), batch_.classes, row.target);
-        add(row, rank);
-      }
-      return;
-    }
-    for (I64 begin = 0; begin < rows; begin += kColumnRows)
-      columns(first, begin, static_cast<int>(std::min<I64>(kColumnRows, rows - begin)));
-  }
-
-  void columns(const RowOffsets& first, I64 begin, int rows) {
-    Row counted[kColumnRows];
-    bool counts[kColumnRows];
-    I64 targets[kColumnRows];
-    RowRank ranks[kColumnRows];
+  void stretch(const RowOffsets& first, int rows) {
+    Row read_rows[kRowsAtOnce];
+    I64 targets[kRowsAtOnce];
+    RowRank ranks[kRowsAtOnce];
     bool any = false;
     for (int i = 0; i < rows; ++i) {
-      counts[i] = read(first, begin + i, counted[i]);
-      // A row that does not count is ranked with the others, and left out.
-      targets[i] = counts[i] ? counted[i].target : 0;
-      any |= counts[i];
+      const bool counts = read(first, i, read_rows[i]);
+      targets[i] = counts ? read_rows[i].target : -1;
+      any |= counts;
     }
     if (!any) return;
-    const I64 row_stride = batch_.logits_strides[batch_.dims - 1];
-    functions_.columns(address(first.logits + begin * row_stride), batch_.classes,
-                       batch_.class_stride, row_stride, rows, targets, ranks);
+    functions_.rank(address(first.logits), batch_.classes, batch_.class_stride,
+                    batch_.logits_strides[batch_.dims - 1], rows, targets, ranks);
     for (int i = 0; i < rows; ++i)
-      if (counts[i]) add(counted[i], ranks[i]);
-  }
-
-  /// A row's scan begins with the logit of its target, which lies anywhere in it.
-  void prefetch_target(const RowOffsets& first, I64 i) const {
-    const int inner = batch_.dims - 1;
-    const I64 target = load_index(batch_.target, batch_.target_format,
-                                  first.target + i * batch_.target_strides[inner]);
-    // Whatever the target holds: a prefetch reads nothing.
-    __builtin_prefetch(address(first.logits + i * batch_.logits_strides[inner] + target));
+      if (targets[i] >= 0) add(read_rows[i], ranks[i]);
   }
 
   /// Row i of a stretch, if it counts.
@@ -105,8 +79,8 @@ class Scan {
     add_row(batch_, rank.rank, rank.finite, row.weight, row.at, totals_);
     if (batch_.confusion == 0) return;
     const I64 predicted = rank.rank == 0 ? row.target
-                                         : argmax(address(row.at.logits), batch_.logits_format,
-                                                  batch_.classes, batch_.class_stride);
+                                         : functions_.argmax(address(row.at.logits), batch_.classes,
+                                                             batch_.class_stride);
     std::atomic_ref(confusion_of(state_)[row.target * batch_.classes + predicted])
         .fetch_add(row.weight, std::memory_order_relaxed);
   }
@@ -121,45 +95,23 @@ class Scan {
   Totals totals_;
 };
 
-/// Takes parts until none is left; any number of threads may do so at once.
-class Parts {
- public:
-  Parts(const Batch& batch, State& state, InstructionSet set, I64 count)
-      : batch_(batch), state_(state), set_(set), totals_(static_cast<size_t>(count)) {}
-
-  void work() {
-    const auto count = static_cast<I64>(totals_.size());
-    for (I64 part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < count;)
-      totals_[static_cast<size_t>(part)] =
-          Scan(batch_, state_, set_)
-              .run(batch_.rows * part / count, batch_.rows * (part + 1) / count);
-  }
-
-  /// In the order of the parts: sums of floating-point numbers depend on it.
-  Totals sum() const {
-    Totals sum;
-    for (const Totals& part : totals_) add_totals(sum, part);
-    return sum;
-  }
-
- private:
-  const Batch& batch_;
-  State& state_;
-  InstructionSet set_;
-  std::vector<Totals> totals_;
-  std::atomic<I64> next_{0};
-};
-
 }  // namespace
 
 U64 bytes_of(const Batch& batch) {
   return static_cast<U64>(batch.rows * batch.classes * bytes_of_format(batch.logits_format));
 }
 
-Totals scan_on_cpu(const Batch& batch, State& state, int max_threads, InstructionSet set) {
-  const U64 parts = std::min<U64>(bytes_of(batch) / kBytesPerPart, static_cast<U64>(batch.rows));
-  if (parts < 2) return Scan(batch, state, set).run(0, batch.rows);
-  Parts work(batch, state, set, static_cast<I64>(parts));
+Totals scan_on_cpu(const Batch& batch, State& state, int max_threads) {
+  const auto parts =
+      static_cast<I64>(std::min(bytes_of(batch) / kBytesPerPart, static_cast<U64>(batch.rows)));
+  if (parts < 2) return Scan(batch, state).run(0, batch.rows);
+  std::vector<Totals> totals(static_cast<size_t>(parts));
+  std::atomic<I64> next{0};
+  const auto work = [&] {
+    for (I64 part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;)
+      totals[static_cast<size_t>(part)] =
+          Scan(batch, state).run(batch.rows * part / parts, batch.rows * (part + 1) / parts);
+  };
   const int threads = std::min({max_threads, kMaxThreads, static_cast<int>(parts)});
   std::vector<std::thread> others;
   // Signals go to the program's own threads: the new ones inherit a full mask.
@@ -167,13 +119,16 @@ Totals scan_on_cpu(const Batch& batch, State& state, int max_threads, Instructio
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    for (int i = 1; i < threads; ++i) others.emplace_back([&work] { work.work(); });
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
   } catch (const std::system_error&) {  // then this thread does more of it
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  work.work();
+  work();
   for (std::thread& other : others) other.join();
-  return work.sum();
+  // In the order of the parts: sums of floating-point numbers depend on it.
+  Totals sum;
+  for (const Totals& part : totals) add_totals(sum, part);
+  return sum;
 }
 
 }  // namespace pig::metrics

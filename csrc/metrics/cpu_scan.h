@@ -2,7 +2,6 @@
 #pragma once
 
 #include "metrics/metric_state.h"
-#include "metrics/row_rank.h"
 
 namespace pig::metrics {
 
@@ -11,7 +10,7 @@ namespace pig::metrics {
 ///
 /// Batches of a few megabytes and more are shared among up to `max_threads` threads, which have
 /// ended when this returns. The sums do not depend on how many there were.
-Totals scan_on_cpu(const Batch& batch, State& state, int max_threads, InstructionSet set);
+Totals scan_on_cpu(const Batch& batch, State& state, int max_threads);
 
 /// Bytes of logits that the scan reads.
 U64 bytes_of(const Batch& batch);

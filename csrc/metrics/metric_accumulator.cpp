@@ -17,8 +17,7 @@ constexpr int64_t kReadingsOfLongRun = 1000;
 }  // namespace
 
 void MetricAccumulator::update(const Batch& batch, State& state, int max_threads) {
-  static const InstructionSet set = best_instruction_set();
-  const Totals totals = scan_on_cpu(batch, state, max_threads, set);
+  const Totals totals = scan_on_cpu(batch, state, max_threads);
   const std::lock_guard lock(mutex_);
   fold_update(batch, totals, state);
   updates_ = state.updates;

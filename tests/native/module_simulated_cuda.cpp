@@ -202,8 +202,7 @@ void publish(const metrics::State& state, metrics::I64 classes, metrics::Snapsho
 
 void run_update(void** parameters) {
   const auto& p = *static_cast<const metrics::UpdateParameters*>(parameters[0]);
-  const auto set = metrics::best_instruction_set();
-  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, *p.state, 1, set), *p.state);
+  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, *p.state, 1), *p.state);
   publish(*p.state, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
 }
 

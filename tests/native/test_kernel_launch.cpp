@@ -72,7 +72,7 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
     const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
     state = p.state;
     snapshot = p.snapshot;
-    fold_update(p.batch, scan_on_cpu(p.batch, *state, 1, best_instruction_set()), *state);
+    fold_update(p.batch, scan_on_cpu(p.batch, *state, 1), *state);
   }
   snapshot->state = *state;
   snapshot->sequence += 2;

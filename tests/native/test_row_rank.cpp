@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks by every instruction set that this machine has, against the arithmetic that the kernel
+// Ranks by the instruction set that this machine has, against the arithmetic that the kernel
 // uses, and that arithmetic against plain definitions.
 #include <cmath>
 #include <cstdint>
@@ -21,11 +21,11 @@ constexpr Format kFormats[] = {kFloat64, kFloat32, kFloat16, kBfloat16};
 
 size_t bytes_of(Format format) { return format == kFloat64 ? 8 : format == kFloat32 ? 4 : 2; }
 
-std::vector<InstructionSet> instruction_sets() {
-  std::vector<InstructionSet> sets;
-  for (int set = 0; set <= static_cast<int>(best_instruction_set()); ++set)
-    sets.push_back(static_cast<InstructionSet>(set));
-  return sets;
+/// Of one row of contiguous logits.
+RowRank rank_of_row(const void* row, Format format, I64 classes, I64 target) {
+  RowRank rank;
+  rank_functions(format).rank(row, classes, 1, classes, 1, &target, &rank);
+  return rank;
 }
 
 /// The definition, with the kernel's functions.
@@ -66,65 +66,60 @@ std::vector<char> random_row(std::mt19937& random, Format format, size_t count, 
 void test_ranks_of_rows() {
   std::mt19937 random(1);
   for (const Format format : kFormats)
-    for (const InstructionSet set : instruction_sets())
-      for (I64 classes = 1; classes <= 300; classes += classes < 140 ? 1 : 37)
-        for (int special = 0; special < 2; ++special) {
-          const auto row = random_row(random, format, static_cast<size_t>(classes), special != 0);
-          for (int i = 0; i < 6; ++i) {
-            const I64 target = i == 0 ? 0
-                               : i == 1
-                                   ? classes - 1
-                                   : static_cast<I64>(random() % static_cast<uint64_t>(classes));
-            const RowRank wanted = reference(row.data(), format, classes, 1, target);
-            const RowRank got = rank_functions(format, set).row(row.data(), classes, target);
-            CHECK_EQ(got.rank, wanted.rank);
-            CHECK_EQ(got.finite, wanted.finite);
-            const I64 first = argmax(row.data(), format, classes, 1);
-            CHECK_EQ(reference(row.data(), format, classes, 1, first).rank, 0);
-          }
+    for (I64 classes = 1; classes <= 300; classes += classes < 140 ? 1 : 37)
+      for (int special = 0; special < 2; ++special) {
+        const auto row = random_row(random, format, static_cast<size_t>(classes), special != 0);
+        for (int i = 0; i < 6; ++i) {
+          const I64 target = i == 0   ? 0
+                             : i == 1 ? classes - 1
+                                      : static_cast<I64>(random() % static_cast<uint64_t>(classes));
+          const RowRank wanted = reference(row.data(), format, classes, 1, target);
+          const RowRank got = rank_of_row(row.data(), format, classes, target);
+          CHECK_EQ(got.rank, wanted.rank);
+          CHECK_EQ(got.finite, wanted.finite);
+          const I64 first = rank_functions(format).argmax(row.data(), classes, 1);
+          CHECK_EQ(reference(row.data(), format, classes, 1, first).rank, 0);
         }
+      }
 }
 
 /// More logits of one value than a lane of 16 bits can count.
 void test_long_rows_of_ties() {
   for (const Format format : {kFloat16, kBfloat16, kFloat32})
-    for (const InstructionSet set : instruction_sets())
-      for (const I64 classes : {I64{262'144}, I64{1'100'003}}) {
-        const std::vector<char> row(static_cast<size_t>(classes) * bytes_of(format), 0x3C);
-        for (const I64 target : {I64{0}, classes / 2, classes - 1}) {
-          const RowRank got = rank_functions(format, set).row(row.data(), classes, target);
-          CHECK_EQ(got.rank, target);
-          CHECK(got.finite);
-        }
+    for (const I64 classes : {I64{262'144}, I64{1'100'003}}) {
+      const std::vector<char> row(static_cast<size_t>(classes) * bytes_of(format), 0x3C);
+      for (const I64 target : {I64{0}, classes / 2, classes - 1}) {
+        const RowRank got = rank_of_row(row.data(), format, classes, target);
+        CHECK_EQ(got.rank, target);
+        CHECK(got.finite);
       }
+    }
 }
 
 void test_ranks_of_columns() {
   std::mt19937 random(2);
   for (const Format format : kFormats)
-    for (const InstructionSet set : instruction_sets())
-      for (const I64 classes : {I64{1}, I64{2}, I64{9}, I64{70}, I64{40'000}})
-        for (const I64 row_stride : {I64{1}, I64{3}}) {
-          const int rows = classes > 1000 ? 3 : 1 + static_cast<int>(random() % kColumnRows);
-          const I64 class_stride = rows * row_stride + 1;
-          const auto logits =
-              random_row(random, format, static_cast<size_t>(classes * class_stride), true);
-          std::vector<I64> targets(static_cast<size_t>(rows));
-          for (I64& target : targets)
-            target = static_cast<I64>(random() % static_cast<uint64_t>(classes));
-          std::vector<RowRank> got(targets.size());
-          rank_functions(format, set)
-              .columns(logits.data(), classes, class_stride, row_stride, rows, targets.data(),
-                       got.data());
-          for (int row = 0; row < rows; ++row) {
-            const auto at = static_cast<size_t>(row);
-            const RowRank wanted =
-                reference(logits.data() + static_cast<size_t>(row * row_stride) * bytes_of(format),
-                          format, classes, class_stride, targets[at]);
-            CHECK_EQ(got[at].rank, wanted.rank);
-            CHECK_EQ(got[at].finite, wanted.finite);
-          }
+    for (const I64 classes : {I64{1}, I64{2}, I64{9}, I64{70}, I64{40'000}})
+      for (const I64 row_stride : {I64{1}, I64{3}}) {
+        const int rows = classes > 1000 ? 3 : 1 + static_cast<int>(random() % kRowsAtOnce);
+        const I64 class_stride = rows * row_stride + 1;
+        const auto logits =
+            random_row(random, format, static_cast<size_t>(classes * class_stride), true);
+        std::vector<I64> targets(static_cast<size_t>(rows));
+        for (I64& target : targets)
+          target = static_cast<I64>(random() % static_cast<uint64_t>(classes));
+        std::vector<RowRank> got(targets.size());
+        rank_functions(format).rank(logits.data(), classes, class_stride, row_stride, rows,
+                                    targets.data(), got.data());
+        for (int row = 0; row < rows; ++row) {
+          const auto at = static_cast<size_t>(row);
+          const RowRank wanted =
+              reference(logits.data() + static_cast<size_t>(row * row_stride) * bytes_of(format),
+                        format, classes, class_stride, targets[at]);
+          CHECK_EQ(got[at].rank, wanted.rank);
+          CHECK_EQ(got[at].finite, wanted.finite);
         }
+      }
 }
 
 /// Every half, by its definition.
