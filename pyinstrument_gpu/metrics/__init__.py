@@ -13,6 +13,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from pyinstrument_gpu.metrics.accumulator import MetricAccumulator
-from pyinstrument_gpu.metrics.reading import Reading
+from pyinstrument_gpu.metrics.values import Reading
 
 __all__ = ["MetricAccumulator", "Reading"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import warnings
@@ -13,15 +14,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import kernels, operator, reference
+from pyinstrument_gpu.metrics import kernels, reference
 from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
-from pyinstrument_gpu.metrics.native_accumulator import new_native_accumulator
-from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
-from pyinstrument_gpu.metrics.reading import Reading
-from pyinstrument_gpu.metrics.running_values import SlotsByName, checked_number
-from pyinstrument_gpu.metrics.state import RESET_OFFSET, State, word
-from pyinstrument_gpu.metrics.values import series_of, values_of
-from pyinstrument_gpu.native import native
+from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions, checked_scalar
+from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, State, word
+from pyinstrument_gpu.metrics.values import Reading, series_of, values_of
+from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _HOST = torch.device("cpu")
 
@@ -78,7 +76,7 @@ class MetricAccumulator:
         self._prefix = f"{name}/" if name else ""
         self._state: Tensor | None = None
         self._is_placed = False  # until then the state may move: it has only Python numbers
-        self._scalar_slots = SlotsByName()
+        self._scalar_slots: dict[str, int] = {}
         self._lost_updates = 0
         self._reference_updates = 0
         self._resets = 0
@@ -86,7 +84,7 @@ class MetricAccumulator:
 
     def _begin(self, updates: int) -> None:
         """What each accumulator has for itself, a copy too."""
-        self._native = new_native_accumulator(self._options, updates)
+        self._native = _new_native(self._options, updates)
         self._scratch: Tensor | None = None
         self._warned = False
         # Held while the state is made or moved, and during an addition in torch operations: that is
@@ -94,20 +92,11 @@ class MetricAccumulator:
         self._lock = threading.RLock()
         self._number = next(_numbers)
         _live[self._number] = self
-        operator.register(_update_of)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "_options": self._options,
-            "_prefix": self._prefix,
-            "_state": self._state,
-            "_is_placed": self._is_placed,
-            "_scalar_slots": self._scalar_slots,
-            "_lost_updates": self._lost_updates,
-            "_reference_updates": self._reference_updates,
-            "_resets": self._resets,
-            "updates": 0 if self._native is None else self._native.updates(),
-        }
+        own = {"_native", "_scratch", "_warned", "_lock", "_number"}
+        copied = {name: value for name, value in vars(self).items() if name not in own}
+        return {**copied, "updates": 0 if self._native is None else self._native.updates()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         updates = state.pop("updates")
@@ -149,13 +138,9 @@ class MetricAccumulator:
         if torch.compiler.is_compiling():
             if state is None or not self._is_placed:
                 state = self._place(logits.device)
-            operator.call(
-                state,
-                logits.detach(),
-                target,
-                None if loss is None else loss.detach(),
-                weight,
-                self._number,
+            detached_loss = None if loss is None else loss.detach()
+            torch.ops.pyinstrument_gpu.metric_update(
+                state, logits.detach(), target, detached_loss, weight, self._number
             )
             return
         if state is None or not self._is_placed:
@@ -282,39 +267,36 @@ class MetricAccumulator:
             [(self._prefix + name, value) for name, value in series],
         )
 
-    def _update(
-        self,
-        state: Tensor,
-        logits: Tensor,
-        target: Tensor,
-        loss: Tensor | None,
-        weight: Tensor | None,
-    ) -> None:
+    def _update(self, state: Tensor, logits: Tensor, *others: Any) -> None:
         reading_is_due = None
         if self._native is not None:
-            reading_is_due = self._native.update(state, self._scratch, logits, target, loss, weight)
+            reading_is_due = self._native.update(state, self._scratch, logits, *others)
         if reading_is_due is None:
-            self._options.check(logits, target, loss, weight)
+            self._options.check(logits, *others)
             if logits.device != state.device:
                 raise ValueError(
                     f"the first update was on {state.device}, this one is on {logits.device}: "
                     "make an accumulator for each device"
                 )
-            self._add_in_torch(
-                reference.add_update, state, logits, target, loss, weight, self._options
-            )
+            self._add_in_torch(reference.add_update, state, logits, *others, self._options)
         elif reading_is_due:
             self.record_reading()
 
     def _update_scalar_with_care(self, name: str, value: Tensor | float) -> bool | None:
         """The first value of a name, one of another kind or place, one that the native side can't
         take. Whether a reading is due."""
-        value = checked_number(name, value)
+        value = checked_scalar(name, value)
         device = value.device if isinstance(value, Tensor) else _HOST
         with self._lock:
-            slot = self._scalar_slots.add(name)
-            if slot is None:
+            if name not in self._scalar_slots and len(self._scalar_slots) == MAX_SCALARS:
+                warnings.warn(
+                    f"{name!r} is left out: an accumulator has room for {MAX_SCALARS} running "
+                    "values",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
                 return None
+            slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
             if device.type != _HOST.type:
                 state = self._place(device)
             else:  # it says nothing of where the logits will be
@@ -405,16 +387,53 @@ def record_readings() -> None:
         accumulator.record_reading()
 
 
-def _update_of(
-    state: Tensor,
-    logits: Tensor,
-    target: Tensor,
-    loss: Tensor | None,
-    weight: Tensor | None,
-    number: int,
-) -> None:
-    """What the operator does when a compiled function runs."""
-    _live[number]._update(state, logits, target, loss, weight)
+def _update_of(*arguments: Any) -> None:
+    *tensors, number = arguments
+    _live[number]._update(*tensors)
+
+
+# `update` as an operator, for torch.compile. Eager updates do not pass through it: an operator's
+# dispatch costs more than a small update does.
+_library = torch.library.Library("pyinstrument_gpu", "DEF")
+_library.define(
+    "metric_update(Tensor(a!) state, Tensor logits, Tensor target, Tensor? loss, Tensor? weight, "
+    "int accumulator) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.impl("metric_update", _update_of, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "pyinstrument_gpu::metric_update", lambda *arguments: None, lib=_library
+)
+
+
+def _new_native(options: MetricOptions, updates: int) -> Any:
+    """A `_C.MetricAccumulator` whose state has so many updates; None where there is none, and the
+    reference has to do all work."""
+    if IMPORT_ERROR is not None or not _torch_is_known():
+        return None
+    return native.MetricAccumulator(
+        topk=options.topk,
+        num_classes=options.num_classes or 0,
+        confusion=options.confusion,
+        ignore_index=options.ignore_index,
+        class_dim=options.class_dim,
+        updates=updates,
+    )
+
+
+@functools.cache
+def _torch_is_known() -> bool:
+    api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads)
+    if not known:
+        warnings.warn(
+            "metrics are updated by many small kernels, which is slower: "
+            f"PyTorch {torch.__version__} has no DLPack C exchange API of version 1; 2.10 and "
+            "newer have it",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return known
 
 
 def _on_cuda(device: torch.device) -> bool:

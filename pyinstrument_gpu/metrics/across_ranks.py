@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +15,41 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, STATE_DTYPE, State
 
-_SIGNATURE = np.dtype(
-    [("options", "<u4"), ("lost_updates", "<u4"), ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS)]
-)
+_SIGNATURE = [
+    ("options", "<u4"),
+    ("lost_updates", "<u4"),
+    ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS),
+]
 
-_SUMS = (
-    "count",
-    "ignored",
-    "invalid",
-    "nonfinite_rows",
-    "nonfinite_losses",
-    "weight",
-    "loss_sum",
-    "loss_weight",
-    "correct",
-)
+# How a field of all ranks becomes one, and the fields that say which ranks have a value: one of
+# them is not 0 there.
+_Reductions = Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]]
+_STATE_REDUCTIONS: _Reductions = {
+    "updates": (np.max, ()),
+    "count": (np.sum, ()),
+    "ignored": (np.sum, ()),
+    "invalid": (np.sum, ()),
+    "nonfinite_rows": (np.sum, ()),
+    "nonfinite_losses": (np.sum, ()),
+    "first_nonfinite_update": (np.min, ("first_nonfinite_update",)),
+    "weight": (np.sum, ()),
+    "loss_sum": (np.sum, ()),
+    "loss_weight": (np.sum, ()),
+    "losses": (np.sum, ()),
+    "finite_losses": (np.sum, ()),
+    "loss_min": (np.min, ("finite_losses",)),
+    "loss_max": (np.max, ("finite_losses",)),
+    "loss_last": (np.mean, ("losses",)),
+    "correct": (np.sum, ()),
+}
+_SCALAR_REDUCTIONS: _Reductions = {
+    "count": (np.sum, ()),
+    "nonfinite": (np.sum, ()),
+    "sum": (np.sum, ()),
+    "min": (np.min, ("count",)),
+    "max": (np.max, ("count",)),
+    "last": (np.mean, ("count", "nonfinite")),
+}
 
 
 def has_other_ranks() -> bool:
@@ -51,37 +72,35 @@ def merged_across_ranks(
     Returns:
         The merged state, the names of its running values, and how many updates were lost.
     """
-    signature = np.zeros((), _SIGNATURE)
-    signature["options"] = zlib.crc32(repr(options).encode())
-    signature["lost_updates"] = min(lost_updates, 2**32 - 1)
-    signature["names"][: len(names)] = [name.encode() for name in names]
-    payload = torch.frombuffer(bytearray(signature.tobytes() + data), dtype=torch.uint8)
-    payload = payload.to(_device_of_group(device))
+    matrix_size = options.confusion_classes**2
+    dtype = np.dtype([*_SIGNATURE, ("state", STATE_DTYPE), ("matrix", "<f8", (matrix_size,))])
+    own = np.zeros(1, dtype)
+    own["options"] = zlib.crc32(repr(options).encode())
+    own["lost_updates"] = min(lost_updates, 2**32 - 1)
+    own["names"][0, : len(names)] = [name.encode() for name in names]
+    own["state"] = np.frombuffer(data, STATE_DTYPE, count=1)
+    own["matrix"] = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
+    payload = torch.from_numpy(own.view(np.uint8)).to(_device_of_group(device))
     gathered = [torch.empty_like(payload) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, payload)
-    parts = [part.cpu().numpy() for part in gathered]
-    signatures = [np.frombuffer(part, _SIGNATURE, count=1)[0] for part in parts]
-    different = [
-        rank
-        for rank, other in enumerate(signatures)
-        if other["options"] != signatures[0]["options"]
-    ]
-    if different:
+    ranks = np.concatenate([part.cpu().numpy() for part in gathered]).view(dtype)
+    different = np.flatnonzero(ranks["options"] != ranks["options"][0])
+    if len(different):
         raise ValueError(
             f"the MetricAccumulator of rank {different[0]} was made with different arguments "
             "than that of rank 0"
         )
-    heads = [
-        np.frombuffer(part, STATE_DTYPE, count=1, offset=_SIGNATURE.itemsize)[0] for part in parts
-    ]
-    head, all_names = _merged(heads, [_names_of(each) for each in signatures])
-    matrices = [
-        np.frombuffer(part, np.float64, offset=_SIGNATURE.itemsize + STATE_DTYPE.itemsize)
-        for part in parts
-    ]
-    merged = head.tobytes() + np.sum(matrices, axis=0).tobytes()
-    lost = sum(int(each["lost_updates"]) for each in signatures)
-    return State.of(merged, options.confusion_classes, len(all_names)), all_names, lost
+    state = _merged(ranks["state"], _STATE_REDUCTIONS)
+    all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))[:MAX_SCALARS]
+    for slot, name in enumerate(all_names):
+        scalars = ranks["state"]["scalars"][ranks["names"] == name]
+        state["scalars"][slot] = _merged(scalars, _SCALAR_REDUCTIONS)
+    merged = state.tobytes() + ranks["matrix"].sum(axis=0).tobytes()
+    return (
+        State.of(merged, options.confusion_classes, len(all_names)),
+        tuple(name.decode() for name in all_names),
+        int(ranks["lost_updates"].sum()),
+    )
 
 
 def _device_of_group(device: torch.device | None) -> torch.device:
@@ -93,48 +112,13 @@ def _device_of_group(device: torch.device | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _names_of(signature: np.void) -> list[str]:
-    return [name.decode() for name in signature["names"] if name]
-
-
-def _merged(
-    heads: list[np.void], names: list[list[str]]
-) -> tuple[NDArray[np.void], tuple[str, ...]]:
-    head = np.zeros((), STATE_DTYPE)
-    for field in _SUMS:
-        head[field] = np.sum([each[field] for each in heads], axis=0)
-    head["updates"] = max(each["updates"] for each in heads)
-    first = [each["first_nonfinite_update"] for each in heads if each["first_nonfinite_update"]]
-    head["first_nonfinite_update"] = min(first, default=0)
-
-    head["losses"] = sum(int(each["losses"]) for each in heads)
-    head["finite_losses"] = sum(int(each["finite_losses"]) for each in heads)
-    finite = [each for each in heads if each["finite_losses"]]
-    if finite:
-        head["loss_min"] = min(each["loss_min"] for each in finite)
-        head["loss_max"] = max(each["loss_max"] for each in finite)
-    given = [float(each["loss_last"]) for each in heads if each["losses"]]
-    head["loss_last"] = sum(given) / len(given) if given else 0
-
-    all_names = tuple(dict.fromkeys(name for of_rank in names for name in of_rank))[:MAX_SCALARS]
-    for slot, name in enumerate(all_names):
-        parts = [
-            each["scalars"][of_rank.index(name)]
-            for each, of_rank in zip(heads, names, strict=True)
-            if name in of_rank
-        ]
-        head["scalars"][slot] = _merged_scalar(parts)
-    return head, all_names
-
-
-def _merged_scalar(parts: list[np.void]) -> tuple[float, ...]:
-    finite = [each for each in parts if each["count"]]
-    seen = [float(each["last"]) for each in parts if each["count"] or each["nonfinite"]]
-    return (
-        sum(int(each["count"]) for each in parts),
-        sum(int(each["nonfinite"]) for each in parts),
-        sum(float(each["sum"]) for each in finite),
-        min((float(each["min"]) for each in finite), default=0.0),
-        max((float(each["max"]) for each in finite), default=0.0),
-        sum(seen) / len(seen) if seen else 0.0,
-    )
+def _merged(parts: NDArray[np.void], reductions: _Reductions) -> NDArray[np.void]:
+    merged = np.zeros((), parts.dtype)
+    with np.errstate(all="ignore"):  # a last value need not be finite
+        for field, (reduce, given_by) in reductions.items():
+            values = parts[field]
+            if given_by:
+                values = values[np.any([parts[each] != 0 for each in given_by], axis=0)]
+            if len(values):
+                merged[field] = reduce(values, axis=0)
+    return merged

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a MetricAccumulator is made with, and whether tensors fit it."""
+"""What a MetricAccumulator is made with, and whether tensors and numbers fit it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,10 +72,9 @@ class MetricOptions:
         self, logits: Tensor, target: Tensor, loss: Tensor | None, weight: Tensor | None
     ) -> None:
         """Raise TypeError or ValueError unless the tensors fit each other and the options."""
-        tensors = {"logits": logits, "target": target, "loss": loss, "weight": weight}
-        for name, tensor in tensors.items():
-            if tensor is None and name in ("loss", "weight"):
-                continue
+        optional = {"loss": loss, "weight": weight}
+        given = {name: tensor for name, tensor in optional.items() if tensor is not None}
+        for name, tensor in {"logits": logits, "target": target, **given}.items():
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
             if tensor.device != logits.device:
@@ -120,3 +121,26 @@ class MetricOptions:
             )
         if weight is not None and weight.is_complex():
             raise TypeError(f"weight must hold real numbers, got {weight.dtype}")
+
+
+def checked_scalar(name: str, value: Any) -> Tensor | float:
+    """A value as one real number, or a tensor of one; raises TypeError or ValueError, also where
+    the name is no name."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex() or value.is_meta:
+            raise ValueError(
+                f"{name} must be one real number, got a tensor of {value.dtype} "
+                f"with shape {tuple(value.shape)} on {value.device}"
+            )
+    elif not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, got {type(name).__name__}")
+    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"name must have 1 to {MAX_NAME_BYTES} bytes, got {name!r}")
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -5,12 +5,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.metrics.state import State
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The values after a certain update.
+
+    Attributes:
+        values: by name, as `MetricAccumulator.compute` describes them.
+        update: the number of the newest update included, from 1. A reset does not restart it.
+        step: the index of the step in which that update was made; None outside a step, while
+            nothing is being recorded, or if the host did not see the update (a replay of a CUDA
+            graph).
+    """
+
+    values: dict[str, Any]
+    update: int
+    step: int | None
 
 
 def values_of(
@@ -25,16 +43,18 @@ def values_of(
         "loss_max": state.loss_max if state.finite_losses else math.nan,
         "loss_last": state.loss_last if state.losses else math.nan,
         "perplexity": _exp(loss),
+        **{
+            f"accuracy@{k}": _ratio(correct, state.weight)
+            for k, correct in zip(topk, state.correct, strict=False)
+        },
+        "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
+        "nonfinite_rows": state.nonfinite_rows,
+        "nonfinite_losses": state.nonfinite_losses,
+        "first_nonfinite_update": state.first_nonfinite_update or None,
+        "ignored": state.ignored,
+        "invalid": state.invalid,
+        "lost_updates": lost_updates,
     }
-    for k, correct in zip(topk, state.correct, strict=False):
-        values[f"accuracy@{k}"] = _ratio(correct, state.weight)
-    values["nonfinite"] = state.nonfinite_rows + state.nonfinite_losses
-    values["nonfinite_rows"] = state.nonfinite_rows
-    values["nonfinite_losses"] = state.nonfinite_losses
-    values["first_nonfinite_update"] = state.first_nonfinite_update or None
-    values["ignored"] = state.ignored
-    values["invalid"] = state.invalid
-    values["lost_updates"] = lost_updates
     if state.confusion is not None:
         values.update(_confusion_values(state.confusion))
     for name, scalar in zip(scalar_names, state.scalars, strict=True):
