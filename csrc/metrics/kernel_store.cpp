@@ -89,37 +89,32 @@ std::string KernelStore::error() {
 }
 
 void KernelStore::load(int device, std::string code) {
-  {
-    const std::lock_guard lock(mutex_);
-    ++loading_;
-  }
+  const std::lock_guard lock(mutex_);  // the thread publishes what it has loaded after this
   // Signals go to the program's own threads: the new thread inherits a full mask.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  Kernels none;
   try {
     std::thread([this, device, code = std::move(code)] {
-      publish(device, loaded(device, code));
+      Kernels kernels = loaded(device, code);
+      const std::lock_guard publishing(mutex_);
+      of_devices_[device] = std::move(kernels);
+      --loading_;
+      // Under the lock: where this is the last one, whoever waits may destroy the store.
+      loaded_.notify_all();
     }).detach();
+    ++loading_;
   } catch (const std::system_error& error) {
-    none.error = std::string("starting the thread that loads kernels: ") + error.what();
+    of_devices_[device].error =
+        std::string("starting the thread that loads kernels: ") + error.what();
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!none.error.empty()) publish(device, std::move(none));
-}
-
-void KernelStore::fail(int device, std::string reason) {
-  Kernels none;
-  none.error = std::move(reason);
-  const std::lock_guard lock(mutex_);
-  of_devices_[device] = std::make_unique<const Kernels>(std::move(none));
 }
 
 const Kernels* KernelStore::kernels_on(int device) {
   const std::lock_guard lock(mutex_);
   const auto found = of_devices_.find(device);
-  return found != of_devices_.end() ? found->second.get() : nullptr;
+  return found != of_devices_.end() ? &found->second : nullptr;
 }
 
 bool KernelStore::wait(std::chrono::nanoseconds timeout) {
@@ -157,14 +152,6 @@ Kernels KernelStore::loaded(int device, const std::string& code) {
   }
   if (!kernels.error.empty()) table->DevicePrimaryCtxRelease(device);
   return kernels;
-}
-
-void KernelStore::publish(int device, Kernels kernels) {
-  const std::lock_guard lock(mutex_);
-  of_devices_[device] = std::make_unique<const Kernels>(std::move(kernels));
-  --loading_;
-  // Under the lock: where this is the last one, whoever waits may destroy the store.
-  loaded_.notify_all();
 }
 
 }  // namespace pig::metrics

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "cuda/driver.h"
 #include "metrics/metric_kernel.h"
@@ -52,7 +52,10 @@ class KernelStore {
   /// Begins to load compiled kernels into a device's primary context, and returns at once.
   void load(int device, std::string code);
   /// Says that there will be none for a device.
-  void fail(int device, std::string reason);
+  void fail(int device, std::string reason) {
+    const std::lock_guard lock(mutex_);
+    of_devices_[device] = Kernels{.error = std::move(reason)};
+  }
 
   /// Null until the device's kernels are loaded, or are known not to come.
   const Kernels* kernels_on(int device);
@@ -66,7 +69,6 @@ class KernelStore {
 
  private:
   Kernels loaded(int device, const std::string& code);
-  void publish(int device, Kernels kernels);
 
   const FindDriver find_driver_;
   std::mutex mutex_;
@@ -74,7 +76,7 @@ class KernelStore {
   int loading_ = 0;  ///< threads
   const cuda::Driver* driver_ = nullptr;
   std::string error_;
-  std::map<int, std::unique_ptr<const Kernels>> of_devices_;
+  std::map<int, Kernels> of_devices_;
 };
 
 }  // namespace pig::metrics

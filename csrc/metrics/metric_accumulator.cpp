@@ -50,32 +50,12 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
   return true;
 }
 
-std::string MetricAccumulator::launch_error() const {
-  const std::lock_guard lock(mutex_);
-  return launcher_.error();
-}
-
-void MetricAccumulator::begin_other() {
-  const std::lock_guard lock(mutex_);
-  other_is_running_ = true;
-}
-
 void MetricAccumulator::end_other(bool added, bool is_update) {
   const std::lock_guard lock(mutex_);
   other_is_running_ = false;
   if (!added) return;
   if (is_update) ++updates_;
   label();
-}
-
-bool MetricAccumulator::copy_snapshot(std::vector<uint8_t>& bytes) const {
-  const std::lock_guard lock(mutex_);
-  return launcher_.read(bytes);
-}
-
-uint64_t MetricAccumulator::updates() const {
-  const std::lock_guard lock(mutex_);
-  return updates_;
 }
 
 void MetricAccumulator::label() {
@@ -92,11 +72,6 @@ bool MetricAccumulator::take_news() {
 void MetricAccumulator::copy(const State& state, std::vector<uint8_t>& bytes) const {
   const std::lock_guard lock(mutex_);
   std::memcpy(bytes.data(), &state, bytes.size());
-}
-
-uint32_t MetricAccumulator::step_of(uint64_t update) const {
-  const std::lock_guard lock(mutex_);
-  return labels_.step_of(update);
 }
 
 bool MetricAccumulator::reading_is_due() {

@@ -32,22 +32,37 @@ class MetricAccumulator {
   bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
                      int device, cuda::Stream stream);
   /// Why no kernel can be launched, or empty.
-  std::string launch_error() const;
+  std::string launch_error() const {
+    const std::lock_guard lock(mutex_);
+    return launcher_.error();
+  }
 
   /// Around an addition to the state by other means, of which there is one at a time.
-  void begin_other();
+  void begin_other() {
+    const std::lock_guard lock(mutex_);
+    other_is_running_ = true;
+  }
   void end_other(bool added, bool is_update);
 
   /// A consistent copy, without the confusion matrix unless it stands in `bytes`.
   void copy(const State& state, std::vector<uint8_t>& bytes) const;
   /// The newest copy that a kernel has made. False where there is none. Never waits.
-  bool copy_snapshot(std::vector<uint8_t>& bytes) const;
+  bool copy_snapshot(std::vector<uint8_t>& bytes) const {
+    const std::lock_guard lock(mutex_);
+    return launcher_.read(bytes);
+  }
 
   /// The number of the newest update that the host knows of.
-  uint64_t updates() const;
+  uint64_t updates() const {
+    const std::lock_guard lock(mutex_);
+    return updates_;
+  }
 
   /// The serial number of the step that an update was made in; kNoStep where it is not known.
-  uint32_t step_of(uint64_t update) const;
+  uint32_t step_of(uint64_t update) const {
+    const std::lock_guard lock(mutex_);
+    return labels_.step_of(update);
+  }
 
   /// Whether a reading should go to the recording that is active. At most ten a second, and later
   /// in a long run one in a thousandth of its time: so many are some thousands, however long it
