@@ -11,14 +11,8 @@ from pyinstrument_gpu.model.statistics import Scope
 
 @dataclass(frozen=True)
 class RunStep:
-    """The steps of a run in two numbers, and what sets them apart from what is measured.
-
-    Attributes:
-        phases: mean number of spans of a step on the thread that opened it.
-        median_ns: within 1.6 %.
-        host: where it was recorded; None where the file does not say.
-        device_timed: whether phases were timed on a device too, which what is measured is not.
-    """
+    """A typical step of a run: the mean number of phases on its own thread, the median duration
+    (within 1.6 %), and where it was recorded."""
 
     phases: float
     median_ns: int

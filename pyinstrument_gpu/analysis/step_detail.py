@@ -19,15 +19,8 @@ from pyinstrument_gpu.model.steps import Step
 
 @dataclass(frozen=True)
 class PhaseInStep:
-    """A phase in one step.
-
-    Attributes:
-        host_ns: the host time of its spans as far as it lies inside the step.
-        stream_ns: the stream time of whole spans; None where none is known.
-        timed_calls: number of spans whose stream time is known.
-        since_step: the step in which the first of them began.
-        outlasts_step: whether one of them ended after the step.
-    """
+    """A phase in one step: host time as far as it lies inside the step, the stream time of whole
+    spans (None where none is known), and the step in which the first of them began."""
 
     calls: int
     host_ns: int
@@ -40,15 +33,8 @@ class PhaseInStep:
 
 @dataclass(frozen=True)
 class StepDetail:
-    """One step.
-
-    Attributes:
-        total_ns: its duration; so far, where it had not ended.
-        phases_ns: what of it lies inside phases of its own thread.
-        is_timed: whether the device was timed in it.
-        phases: by path (an index into `Run.paths`), of spans of its own thread.
-        other_threads: the same of spans that other threads began during the step.
-    """
+    """One step, with the phases of its own thread and of other threads by path. `total_ns` is its
+    duration so far, where it had not ended."""
 
     step: Step
     total_ns: int

@@ -8,15 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """The cost of one use of a phase, or of another context manager.
+    """The cost of one use of a phase, or of another context manager, without the loop around it.
 
-    Attributes:
-        name: what was measured.
-        is_ours: whether it is a phase of this package.
-        best_ns, median_ns: the fastest and the median round, without the loop around it. None where
-            it could not be measured.
-        rounds: how many rounds these figures rest on; 0 where it could not be measured.
-        missing: why it could not be measured, or None.
+    What could not be measured has the reason in `missing`, and no times.
     """
 
     name: str

@@ -30,16 +30,10 @@ _RECORD_FUNCTION = "torch.profiler.record_function, profiler off"
 
 def measure_phase_costs(rounds: int = ROUNDS) -> list[PhaseCost]:
     """What a `with` block costs: a phase that is recorded, then a phase while nothing is recorded,
-    then others.
+    then others. Raises RecordingError where nothing can be recorded.
 
     Each round measures all of them in turn, so that what disturbs one disturbs all. No round begins
     later than six seconds after the first.
-
-    Args:
-        rounds: how many at most.
-
-    Raises:
-        RecordingError: a recording is active, or nothing can be recorded here.
     """
     require_native()
     if DISABLED:

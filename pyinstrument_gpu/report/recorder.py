@@ -51,15 +51,8 @@ _DROPS = {
 def recorder_cost(run: RunData) -> dict[str, float | None]:
     """What recording cost the program, as the recorder measured itself. None is unknown.
 
-    Returns:
-        phase_ns, step_ns: host time that one phase and one step cost.
-        phases_per_step: mean number of phases on the step's own thread.
-        share_of_step: what phases and steps cost together, of the step; without the steps, where
-            `step_ns` is unknown.
-        core_share: of one core, what the recorder's own thread used.
-        event_ns: host time that one event cost, for timing the device.
-        events_per_step: mean number of them.
-        event_share_of_step: what they cost, of the step.
+    `share_of_step` is of phases and steps together, and of phases alone where `step_ns` is unknown.
+    `core_share` is what the recorder's own thread used of one core. Events time the device.
     """
     phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
     steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
