@@ -34,14 +34,11 @@ void find(const cuda::Driver& driver, cuda::Library library, const std::string& 
 
 /// Loads code that stays loaded, unless something is wrong with it.
 Kernels load_into_context(const cuda::Driver& driver, const char* code) {
-  Kernels kernels;
   cuda::Library library = nullptr;
-  const int result =
-      driver.LibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
-  if (result != cuda::kSuccess) {
-    kernels.error = "cuLibraryLoadData: " + driver.describe(result);
-    return kernels;
-  }
+  if (const int result =
+          driver.LibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0))
+    return {.error = "cuLibraryLoadData: " + driver.describe(result)};
+  Kernels kernels;
   for (size_t format = 0; format < kFormatNames.size(); ++format)
     for (size_t by = 0; by < kRowsByNames.size(); ++by)
       find(driver, library,
@@ -131,17 +128,12 @@ void KernelStore::forget() {
 }
 
 Kernels KernelStore::loaded(int device, const std::string& code) {
-  Kernels kernels;
   const cuda::Driver* const table = driver();
-  if (table == nullptr) {
-    kernels.error = error();
-    return kernels;
-  }
+  if (table == nullptr) return {.error = error()};
   cuda::Context context = nullptr;
-  if (const int result = table->DevicePrimaryCtxRetain(&context, device)) {
-    kernels.error = "cuDevicePrimaryCtxRetain: " + table->describe(result);
-    return kernels;
-  }
+  if (const int result = table->DevicePrimaryCtxRetain(&context, device))
+    return {.error = "cuDevicePrimaryCtxRetain: " + table->describe(result)};
+  Kernels kernels;
   {
     const cuda::ContextScope scope(*table, context);
     if (scope.error())

@@ -10,10 +10,6 @@ bool is_real(Format format) { return format >= kFloat64 && format <= kBfloat16; 
 
 bool is_index(Format format) { return format >= kInt64 && format <= kUint8; }
 
-bool same_device(const dlpack::Tensor& a, const dlpack::Tensor& b) {
-  return a.device.type == b.device.type && a.device.id == b.device.id;
-}
-
 bool same_shape(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   return a.ndim == b.ndim && std::equal(a.shape, a.shape + a.ndim, b.shape);
 }
@@ -66,6 +62,10 @@ Format format_of(const dlpack::DataType& type) {
 
 const void* data_of(const dlpack::Tensor& tensor) {
   return static_cast<const char*>(tensor.data) + tensor.byte_offset;
+}
+
+bool same_device(const dlpack::Tensor& a, const dlpack::Tensor& b) {
+  return a.device.type == b.device.type && a.device.id == b.device.id;
 }
 
 std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tensor& logits,

@@ -35,4 +35,6 @@ Format format_of(const dlpack::DataType& type);
 
 const void* data_of(const dlpack::Tensor& tensor);
 
+bool same_device(const dlpack::Tensor& a, const dlpack::Tensor& b);
+
 }  // namespace pig::metrics

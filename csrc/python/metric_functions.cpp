@@ -138,9 +138,7 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
   if (!loss_tensor.is_none() && !(loss = view_of_reals(loss_tensor))) return std::nullopt;
   if (!weight_tensor.is_none() && !(weight = view_of_reals(weight_tensor))) return std::nullopt;
   State* state = state_of(accumulator.options(), *state_view);
-  if (state == nullptr || state_view->device.type != logits->device.type ||
-      state_view->device.id != logits->device.id)
-    return std::nullopt;
+  if (state == nullptr || !same_device(*state_view, *logits)) return std::nullopt;
   const std::optional<Batch> batch =
       make_batch(accumulator.options(), *logits, *target, loss ? &*loss : nullptr,
                  weight ? &*weight : nullptr);
@@ -169,9 +167,7 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, i
     number = PyFloat_AS_DOUBLE(value.ptr());
   } else {
     const auto tensor = view_of_reals(value);
-    if (!tensor || tensor->device.type != state_view->device.type ||
-        tensor->device.id != state_view->device.id)
-      return std::nullopt;
+    if (!tensor || !same_device(*tensor, *state_view)) return std::nullopt;
     for (int dim = 0; dim < tensor->ndim; ++dim)
       if (tensor->shape[dim] != 1) return std::nullopt;
     format = format_of(tensor->dtype);

@@ -348,13 +348,11 @@ class MetricAccumulator:
     def _place(self, device: torch.device) -> Tensor:
         """Have the state on the device of the first tensors. Python numbers, which say nothing of a
         device, may have come before."""
-        numbers = self._state
-        if numbers is not None and (self._is_placed or numbers.device == device):
-            state = numbers
-        else:
+        state = self._state
+        if state is None:
             state = self._new_state(device)
-            if numbers is not None:
-                state.copy_(numbers)
+        elif not self._is_placed and state.device != device:
+            state = self._new_state(device).copy_(state)
         self._state = state
         self._is_placed = True
         return state

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,31 +21,14 @@ _SIGNATURE = [
     ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS),
 ]
 
-# How a field of all ranks becomes one, and the fields that say which ranks have a value: one of
-# them is not 0 there.
-_Reductions = Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]]
-_STATE_REDUCTIONS: _Reductions = {
+# How a field of all ranks, in the state or in a running value, becomes one where it is not the sum;
+# and the fields that say which ranks have a value: one of them is not 0 there.
+_REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "updates": (np.max, ()),
-    "count": (np.sum, ()),
-    "ignored": (np.sum, ()),
-    "invalid": (np.sum, ()),
-    "nonfinite_rows": (np.sum, ()),
-    "nonfinite_losses": (np.sum, ()),
     "first_nonfinite_update": (np.min, ("first_nonfinite_update",)),
-    "weight": (np.sum, ()),
-    "loss_sum": (np.sum, ()),
-    "loss_weight": (np.sum, ()),
-    "losses": (np.sum, ()),
-    "finite_losses": (np.sum, ()),
     "loss_min": (np.min, ("finite_losses",)),
     "loss_max": (np.max, ("finite_losses",)),
     "loss_last": (np.mean, ("losses",)),
-    "correct": (np.sum, ()),
-}
-_SCALAR_REDUCTIONS: _Reductions = {
-    "count": (np.sum, ()),
-    "nonfinite": (np.sum, ()),
-    "sum": (np.sum, ()),
     "min": (np.min, ("count",)),
     "max": (np.max, ("count",)),
     "last": (np.mean, ("count", "nonfinite")),
@@ -90,11 +73,11 @@ def merged_across_ranks(
             f"the MetricAccumulator of rank {different[0]} was made with different arguments "
             "than that of rank 0"
         )
-    state = _merged(ranks["state"], _STATE_REDUCTIONS)
+    state = _merged(ranks["state"])
     all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))[:MAX_SCALARS]
     for slot, name in enumerate(all_names):
         scalars = ranks["state"]["scalars"][ranks["names"] == name]
-        state["scalars"][slot] = _merged(scalars, _SCALAR_REDUCTIONS)
+        state["scalars"][slot] = _merged(scalars)
     merged = state.tobytes() + ranks["matrix"].sum(axis=0).tobytes()
     return (
         State.of(merged, options.confusion_classes, len(all_names)),
@@ -112,10 +95,11 @@ def _device_of_group(device: torch.device | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _merged(parts: NDArray[np.void], reductions: _Reductions) -> NDArray[np.void]:
+def _merged(parts: NDArray[np.void]) -> NDArray[np.void]:
     merged = np.zeros((), parts.dtype)
     with np.errstate(all="ignore"):  # a last value need not be finite
-        for field, (reduce, given_by) in reductions.items():
+        for field in set(parts.dtype.names or ()) - {"resets", "scalars"}:
+            reduce, given_by = _REDUCTIONS.get(field, (np.sum, ()))
             values = parts[field]
             if given_by:
                 values = values[np.any([parts[each] != 0 for each in given_by], axis=0)]
