@@ -22,14 +22,8 @@ from pyinstrument_gpu.patching.hidden_frames import without_our_frames
 
 
 class Program:
-    """A program, to be loaded and run once.
-
-    Args:
-        target: the path of a script, or of a folder or archive with a `__main__.py`; or the name of
-            a module.
-        arguments: its arguments.
-        is_module: whether `target` is the name of a module.
-    """
+    """A program, to be loaded and run once: a script, a folder or archive with a `__main__.py`, or
+    a module by its name."""
 
     def __init__(self, target: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
         self._target = target

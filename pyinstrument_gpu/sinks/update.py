@@ -17,12 +17,7 @@ from pyinstrument_gpu.model.step_totals import StepTotals
 
 @dataclass(frozen=True)
 class Totals:
-    """Statistics of a whole run so far.
-
-    Attributes:
-        phases: by path, over all scopes, in order of first appearance.
-        steps: sums over the closed steps.
-    """
+    """Statistics of a whole run so far: of phases by path, over all scopes, and of closed steps."""
 
     phases: Mapping[str, PhaseStatistics]
     steps: StepTotals
