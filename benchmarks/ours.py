@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own phases as ways to mark a stretch of code."""
+"""Our own phases as ways to mark a block of code."""
 
 from __future__ import annotations
 

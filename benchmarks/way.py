@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops in which a stretch of code is marked, one way or another: what is timed.
+"""Loops in which a block of code is marked, one way or another: what is timed.
 
 The loops are plain statements, so that nothing but the way itself differs. Each way has a copy of
 the loops' code of its own: the interpreter specialises code for what it calls, and a loop that two
@@ -30,7 +30,7 @@ def _no_step(model: object) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to mark a stretch of code, set up and ready.
+    """One way to mark a block of code, set up and ready.
 
     Attributes:
         flat: marks nothing so many times, one after the other.

@@ -20,7 +20,7 @@ constexpr int kMaxThreads = 16;
 
 I64 bytes_of_format(Format format) { return format == kFloat64 ? 8 : format == kFloat32 ? 4 : 2; }
 
-/// The rows `begin` to `end` of a batch, one stretch of the innermost dimension after the other.
+/// The rows `begin` to `end` of a batch, one run of the innermost dimension after the other.
 class Scan {
  public:
   Scan(const Batch& batch, State& state)
@@ -31,7 +31,7 @@ class Scan {
     while (begin < end) {
       const I64 left = batch_.sizes[inner] - begin % batch_.sizes[inner];
       const auto rows = static_cast<int>(std::min<I64>({left, end - begin, kRowsAtOnce}));
-      stretch(row_offsets(batch_, begin), rows);
+      run_of_rows(row_offsets(batch_, begin), rows);
       begin += rows;
     }
     return totals_;
@@ -44,7 +44,7 @@ class Scan {
     double weight;
   };
 
-  void stretch(const RowOffsets& first, int rows) {
+  void run_of_rows(const RowOffsets& first, int rows) {
     Row read_rows[kRowsAtOnce];
     I64 targets[kRowsAtOnce];
     RowRank ranks[kRowsAtOnce];
@@ -61,7 +61,7 @@ class Scan {
       if (targets[i] >= 0) add(read_rows[i], ranks[i]);
   }
 
-  /// Row i of a stretch, if it counts.
+  /// Row i of a run, if it counts.
   bool read(const RowOffsets& first, I64 i, Row& row) {
     const int inner = batch_.dims - 1;
     row.at.logits = first.logits + i * batch_.logits_strides[inner];

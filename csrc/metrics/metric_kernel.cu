@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One kernel for everything in an update: ranks, counts, losses, the fold into the state and the
-// snapshot for the host. nvcc compiles it when the package is built, or NVRTC when it is first
-// used.
+// snapshot for the host. NVRTC compiles it for the device at hand, beside the training.
 //
 // A row is read by one thread, a warp or a block, by the number of classes and by how they lie.
 // Each block writes its totals to a place of its own; the last one to finish adds them up in a

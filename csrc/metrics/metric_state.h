@@ -2,9 +2,9 @@
 //
 // The state of a MetricAccumulator and the arithmetic on it: once for the CPU and the kernel.
 //
-// It includes nothing, because nvcc, NVRTC and the C++ compiler all read it. The state is plain
+// It includes nothing, because NVRTC and the C++ compiler both read it. The state is plain
 // 8-byte words in one tensor; all bytes zero is the state of no update. Python reads the same
-// layout (pyinstrument_gpu/metrics/layout.py); a test compares the two.
+// layout (pyinstrument_gpu/metrics/state.py); a test compares the two.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -42,12 +42,12 @@ PIG_INLINE I64 count_reaching(const Bits* logits, I64 count, Bits threshold, Bit
   for (I64 begin = 0; begin < count; begin += kStretch) {
     const auto length = static_cast<int>(std::min(kStretch, count - begin));
     const Bits* at = logits + begin;
-    Bits stretch = 0, greatest = 0;
+    Bits partial = 0, greatest = 0;
     for (int i = 0; i < length; ++i) {
-      stretch = static_cast<Bits>(stretch + (order_key<Bits, kInfinity>(at[i]) >= threshold));
+      partial = static_cast<Bits>(partial + (order_key<Bits, kInfinity>(at[i]) >= threshold));
       greatest = std::max(greatest, magnitude(at[i]));
     }
-    reaching += static_cast<I64>(stretch);
+    reaching += static_cast<I64>(partial);
     top = std::max(top, greatest);
   }
   return reaching;

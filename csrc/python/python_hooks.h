@@ -9,7 +9,8 @@
 
 namespace pig {
 
-/// What the native module asks of Python, off the hot path. Set once at import by _native.py.
+/// What the native module asks of Python, off the hot path. Set once at import by
+/// recording/native_callbacks.py.
 struct PythonHooks {
   PyObject* decorate = nullptr;          ///< (phase, function) -> wrapped function
   PyObject* thread_name = nullptr;       ///< () -> str

@@ -19,8 +19,8 @@ from pyinstrument_gpu.run import Run
 _LONG_SPANS = 500_000  # fewer take less than a second
 
 
-@click.command()
-@click.argument("paths", metavar="RUN... -o OUT", nargs=-1, required=True)
+@click.command(options_metavar="-o OUT [OPTIONS]")
+@click.argument("paths", metavar="RUN...", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="OUT", help="Write to this file or folder, or to standard output (-)."
 )

@@ -11,8 +11,8 @@ from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.steps import StepNumbering
 from pyinstrument_gpu.model.schema import SPAN_DTYPE
 
-# Spans are converted in stretches whose input and output fit the processor's cache.
-_STRETCH = 8192
+# Spans are converted in chunks whose input and output fit the processor's cache.
+_CHUNK = 8192
 
 
 def known_spans(
@@ -25,8 +25,8 @@ def known_spans(
     """The spans up to the first that can't be true, and their self times; nothing of a device."""
     spans = np.empty(len(records.items), SPAN_DTYPE)
     self_ns = np.empty(len(spans), np.int64)
-    for begin in range(0, len(spans), _STRETCH):
-        items = records.items[begin : begin + _STRETCH]
+    for begin in range(0, len(spans), _CHUNK):
+        items = records.items[begin : begin + _CHUNK]
         host_begin_ns = np.ascontiguousarray(items["host_begin_ns"])
         duration_ns = items["host_end_ns"] - host_begin_ns
         own_ns = np.ascontiguousarray(items["self_ns"])
@@ -41,13 +41,13 @@ def known_spans(
             & (own_ns <= duration_ns)
         )
         items = items[:good]
-        stretch = spans[begin : begin + good]
+        chunk = spans[begin : begin + good]
         for column in ("host_begin_ns", "host_end_ns", "path", "thread", "depth", "flags"):
-            stretch[column] = items[column]
-        stretch["phase"] = path_names[items["path"]]
-        stretch["step"] = numbering.indices(serials[:good])
+            chunk[column] = items[column]
+        chunk["phase"] = path_names[items["path"]]
+        chunk["step"] = numbering.indices(serials[:good])
         for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
-            stretch[column] = -1
+            chunk[column] = -1
         self_ns[begin : begin + good] = own_ns[:good]
         if good < len(serials):
             return spans[: begin + good], self_ns[: begin + good]

@@ -31,7 +31,7 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     yield Text()
     if not sites:
         what = "would make" if syncs.is_as_if else "made"
-        yield Text(f"Syncs: no call that is watched {what} the host wait for a device")
+        yield Text(f"Syncs: no watched call {what} the host wait for a device")
         return
     title = "Syncs: where the host waits for the device"
     if syncs.is_as_if:

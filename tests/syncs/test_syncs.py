@@ -402,9 +402,7 @@ def test_report_lists_the_dearest_first(advance: Callable[[int], None]) -> None:
 
 
 def test_report_without_a_sync_says_so() -> None:
-    assert "Syncs: no call that is watched made the host wait" in watched(lambda: None).report(
-        width=100
-    )
+    assert "Syncs: no watched call made the host wait" in watched(lambda: None).report(width=100)
 
 
 # As if the tensors were on a GPU
