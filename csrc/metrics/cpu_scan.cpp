@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metrics/cpu_scan.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/signals_blocked.h"
 #include "metrics/row_rank.h"
 
 namespace pig::metrics {
@@ -114,15 +113,11 @@ Totals scan_on_cpu(const Batch& batch, State& state, int max_threads) {
   };
   const int threads = std::min({max_threads, kMaxThreads, static_cast<int>(parts)});
   std::vector<std::thread> others;
-  // Signals go to the program's own threads: the new ones inherit a full mask.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
+    const SignalsBlocked blocked;
     for (int i = 1; i < threads; ++i) others.emplace_back(work);
   } catch (const std::system_error&) {  // then this thread does more of it
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   work();
   for (std::thread& other : others) other.join();
   // In the order of the parts: sums of floating-point numbers depend on it.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metrics/kernel_store.h"
 
-#include <signal.h>
-
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/signals_blocked.h"
 #include "cuda/context_scope.h"
 
 namespace pig::metrics {
@@ -87,10 +86,7 @@ std::string KernelStore::error() {
 
 void KernelStore::load(int device, std::string code) {
   const std::lock_guard lock(mutex_);  // the thread publishes what it has loaded after this
-  // Signals go to the program's own threads: the new thread inherits a full mask.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     std::thread([this, device, code = std::move(code)] {
       Kernels kernels = loaded(device, code);
@@ -105,7 +101,6 @@ void KernelStore::load(int device, std::string code) {
     of_devices_[device].error =
         std::string("starting the thread that loads kernels: ") + error.what();
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 const Kernels* KernelStore::kernels_on(int device) {

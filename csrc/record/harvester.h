@@ -2,7 +2,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +9,8 @@
 #include <mutex>
 #include <system_error>
 #include <utility>
+
+#include "base/signals_blocked.h"
 
 namespace pig {
 
@@ -29,12 +30,8 @@ class Harvester {
   void start(std::function<void()> tick) {
     tick_ = std::move(tick);
     stop_requested_ = false;
-    // Signals go to the program's own threads: the new thread inherits a full mask.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     const int error = pthread_create(&thread_, nullptr, run, this);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (error != 0)
       throw std::system_error(error, std::generic_category(), "starting the harvester thread");
     pthread_setname_np(thread_, "pig-harvester");
