@@ -132,9 +132,8 @@ def add_scalar(state: Tensor, slot: int, value: Tensor | float) -> None:
     if isinstance(value, Tensor):
         number = value.reshape(()).to(device=state.device, dtype=torch.float64)
     else:
-        number = torch.full(
-            (), value, dtype=torch.float64, device=state.device
-        )  # no copy to wait for
+        # Not by a copy, which would be waited for.
+        number = torch.full((), value, dtype=torch.float64, device=state.device)
     finite = number.isfinite()
     last.copy_(number)
     nonfinite += ~finite
