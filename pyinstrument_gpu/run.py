@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pyinstrument_gpu.format import reader
 from pyinstrument_gpu.model.run_data import RunData
 
 __all__ = ["Run"]
@@ -27,15 +28,11 @@ class Run(RunData):
             RunFileDamagedError: it is not a run file, or nothing true can be read from it.
             RunFileVersionError: its format is newer than this version of the package can read.
         """
-        from pyinstrument_gpu.format import reader
-
         return reader.load(path, cls)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Run:
         """Read the bytes of a run file; errors as in `load`."""
-        from pyinstrument_gpu.format import reader
-
         return reader.decode(data, cls)
 
     def report(

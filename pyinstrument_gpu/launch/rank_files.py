@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyinstrument_gpu.errors import RunFileError
+
 if TYPE_CHECKING:
     from pyinstrument_gpu.run import Run
 
@@ -39,7 +41,6 @@ def _start_of_process(pid: int) -> float:
 def complete_runs(paths: Mapping[int, Path], deadline_s: float) -> tuple[dict[int, Run], list[str]]:
     """The runs of the ranks whose files are complete, or become so before the deadline; and a
     sentence for each of the others."""
-    from pyinstrument_gpu.errors import RunFileError
     from pyinstrument_gpu.run import Run
 
     until_s = time.monotonic() + deadline_s

@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pyinstrument_gpu.version import __version__
+
 _MAX_ARGUMENTS = 200
 _MAX_ARGUMENT_CHARACTERS = 1000
 
@@ -17,8 +19,6 @@ _MAX_ARGUMENT_CHARACTERS = 1000
 def gather() -> dict[str, Any]:
     """What is known now. Imports nothing and starts nothing: of torch and CUDA only what the
     program has loaded."""
-    from pyinstrument_gpu.version import __version__
-
     facts: dict[str, Any] = {
         "host": platform.node(),
         "pid": os.getpid(),
