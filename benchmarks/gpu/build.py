@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RELEASE = ROOT / "build" / "gpu" / "release"
-TESTS = ROOT / "build" / "gpu" / "tests"
-TEST_MODULES = TESTS / "tests"
-"""Where the test-only modules are."""
+BUILD = ROOT / "build" / "gpu" / "native"
+TEST_LIBRARIES = BUILD / "tests"
+"""Where the libraries are that only tests and benchmarks use."""
+
+_TARGETS = ("_C", "_call_loop", "inject_driver_log")
 
 
 def cmake(*arguments: object) -> None:
@@ -19,13 +20,11 @@ def cmake(*arguments: object) -> None:
 
 
 def main() -> None:
-    configure = ["-S", ROOT, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
-    # As users have it, in its place in the source tree.
-    cmake("--fresh", "-B", RELEASE, *configure)
-    cmake("--build", RELEASE)
-    cmake("--install", RELEASE, "--prefix", ROOT)
-    cmake("--fresh", "-B", TESTS, *configure, "-DPYINSTRUMENT_GPU_TESTS=ON")
-    cmake("--build", TESTS, "--target", "_call_loop")
+    options = (f"-DPython_EXECUTABLE={sys.executable}", "-DPYINSTRUMENT_GPU_TESTS=ON")
+    cmake("--fresh", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
+    cmake("--build", BUILD, "--target", *_TARGETS)
+    # The module as users have it, in its place in the source tree.
+    cmake("--install", BUILD, "--prefix", ROOT, "--strip")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.gpu.build import ROOT, TEST_MODULES
+from benchmarks.gpu.build import ROOT, TEST_LIBRARIES
 from benchmarks.gpu.figure import markdown_table
 from benchmarks.gpu.part import Outcome, Part, run_part
 from benchmarks.gpu.peers import PEERS
@@ -61,7 +61,7 @@ PARTS = (
 
 def missing() -> list[str]:
     """What has to be installed and is not."""
-    modules = ["torch", "numpy", "pytest"]
+    modules = ("torch", "numpy", "rich", "click", "pytest", "hypothesis")
     absent = [name for name in modules if importlib.util.find_spec(name) is None]
     try:
         if int(version("pybind11").split(".")[0]) < 3:
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # Where pip puts programs, for a Python that is not on the path.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    paths = [str(ROOT), str(TEST_MODULES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT), str(TEST_LIBRARIES), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     reason = why_not()
     if reason is not None:

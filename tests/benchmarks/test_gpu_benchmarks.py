@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU benchmarks without a GPU: all of them but the device."""
 
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu import run
+from benchmarks.gpu import build, run
 from benchmarks.gpu.build import ROOT
 from benchmarks.gpu.figure import Figure, markdown_table, read_figures
 from benchmarks.gpu.limits import compile_limits, nvcc
@@ -206,6 +208,57 @@ def test_a_part_that_fills_the_time_is_told_how_much(
 ) -> None:
     filling = python("import sys; print(sys.argv[1:])", limit_s=100, fills_s=80)
     assert run_part(filling, tmp_path, remaining_s).last_line == str(["--seconds", told])
+
+
+# --- what they need ---
+
+LIBRARIES = {
+    path.stem.removeprefix("module") if path.stem.startswith("module_") else path.stem
+    for pattern in ("tests/native/module_*", "tests/native/inject_*", "benchmarks/native/stub_*")
+    for path in ROOT.glob(pattern)
+}
+"""The libraries that only tests and benchmarks use, by the names of their targets."""
+
+
+def run_on_a_gpu() -> str:
+    """The text of all that `tests/gpu` and `benchmarks/gpu` import of the tests and benchmarks, and
+    of the programs that they start."""
+    left = [*ROOT.glob("tests/gpu/*.py"), *ROOT.glob("benchmarks/gpu/*.py")]
+    left.append(ROOT / "tests" / "conftest.py")
+    texts: dict[Path, str] = {}
+    while left:
+        path = left.pop()
+        if path.exists() and path not in texts:
+            texts[path] = path.read_text()
+            imported = re.findall(
+                r"^ *(?:from|import) ((?:tests|benchmarks)[.\w]*)", texts[path], re.M
+            )
+            left += [ROOT / (name.replace(".", "/") + ".py") for name in imported]
+    return "\n".join(texts.values())
+
+
+def test_every_library_that_is_used_on_a_gpu_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(build, "cmake", lambda *arguments: calls.append(arguments))
+    build.main()
+    built = {target for call in calls if "--target" in call for target in call}
+    text = run_on_a_gpu()
+    used = {
+        name
+        for name in LIBRARIES
+        if re.search(rf"^ *(?:from|import) {name}\b", text, re.M) or f'"{name}.so"' in text
+    }
+    assert "_call_loop" in used
+    assert used <= built
+
+
+def test_every_package_that_is_used_on_a_gpu_is_named_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    imported = set(re.findall(r"^(?:from|import) (\w+)", run_on_a_gpu(), re.M))
+    ours = {"pyinstrument_gpu", "benchmarks", "tests", *LIBRARIES}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert imported - sys.stdlib_module_names - ours <= set(run.missing())
 
 
 # --- the whole ---
