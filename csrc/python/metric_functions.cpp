@@ -18,6 +18,7 @@
 #include "metrics/kernel_text.h"
 #include "metrics/metric_accumulator.h"
 #include "python/bindings.h"
+#include "python/gil_release.h"
 #include "record/recorder.h"
 
 namespace py = pybind11;
@@ -149,7 +150,7 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
     accumulator.update(*batch, *state, 1);
   } else {
     const int threads = num_threads();
-    const py::gil_scoped_release release;
+    const GilRelease released;
     accumulator.update(*batch, *state, threads);
   }
   return accumulator.reading_is_due();
@@ -271,7 +272,7 @@ void pig::add_metric_functions(py::module_& module) {
   module.def(
       "wait_for_metric_kernels",
       [](double timeout_s) {
-        const py::gil_scoped_release release;
+        const GilRelease released;
         return KernelStore::instance().wait(
             std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
       },

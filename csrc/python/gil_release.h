@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Python.h>
+#include <unistd.h>
+
+namespace pig {
+
+/// Gives the GIL away for as long as it lives.
+///
+/// A daemon thread may want the GIL back while the interpreter ends. Before Python 3.14 CPython
+/// then ends the thread by pthread_exit, which unwinds its stack, and unwinding through a
+/// destructor or any other noexcept function calls std::terminate: the program, which was about to
+/// end well, would abort. So the unwinding is caught here and the thread sleeps until the process
+/// is gone, as it does in Python 3.14. It holds no lock of ours: what a scope locks it has to
+/// unlock before the GIL comes back, so locks stand after this object.
+///
+/// Giving it away and taking it back costs about 30 ns where nobody else wants it.
+class GilRelease {
+ public:
+  GilRelease() : thread_(PyEval_SaveThread()) {}
+  ~GilRelease() {
+    try {
+      PyEval_RestoreThread(thread_);
+    } catch (...) {  // a C function: nothing but pthread_exit's unwinding comes out of it
+      for (;;) pause();
+    }
+  }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+ private:
+  PyThreadState* const thread_;
+};
+
+}  // namespace pig
