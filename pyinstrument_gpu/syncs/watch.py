@@ -255,17 +255,21 @@ class SyncWatch:
         return SyncKind.DATA_DEPENDENT_SHAPE if is_found else None
 
     def _indexes(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
-        index = args[1]
-        for part in index if type(index) is tuple else (index,):
+        for part in _parts(args[1]):
             if isinstance(part, torch.Tensor) and _is_mask(part) and self._lies_there(part):
                 return SyncKind.BOOLEAN_INDEX
         return None
 
     def _assigns(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
-        # One value for all that the mask selects needs no count.
-        value = args[2]
-        is_one = not isinstance(value, torch.Tensor) or value.numel() == 1
-        return None if is_one else self._indexes(args, kwargs)
+        # PyTorch fills by the mask, without counting what it selects, if the value is one number
+        # that the host knows and nothing else in the index selects elements
+        # (`canDispatchToMaskedFill` in ATen/native/TensorAdvancedIndexingUtils.h).
+        index, value = args[1], args[2]
+        is_known = not isinstance(value, torch.Tensor) or (
+            value.numel() == 1 and not self._lies_there(value)
+        )
+        selecting = [part for part in _parts(index) if type(part) not in _INDICES]
+        return None if is_known and len(selecting) == 1 else self._indexes(args, kwargs)
 
     def _moves(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
         target = tensor_device.target_of_to(args[1:], kwargs)
@@ -301,6 +305,10 @@ def _copy_kind(source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
     if not source.is_pinned():
         return SyncKind.H2D_PAGEABLE
     return None if non_blocking else SyncKind.H2D_PINNED
+
+
+def _parts(index: Any) -> _Arguments:
+    return index if type(index) is tuple else (index,)
 
 
 def _is_mask(index: torch.Tensor) -> bool:
