@@ -216,6 +216,12 @@ class SimulatedDevice:
             max_ns = min_ns
         _check(native.set_record_latency(self.ordinal, min_ns, max_ns, seed))
 
+    def set_queue_depth(self, entries: int | None) -> None:
+        """How many entries that have not ended a stream holds; None: any number. What is enqueued
+        on a full one blocks its thread, be it a call of the driver or of the test's program, until
+        another thread moves the clock or releases a hang."""
+        _check(native.set_queue_depth(self.ordinal, entries or 0))
+
     def set_one_queue(self, one_queue: bool = True) -> None:
         """All streams share one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1): an entry begins no
         sooner than the one enqueued before it on any stream."""
@@ -265,7 +271,8 @@ class SimulatedCuda:
 
     def reset(self, devices: int = 1) -> None:
         """All as new: host time 0, nothing logged, no failures, and device 0 active and current on
-        the calling thread. Handles of before are invalid."""
+        the calling thread. Handles of before are invalid, and calls that are stuck have
+        returned DEINITIALIZED."""
         native.reset(devices)
         native.reset_exchange_api()
         self._callbacks.clear()
@@ -341,6 +348,27 @@ class SimulatedCuda:
     def stream_questions(self) -> int:
         """How often PyTorch was asked for the current stream."""
         return int(native.stream_questions())
+
+    # Calls that are stuck
+
+    def set_driver_lock(self, one_lock: bool = True) -> None:
+        """While a call is stuck on a full stream, other threads' calls block as well, but for the
+        few that touch nothing shared. What a test does to time, hangs and the log never blocks."""
+        native.set_driver_lock(one_lock)
+
+    @property
+    def blocked_calls(self) -> int:
+        """How many threads are stuck inside the driver."""
+        return int(native.blocked_calls())
+
+    def wait_until_blocked(self, count: int = 1, timeout_s: float = 60) -> None:
+        """Until exactly so many threads are stuck inside the driver. Raises TimeoutError if they
+        never are."""
+        if not native.wait_until_blocked(count, timeout_s):
+            raise TimeoutError(
+                f"{self.blocked_calls} instead of {count} threads were stuck inside the driver "
+                f"after {timeout_s} s"
+            )
 
     # Calls
 

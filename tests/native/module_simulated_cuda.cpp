@@ -4,7 +4,8 @@
 // the virtual clock as the recorder's, and a DLPack exchange API that knows the test's streams.
 //
 // Where a function's last parameter is where the answer goes, Python gets it returned, after the
-// driver's result if there is one.
+// driver's result if there is one. All run without the interpreter's lock: some wait for another
+// thread.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
@@ -81,6 +82,12 @@ struct LastOf<First, Rest...> {
 template <typename Result, typename... Parameters>
 using Function = Result (*)(Parameters...);
 
+template <typename Body>
+auto unlocked(Body body) {
+  const py::gil_scoped_release release;
+  return body();
+}
+
 template <typename Result, typename... Parameters, size_t... I>
 void bind_answering(py::module_& module, const char* name,
                     Function<Result, Parameters...> sim::Control::* member,
@@ -90,10 +97,10 @@ void bind_answering(py::module_& module, const char* name,
   module.def(name, [member](std::tuple_element_t<I, All>... arguments) {
     Answer answer{};
     if constexpr (std::is_void_v<Result>) {
-      (control.*member)(arguments..., &answer);
+      unlocked([&] { (control.*member)(arguments..., &answer); });
       return to_python(answer);
     } else {
-      const Result result = (control.*member)(arguments..., &answer);
+      const Result result = unlocked([&] { return (control.*member)(arguments..., &answer); });
       return py::make_tuple(result, to_python(answer));
     }
   });
@@ -105,7 +112,9 @@ void bind(py::module_& module, const char* name,
   if constexpr (is_answer<typename LastOf<Parameters...>::Type>) {
     bind_answering(module, name, member, std::make_index_sequence<sizeof...(Parameters) - 1>());
   } else {
-    module.def(name, [member](Parameters... arguments) { return (control.*member)(arguments...); });
+    module.def(
+        name, [member](Parameters... arguments) { return (control.*member)(arguments...); },
+        py::call_guard<py::gil_scoped_release>());
   }
 }
 

@@ -24,7 +24,11 @@ class HostClock {
   }
 
   void set_reading_costs(int64_t ns) { reading_costs_ns_ = ns; }
-  int64_t read() { return now_ns_.fetch_add(reading_costs_ns_); }
+  int64_t read(bool* moved) {
+    const int64_t cost_ns = reading_costs_ns_.load();
+    *moved = cost_ns != 0;
+    return now_ns_.fetch_add(cost_ns);
+  }
 
  private:
   std::atomic<int64_t> now_ns_{0};

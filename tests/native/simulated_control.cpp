@@ -19,8 +19,16 @@ namespace {
 template <typename Body>
 auto locked(Body body) {
   SimulatedDriver& driver = SimulatedDriver::instance();
-  const std::lock_guard lock(driver.mutex);
-  return body(driver);
+  return driver.locked([&] { return body(driver); });
+}
+
+/// What the test's program enqueues: like a call of the driver, it can be stuck.
+template <typename Body>
+int enqueue(Body body) {
+  SimulatedDriver& driver = SimulatedDriver::instance();
+  return driver.call(
+      true, [] { return kSuccess; }, [&]() -> int { return body(driver.machine, driver.thread()); },
+      [](int) {});
 }
 
 /// The same with a device; invalid device when there is none of that number.
@@ -68,15 +76,7 @@ RecordView view_of(SimulatedDriver& driver, const Record& record) {
 
 using namespace sim;  // NOLINT: the names to define are global
 
-void sim_reset(int devices) {
-  locked([&](SimulatedDriver& driver) {
-    driver.host.reset();
-    driver.machine.reset(devices);
-    driver.calls.reset();
-    driver.callbacks.clear();
-    ++driver.epoch;
-  });
-}
+void sim_reset(int devices) { SimulatedDriver::instance().reset(devices); }
 void sim_set_initialized(int initialized) {
   locked([&](SimulatedDriver& driver) { driver.machine.initialized = initialized != 0; });
 }
@@ -84,9 +84,16 @@ void sim_set_driver_version(int version) {
   locked([&](SimulatedDriver& driver) { driver.machine.driver_version = version; });
 }
 
-uint64_t sim_host_ns() { return static_cast<uint64_t>(SimulatedDriver::instance().host.read()); }
+uint64_t sim_host_ns() {
+  bool moved = false;
+  const int64_t host_ns = SimulatedDriver::instance().host.read(&moved);
+  if (moved) locked([](SimulatedDriver&) {});  // it may free who is stuck
+  return static_cast<uint64_t>(host_ns);
+}
 uint64_t sim_now_ns() { return static_cast<uint64_t>(SimulatedDriver::instance().host.now_ns()); }
-void sim_advance(int64_t ns) { SimulatedDriver::instance().host.advance(ns); }
+void sim_advance(int64_t ns) {
+  locked([&](SimulatedDriver& driver) { driver.host.advance(ns); });
+}
 void sim_set_reading_costs(int64_t ns) { SimulatedDriver::instance().host.set_reading_costs(ns); }
 int sim_next_host_ns(int64_t* host_ns) {
   return locked([&](SimulatedDriver& driver) { return driver.machine.next_host_ns(host_ns); });
@@ -114,6 +121,9 @@ int sim_set_record_latency(int device, int64_t min_ns, int64_t max_ns, uint64_t 
     found.record_latency_max_ns = max_ns;
     found.random.seed(seed);
   });
+}
+int sim_set_queue_depth(int device, uint64_t entries) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) { found.queue_depth = entries; });
 }
 int sim_set_one_queue(int device, int one_queue) {
   return with_device(device, [&](SimulatedDriver&, Device& found) {
@@ -169,22 +179,20 @@ int sim_destroy_stream(uint64_t stream) {
   });
 }
 int sim_launch(uint64_t stream, int64_t duration_ns) {
-  return locked([&](SimulatedDriver& driver) {
-    return driver.machine.launch(driver.thread(), stream, duration_ns);
+  return enqueue([&](Machine& machine, Thread& thread) {
+    return machine.launch(thread, stream, duration_ns);
   });
 }
 int sim_hang(uint64_t stream) {
-  return locked(
-      [&](SimulatedDriver& driver) { return driver.machine.hang(driver.thread(), stream); });
+  return enqueue([&](Machine& machine, Thread& thread) { return machine.hang(thread, stream); });
 }
 int sim_release(uint64_t stream) {
   return locked(
       [&](SimulatedDriver& driver) { return driver.machine.release(driver.thread(), stream); });
 }
 int sim_wait_event(uint64_t stream, uint64_t event) {
-  return locked([&](SimulatedDriver& driver) {
-    return driver.machine.wait_event(driver.thread(), stream, event);
-  });
+  return enqueue(
+      [&](Machine& machine, Thread& thread) { return machine.wait_event(thread, stream, event); });
 }
 int sim_pending(uint64_t stream, uint64_t* count) {
   return locked([&](SimulatedDriver& driver) {
@@ -204,6 +212,16 @@ int sim_end_capture(uint64_t stream, uint64_t* nodes) {
 }
 uint64_t sim_captures_invalidated() {
   return locked([](SimulatedDriver& driver) { return driver.machine.captures_invalidated(); });
+}
+
+void sim_set_driver_lock(int one_lock) {
+  locked([&](SimulatedDriver& driver) { driver.one_lock = one_lock != 0; });
+}
+uint64_t sim_blocked_calls() {
+  return locked([](SimulatedDriver& driver) { return driver.blocked_calls(); });
+}
+int sim_wait_until_blocked(uint64_t count, double timeout_s) {
+  return SimulatedDriver::instance().wait_until_blocked(count, timeout_s);
 }
 
 int sim_fail(const char* function, int result, uint64_t after, int64_t count) {

@@ -43,66 +43,72 @@ struct LaunchView {
   int64_t host_ns;
 };
 
-#define SIM_CONTROLS(F)                                                                          \
-  /* All as new: devices without contexts, host time 0, nothing logged, no failures. */          \
-  F(void, reset, (int devices))                                                                  \
-  F(void, set_initialized, (int initialized))                                                    \
-  F(void, set_driver_version, (int version))                                                     \
-  /* The clock. `host_ns` is for the code under test: it pays for the reading. Neither locks. */ \
-  F(uint64_t, host_ns, ())                                                                       \
-  F(uint64_t, now_ns, ())                                                                        \
-  F(void, advance, (int64_t ns))                                                                 \
-  F(void, set_reading_costs, (int64_t ns))                                                       \
-  F(int, next_host_ns, (int64_t* host_ns))                                                       \
-  F(void, run_dry, ())                                                                           \
-  /* Devices. */                                                                                 \
-  F(int, set_device_clock, (int device, int64_t offset_ns, int64_t drift_ppb))                   \
-  F(int, set_drift, (int device, int64_t drift_ppb))                                             \
-  F(int, set_tick, (int device, int64_t tick_ns))                                                \
-  F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))        \
-  F(int, set_one_queue, (int device, int one_queue))                                             \
-  F(int, set_attribute, (int device, int attribute, int value))                                  \
-  F(int, device_ns, (int device, int64_t* device_ns))                                            \
-  /* Contexts. */                                                                                \
-  F(int, activate, (int device, uint64_t* context))                                              \
-  F(int, deactivate, (int device))                                                               \
-  F(int, create_context, (int device, uint64_t* context))                                        \
-  F(int, destroy_context, (uint64_t context))                                                    \
-  F(int, make_current, (uint64_t context))                                                       \
-  F(uint64_t, current_context, ())                                                               \
-  F(int64_t, retained, (int device))                                                             \
-  /* Streams and captures. */                                                                    \
-  F(int, create_stream, (uint64_t context, unsigned flags, uint64_t* stream))                    \
-  F(int, destroy_stream, (uint64_t stream))                                                      \
-  F(int, launch, (uint64_t stream, int64_t duration_ns))                                         \
-  F(int, hang, (uint64_t stream))                                                                \
-  F(int, release, (uint64_t stream))                                                             \
-  F(int, wait_event, (uint64_t stream, uint64_t event))                                          \
-  F(int, pending, (uint64_t stream, uint64_t* count))                                            \
-  F(int, begin_capture, (uint64_t stream, int mode))                                             \
-  F(int, end_capture, (uint64_t stream, uint64_t* nodes))                                        \
-  F(uint64_t, captures_invalidated, ())                                                          \
-  /* Calls: -1 when there is no function of that name. */                                        \
-  F(int, fail, (const char* function, int result, uint64_t after, int64_t count))                \
-  F(void, stop_failing, ())                                                                      \
-  F(int, set_cost, (const char* function, int64_t ns))                                           \
-  F(int, count, (const char* function, int result, int any_result, uint64_t* count))             \
-  F(void, set_log_capacity, (uint64_t calls))                                                    \
-  F(uint64_t, oldest_call, ())                                                                   \
-  F(uint64_t, end_of_calls, ())                                                                  \
-  F(void, read_call, (uint64_t i, sim::CallView* view))                                          \
-  /* The truth. */                                                                               \
-  F(void, keep_records, (int keep))                                                              \
-  F(uint64_t, record_count, ())                                                                  \
-  F(void, read_record, (uint64_t i, sim::RecordView* view))                                      \
-  F(int, truth, (uint64_t event, sim::RecordView* view))                                         \
-  F(uint64_t, violation_count, ())                                                               \
-  F(const char*, violation, (uint64_t i))                                                        \
-  /* Kernels and memory. The callback is the address of a void (*)(void** parameters). */        \
-  F(void, on_launch, (const char* kernel, uint64_t callback))                                    \
-  F(void, set_kernel_duration, (const char* kernel, int64_t ns))                                 \
-  F(uint64_t, launch_count, ())                                                                  \
-  F(void, read_launch, (uint64_t i, sim::LaunchView* view))                                      \
+#define SIM_CONTROLS(F)                                                                            \
+  /* All as new: devices without contexts, host time 0, nothing logged, no failures. */            \
+  F(void, reset, (int devices))                                                                    \
+  F(void, set_initialized, (int initialized))                                                      \
+  F(void, set_driver_version, (int version))                                                       \
+  /* The clock. `host_ns` is for the code under test: it pays for the reading. */                  \
+  F(uint64_t, host_ns, ())                                                                         \
+  F(uint64_t, now_ns, ())                                                                          \
+  F(void, advance, (int64_t ns))                                                                   \
+  F(void, set_reading_costs, (int64_t ns))                                                         \
+  F(int, next_host_ns, (int64_t* host_ns))                                                         \
+  F(void, run_dry, ())                                                                             \
+  /* Devices. */                                                                                   \
+  F(int, set_device_clock, (int device, int64_t offset_ns, int64_t drift_ppb))                     \
+  F(int, set_drift, (int device, int64_t drift_ppb))                                               \
+  F(int, set_tick, (int device, int64_t tick_ns))                                                  \
+  F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))          \
+  /* How many entries fit into a stream; 0 is any number. */                                       \
+  F(int, set_queue_depth, (int device, uint64_t entries))                                          \
+  F(int, set_one_queue, (int device, int one_queue))                                               \
+  F(int, set_attribute, (int device, int attribute, int value))                                    \
+  F(int, device_ns, (int device, int64_t* device_ns))                                              \
+  /* Contexts. */                                                                                  \
+  F(int, activate, (int device, uint64_t* context))                                                \
+  F(int, deactivate, (int device))                                                                 \
+  F(int, create_context, (int device, uint64_t* context))                                          \
+  F(int, destroy_context, (uint64_t context))                                                      \
+  F(int, make_current, (uint64_t context))                                                         \
+  F(uint64_t, current_context, ())                                                                 \
+  F(int64_t, retained, (int device))                                                               \
+  /* Streams and captures. `launch`, `hang` and `wait_event` are stuck when the stream is full. */ \
+  F(int, create_stream, (uint64_t context, unsigned flags, uint64_t* stream))                      \
+  F(int, destroy_stream, (uint64_t stream))                                                        \
+  F(int, launch, (uint64_t stream, int64_t duration_ns))                                           \
+  F(int, hang, (uint64_t stream))                                                                  \
+  F(int, release, (uint64_t stream))                                                               \
+  F(int, wait_event, (uint64_t stream, uint64_t event))                                            \
+  F(int, pending, (uint64_t stream, uint64_t* count))                                              \
+  F(int, begin_capture, (uint64_t stream, int mode))                                               \
+  F(int, end_capture, (uint64_t stream, uint64_t* nodes))                                          \
+  F(uint64_t, captures_invalidated, ())                                                            \
+  /* Calls that are stuck. `wait_until_blocked` gives 0 when there were not so many in time. */    \
+  F(void, set_driver_lock, (int one_lock))                                                         \
+  F(uint64_t, blocked_calls, ())                                                                   \
+  F(int, wait_until_blocked, (uint64_t count, double timeout_s))                                   \
+  /* Calls: -1 when there is no function of that name. */                                          \
+  F(int, fail, (const char* function, int result, uint64_t after, int64_t count))                  \
+  F(void, stop_failing, ())                                                                        \
+  F(int, set_cost, (const char* function, int64_t ns))                                             \
+  F(int, count, (const char* function, int result, int any_result, uint64_t* count))               \
+  F(void, set_log_capacity, (uint64_t calls))                                                      \
+  F(uint64_t, oldest_call, ())                                                                     \
+  F(uint64_t, end_of_calls, ())                                                                    \
+  F(void, read_call, (uint64_t i, sim::CallView* view))                                            \
+  /* The truth. */                                                                                 \
+  F(void, keep_records, (int keep))                                                                \
+  F(uint64_t, record_count, ())                                                                    \
+  F(void, read_record, (uint64_t i, sim::RecordView* view))                                        \
+  F(int, truth, (uint64_t event, sim::RecordView* view))                                           \
+  F(uint64_t, violation_count, ())                                                                 \
+  F(const char*, violation, (uint64_t i))                                                          \
+  /* Kernels and memory. The callback is the address of a void (*)(void** parameters). */          \
+  F(void, on_launch, (const char* kernel, uint64_t callback))                                      \
+  F(void, set_kernel_duration, (const char* kernel, int64_t ns))                                   \
+  F(uint64_t, launch_count, ())                                                                    \
+  F(void, read_launch, (uint64_t i, sim::LaunchView* view))                                        \
   F(uint64_t, host_bytes, ())
 
 /// The functions above as found in a library that was loaded.

@@ -24,13 +24,31 @@ Thread& SimulatedDriver::thread() {
   static uint64_t last_serial = 0;  // under the mutex, like everything here
   thread_local Thread thread;
   thread_local uint64_t thread_epoch = 0;
-  if (thread_epoch != epoch) {
+  if (thread_epoch != epoch_) {
     thread = Thread();
     thread.serial = ++last_serial;
     thread.system_id = static_cast<uint64_t>(gettid());
-    thread_epoch = epoch;
+    thread_epoch = epoch_;
   }
   return thread;
+}
+
+void SimulatedDriver::reset(int devices) {
+  Lock lock(*this);
+  host.reset();
+  machine.reset(devices);
+  calls.reset();
+  callbacks.clear();
+  one_lock = false;
+  ++epoch_;
+  changed_.notify_all();
+  blocked_changed_.wait(lock.mutex, [&] { return blocked_ == 0; });
+}
+
+bool SimulatedDriver::wait_until_blocked(uint64_t count, double timeout_s) {
+  Lock lock(*this);
+  return blocked_changed_.wait_for(lock.mutex, std::chrono::duration<double>(timeout_s),
+                                   [&] { return blocked_ == count; });
 }
 
 namespace {
@@ -61,20 +79,44 @@ bool works_uninitialized(Function function) {
          function == Function::kGetErrorName || function == Function::kGetErrorString;
 }
 
+/// Whether a call waits while another one is stuck inside the driver. NVIDIA documents nothing of
+/// its locks. In the stacks of processes that hang (PyTorch's issues 109074 and 119393, its pull
+/// request 132520), calls as different as cudaEventDestroy and cudaHostUnregister stand behind a
+/// stuck launch, so all wait here that could have to look at anything shared. Left are those that
+/// read constants (names, the version) or what belongs to the calling thread alone (its current
+/// context and its capture mode): a lock would have nothing to guard there.
+bool takes_the_lock(Function function) {
+  switch (function) {
+    case Function::kGetErrorName:
+    case Function::kGetErrorString:
+    case Function::kDriverGetVersion:
+    case Function::kCtxGetCurrent:
+    case Function::kThreadExchangeStreamCaptureMode:
+      return false;
+    default:
+      return true;
+  }
+}
+
 /// What every call has in common: its cost, the failures ordered, the counts and the log. A call
 /// that is made to fail does nothing else.
 template <typename Body>
 int call(Function function, const std::array<uint64_t, 4>& arguments, Body body) {
   SimulatedDriver& driver = SimulatedDriver::instance();
-  const std::lock_guard lock(driver.mutex);
-  Thread& thread = driver.thread();
-  driver.host.advance(driver.calls.cost_ns(function));
-  int result = driver.calls.ordered_failure(function);
-  if (result == 0 && !driver.machine.initialized && !works_uninitialized(function))
-    result = kNotInitialized;
-  if (result == 0) result = body(driver.machine, thread);
-  driver.calls.add({function, result, thread.system_id, driver.host.now_ns(), arguments});
-  return result;
+  const auto enter = [&]() -> int {
+    driver.host.advance(driver.calls.cost_ns(function));
+    const int result = driver.calls.ordered_failure(function);
+    if (result != kSuccess) return result;
+    const bool works = driver.machine.initialized || works_uninitialized(function);
+    return works ? kSuccess : kNotInitialized;
+  };
+  const auto leave = [&](int result) {
+    driver.calls.add(
+        {function, result, driver.thread().system_id, driver.host.now_ns(), arguments});
+  };
+  return driver.call(
+      takes_the_lock(function), enter,
+      [&]() -> int { return body(driver.machine, driver.thread()); }, leave);
 }
 
 }  // namespace

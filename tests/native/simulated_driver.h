@@ -1,6 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Threads meet under one mutex. A call or a control holds it from its first line to its last, so
+// the machine sees one thread at a time.
+//
+// A call is stuck when it enqueues on a full stream, or behind the driver's own lock. It then waits
+// on `changed`, without the mutex, on the thread that made it and with whatever that thread holds:
+// the interpreter's lock if the code under test did not release it. Whoever leaves the mutex
+// signals `changed`, since anything that it did may have made room: a stuck call just tries again.
+// So nothing here needs a list of who waits for what, and there is nothing to poll.
+//
+// How long a real stream's queue is, NVIDIA does not say; launches are known to block once about
+// 1,024 entries are pending (forums.developer.nvidia.com/t/68937), each stream by itself. PyTorch's
+// issue 109074 is what comes of it.
+//
+// A reset frees the threads that are stuck: their calls answer DEINITIALIZED, leave no trace in the
+// new log, and have left the driver when the reset returns. A test whose only thread is stuck, or
+// holds the interpreter's lock while it is, can't call it: after half a minute of real time a stuck
+// call gives up, with the same answer, and that is a violation.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 
 #include "simulated_calls.h"
@@ -12,18 +32,93 @@ namespace sim {
 /// A kernel's stand-in: runs on the launching thread, with the kernel's parameters.
 using LaunchCallback = void (*)(void** parameters);
 
-/// The one instance in the process. `mutex` guards all but the clock.
-struct SimulatedDriver {
-  std::mutex mutex;
+/// The one instance in the process. Its mutex guards all but the clock.
+class SimulatedDriver {
+ public:
   HostClock host;
   Machine machine{host};
   Calls calls;
   std::map<std::string, LaunchCallback> callbacks;
-  uint64_t epoch = 1;  ///< grows with each reset
+  /// While a call is stuck in an enqueue, the others block as well.
+  bool one_lock = false;
 
   static SimulatedDriver& instance();
   /// The calling thread's state. After a reset it is as that of a new thread.
   Thread& thread();
+  void reset(int devices);
+
+  /// How many threads are stuck.
+  uint64_t blocked_calls() const { return blocked_; }
+  /// False when there were not so many in that time.
+  bool wait_until_blocked(uint64_t count, double timeout_s);
+
+  /// Runs `body` under the mutex.
+  template <typename Body>
+  auto locked(Body body) {
+    const Lock lock(*this);
+    return body();
+  }
+
+  /// A call as a thread of the program makes it: `enter` once, and then `enqueue`, which may be
+  /// stuck, until it answers anything but kStreamFull. `leave` sees what it answered. Both are left
+  /// out when a reset has freed the thread.
+  template <typename Enter, typename Enqueue, typename Leave>
+  int call(bool needs_lock, Enter enter, Enqueue enqueue, Leave leave) {
+    Lock lock(*this);
+    const auto may_enter = [&] { return !needs_lock || !one_lock || stuck_enqueues_ == 0; };
+    if (!may_enter() && !wait(lock, may_enter)) return kDeinitialized;
+    int result = enter();
+    if (result == kSuccess) {
+      result = enqueue();
+      if (result == kStreamFull) {
+        ++stuck_enqueues_;
+        const bool alive = wait(lock, [&] { return (result = enqueue()) != kStreamFull; });
+        --stuck_enqueues_;
+        if (!alive) return kDeinitialized;
+      }
+    }
+    leave(result);
+    return result;
+  }
+
+ private:
+  static constexpr std::chrono::seconds kStuckLimit{30};
+
+  struct Lock {
+    explicit Lock(SimulatedDriver& driver) : driver(driver), mutex(driver.mutex_) {}
+    ~Lock() { driver.changed_.notify_all(); }
+    SimulatedDriver& driver;
+    std::unique_lock<std::mutex> mutex;
+  };
+
+  /// The calling thread is stuck until `condition` has come true; false when a reset or the limit
+  /// has come first.
+  template <typename Condition>
+  bool wait(Lock& lock, Condition condition) {
+    const uint64_t epoch = epoch_;
+    ++blocked_;
+    blocked_changed_.notify_all();
+    changed_.notify_all();  // the call may have moved the clock before it got stuck
+    const auto limit = std::chrono::steady_clock::now() + kStuckLimit;
+    bool in_time = true;
+    bool come_true = false;
+    while (in_time && epoch_ == epoch && !come_true) {
+      in_time = changed_.wait_until(lock.mutex, limit) == std::cv_status::no_timeout;
+      come_true = epoch_ == epoch && condition();
+    }
+    --blocked_;
+    blocked_changed_.notify_all();
+    if (epoch_ == epoch && !come_true)
+      machine.add_violation("a call was stuck until its time was up: nobody made room");
+    return come_true;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::condition_variable blocked_changed_;
+  uint64_t blocked_ = 0;         ///< threads in `wait`
+  uint64_t stuck_enqueues_ = 0;  ///< those of them that enqueue
+  uint64_t epoch_ = 1;           ///< grows with each reset
 };
 
 }  // namespace sim

@@ -301,6 +301,13 @@ Result Machine::wait_for(const std::vector<std::shared_ptr<Work>>& works) {
   return kSuccess;
 }
 
+Result Machine::room(const Stream& stream) {
+  settle();
+  const Device& device = devices_[static_cast<size_t>(stream.context->device)];
+  const bool full = device.queue_depth != 0 && stream.queue.size() >= device.queue_depth;
+  return full ? kStreamFull : kSuccess;
+}
+
 Capture* Machine::blocking_capture(const Stream& legacy) const {
   for (const auto& [handle, stream] : streams_)
     if (stream->context == legacy.context && !stream->non_blocking && stream->capture != nullptr)
@@ -330,7 +337,9 @@ Result Machine::launch(Thread& thread, uint64_t handle, int64_t duration_ns) {
   bool captured = false;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   if (const Result result = admit(*stream, &captured)) return result;
-  if (!captured) enqueue(stream, 0, duration_ns);
+  if (captured) return kSuccess;
+  if (const Result result = room(*stream)) return result;
+  enqueue(stream, 0, duration_ns);
   return kSuccess;
 }
 
@@ -339,7 +348,9 @@ Result Machine::hang(Thread& thread, uint64_t handle) {
   bool captured = false;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   if (const Result result = admit(*stream, &captured)) return result;
-  if (!captured) enqueue(stream, 0, 0)->endless = true;
+  if (captured) return kSuccess;
+  if (const Result result = room(*stream)) return result;
+  enqueue(stream, 0, 0)->endless = true;
   return kSuccess;
 }
 
@@ -379,6 +390,7 @@ Result Machine::wait_event(Thread& thread, uint64_t stream_handle, uint64_t even
   }
   settle();
   if (event->record == nullptr || event->record->ended) return kSuccess;
+  if (const Result result = room(*stream)) return result;
   enqueue(stream, 0, 0)->after.push_back(event->record);
   return kSuccess;
 }

@@ -6,7 +6,8 @@
 // on their device's clock, and stops at the first that has not. So hours cost what their work
 // costs, and a change of a clock's rate reaches all that has not ended yet.
 //
-// One thread at a time.
+// One thread at a time. What enqueues answers kStreamFull, and has done nothing, while its stream
+// has no room.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ struct Device {
   int64_t record_latency_min_ns = 0;
   int64_t record_latency_max_ns = 0;
   std::mt19937_64 random;
+  uint64_t queue_depth = 0;  ///< entries that fit into a stream; 0 is any number
   bool one_queue = false;
   std::shared_ptr<Work> youngest;  ///< in the one hardware queue
 
@@ -109,6 +111,7 @@ class Machine {
 
   uint64_t captures_invalidated() const { return captures_.invalidated(); }
   const std::vector<std::string>& violations() const { return violations_; }
+  void add_violation(std::string text) { violations_.push_back(std::move(text)); }
   const std::vector<Launch>& launches() const { return launches_; }
   std::vector<Record>& records() { return records_; }
   const Record* last_record(uint64_t event) const;
@@ -157,6 +160,8 @@ class Machine {
   Result find_event(uint64_t handle, std::shared_ptr<Event>* event) const;
   /// Whether a stream takes work: `*captured` when into a graph, and not to be run.
   Result admit(Stream& stream, bool* captured);
+  /// Before anything of an enqueue is done: kStreamFull if it has to wait.
+  Result room(const Stream& stream);
   Capture* blocking_capture(const Stream& legacy) const;
   std::shared_ptr<Work> enqueue(const std::shared_ptr<Stream>& stream, int64_t latency_ns,
                                 int64_t duration_ns);

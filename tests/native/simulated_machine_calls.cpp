@@ -126,7 +126,7 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
     event->capture = stream->capture;
     return kSuccess;
   }
-  settle();
+  if (const Result result = room(*stream)) return result;
   Device& device = devices_[static_cast<size_t>(stream->context->device)];
   int64_t latency_ns = device.record_latency_min_ns;
   const int64_t range_ns = device.record_latency_max_ns - device.record_latency_min_ns;
@@ -286,8 +286,8 @@ Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& lau
   *name = found->second.name;
   *runs = !captured;
   if (captured) return kSuccess;
+  if (const Result result = room(*stream)) return result;
   const auto duration = kernel_ns_.find(*name);
-  settle();
   enqueue(stream, 0, duration == kernel_ns_.end() ? 0 : duration->second);
   launches_.push_back(launch);
   launches_.back().kernel = *name;

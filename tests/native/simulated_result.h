@@ -41,6 +41,9 @@ namespace sim {
 enum Result : int { SIM_RESULTS(SIM_DECLARE) };
 #undef SIM_DECLARE
 
+/// Not a result of the driver's: the stream is full, and the call has done nothing yet.
+constexpr Result kStreamFull = static_cast<Result>(-1);
+
 /// Null for a number that is not in the table.
 inline const char* result_name(int result) {
   switch (result) {

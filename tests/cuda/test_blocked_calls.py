@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the simulated driver that are stuck: on a full stream, or behind its one lock."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.helpers.driver_calls import Kernels, driver
+from tests.helpers.simulated_cuda import (
+    CaptureMode,
+    Result,
+    SimulatedCuda,
+    SimulatedCudaError,
+    SimulatedStream,
+)
+
+
+class OnThread:
+    """A call on a thread of its own, with the test's context current there."""
+
+    def __init__(self, cuda: SimulatedCuda, call: Callable[[], int]) -> None:
+        context = cuda.current_context
+        self._answers: list[int] = []
+
+        def run() -> None:
+            cuda.make_current(context)
+            self._answers.append(call())
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    @property
+    def returned(self) -> bool:
+        return bool(self._answers)
+
+    def answer(self) -> int:
+        """Waits for it."""
+        self._thread.join()
+        return self._answers[0]
+
+
+def _enqueue(enqueue: Callable[[], None]) -> int:
+    """What the driver answers to the test's program."""
+    try:
+        enqueue()
+    except SimulatedCudaError as error:
+        return error.result
+    return Result.SUCCESS
+
+
+def test_a_record_on_a_full_stream_blocks_until_the_clock_has_moved(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    cuda.devices[0].set_queue_depth(3)
+    event = driver.event()
+    for _ in range(3):
+        stream.launch(100)
+    record = OnThread(cuda, lambda: driver.record(event, stream))
+    cuda.wait_until_blocked()
+    cuda.advance(99)
+    assert (cuda.blocked_calls, record.returned, stream.pending) == (1, False, 3)
+    assert driver.query(event) == Result.SUCCESS  # it has not been recorded
+    cuda.advance(1)
+    assert record.answer() == Result.SUCCESS
+    assert (cuda.blocked_calls, stream.pending) == (0, 3)
+    cuda.run_dry()
+    truth = cuda.truth(event)
+    assert truth is not None
+    assert (truth.host_ns, truth.device_ns) == (100, 300)
+    (call,) = cuda.calls("cuEventRecord")
+    assert call.host_ns == 100
+
+
+@pytest.mark.parametrize("what", ["record", "kernel", "launch", "hang", "wait"])
+def test_whatever_is_enqueued_on_a_full_stream_blocks(
+    cuda: SimulatedCuda, stream: SimulatedStream, what: str
+) -> None:
+    event, kernels = driver.event(), Kernels()
+    kernel = kernels.find(b"kernel")
+    other = cuda.devices[0].create_stream()
+    other.hang()
+    driver.record(event, other)
+    enqueues = {
+        "record": lambda: driver.record(event, stream),
+        "kernel": lambda: kernels.launch(kernel, stream),
+        "launch": lambda: _enqueue(lambda: stream.launch(1)),
+        "hang": lambda: _enqueue(stream.hang),
+        "wait": lambda: _enqueue(lambda: stream.wait_event(event)),
+    }
+    cuda.devices[0].set_queue_depth(1)
+    stream.hang()
+    enqueue = OnThread(cuda, enqueues[what])
+    cuda.wait_until_blocked()
+    assert not enqueue.returned
+    stream.release()
+    assert enqueue.answer() == Result.SUCCESS
+
+
+def test_each_stream_has_a_queue_of_its_own(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    stream.hang()
+    other = cuda.devices[0].create_stream()
+    assert driver.record(driver.event(), other) == Result.SUCCESS
+    cuda.devices[0].set_queue_depth(None)
+    assert driver.record(driver.event(), stream) == Result.SUCCESS
+
+
+def test_what_is_captured_needs_no_room(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    stream.hang()
+    with stream.capture():
+        assert driver.record(driver.event(), stream) == Result.SUCCESS
+
+
+def test_as_many_go_on_as_there_is_room_for(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    cuda.devices[0].set_queue_depth(2)
+    for _ in range(2):
+        stream.launch(100)
+    launches = [OnThread(cuda, lambda: _enqueue(lambda: stream.launch(100))) for _ in range(3)]
+    for stuck in (3, 2, 1, 0):
+        cuda.wait_until_blocked(stuck)
+        assert stream.pending == 2
+        cuda.advance(100)
+    assert [launch.answer() for launch in launches] == [Result.SUCCESS] * 3
+    assert stream.pending == 1
+
+
+def test_a_clock_that_moves_when_it_is_read_makes_room(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    cuda.set_reading_costs(10)
+    stream.launch(10)
+    record = OnThread(cuda, lambda: driver.record(driver.event(), stream))
+    cuda.wait_until_blocked()
+    driver.sim_host_ns()
+    assert record.answer() == Result.SUCCESS
+
+
+def test_nobody_is_stuck(cuda: SimulatedCuda) -> None:
+    with pytest.raises(TimeoutError, match="0 instead of 1 threads were stuck"):
+        cuda.wait_until_blocked(timeout_s=0)
+
+
+def test_a_reset_frees_who_is_stuck(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    cuda.set_driver_lock()
+    event = driver.event()
+    stream.hang()
+    record = OnThread(cuda, lambda: driver.record(event, stream))
+    cuda.wait_until_blocked()
+    query = threading.Thread(target=driver.query, args=(event,))
+    query.start()
+    cuda.wait_until_blocked(2)
+    cuda.reset()
+    assert cuda.blocked_calls == 0
+    assert record.answer() == Result.DEINITIALIZED
+    query.join()
+    assert (cuda.calls(), cuda.count("*"), cuda.violations) == ([], 0, [])
+    assert driver.event()  # nobody holds the lock
+
+
+# The driver's one lock
+
+
+def test_behind_a_stuck_call_the_others_block(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    cuda.set_driver_lock()
+    event = driver.event()
+    other = cuda.devices[0].create_stream()
+    assert driver.query(event) == Result.SUCCESS  # nobody is stuck yet
+    stream.hang()
+    record = OnThread(cuda, lambda: driver.record(event, stream))
+    cuda.wait_until_blocked()
+    query = OnThread(cuda, lambda: driver.query(event))
+    launch = OnThread(cuda, lambda: _enqueue(lambda: other.launch(1)))
+    cuda.wait_until_blocked(3)
+    assert not any(call.returned for call in (record, query, launch))
+    stream.release()
+    assert [call.answer() for call in (record, query, launch)] == [Result.SUCCESS] * 3
+
+
+def test_what_touches_nothing_shared_never_blocks(
+    cuda: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    cuda.set_driver_lock()
+    event = driver.event()
+    stream.hang()
+    record = OnThread(cuda, lambda: driver.record(event, stream))
+    cuda.wait_until_blocked()
+    text, number, context = ctypes.c_char_p(), ctypes.c_int(), ctypes.c_uint64()
+    assert driver.cuGetErrorName(700, ctypes.byref(text)) == Result.SUCCESS
+    assert driver.cuGetErrorString(700, ctypes.byref(text)) == Result.SUCCESS
+    assert driver.cuDriverGetVersion(ctypes.byref(number)) == Result.SUCCESS
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == Result.SUCCESS
+    assert driver.exchange_mode(CaptureMode.GLOBAL) is CaptureMode.GLOBAL
+    assert not record.returned
+    stream.release()
+    assert record.answer() == Result.SUCCESS
+
+
+def test_without_the_lock_others_go_on(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    cuda.devices[0].set_queue_depth(1)
+    event = driver.event()
+    stream.hang()
+    record = OnThread(cuda, lambda: driver.record(event, stream))
+    cuda.wait_until_blocked()
+    assert driver.query(event) == Result.SUCCESS
+    stream.release()
+    assert record.answer() == Result.SUCCESS

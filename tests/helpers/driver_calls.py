@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated driver's functions as the code under test calls them: from C, and without the
+interpreter's lock."""
+
+import ctypes
+from collections.abc import Callable
+
+from tests.helpers.simulated_cuda import LIBRARY, CaptureMode, Result, SimulatedStream
+
+
+class Driver:
+    """The driver's own functions, as the code under test calls them."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(str(LIBRARY))
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        function: Callable[..., int] = getattr(self._library, name)
+        return function
+
+    def event(self, flags: int = 0) -> int:
+        event = ctypes.c_uint64()
+        assert self.cuEventCreate(ctypes.byref(event), flags) == Result.SUCCESS
+        return event.value
+
+    def record(self, event: int, stream: SimulatedStream) -> int:
+        return self.cuEventRecord(ctypes.c_uint64(event), ctypes.c_uint64(stream.handle))
+
+    def query(self, event: int) -> int:
+        return self.cuEventQuery(ctypes.c_uint64(event))
+
+    def elapsed(self, begin: int, end: int) -> float:
+        result, milliseconds = self.try_elapsed(begin, end)
+        assert result == Result.SUCCESS
+        return milliseconds
+
+    def try_elapsed(self, begin: int, end: int) -> tuple[int, float]:
+        milliseconds = ctypes.c_float(-1)
+        result = self.cuEventElapsedTime(
+            ctypes.byref(milliseconds), ctypes.c_uint64(begin), ctypes.c_uint64(end)
+        )
+        return result, milliseconds.value
+
+    def is_capturing(self, stream: SimulatedStream) -> tuple[int, int]:
+        status = ctypes.c_int(-1)
+        result = self.cuStreamIsCapturing(ctypes.c_uint64(stream.handle), ctypes.byref(status))
+        return result, status.value
+
+    def exchange_mode(self, mode: CaptureMode) -> CaptureMode:
+        value = ctypes.c_int(mode)
+        assert self.cuThreadExchangeStreamCaptureMode(ctypes.byref(value)) == Result.SUCCESS
+        return CaptureMode(value.value)
+
+
+driver = Driver()
+
+
+class Kernels:
+    """A loaded library."""
+
+    def __init__(self) -> None:
+        library = ctypes.c_uint64()
+        arguments = (ctypes.byref(library), b"code", None, None, 0, None, None, 0)
+        self.result = driver.cuLibraryLoadData(*arguments)
+        self.library = library.value
+
+    def find(self, name: bytes) -> int:
+        kernel = ctypes.c_uint64()
+        library = ctypes.c_uint64(self.library)
+        assert driver.cuLibraryGetKernel(ctypes.byref(kernel), library, name) == Result.SUCCESS
+        return kernel.value
+
+    def launch(self, kernel: int, stream: SimulatedStream, *parameters: int, grid: int = 2) -> int:
+        values = [ctypes.c_uint64(parameter) for parameter in parameters]
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        shape = (grid, 1, 1, 128, 1, 1, 64)
+        handle = ctypes.c_uint64(stream.handle)
+        return driver.cuLaunchKernel(ctypes.c_uint64(kernel), *shape, handle, addresses, None)
+
+    def unload(self) -> int:
+        return driver.cuLibraryUnload(ctypes.c_uint64(self.library))
