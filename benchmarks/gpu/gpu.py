@@ -38,6 +38,12 @@ class Gpu(Protocol):
     def capturing_call(self) -> tuple[int, list[int]]:
         """The same of the driver's question whether the stream is being captured."""
 
+    def enqueue_calls(self) -> dict[str, tuple[int, list[int]]]:
+        """The same of what the driver enqueues at little cost, by name."""
+
+    def replay_call(self) -> Callable[[], object]:
+        """Launches a CUDA graph of one kernel that does nothing."""
+
     def side_stream(self) -> AbstractContextManager[object]:
         """A stream of its own, current in the block."""
 
@@ -52,6 +58,7 @@ class CudaGpu:
         self._event = torch.cuda.Event(enable_timing=True)
         self._event.record()
         self._status = torch.zeros(1, dtype=torch.int64)
+        self._memory = torch.zeros(64, dtype=torch.uint8, device="cuda")
         self.synchronize: Callable[[], None] = torch.cuda.synchronize
         self.spin = self._kernels.spin
         self.nothing = self._kernels.nothing
@@ -68,6 +75,22 @@ class CudaGpu:
         stream = torch.cuda.current_stream().cuda_stream
         address = self._kernels.driver.address("cuStreamIsCapturing")
         return address, [stream, self._status.data_ptr()]
+
+    def enqueue_calls(self) -> dict[str, tuple[int, list[int]]]:
+        stream = torch.cuda.current_stream().cuda_stream
+        memory = self._memory.data_ptr()
+        arguments = {
+            "cuLaunchKernel": self._kernels.launch_arguments("nothing"),
+            "cuMemsetD8Async": [memory, 0, 4, stream],
+            "cuMemcpyDtoDAsync_v2": [memory, memory + 32, 4, stream],
+        }
+        return {name: (self._kernels.driver.address(name), arguments[name]) for name in arguments}
+
+    def replay_call(self) -> Callable[[], object]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.nothing()
+        return graph.replay
 
     def side_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(torch.cuda.Stream())

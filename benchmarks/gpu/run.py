@@ -48,6 +48,7 @@ PARTS = (
     Part("Tests", _TESTS, 150, {"REQUIRE_GPU": "1"}),
     Part("Limits of CUDA", _module("limits"), 90),
     Part("Limits of PyTorch", _module("limits_torch"), 40),
+    Part("What sharing boundaries rests on", _module("enqueue_cost"), 30),
     Part("What a phase costs the host", _module("phase_cost"), 80),
     Part("What a boundary costs the device", _module("boundary_cost"), 60),
     Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),

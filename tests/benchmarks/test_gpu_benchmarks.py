@@ -335,6 +335,7 @@ def test_the_parts_are_there() -> None:
         ("boundary_cost", "rounds=2", "device time of one boundary"),
         ("step_cost", "rounds=2, step_ns=1000", "A/B: with less without"),
         ("training", "seconds=0, block_s=0.01", "A/B: with less without"),
+        ("enqueue_cost", "batches=2", "a CUDA graph's replay, least"),
         ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (
             "metric_cost",
@@ -361,6 +362,32 @@ print_figures({module}.figures(FakeGpu(), {options}))
         assert figures["nested phases: records of a phase"].value <= 1.5
     if module == "step_cost":
         assert figures["records of a step"].value >= 1
+
+
+@pytest.mark.parametrize(
+    ("interval_ns", "verdict", "note"),
+    [
+        (0, "met", "the cheapest is cuLaunchKernel"),
+        (10**12, "not met", "unseen between two boundaries that share an event: share_boundaries_"),
+    ],
+)
+def test_whether_an_enqueue_fits_between_shared_boundaries(
+    interval_ns: int, verdict: str, note: str
+) -> None:
+    done = run_script(
+        f"""
+from tests.helpers.fake_gpu import FakeGpu
+from benchmarks.gpu import enqueue_cost
+from benchmarks.gpu.figure import print_figures
+enqueue_cost.SHARE_BOUNDARIES_NS = {interval_ns}
+enqueue_cost.least_ns = lambda gpu, batch, batches: len(batch())
+print_figures(enqueue_cost.figures(FakeGpu(), batches=1))
+""",
+    )
+    *_, premise = read_figures(done.stdout)
+    assert premise.verdict == verdict
+    assert note in premise.note
+    assert premise.value == interval_ns / 100
 
 
 # --- the probe ---

@@ -6,6 +6,7 @@ Importing this names the stub library to the code under test, so it belongs in a
 """
 
 import ctypes
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -51,6 +52,12 @@ class FakeGpu:
 
     def capturing_call(self) -> tuple[int, list[int]]:
         return self._address("cuStreamIsCapturing"), [0, ctypes.addressof(self._status)]
+
+    def enqueue_calls(self) -> dict[str, tuple[int, list[int]]]:
+        return {"cuLaunchKernel": self.record_call()}
+
+    def replay_call(self) -> Callable[[], object]:
+        return self.nothing
 
     def side_stream(self) -> AbstractContextManager[object]:
         return nullcontext()
