@@ -22,6 +22,7 @@ from pyinstrument_gpu.metrics.values import Reading, series_of, values_of
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _HOST = torch.device("cpu")
+_LOST = "an update of the metrics was lost, and counted in lost_updates"
 
 _numbers = itertools.count(1)
 _live: weakref.WeakValueDictionary[int, MetricAccumulator] = weakref.WeakValueDictionary()
@@ -74,8 +75,9 @@ class MetricAccumulator:
         if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES:
             raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
         self._prefix = f"{name}/" if name else ""
-        self._state: Tensor | None = None
-        self._is_placed = False  # until then the state may move: it has only Python numbers
+        # In host memory until the first tensors say where it belongs: so far it has only numbers.
+        self._state = self._new_state(_HOST)
+        self._is_placed = False
         self._scalar_slots: dict[str, int] = {}
         self._lost_updates = 0
         self._reference_updates = 0
@@ -86,7 +88,7 @@ class MetricAccumulator:
         """What each accumulator has for itself, a copy too."""
         self._native = _new_native(self._options, updates)
         self._scratch: Tensor | None = None
-        self._warned = False
+        self._warnings: set[str] = set()
         # Held while the state is made or moved, and during an addition in torch operations: that is
         # many of them, and nothing may come in between.
         self._lock = threading.RLock()
@@ -94,7 +96,7 @@ class MetricAccumulator:
         _live[self._number] = self
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_native", "_scratch", "_warned", "_lock", "_number"}
+        own = {"_native", "_scratch", "_warnings", "_lock", "_number"}
         copied = {name: value for name, value in vars(self).items() if name not in own}
         return {**copied, "updates": 0 if self._native is None else self._native.updates()}
 
@@ -102,8 +104,6 @@ class MetricAccumulator:
         updates = state.pop("updates")
         self.__dict__.update(state)
         self._begin(updates)
-        if self._state is not None:
-            self._scratch = self._new_scratch(self._state.device)
 
     def update(
         self,
@@ -134,20 +134,13 @@ class MetricAccumulator:
         Raises:
             TypeError, ValueError: the tensors do not fit each other or this accumulator.
         """
-        state = self._state
         if torch.compiler.is_compiling():
-            if state is None or not self._is_placed:
-                state = self._place(logits.device)
             detached_loss = None if loss is None else loss.detach()
             torch.ops.pyinstrument_gpu.metric_update(
-                state, logits.detach(), target, detached_loss, weight, self._number
+                self._state, logits.detach(), target, detached_loss, weight, self._number
             )
-            return
-        if state is None or not self._is_placed:
-            self._options.check(logits, target, loss, weight)
-            with self._lock:
-                state = self._place(logits.device)
-        self._update(state, logits, target, loss, weight)
+        else:
+            self._update(None, logits, target, loss, weight)
 
     def update_scalar(self, name: str, value: Tensor | float) -> None:
         """Add a number to a running value, such as a gradient norm or a count of tokens.
@@ -178,7 +171,7 @@ class MetricAccumulator:
         For tensors on the CPU they are the current ones. On a GPU there are none before the first
         update by the kernel, which has to be compiled first.
         """
-        if self._state is None or self._native is None:
+        if self._native is None:
             return None
         data = self._native.read(self._state)
         if data is None or data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET:
@@ -230,7 +223,7 @@ class MetricAccumulator:
         classes = self._options.confusion_classes
         names = tuple(self._scalar_slots)
         if across_ranks and has_other_ranks():
-            device = None if self._state is None else self._state.device
+            device = self._state.device if self._is_placed else None
             state, names, lost = merged_across_ranks(
                 data, names, self._lost_updates, self._options, device
             )
@@ -241,9 +234,9 @@ class MetricAccumulator:
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait."""
         self._lost_updates = 0
-        if self._state is not None:
+        self._state[RESET_OFFSET:].zero_()
+        if self._is_placed:
             self._resets += 1
-            self._state[RESET_OFFSET:].zero_()
             self._state.view(torch.int64)[word("resets")] += 1
 
     def record_reading(self) -> None:
@@ -267,10 +260,20 @@ class MetricAccumulator:
             [(self._prefix + name, value) for name, value in series],
         )
 
-    def _update(self, state: Tensor, logits: Tensor, *others: Any) -> None:
+    def _update(self, state: Tensor | None, logits: Tensor, *others: Any) -> None:
+        """Where a compiled function calls this it brings the state, or a copy that it will write
+        back. At the first update that one is still in host memory."""
+        if not self._is_placed:
+            self._options.check(logits, *others)
+            if not self._place(logits.device):
+                return
+        if state is None or state.device != logits.device:
+            state = self._state
         reading_is_due = None
         if self._native is not None:
             reading_is_due = self._native.update(state, self._scratch, logits, *others)
+            if reading_is_due is None and self._scratch is None and self._make_scratch():
+                reading_is_due = self._native.update(state, self._scratch, logits, *others)
         if reading_is_due is None:
             self._options.check(logits, *others)
             if logits.device != state.device:
@@ -297,11 +300,10 @@ class MetricAccumulator:
                 )
                 return None
             slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
-            if device.type != _HOST.type:
-                state = self._place(device)
-            else:  # it says nothing of where the logits will be
-                state = self._new_state(_HOST) if self._state is None else self._state
-                self._state = state
+        # Numbers in host memory say nothing of where the logits will be.
+        if device.type != _HOST.type and not self._is_placed and not self._place(device):
+            return None
+        state = self._state
         if isinstance(value, Tensor) and device != state.device:
             if device.type != _HOST.type:
                 raise ValueError(
@@ -325,53 +327,68 @@ class MetricAccumulator:
             if self._native is not None:
                 self._native.begin_other()
                 error = self._native.launch_error()
-            message = f"metrics are updated by many small kernels, which is slower: {error}"
+            what = "metrics are updated by many small kernels, which is slower"
             try:
                 add(state, *arguments)
                 added = True
                 self._reference_updates += 1
             except Exception as raised:
                 self._lost_updates += 1
+                what = _LOST
                 first_line = str(raised).partition("\n")[0]
                 reason = f"{type(raised).__name__}: {first_line}"
                 error = f"{error}; {reason}" if error else reason
-                message = f"an update of the metrics was lost, and counted in lost_updates: {error}"
             finally:
                 if self._native is not None:
                     self._native.end_other(added, add is reference.add_update)
-        if self._scratch is not None:
+        if self._native is not None and _on_cuda(state.device):
             kernels.request(state.device.index)
-        if error and not self._warned:
-            self._warned = True
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+        if error:
+            self._warn_once(what, error)
 
-    def _place(self, device: torch.device) -> Tensor:
-        """Have the state on the device of the first tensors. Python numbers, which say nothing of a
-        device, may have come before."""
-        state = self._state
-        if state is None:
-            state = self._new_state(device)
-        elif not self._is_placed and state.device != device:
-            state = self._new_state(device).copy_(state)
-        self._state = state
-        self._is_placed = True
-        return state
+    def _warn_once(self, what: str, why: str) -> None:
+        """To be called by what `update` or `update_scalar` calls by one other function."""
+        if what not in self._warnings:
+            self._warnings.add(what)
+            warnings.warn(f"{what}: {why}", RuntimeWarning, stacklevel=5)
+
+    def _place(self, device: torch.device) -> bool:
+        """Have the state on the device of the first tensors. False during a capture: each replay of
+        the graph would make the state anew. The update is lost then."""
+        with self._lock:
+            if self._is_placed:
+                return True
+            if _is_capturing(device):
+                self._lost_updates += 1
+                self._warn_once(
+                    _LOST,
+                    "the first one was inside the capture of a CUDA graph, where the accumulator "
+                    "cannot be set up; make one update before the capture",
+                )
+                return False
+            if self._state.device != device:
+                state = self._new_state(device)
+                if self._scalar_slots:
+                    state.copy_(self._state, non_blocking=_on_cuda(device))
+                self._state = state
+            self._is_placed = True
+            return True
 
     def _new_state(self, device: torch.device) -> Tensor:
-        self._scratch = self._new_scratch(device)
-        # It has to outlive inference, and a state that inference has made may not be changed later.
-        with torch.inference_mode(False):
-            return torch.zeros(self._options.state_bytes, dtype=torch.uint8, device=device)
+        return _zeros(self._options.state_bytes, device)
 
-    def _new_scratch(self, device: torch.device) -> Tensor | None:
-        if self._native is None or not _on_cuda(device):
-            return None
-        with torch.inference_mode(False):
-            return torch.zeros(native.METRIC_SCRATCH_BYTES, dtype=torch.uint8, device=device)
+    def _make_scratch(self) -> bool:
+        """Make the memory that the kernel needs besides the state, where there is a kernel. Not
+        during a capture, of which each replay would clear it."""
+        device = self._state.device
+        if not _on_cuda(device) or _is_capturing(device):
+            return False
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = _zeros(native.METRIC_SCRATCH_BYTES, device)
+        return True
 
     def _read(self) -> bytes:
-        if self._state is None:
-            return bytes(self._options.state_bytes)
         if self._native is not None and not _on_cuda(self._state.device):
             data: bytes | None = self._native.read(self._state)
             if data is not None:
@@ -434,5 +451,19 @@ def _torch_is_known() -> bool:
     return known
 
 
+def _zeros(size: int, device: torch.device) -> Tensor:
+    # They have to outlive inference, and what inference has made may not be changed later.
+    with torch.inference_mode(False):
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
 def _on_cuda(device: torch.device) -> bool:
     return device.type == "cuda"
+
+
+def _is_capturing(device: torch.device) -> bool:
+    """Whether what is enqueued on the device now becomes part of a CUDA graph."""
+    if not _on_cuda(device):
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()

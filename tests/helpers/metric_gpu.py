@@ -4,6 +4,7 @@ kernels are the same arithmetic on the CPU, run at their launch. All between the
 """
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.metrics import accumulator, code_cache, kernels
 from pyinstrument_gpu.native import native
-from tests.helpers.simulated_cuda import SimulatedCuda, simulated_cuda
+from tests.helpers.simulated_cuda import LIBRARY, Result, SimulatedCuda, simulated_cuda
 
 FAKE_NVRTC = Path(simulated.__file__).with_name("inject_nvrtc.so")
 """It compiles for the simulated GPU, whose driver takes any code."""
@@ -49,6 +50,7 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
         replacements: list[Any] = [
             mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
             mock.patch.object(accumulator, "_on_cuda", lambda device: True),
+            mock.patch.object(accumulator, "_is_capturing", _is_capturing),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
             mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
@@ -69,6 +71,13 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
 def wait_for_kernels() -> None:
     """Until those that were requested are loaded, or known not to come."""
     assert kernels.wait(timeout_s=120)
+
+
+def _is_capturing(device: torch.device) -> bool:
+    status = ctypes.c_int(0)
+    stream = ctypes.c_void_p(simulated.current_stream(_device_of_tensors))
+    result = ctypes.CDLL(str(LIBRARY)).cuStreamIsCapturing(stream, ctypes.byref(status))
+    return result == Result.SUCCESS and status.value != 0
 
 
 _device_of_tensors = 0

@@ -217,20 +217,39 @@ def test_a_copy_goes_on_by_itself(gpu: SimulatedCuda) -> None:
 # --- captures ---
 
 
-def test_a_first_update_during_a_capture_is_made_of_torch_operations(gpu: SimulatedCuda) -> None:
+def test_a_first_update_during_a_capture_is_lost(gpu: SimulatedCuda) -> None:
+    """The state would be made inside the graph, and each replay would make it anew."""
     stream = gpu.devices[0].create_stream()
-    simulated.set_current_stream(0, stream.handle)
     metrics = pig.MetricAccumulator(topk=1)
-    with warnings.catch_warnings():
+    with stream.as_current():
+        stream.begin_capture()
+        with pytest.warns(RuntimeWarning, match="was lost.*make one update before") as caught:
+            metrics.update(LOGITS, TARGET)
+            metrics.update(LOGITS, TARGET)
+        assert stream.end_capture() == 0
+    assert [warning.filename for warning in caught] == [__file__]
+    assert (metrics.compute()["count"], metrics.compute()["lost_updates"]) == (0, 2)
+
+    metrics.update(LOGITS, TARGET)
+    assert (metrics.compute()["count"], metrics.compute()["lost_updates"]) == (4, 2)
+    assert (gpu.captures_invalidated, len(gpu.launches())) == (0, 1)
+
+
+def test_the_kernels_own_memory_is_not_made_during_a_capture(gpu: SimulatedCuda) -> None:
+    """A copy has a state, but has not made an update yet. Torch operations are captured."""
+    import copy
+
+    stream = gpu.devices[0].create_stream()
+    metrics = copy.deepcopy(started(topk=1))
+    with stream.as_current(), warnings.catch_warnings():
         warnings.simplefilter("error")
         stream.begin_capture()
         metrics.update(LOGITS, TARGET)
-        stream.end_capture()
+        assert stream.end_capture() == 0
         metrics.update(LOGITS, TARGET)
 
-    assert gpu.captures_invalidated == 0
-    assert len(gpu.launches()) == 1
-    assert metrics.compute()["count"] == 8
+    assert (metrics.reference_updates, gpu.captures_invalidated) == (1, 0)
+    assert len(gpu.launches()) == 2
 
 
 def test_another_threads_capture_is_not_disturbed(gpu: SimulatedCuda) -> None:
@@ -264,6 +283,29 @@ def test_a_captured_update_is_a_launch_and_nothing_else(gpu: SimulatedCuda) -> N
     functions = {call.function for call in gpu.calls(since=begin)}
     assert functions == {"cuCtxGetCurrent", "cuLaunchKernel"}
     assert gpu.captures_invalidated == 0
+
+
+# --- torch.compile ---
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_functions_first_update_takes_the_kernel(
+    gpu: SimulatedCuda, backend: str
+) -> None:
+    torch._dynamo.reset()
+    metrics = pig.MetricAccumulator(topk=1)
+
+    @torch.compile(backend=backend, fullgraph=True)  # type: ignore[untyped-decorator]
+    def evaluate(logits: Any) -> Any:
+        metrics.update(logits * 2, TARGET)
+        return logits.sum()
+
+    for _ in range(3):
+        evaluate(LOGITS)
+    torch._dynamo.reset()
+
+    assert (len(gpu.launches()), metrics.reference_updates) == (3, 0)
+    assert metrics.compute()["count"] == 12
 
 
 # --- what fails ---

@@ -258,6 +258,7 @@ PYBIND11_MODULE(_simulated_cuda, module) {
   module.def("reset_exchange_api", reset_exchange_api);
   module.def("set_current_stream",
              [](int32_t device, uint64_t stream) { current_streams()[device] = stream; });
+  module.def("current_stream", [](int32_t device) { return current_streams()[device]; });
   module.def("fail_current_stream", [](bool fail) { streams_fail = fail; });
   module.def("stream_questions", [] { return stream_questions.load(); });
 
