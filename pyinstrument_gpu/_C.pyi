@@ -78,7 +78,7 @@ class MetricAccumulator:
         `scratch` is needed on a GPU: a tensor of METRIC_SCRATCH_BYTES, zeros at first.
         """
 
-    def update_scalar(self, state: Any, slot: int, value: Any) -> bool | None: ...
+    def update_scalar(self, state: Any, scratch: Any, slot: int, value: Any) -> bool | None: ...
     def read(self, state: Any) -> bytes | None:
         """The newest state that can be had without waiting; None where there is none. From a GPU it
         lacks the matrix of many classes."""

@@ -14,8 +14,6 @@ namespace {
 constexpr int kMultiprocessorCount = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 /// From here on a block shares a row: a warp would read for longer than others wait.
 constexpr I64 kClassesForBlock = 2048;
-/// As many as fit a multiprocessor at once.
-constexpr I64 kBlocksPerProcessor = 2;
 
 /// Makes a context current on the calling thread where another one, or none, is. A stream's number
 /// may be 0, and then the current context says of which device.
@@ -55,7 +53,7 @@ LaunchShape shape_of(const Batch& batch, int processors) {
     rows_per_block = kThreads / 32;
   }
   const I64 needed = (batch.rows + rows_per_block - 1) / rows_per_block;
-  const I64 most = std::min<I64>(kMaxBlocks, kBlocksPerProcessor * processors);
+  const I64 most = std::min<I64>(kMaxBlocks, I64{kBlocksPerProcessor} * processors);
   // Without rows too: the update counts.
   shape.blocks = static_cast<unsigned>(std::clamp<I64>(needed, 1, std::max<I64>(most, 1)));
   return shape;
@@ -65,17 +63,18 @@ bool KernelLauncher::update(const Batch& batch, State* state, Scratch* scratch, 
                             cuda::Stream stream) {
   if (!ready(device, stream)) return false;
   const LaunchShape shape = shape_of(batch, processors_);
-  UpdateParameters parameters{batch, state, scratch, device_snapshot_};
+  UpdateParameters parameters{batch,          state, scratch, device_snapshot_, next_generation(),
+                              slot_of(stream)};
   return launch(kernels_->update_of(batch.logits_format, shape.rows_by), shape.blocks, stream,
                 &parameters);
 }
 
 bool KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,
-                                   State* state, I64 confusion_classes, int device,
-                                   cuda::Stream stream) {
+                                   State* state, Scratch* scratch, I64 confusion_classes,
+                                   int device, cuda::Stream stream) {
   if (!ready(device, stream)) return false;
   ScalarParameters parameters{
-      value, format, slot, number, state, device_snapshot_, confusion_classes};
+      value, format, slot, number, state, scratch, device_snapshot_, confusion_classes};
   return launch(kernels_->scalar, 1, stream, &parameters);
 }
 
@@ -157,6 +156,21 @@ bool KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream s
   if (result == cuda::kSuccess) return true;
   // A capture that has gone wrong is the program's, and passes.
   return !cuda::is_capture_code(result) && fail("cuLaunchKernel", result);
+}
+
+unsigned KernelLauncher::next_generation() {
+  if (++generation_ == 0) ++generation_;
+  return generation_;
+}
+
+/// Updates on one stream have one slot. A fifth stream takes over the first one's.
+int KernelLauncher::slot_of(cuda::Stream stream) {
+  const auto found = std::find(streams_.begin(), streams_.end(), stream);
+  if (found != streams_.end()) return static_cast<int>(found - streams_.begin());
+  const int slot = next_slot_;
+  next_slot_ = (next_slot_ + 1) % kSlots;
+  streams_[static_cast<size_t>(slot)] = stream;
+  return slot;
 }
 
 bool KernelLauncher::fail(const char* call, int result) {

@@ -3,6 +3,7 @@
 // Updates on a CUDA device: one kernel on the caller's stream, and a snapshot in host memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ class KernelLauncher {
   /// no launch will be made any more, and is empty where one may be later.
   bool update(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool update_scalar(const void* value, Format format, double number, int slot, State* state,
-                     I64 confusion_classes, int device, cuda::Stream stream);
+                     Scratch* scratch, I64 confusion_classes, int device, cuda::Stream stream);
 
   /// Copies the newest whole snapshot; false while there is none, or one is being written, and
   /// after an error.
@@ -50,6 +51,8 @@ class KernelLauncher {
   bool prepare_in(cuda::Context context, int device, cuda::Stream stream);
   bool launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream, void* parameters);
   bool fail(const char* call, int result);
+  unsigned next_generation();
+  int slot_of(cuda::Stream stream);
 
   KernelStore& store_;
   const cuda::Driver* driver_ = nullptr;
@@ -59,6 +62,9 @@ class KernelLauncher {
   int processors_ = 0;
   Snapshot* snapshot_ = nullptr;         ///< as the host sees it
   Snapshot* device_snapshot_ = nullptr;  ///< as the device does
+  unsigned generation_ = 0;
+  std::array<cuda::Stream, kSlots> streams_{};  ///< whose updates have the slot of that index
+  int next_slot_ = 0;                           ///< for a stream that has none
   std::string error_;
 };
 

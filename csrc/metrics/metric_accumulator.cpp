@@ -40,11 +40,12 @@ bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratc
 }
 
 bool MetricAccumulator::launch_scalar(const void* value, Format format, double number, int slot,
-                                      State* state, int device, cuda::Stream stream) {
+                                      State* state, Scratch* scratch, int device,
+                                      cuda::Stream stream) {
   const std::lock_guard lock(mutex_);
   const I64 classes = options_.confusion ? options_.classes : 0;
-  if (other_is_running_ ||
-      !launcher_.update_scalar(value, format, number, slot, state, classes, device, stream))
+  if (other_is_running_ || !launcher_.update_scalar(value, format, number, slot, state, scratch,
+                                                    classes, device, stream))
     return false;
   label();
   return true;

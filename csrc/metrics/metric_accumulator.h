@@ -30,7 +30,7 @@ class MetricAccumulator {
   /// is under way: that takes several kernels, and what came between them would be lost.
   bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
-                     int device, cuda::Stream stream);
+                     Scratch* scratch, int device, cuda::Stream stream);
   /// Why no kernel can be launched, or empty.
   std::string launch_error() const {
     const std::lock_guard lock(mutex_);

@@ -252,13 +252,13 @@ __device__ void add_block(Totals& totals) {
 }
 
 /// The sum over all blocks, by the threads of the last one; in thread 0.
-__device__ void add_blocks(const Scratch& scratch, Totals& totals) {
+__device__ void add_blocks(const Slot& slot, Totals& totals) {
   __shared__ U64 words[kTotalsWords];
   for (int word = threadIdx.x / 32; word < kTotalsWords; word += kThreads / 32) {
     U64 sum = 0;
     for (unsigned block = threadIdx.x % 32; block < gridDim.x; block += 32) {
-      const auto* part = reinterpret_cast<const volatile U64*>(&scratch.parts[block]);
-      sum = add_words(word, sum, part[word]);
+      const volatile U64* part = slot.parts[word];
+      sum = add_words(word, sum, part[block]);
     }
     sum = sum_of_warp(word, sum);
     if (threadIdx.x % 32 == 0) words[word] = sum;
@@ -271,13 +271,15 @@ __device__ void add_blocks(const Scratch& scratch, Totals& totals) {
 }
 
 /// Copies the state into the snapshot, by all threads of one block.
-__device__ void publish(const State& state, I64 confusion_classes, Snapshot* snapshot) {
+__device__ void publish(const State& state, Scratch& scratch, I64 confusion_classes,
+                        Snapshot* snapshot) {
   if (snapshot == nullptr) return;
   auto* sequence = reinterpret_cast<volatile U64*>(&snapshot->sequence);
   __shared__ U64 before;
   __syncthreads();
   if (threadIdx.x == 0) {
-    before = *sequence;
+    before = scratch.sequence;
+    scratch.sequence = before + 2;
     *sequence = before + 1;
     __threadfence_system();
   }
@@ -296,22 +298,24 @@ __device__ void publish(const State& state, I64 confusion_classes, Snapshot* sna
 /// What follows the rows, whatever their format: one copy of it serves all kernels.
 __device__ __noinline__ void finish(const UpdateParameters& p, Totals& totals) {
   add_block(totals);
+  Slot& slot = p.scratch->slots[p.slot];
   __shared__ bool is_last;
   if (threadIdx.x == 0) {
-    p.scratch->parts[blockIdx.x] = totals;
+    const auto* words = reinterpret_cast<const U64*>(&totals);
+    for (int word = 0; word < kTotalsWords; ++word) slot.parts[word][blockIdx.x] = words[word];
     __threadfence();
-    is_last = atomicAdd(&p.scratch->finished, 1u) == gridDim.x - 1;
+    is_last = atomicAdd(&slot.progress, 1ull) == gridDim.x - 1;
   }
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  add_blocks(*p.scratch, totals);
+  add_blocks(slot, totals);
   if (threadIdx.x == 0) {
-    p.scratch->finished = 0;
+    slot.progress = 0;
     fold_update(p.batch, totals, *p.state);
     __threadfence();
   }
-  publish(*p.state, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
+  publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
 }
 
 template <Format kFormat, typename Group>
@@ -352,5 +356,5 @@ extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
     __threadfence();
   }
   __syncthreads();
-  publish(*p.state, p.confusion_classes, p.snapshot);
+  publish(*p.state, *p.scratch, p.confusion_classes, p.snapshot);
 }

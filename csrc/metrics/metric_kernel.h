@@ -9,19 +9,39 @@
 namespace pig::metrics {
 
 constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 1024;
+/// Four on each of 192 multiprocessors, which is the most that a device has today (GB202; an H100
+/// has 132, a B200 148).
+constexpr int kBlocksPerProcessor = 4;
+constexpr int kMaxBlocks = kBlocksPerProcessor * 192;
+/// Updates on one stream follow one another and share a slot; those on up to so many streams may
+/// run at once.
+constexpr int kSlots = 4;
+
+/// Words of 8 bytes in which a block hands on its totals: half of each is a number or the half of
+/// one, the other half says of which launch it is.
+constexpr int kPartWords = 5 + 2 * (1 + kMaxTopk + 2);
+
+/// Where the blocks of one launch meet.
+struct Slot {
+  U64 progress;  ///< 0 while no launch is under way
+  U64 launches;  ///< since the last of them was finished
+  U64 parts[kPartWords][kMaxBlocks];
+};
 
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
-  unsigned finished;  ///< blocks of the running update that are done
+  U64 sequence;   ///< the snapshot's: kernels don't read host memory
+  U64 lost;       ///< updates that met another one in their slot, and could not be added
+  unsigned lock;  ///< 1 while a kernel changes the state and publishes it
   unsigned pad;
-  Totals parts[kMaxBlocks];
+  Slot slots[kSlots];
 };
 
 /// Mapped host memory that the last block of an update writes and the host reads without waiting.
 /// `sequence` is odd while it is written.
 struct Snapshot {
   U64 sequence;
+  U64 lost;
   State state;
   double confusion[kMaxSnapshotClasses * kMaxSnapshotClasses];
 };
@@ -32,6 +52,8 @@ struct UpdateParameters {
   State* state;
   Scratch* scratch;
   Snapshot* snapshot;
+  unsigned generation;  ///< tells launches that may run at once apart; never 0
+  int slot;             ///< of its stream
 };
 
 struct ScalarParameters {
@@ -40,6 +62,7 @@ struct ScalarParameters {
   int slot;
   double number;
   State* state;
+  Scratch* scratch;
   Snapshot* snapshot;
   I64 confusion_classes;  ///< 0: none
 };

@@ -20,8 +20,9 @@ using I64 = long long;
 
 constexpr int kMaxTopk = 8;
 constexpr int kMaxScalars = 16;
-/// Confusion matrices up to this many classes are part of a snapshot.
-constexpr I64 kMaxSnapshotClasses = 64;
+/// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
+/// over the bus.
+constexpr I64 kMaxSnapshotClasses = 16;
 
 /// What one update, or a part of its rows, adds.
 struct Totals {

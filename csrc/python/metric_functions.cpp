@@ -115,16 +115,23 @@ std::optional<cuda::Stream> stream_of(const dlpack::Tensor& tensor) {
   return static_cast<cuda::Stream>(stream);
 }
 
+/// The scratch in a tensor's memory, or null.
+Scratch* scratch_of(py::handle tensor) {
+  if (tensor.is_none()) return nullptr;
+  const auto view = view_of(tensor);
+  if (!view || !on_cuda(*view) || view->ndim != 1 ||
+      static_cast<U64>(view->shape[0]) != sizeof(Scratch))
+    return nullptr;
+  return static_cast<Scratch*>(const_cast<void*>(data_of(*view)));
+}
+
 Outcome launch(MetricAccumulator& accumulator, const Batch& batch, State* state,
                py::handle scratch_tensor, const dlpack::Tensor& logits) {
-  if (scratch_tensor.is_none()) return std::nullopt;
-  const auto scratch = view_of(scratch_tensor);
+  Scratch* const scratch = scratch_of(scratch_tensor);
   const auto stream = stream_of(logits);
-  if (!scratch || !on_cuda(*scratch) || !stream || scratch->ndim != 1 ||
-      static_cast<U64>(scratch->shape[0]) != sizeof(Scratch))
+  if (scratch == nullptr || !stream ||
+      !accumulator.launch(batch, state, scratch, logits.device.id, *stream))
     return std::nullopt;
-  auto* memory = static_cast<Scratch*>(const_cast<void*>(data_of(*scratch)));
-  if (!accumulator.launch(batch, state, memory, logits.device.id, *stream)) return std::nullopt;
   return accumulator.reading_is_due();
 }
 
@@ -156,8 +163,8 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
   return accumulator.reading_is_due();
 }
 
-Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, int slot,
-                      py::handle value) {
+Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
+                      py::handle scratch_tensor, int slot, py::handle value) {
   const auto state_view = view_of(state_tensor);
   State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
   if (state == nullptr || slot < 0 || slot >= kMaxScalars) return std::nullopt;
@@ -177,8 +184,10 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor, i
   }
   if (on_cuda(*state_view)) {
     const auto stream = stream_of(*state_view);
-    if (!stream || !accumulator.launch_scalar(data, format, number, slot, state,
-                                              state_view->device.id, *stream))
+    Scratch* const scratch = scratch_of(scratch_tensor);
+    if (scratch == nullptr || !stream ||
+        !accumulator.launch_scalar(data, format, number, slot, state, scratch,
+                                   state_view->device.id, *stream))
       return std::nullopt;
     return accumulator.reading_is_due();
   }
@@ -242,7 +251,8 @@ void pig::add_metric_functions(py::module_& module) {
            py::arg("confusion"), py::arg("ignore_index"), py::arg("class_dim"), py::arg("updates"))
       .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
            py::arg("target"), py::arg("loss"), py::arg("weight"))
-      .def("update_scalar", &update_scalar, py::arg("state"), py::arg("slot"), py::arg("value"))
+      .def("update_scalar", &update_scalar, py::arg("state"), py::arg("scratch"), py::arg("slot"),
+           py::arg("value"))
       .def("read", &read, py::arg("state"))
       .def("launch_error", &MetricAccumulator::launch_error)
       .def("begin_other", &MetricAccumulator::begin_other)

@@ -159,7 +159,7 @@ class MetricAccumulator:
         slot = self._scalar_slots.get(name)
         reading_is_due = None
         if slot is not None and self._native is not None:
-            reading_is_due = self._native.update_scalar(self._state, slot, value)
+            reading_is_due = self._native.update_scalar(self._state, self._scratch, slot, value)
         if reading_is_due is None:
             reading_is_due = self._update_scalar_with_care(name, value)
         if reading_is_due:
@@ -313,7 +313,7 @@ class MetricAccumulator:
             value = float(value)
         reading_is_due: bool | None = None
         if self._native is not None:
-            reading_is_due = self._native.update_scalar(state, slot, value)
+            reading_is_due = self._native.update_scalar(state, self._scratch, slot, value)
         if reading_is_due is None:
             self._add_in_torch(reference.add_scalar, state, slot, value)
         return reading_is_due

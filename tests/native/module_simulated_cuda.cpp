@@ -200,26 +200,28 @@ py::capsule device_api_capsule(const py::capsule& of_torch) {
 
 namespace metrics = pig::metrics;
 
-void publish(const metrics::State& state, metrics::I64 classes, metrics::Snapshot* snapshot) {
+void publish(const metrics::State& state, metrics::Scratch& scratch, metrics::I64 classes,
+             metrics::Snapshot* snapshot) {
   ++snapshot->sequence;
+  snapshot->lost = scratch.lost;
   snapshot->state = state;
   if (classes <= metrics::kMaxSnapshotClasses)
     std::copy_n(metrics::confusion_of(const_cast<metrics::State&>(state)), classes * classes,
                 snapshot->confusion);
-  ++snapshot->sequence;
+  scratch.sequence = ++snapshot->sequence;
 }
 
 void run_update(void** parameters) {
   const auto& p = *static_cast<const metrics::UpdateParameters*>(parameters[0]);
   metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, *p.state, 1), *p.state);
-  publish(*p.state, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
+  publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
 }
 
 void run_scalar(void** parameters) {
   const auto& p = *static_cast<const metrics::ScalarParameters*>(parameters[0]);
   const double value = p.value == nullptr ? p.number : metrics::load_real(p.value, p.format, 0);
   metrics::fold_scalar(value, p.state->scalars[p.slot]);
-  publish(*p.state, p.confusion_classes, p.snapshot);
+  publish(*p.state, *p.scratch, p.confusion_classes, p.snapshot);
 }
 
 void run_metric_kernels() {

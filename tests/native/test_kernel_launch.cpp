@@ -181,7 +181,7 @@ void test_one_launch_for_each_update() {
   CHECK(!launcher.read(bytes));
   launches.clear();
   for (int i = 0; i < 3; ++i) CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
-  CHECK(launcher.update_scalar(nullptr, kNone, 2.5, 3, &state, 0, 0, kStream));
+  CHECK(launcher.update_scalar(nullptr, kNone, 2.5, 3, &state, nullptr, 0, 0, kStream));
 
   CHECK_EQ(launches.size(), 4u);
   CHECK_EQ(launches[0].kernel, std::string("pig_metric_update_float32_thread"));
