@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers.driver_calls import Kernels, driver
+from tests.helpers.driver_calls import Kernels, OnThread, driver
 from tests.helpers.simulated_cuda import (
     CaptureMode,
     Result,
@@ -15,30 +15,6 @@ from tests.helpers.simulated_cuda import (
     SimulatedCudaError,
     SimulatedStream,
 )
-
-
-class OnThread:
-    """A call on a thread of its own, with the test's context current there."""
-
-    def __init__(self, cuda: SimulatedCuda, call: Callable[[], int]) -> None:
-        context = cuda.current_context
-        self._answers: list[int] = []
-
-        def run() -> None:
-            cuda.make_current(context)
-            self._answers.append(call())
-
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
-
-    @property
-    def returned(self) -> bool:
-        return bool(self._answers)
-
-    def answer(self) -> int:
-        """Waits for it."""
-        self._thread.join()
-        return self._answers[0]
 
 
 def _enqueue(enqueue: Callable[[], None]) -> int:

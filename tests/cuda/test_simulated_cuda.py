@@ -354,7 +354,7 @@ def test_a_record_in_a_capture_leaves_no_time(cuda: SimulatedCuda, stream: Simul
     assert driver.is_capturing(stream) == (Result.SUCCESS, 1)
     assert driver.record(event, stream) == Result.SUCCESS
     stream.launch(100)
-    assert stream.end_capture() == 2
+    assert stream.end_capture().entries == 2
     assert (stream.pending, cuda.records(), cuda.captures_invalidated) == (0, [], 0)
     assert driver.query(event) == Result.CAPTURED_EVENT
     driver.record(event, stream)
@@ -471,7 +471,7 @@ def test_a_capture_ends_on_the_thread_that_began_it(
 
     stream.begin_capture()
     _on_thread(end)
-    assert stream.end_capture() == 0
+    assert stream.end_capture().entries == 0
 
 
 # Calls

@@ -3,9 +3,16 @@
 interpreter's lock."""
 
 import ctypes
+import threading
 from collections.abc import Callable
 
-from tests.helpers.simulated_cuda import LIBRARY, CaptureMode, Result, SimulatedStream
+from tests.helpers.simulated_cuda import (
+    LIBRARY,
+    CaptureMode,
+    Result,
+    SimulatedCuda,
+    SimulatedStream,
+)
 
 
 class Driver:
@@ -79,3 +86,27 @@ class Kernels:
 
     def unload(self) -> int:
         return driver.cuLibraryUnload(ctypes.c_uint64(self.library))
+
+
+class OnThread:
+    """A call on a thread of its own, with the test's context current there."""
+
+    def __init__(self, cuda: SimulatedCuda, call: Callable[[], int]) -> None:
+        context = cuda.current_context
+        self._answers: list[int] = []
+
+        def run() -> None:
+            cuda.make_current(context)
+            self._answers.append(call())
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    @property
+    def returned(self) -> bool:
+        return bool(self._answers)
+
+    def answer(self) -> int:
+        """Waits for it."""
+        self._thread.join()
+        return self._answers[0]

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accumulators on a GPU that is simulated: tensors in host memory pass for the device's, and the
 kernels are the same arithmetic on the CPU, run at their launch. All between the two is real.
+
+During a capture, a kernel and the zeros of a new tensor are nodes of the graph, as on a GPU: they
+run at each launch of it. Other torch operations run once, at the capture, and the zeros are there
+for them.
 """
 
 import contextlib
-import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +20,12 @@ import torch
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.metrics import accumulator, code_cache, kernels
 from pyinstrument_gpu.native import native
-from tests.helpers.simulated_cuda import LIBRARY, Result, SimulatedCuda, simulated_cuda
+from tests.helpers.simulated_cuda import (
+    LEGACY_STREAM,
+    SimulatedCuda,
+    SimulatedStream,
+    simulated_cuda,
+)
 
 FAKE_NVRTC = Path(simulated.__file__).with_name("inject_nvrtc.so")
 """It compiles for the simulated GPU, whose driver takes any code."""
@@ -50,11 +58,13 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
         replacements: list[Any] = [
             mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
             mock.patch.object(accumulator, "_on_cuda", lambda device: True),
-            mock.patch.object(accumulator, "_is_capturing", _is_capturing),
+            mock.patch.object(accumulator, "_is_capturing", lambda device: _is_capturing()),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
             mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
             mock.patch.object(code_cache, "cache_directory", lambda: Path(os.devnull, "none")),
+            mock.patch.object(torch.cuda, "is_current_stream_capturing", _is_capturing),
+            mock.patch.object(torch, "zeros", _zeros_of(torch.zeros)),
         ]
         for each in replacements:
             patches.enter_context(each)
@@ -68,16 +78,32 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
         yield cuda
 
 
+def _current_stream() -> SimulatedStream:
+    return SimulatedStream(simulated.current_stream(_device_of_tensors))
+
+
+def _is_capturing() -> bool:
+    stream = _current_stream()
+    return stream.handle != LEGACY_STREAM and stream.is_capturing
+
+
+def _zeros_of(zeros: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    captured = []
+
+    def replacement(*size: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        tensor = zeros(*size, device=device, **options)
+        # The tests' own tensors name no device. They are there before anything runs on it.
+        if device is not None and _is_capturing():
+            captured.append(tensor)  # a graph keeps the memory that was allocated for it
+            _current_stream().memset(tensor.data_ptr(), tensor.nbytes)
+        return tensor
+
+    return replacement
+
+
 def wait_for_kernels() -> None:
     """Until those that were requested are loaded, or known not to come."""
     assert kernels.wait(timeout_s=120)
-
-
-def _is_capturing(device: torch.device) -> bool:
-    status = ctypes.c_int(0)
-    stream = ctypes.c_void_p(simulated.current_stream(_device_of_tensors))
-    result = ctypes.CDLL(str(LIBRARY)).cuStreamIsCapturing(stream, ctypes.byref(status))
-    return result == Result.SUCCESS and status.value != 0
 
 
 _device_of_tensors = 0

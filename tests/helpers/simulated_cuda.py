@@ -8,6 +8,8 @@ Host times are of the virtual clock, device times of the device's own, both in n
 driver's, as numbers.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import enum
@@ -132,6 +134,23 @@ def _ppb(drift_ppm: float) -> int:
     return round(drift_ppm * 1000)
 
 
+class SimulatedGraph:
+    """What was captured, ready to be launched."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    @property
+    def entries(self) -> int:
+        """How many were captured."""
+        return _answer(native.graph_entries(self.handle))
+
+    def launch(self, stream: SimulatedStream) -> None:
+        """Enqueues it as one entry. What its kernels and fills do, they do at once, in the order of
+        their capture and with the parameters of then."""
+        _check(native.launch_graph(self.handle, stream.handle))
+
+
 class SimulatedStream:
     """A stream as the test's program sees it. A legacy or per-thread one is that of the calling
     thread's current context."""
@@ -151,6 +170,15 @@ class SimulatedStream:
         """Ends the oldest hang, now."""
         _check(native.release(self.handle))
 
+    def memset(self, address: int, bytes_: int, value: int = 0) -> None:
+        """Enqueues a fill of memory; during a capture, a node that fills it at each launch."""
+        _check(native.memset(self.handle, address, bytes_, value))
+
+    def allocate(self, address: int, bytes_: int) -> None:
+        """This memory has just been allocated in the stream's order: it holds anything. During a
+        capture it is a node, and the memory holds anything again at each launch."""
+        _check(native.allocate(self.handle, address, bytes_))
+
     def wait_event(self, event: int) -> None:
         """What is enqueued from now on waits for the event's last record. If that was in a capture,
         the stream joins it."""
@@ -168,9 +196,13 @@ class SimulatedStream:
     def begin_capture(self, mode: CaptureMode = CaptureMode.GLOBAL) -> None:
         _check(native.begin_capture(self.handle, mode))
 
-    def end_capture(self) -> int:
-        """Returns how many entries were captured. Raises if the capture was invalidated."""
-        return _answer(native.end_capture(self.handle))
+    def end_capture(self) -> SimulatedGraph:
+        """Raises if the capture was invalidated."""
+        return SimulatedGraph(_answer(native.end_capture(self.handle)))
+
+    @property
+    def is_capturing(self) -> bool:
+        return _answer(native.capture_status(self.handle)) != 0
 
     @contextlib.contextmanager
     def capture(self, mode: CaptureMode = CaptureMode.GLOBAL) -> Iterator[None]:
@@ -437,8 +469,8 @@ class SimulatedCuda:
     def on_launch(
         self, kernel: str, callback: Callable[[list[int]], None], parameters: int
     ) -> None:
-        """Calls `callback` at each launch, outside of captures, with the addresses of the kernel's
-        so many parameters."""
+        """Calls `callback` at each launch of the kernel, or of a graph that it was captured into,
+        with the addresses of copies of its so many parameters, of 8 bytes each."""
 
         def call(addresses: ctypes.Array[ctypes.c_void_p]) -> None:
             callback([addresses[i] or 0 for i in range(parameters)])
@@ -446,7 +478,11 @@ class SimulatedCuda:
         function = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p))(call)
         self._callbacks.append(function)  # or it would be freed
         address = ctypes.cast(function, ctypes.c_void_p).value
-        native.on_launch(kernel, address)
+        native.on_launch(kernel, address, parameters, 8)
+
+    def run_nothing_on_launch(self, kernel: str) -> None:
+        """As if this kernel were not done yet."""
+        native.on_launch(kernel, 0, 0, 0)
 
     def set_kernel_duration(self, kernel: str, ns: int) -> None:
         native.set_kernel_duration(kernel, ns)

@@ -225,15 +225,15 @@ void run_scalar(void** parameters) {
 }
 
 void run_metric_kernels() {
-  const auto run = [](const std::string& name, void (*kernel)(void**)) {
-    control.on_launch(name.c_str(), reinterpret_cast<uint64_t>(kernel));
+  const auto run = [](const std::string& name, void (*kernel)(void**), uint64_t bytes) {
+    control.on_launch(name.c_str(), reinterpret_cast<uint64_t>(kernel), 1, bytes);
   };
   for (int format = metrics::kFloat64; format <= metrics::kBfloat16; ++format)
     for (int by = 0; by < metrics::kRowsByCount; ++by)
       run(metrics::kernel_name(static_cast<metrics::Format>(format),
                                static_cast<metrics::RowsBy>(by)),
-          run_update);
-  run("pig_metric_scalar", run_scalar);
+          run_update, sizeof(metrics::UpdateParameters));
+  run("pig_metric_scalar", run_scalar, sizeof(metrics::ScalarParameters));
 }
 
 void reset_exchange_api() {

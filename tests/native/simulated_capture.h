@@ -2,12 +2,24 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "cuda/driver.h"
 
 namespace sim {
+
+/// What one captured call does each time that its graph is launched, and for how long.
+struct Node {
+  int64_t duration_ns = 0;
+  std::function<void()> run;  ///< may be empty: for a test's kernel, or the record of an event
+};
+
+struct Graph {
+  uint64_t context = 0;
+  std::vector<Node> nodes;
+};
 
 /// One capture of a stream, and of those that join it, into a graph.
 struct Capture {
@@ -16,7 +28,7 @@ struct Capture {
   uint64_t origin = 0;  ///< the stream it began on
   bool invalidated = false;
   bool ended = false;
-  uint64_t nodes = 0;
+  Graph graph;
 };
 
 /// The captures under way, and the rules of who may do what meanwhile. The rules are those of the

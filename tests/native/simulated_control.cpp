@@ -205,10 +205,48 @@ int sim_begin_capture(uint64_t stream, int mode) {
                                         static_cast<pig::cuda::CaptureMode>(mode));
   });
 }
-int sim_end_capture(uint64_t stream, uint64_t* nodes) {
+int sim_end_capture(uint64_t stream, uint64_t* graph) {
   return locked([&](SimulatedDriver& driver) {
-    return driver.machine.end_capture(driver.thread(), stream, nodes);
+    return driver.machine.end_capture(driver.thread(), stream, graph);
   });
+}
+int sim_capture_status(uint64_t stream, int* status) {
+  return locked([&](SimulatedDriver& driver) {
+    auto found = pig::cuda::kNotCapturing;
+    const Result result = driver.machine.stream_is_capturing(driver.thread(), stream, &found);
+    *status = found;
+    return result;
+  });
+}
+int sim_graph_entries(uint64_t graph, uint64_t* entries) {
+  return locked(
+      [&](SimulatedDriver& driver) { return driver.machine.graph_entries(graph, entries); });
+}
+int sim_launch_graph(uint64_t graph, uint64_t stream) {
+  std::shared_ptr<const Graph> launched;
+  const int result = enqueue([&](Machine& machine, Thread& thread) {
+    return machine.launch_graph(thread, graph, stream, &launched);
+  });
+  if (launched == nullptr) return result;
+  for (const Node& node : launched->nodes)
+    if (node.run) node.run();
+  return result;
+}
+int sim_memset(uint64_t stream, uint64_t address, uint64_t bytes, int value) {
+  std::function<void()> run;
+  const int result = enqueue([&](Machine& machine, Thread& thread) {
+    return machine.memset(thread, stream, reinterpret_cast<void*>(address), bytes, value, &run);
+  });
+  if (run) run();
+  return result;
+}
+int sim_allocate(uint64_t stream, uint64_t address, uint64_t bytes) {
+  std::function<void()> run;
+  const int result = enqueue([&](Machine& machine, Thread& thread) {
+    return machine.allocate(thread, stream, reinterpret_cast<void*>(address), bytes, &run);
+  });
+  if (run) run();
+  return result;
 }
 uint64_t sim_captures_invalidated() {
   return locked([](SimulatedDriver& driver) { return driver.machine.captures_invalidated(); });
@@ -301,9 +339,10 @@ const char* sim_violation(uint64_t i) {
   return locked([&](SimulatedDriver& driver) { return driver.machine.violations()[i].c_str(); });
 }
 
-void sim_on_launch(const char* kernel, uint64_t callback) {
+void sim_on_launch(const char* kernel, uint64_t function, uint64_t parameters, uint64_t bytes) {
   locked([&](SimulatedDriver& driver) {
-    driver.callbacks[kernel] = reinterpret_cast<LaunchCallback>(callback);
+    driver.machine.set_stand_in(kernel,
+                                {reinterpret_cast<void (*)(void**)>(function), parameters, bytes});
   });
 }
 void sim_set_kernel_duration(const char* kernel, int64_t ns) {

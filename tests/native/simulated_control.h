@@ -82,7 +82,12 @@ struct LaunchView {
   F(int, wait_event, (uint64_t stream, uint64_t event))                                            \
   F(int, pending, (uint64_t stream, uint64_t* count))                                              \
   F(int, begin_capture, (uint64_t stream, int mode))                                               \
-  F(int, end_capture, (uint64_t stream, uint64_t* nodes))                                          \
+  F(int, end_capture, (uint64_t stream, uint64_t* graph))                                          \
+  F(int, capture_status, (uint64_t stream, int* status))                                           \
+  F(int, graph_entries, (uint64_t graph, uint64_t* entries))                                       \
+  F(int, launch_graph, (uint64_t graph, uint64_t stream))                                          \
+  F(int, memset, (uint64_t stream, uint64_t address, uint64_t bytes, int value))                   \
+  F(int, allocate, (uint64_t stream, uint64_t address, uint64_t bytes))                            \
   F(uint64_t, captures_invalidated, ())                                                            \
   /* Calls that are stuck. `wait_until_blocked` gives 0 when there were not so many in time. */    \
   F(void, set_driver_lock, (int one_lock))                                                         \
@@ -104,8 +109,8 @@ struct LaunchView {
   F(int, truth, (uint64_t event, sim::RecordView* view))                                           \
   F(uint64_t, violation_count, ())                                                                 \
   F(const char*, violation, (uint64_t i))                                                          \
-  /* Kernels and memory. The callback is the address of a void (*)(void** parameters). */          \
-  F(void, on_launch, (const char* kernel, uint64_t callback))                                      \
+  /* Kernels and memory. A stand-in is a void (*)(void** parameters), each of so many bytes. */    \
+  F(void, on_launch, (const char* kernel, uint64_t function, uint64_t parameters, uint64_t bytes)) \
   F(void, set_kernel_duration, (const char* kernel, int64_t ns))                                   \
   F(uint64_t, launch_count, ())                                                                    \
   F(void, read_launch, (uint64_t i, sim::LaunchView* view))                                        \

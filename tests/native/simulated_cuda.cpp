@@ -38,7 +38,6 @@ void SimulatedDriver::reset(int devices) {
   host.reset();
   machine.reset(devices);
   calls.reset();
-  callbacks.clear();
   one_lock = false;
   ++epoch_;
   changed_.notify_all();
@@ -301,22 +300,14 @@ SIM_EXPORT int cuLaunchKernel(pig::cuda::Kernel kernel, unsigned grid_x, unsigne
                               void**) {
   const Launch launch{
       {}, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, word(stream), 0, 0};
-  LaunchCallback callback = nullptr;
-  const int result = call(
-      Function::kLaunchKernel, {word(kernel), word(stream), word(grid_x), word(block_x)},
-      [&](Machine& machine, Thread& thread) {
-        std::string name;
-        bool runs = false;
-        const Result launched = machine.launch_kernel(thread, word(kernel), launch, &name, &runs);
-        if (runs) {
-          const auto& callbacks = SimulatedDriver::instance().callbacks;
-          if (const auto found = callbacks.find(name); found != callbacks.end())
-            callback = found->second;
-        }
-        return launched;
-      });
+  std::function<void()> run;
+  const int result =
+      call(Function::kLaunchKernel, {word(kernel), word(stream), word(grid_x), word(block_x)},
+           [&](Machine& machine, Thread& thread) {
+             return machine.launch_kernel(thread, word(kernel), launch, parameters, &run);
+           });
   // Not under the mutex: it may be Python, which waits for its own lock.
-  if (callback != nullptr) callback(parameters);
+  if (run) run();
   return result;
 }
 

@@ -29,16 +29,12 @@
 
 namespace sim {
 
-/// A kernel's stand-in: runs on the launching thread, with the kernel's parameters.
-using LaunchCallback = void (*)(void** parameters);
-
 /// The one instance in the process. Its mutex guards all but the clock.
 class SimulatedDriver {
  public:
   HostClock host;
   Machine machine{host};
   Calls calls;
-  std::map<std::string, LaunchCallback> callbacks;
   /// While a call is stuck in an enqueue, the others block as well.
   bool one_lock = false;
 

@@ -2,6 +2,7 @@
 #include "simulated_machine.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace sim {
 namespace {
@@ -34,6 +35,8 @@ void Machine::reset(int devices) {
   violations_.clear();
   libraries_.clear();
   kernels_.clear();
+  graphs_.clear();
+  stand_ins_.clear();
   kernel_ns_.clear();
   launches_.clear();
   for (auto& [pointer, memory] : host_memory_) left_memory_.push_back(std::move(memory));
@@ -326,7 +329,6 @@ Result Machine::admit(Stream& stream, bool* captured) {
   if (stream.capture == nullptr) return kSuccess;
   if (stream.capture->invalidated) return kCaptureInvalidated;
   *captured = true;
-  ++stream.capture->nodes;
   return kSuccess;
 }
 
@@ -337,7 +339,10 @@ Result Machine::launch(Thread& thread, uint64_t handle, int64_t duration_ns) {
   bool captured = false;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   if (const Result result = admit(*stream, &captured)) return result;
-  if (captured) return kSuccess;
+  if (captured) {
+    stream->capture->graph.nodes.push_back({duration_ns, {}});
+    return kSuccess;
+  }
   if (const Result result = room(*stream)) return result;
   enqueue(stream, 0, duration_ns);
   return kSuccess;
@@ -348,7 +353,7 @@ Result Machine::hang(Thread& thread, uint64_t handle) {
   bool captured = false;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   if (const Result result = admit(*stream, &captured)) return result;
-  if (captured) return kSuccess;
+  if (captured) return kCaptureUnsupported;  // a graph that hangs is of no use to a test
   if (const Result result = room(*stream)) return result;
   enqueue(stream, 0, 0)->endless = true;
   return kSuccess;
@@ -404,7 +409,7 @@ Result Machine::begin_capture(Thread& thread, uint64_t handle, CaptureMode mode)
   return kSuccess;
 }
 
-Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* nodes) {
+Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* graph) {
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   const std::shared_ptr<Capture> capture = stream->capture;
@@ -415,8 +420,77 @@ Result Machine::end_capture(Thread& thread, uint64_t handle, uint64_t* nodes) {
   for (const auto& [other_handle, other] : streams_)
     if (other->capture == capture) other->capture.reset();
   captures_.end(capture);
-  *nodes = capture->nodes;
-  return capture->invalidated ? kCaptureInvalidated : kSuccess;
+  if (capture->invalidated) return kCaptureInvalidated;
+  capture->graph.context = stream->context->handle;
+  *graph = next_handle();
+  graphs_[*graph] = std::make_shared<const Graph>(std::move(capture->graph));
+  return kSuccess;
+}
+
+Result Machine::graph_entries(uint64_t graph, uint64_t* entries) const {
+  const auto found = graphs_.find(graph);
+  if (found == graphs_.end()) return kInvalidHandle;
+  *entries = found->second->nodes.size();
+  return kSuccess;
+}
+
+Result Machine::launch_graph(Thread& thread, uint64_t graph, uint64_t handle,
+                             std::shared_ptr<const Graph>* launched) {
+  std::shared_ptr<Stream> stream;
+  bool captured = false;
+  const auto found = graphs_.find(graph);
+  if (found == graphs_.end()) return kInvalidHandle;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (stream->context->handle != found->second->context) return kInvalidHandle;
+  if (const Result result = admit(*stream, &captured)) return result;
+  if (captured) return kCaptureUnsupported;  // a graph inside another one: not simulated
+  if (const Result result = room(*stream)) return result;
+  int64_t duration_ns = 0;
+  for (const Node& node : found->second->nodes) duration_ns += node.duration_ns;
+  enqueue(stream, 0, duration_ns);
+  *launched = found->second;
+  return kSuccess;
+}
+
+Result Machine::memset(Thread& thread, uint64_t handle, void* memory, uint64_t bytes, int value,
+                       std::function<void()>* run) {
+  std::shared_ptr<Stream> stream;
+  bool captured = false;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (const Result result = admit(*stream, &captured)) return result;
+  const auto fill = [=] { std::memset(memory, value, bytes); };
+  if (captured) {
+    stream->capture->graph.nodes.push_back({0, fill});
+    return kSuccess;
+  }
+  if (const Result result = room(*stream)) return result;
+  enqueue(stream, 0, 0);
+  *run = fill;
+  return kSuccess;
+}
+
+Result Machine::allocate(Thread& thread, uint64_t handle, void* memory, uint64_t bytes,
+                         std::function<void()>* run) {
+  std::shared_ptr<Stream> stream;
+  bool captured = false;
+  if (const Result result = find_stream(thread, handle, &stream)) return result;
+  if (const Result result = admit(*stream, &captured)) return result;
+  const auto overwrite = [=] { std::memset(memory, 0xA5, bytes); };
+  if (captured) stream->capture->graph.nodes.push_back({0, overwrite});
+  *run = overwrite;
+  return kSuccess;
+}
+
+std::function<void()> StandIn::with(void** values) const {
+  if (function == nullptr) return {};
+  std::vector<std::vector<std::byte>> copies(parameters, std::vector<std::byte>(bytes));
+  for (uint64_t i = 0; i < parameters; ++i) std::memcpy(copies[i].data(), values[i], bytes);
+  return [function = function, copies = std::move(copies)] {
+    auto own = copies;  // a kernel may write to its parameters
+    std::vector<void*> addresses;
+    for (auto& copy : own) addresses.push_back(copy.data());
+    function(addresses.data());
+  };
 }
 
 Result Machine::pending(Thread& thread, uint64_t handle, uint64_t* count) {

@@ -81,6 +81,15 @@ struct Kernel {
   uint64_t library;
 };
 
+/// Runs in a kernel's place, on the thread that launches it or its graph.
+struct StandIn {
+  void (*function)(void** parameters) = nullptr;
+  uint64_t parameters = 0;  ///< how many
+  uint64_t bytes = 0;       ///< of each
+  /// The same with the parameters as they are now.
+  std::function<void()> with(void** values) const;
+};
+
 class Machine {
  public:
   explicit Machine(HostClock& host) : host_(host) { reset(1); }
@@ -102,7 +111,18 @@ class Machine {
   Result release(Thread& thread, uint64_t stream);
   Result wait_event(Thread& thread, uint64_t stream, uint64_t event);
   Result begin_capture(Thread& thread, uint64_t stream, pig::cuda::CaptureMode mode);
-  Result end_capture(Thread& thread, uint64_t stream, uint64_t* nodes);
+  Result end_capture(Thread& thread, uint64_t stream, uint64_t* graph);
+  Result graph_entries(uint64_t graph, uint64_t* entries) const;
+  /// What it does is left to the caller: `*launched` is to be run without the mutex.
+  Result launch_graph(Thread& thread, uint64_t graph, uint64_t stream,
+                      std::shared_ptr<const Graph>* launched);
+  /// Likewise.
+  Result memset(Thread& thread, uint64_t stream, void* memory, uint64_t bytes, int value,
+                std::function<void()>* run);
+  /// The memory of an allocation in a stream's order holds what was there before: `*run` overwrites
+  /// it, now and at each launch of the graph that it is captured into.
+  Result allocate(Thread& thread, uint64_t stream, void* memory, uint64_t bytes,
+                  std::function<void()>* run);
   Result pending(Thread& thread, uint64_t stream, uint64_t* count);
   /// The host time at which the next entry begins or ends; false when none ever will.
   bool next_host_ns(int64_t* host_ns);
@@ -116,6 +136,7 @@ class Machine {
   std::vector<Record>& records() { return records_; }
   const Record* last_record(uint64_t event) const;
   void keep_records(bool keep) { keep_records_ = keep; }
+  void set_stand_in(const std::string& kernel, StandIn stand_in) { stand_ins_[kernel] = stand_in; }
   void set_kernel_duration(const std::string& name, int64_t ns) { kernel_ns_[name] = ns; }
   uint64_t host_bytes() const { return host_bytes_; }
   void settle();
@@ -145,9 +166,9 @@ class Machine {
   Result library_get_kernel(uint64_t* kernel, uint64_t library, const char* name);
   Result library_unload(Thread& thread, uint64_t library);
   Result kernel_get_function(Thread& thread, uint64_t* function, uint64_t kernel);
-  /// `*runs` is false inside a capture. The kernel's name goes to `*name`.
-  Result launch_kernel(Thread& thread, uint64_t kernel, const Launch& launch, std::string* name,
-                       bool* runs);
+  /// `*run` is what the kernel does, and empty inside a capture. To be run without the mutex.
+  Result launch_kernel(Thread& thread, uint64_t kernel, const Launch& launch, void** parameters,
+                       std::function<void()>* run);
   Result host_alloc(Thread& thread, void** pointer, size_t bytes, unsigned flags);
   Result host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer);
   Result host_free(Thread& thread, void* pointer);
@@ -158,7 +179,8 @@ class Machine {
   std::shared_ptr<Stream> new_stream(const std::shared_ptr<Context>& context);
   Result find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Stream>* stream);
   Result find_event(uint64_t handle, std::shared_ptr<Event>* event) const;
-  /// Whether a stream takes work: `*captured` when into a graph, and not to be run.
+  /// Whether a stream takes work: `*captured` when into a graph, and not to be run. The caller adds
+  /// the node.
   Result admit(Stream& stream, bool* captured);
   /// Before anything of an enqueue is done: kStreamFull if it has to wait.
   Result room(const Stream& stream);
@@ -183,12 +205,14 @@ class Machine {
   std::vector<std::shared_ptr<Stream>> busy_;  ///< have entries that have not ended
   std::unordered_map<uint64_t, std::shared_ptr<Event>> events_;
   Captures captures_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
   std::vector<Record> records_;
   bool keep_records_ = true;
   std::vector<std::string> violations_;
 
   std::unordered_map<uint64_t, std::map<std::string, uint64_t>> libraries_;  ///< kernels by name
   std::unordered_map<uint64_t, Kernel> kernels_;
+  std::map<std::string, StandIn> stand_ins_;
   std::map<std::string, int64_t> kernel_ns_;
   std::vector<Launch> launches_;
   std::map<void*, std::unique_ptr<std::byte[]>> host_memory_;

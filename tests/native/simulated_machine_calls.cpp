@@ -124,6 +124,7 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
   if (const Result result = admit(*stream, &captured)) return result;
   if (captured) {
     event->capture = stream->capture;
+    stream->capture->graph.nodes.emplace_back();
     return kSuccess;
   }
   if (const Result result = room(*stream)) return result;
@@ -271,7 +272,7 @@ Result Machine::kernel_get_function(Thread& thread, uint64_t* function, uint64_t
 }
 
 Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& launch,
-                              std::string* name, bool* runs) {
+                              void** parameters, std::function<void()>* run) {
   std::shared_ptr<Context> context;
   std::shared_ptr<Stream> stream;
   if (const Result result = current(thread, &context)) return result;
@@ -283,14 +284,22 @@ Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& lau
     if (launch.grid[axis] == 0 || launch.block[axis] == 0) return kInvalidValue;
   bool captured = false;
   if (const Result result = admit(*stream, &captured)) return result;
-  *name = found->second.name;
-  *runs = !captured;
-  if (captured) return kSuccess;
-  if (const Result result = room(*stream)) return result;
-  const auto duration = kernel_ns_.find(*name);
-  enqueue(stream, 0, duration == kernel_ns_.end() ? 0 : duration->second);
+  if (!captured)
+    if (const Result result = room(*stream)) return result;
+  const std::string& name = found->second.name;
+  const auto duration = kernel_ns_.find(name);
+  const auto stand_in = stand_ins_.find(name);
+  Node node;
+  if (duration != kernel_ns_.end()) node.duration_ns = duration->second;
+  if (stand_in != stand_ins_.end()) node.run = stand_in->second.with(parameters);
+  if (captured) {
+    stream->capture->graph.nodes.push_back(std::move(node));
+    return kSuccess;
+  }
+  enqueue(stream, 0, node.duration_ns);
+  *run = std::move(node.run);
   launches_.push_back(launch);
-  launches_.back().kernel = *name;
+  launches_.back().kernel = name;
   launches_.back().thread = thread.system_id;
   launches_.back().host_ns = host_.now_ns();
   return kSuccess;
