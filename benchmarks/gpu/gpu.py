@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +32,12 @@ class Gpu(Protocol):
     def event(self) -> Any:
         """A timing event, as torch's: record(), elapsed_time(other) in ms."""
 
+    def distance_ms(self, begin: Any, end: Any) -> float:
+        """Between two events, by the call that the recorder makes.
+
+        Raises CudaError where the driver refuses.
+        """
+
     def record_call(self) -> tuple[int, list[int]]:
         """Address and arguments of the driver's bare record of a timing event on the current
         stream."""
@@ -44,8 +51,11 @@ class Gpu(Protocol):
     def replay_call(self) -> Callable[[], object]:
         """Launches a CUDA graph of one kernel that does nothing."""
 
-    def side_stream(self) -> AbstractContextManager[object]:
-        """A stream of its own, current in the block."""
+    def side_stream(self) -> AbstractContextManager[Any]:
+        """A stream of its own, current in the block, which is handed out."""
+
+    def on_stream(self, stream: Any) -> AbstractContextManager[object]:
+        """Such a stream, current in the block again."""
 
 
 class CudaGpu:
@@ -66,6 +76,16 @@ class CudaGpu:
 
     def event(self) -> torch.cuda.Event:
         return torch.cuda.Event(enable_timing=True)
+
+    def distance_ms(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        distance = ctypes.c_float()
+        self._kernels.driver.call(
+            "cuEventElapsedTime",
+            ctypes.byref(distance),
+            ctypes.c_void_p(begin.cuda_event),
+            ctypes.c_void_p(end.cuda_event),
+        )
+        return distance.value
 
     def record_call(self) -> tuple[int, list[int]]:
         stream = torch.cuda.current_stream().cuda_stream
@@ -92,5 +112,11 @@ class CudaGpu:
             self.nothing()
         return graph.replay
 
-    def side_stream(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(torch.cuda.Stream())
+    @contextmanager
+    def side_stream(self) -> Iterator[torch.cuda.Stream]:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            yield stream
+
+    def on_stream(self, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
+        return torch.cuda.stream(stream)

@@ -45,6 +45,8 @@ _TESTS = (*_PYTEST, "-W", "default")
 PARTS = (
     Part("Build", _module("build"), 150),
     Part("Machine", _module("about"), 40),
+    # First: every device time rests on these.
+    Part("Limits of events", _module("event_limits"), 30),
     Part("Tests", _TESTS, 150, {"REQUIRE_GPU": "1"}),
     Part("Limits of CUDA", _module("limits"), 90),
     Part("Limits of PyTorch", _module("limits_torch"), 40),

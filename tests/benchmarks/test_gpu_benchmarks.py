@@ -364,6 +364,58 @@ print_figures({module}.figures(FakeGpu(), {options}))
         assert figures["records of a step"].value >= 1
 
 
+EVENT_LIMITS = """
+from tests.helpers.cuda_kernels import CudaError
+from tests.helpers.fake_gpu import FakeGpu
+from benchmarks.gpu import event_limits
+from benchmarks.gpu.figure import print_figures
+
+class Gpu(FakeGpu):
+    def distance_ms(self, begin, end):
+        distance = super().distance_ms(begin, end)
+        {change}
+        return distance
+
+print_figures(event_limits.figures(Gpu()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "not_met"),
+    [
+        ("", []),
+        (
+            "if distance < 0: raise CudaError('refused')",
+            [
+                "one stream: distances backwards that the driver refuses",
+                "two streams: distances backwards that the driver refuses",
+            ],
+        ),
+        (
+            "distance = abs(distance)",
+            [
+                "one stream: distances with a wrong sign or size",
+                "two streams: distances with a wrong sign or size",
+            ],
+        ),
+        (
+            "distance += 0.01 * (distance > 394)",
+            [
+                "two streams: distances with a wrong sign or size",
+                "the same, rounded as the recorder does: size of the error",
+            ],
+        ),
+    ],
+)
+def test_distances_that_the_recorder_could_not_use_are_seen(
+    change: str, not_met: list[str]
+) -> None:
+    figures = read_figures(run_script(EVENT_LIMITS.format(change=change)).stdout)
+    assert [figure.name for figure in figures if figure.verdict == "not met"] == not_met
+    values = {figure.name: figure.value for figure in figures}
+    assert values["resolution: the divisor of all short distances"] == 32
+
+
 @pytest.mark.parametrize(
     ("interval_ns", "verdict", "note"),
     [

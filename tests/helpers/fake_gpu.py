@@ -11,17 +11,27 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import _phase_loop as native_loop  # type: ignore[import-not-found]
+import numpy as np
 
 from benchmarks.stub_device import LIBRARY
 from pyinstrument_gpu.native import native
 
+TICK_NS = 32
+
 
 class FakeEvent:
-    def record(self) -> None:
-        pass
+    """Holds the time of a clock that kernels, which take no time, move on by what they should."""
 
-    def elapsed_time(self, other: Any) -> float:
-        return 1.0
+    def __init__(self, gpu: "FakeGpu") -> None:
+        self._gpu = gpu
+        self._time_ns = 0
+
+    def record(self) -> None:
+        self._gpu.now_ns += TICK_NS
+        self._time_ns = self._gpu.now_ns // TICK_NS * TICK_NS
+
+    def elapsed_time(self, other: "FakeEvent") -> float:
+        return float(np.float32((other._time_ns - self._time_ns) / 1e6))
 
 
 class FakeGpu:
@@ -30,13 +40,14 @@ class FakeGpu:
     def __init__(self) -> None:
         self._library = ctypes.CDLL(str(LIBRARY))
         self._status = ctypes.c_int64()
+        self.now_ns = 0
         native.attach_device(native_loop.stub_exchange_api())
 
     def synchronize(self) -> None:
         pass
 
     def spin(self, duration_ns: int) -> None:
-        pass
+        self.now_ns += duration_ns
 
     def nothing(self) -> None:
         pass
@@ -45,7 +56,10 @@ class FakeGpu:
         return nullcontext()
 
     def event(self) -> FakeEvent:
-        return FakeEvent()
+        return FakeEvent(self)
+
+    def distance_ms(self, begin: Any, end: Any) -> float:
+        return float(begin.elapsed_time(end))
 
     def record_call(self) -> tuple[int, list[int]]:
         return self._address("cuEventRecord"), [1, 0]
@@ -60,6 +74,9 @@ class FakeGpu:
         return self.nothing
 
     def side_stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def on_stream(self, stream: Any) -> AbstractContextManager[object]:
         return nullcontext()
 
     def _address(self, name: str) -> int:
