@@ -136,8 +136,24 @@ def test_in_one_hardware_queue_a_record_takes_the_overlap(cuda: SimulatedCuda) -
         return cuda.host_ns - start_ns
 
     assert [end_of_two_streams(timed) for timed in (False, True)] == [100, 100]
-    cuda.devices[0].set_one_queue()
+    cuda.devices[0].set_hardware_queues(1)
     assert [end_of_two_streams(timed) for timed in (False, True)] == [100, 200]
+
+
+def test_streams_share_hardware_queues_in_turn(cuda: SimulatedCuda) -> None:
+    device = cuda.devices[0]
+    device.set_hardware_queues(2)  # the default stream has the first one
+    streams = [device.create_stream() for _ in range(4)]
+    streams[0].hang()
+    streams[0].launch(1)  # waits in the second queue
+    for stream in streams[1:]:
+        stream.launch(100)
+    cuda.advance(100)
+    # What waits keeps whatever stands behind it in its queue: a false dependency.
+    assert [stream.pending for stream in streams] == [2, 0, 1, 0]
+    streams[0].release()
+    cuda.run_dry()
+    assert [stream.pending for stream in streams] == [0] * 4
 
 
 def test_devices_have_clocks_of_their_own() -> None:
@@ -202,6 +218,24 @@ def test_elapsed_times_are_floats_of_milliseconds(
     # Steps of 0.25 ms after an hour: 96 ns of ticks are lost.
     assert driver.elapsed(begin, end) == 3_600_000
     assert _stamp(cuda, end) - _stamp(cuda, begin) == _HOUR_NS + 96
+
+
+@pytest.mark.parametrize(
+    ("elapsed_ns", "expected_ns"),
+    [(0, 0), (224, 0), (256, 500), (736, 500), (768, 1000), (3_600_000_000_256, 3_600_000_000_500)],
+)
+def test_elapsed_times_are_the_nearest_multiples_of_their_resolution(
+    cuda: SimulatedCuda, stream: SimulatedStream, elapsed_ns: int, expected_ns: int
+) -> None:
+    cuda.devices[0].set_elapsed_resolution(500)
+    begin, end = driver.event(), driver.event()
+    driver.record(begin, stream)
+    cuda.advance(elapsed_ns)
+    driver.record(end, stream)
+    expected_ms = ctypes.c_float(expected_ns / 1e6).value
+    assert driver.elapsed(begin, end) == expected_ms
+    assert driver.elapsed(end, begin) == -expected_ms
+    assert _stamp(cuda, end) - _stamp(cuda, begin) == elapsed_ns
 
 
 def test_record_latency_is_drawn_from_its_range_by_the_seed(cuda: SimulatedCuda) -> None:
@@ -566,18 +600,6 @@ def test_names_of_results(cuda: SimulatedCuda) -> None:
     for result in Result:
         assert driver.cuGetErrorName(result, ctypes.byref(text)) == Result.SUCCESS
         assert result.name in (text.value or b"").decode()
-
-
-def test_functions_are_found_by_name(cuda: SimulatedCuda) -> None:
-    address = ctypes.c_void_p()
-    find = driver.cuGetProcAddress_v2
-    assert find(b"cuEventRecord", ctypes.byref(address), 12000, ctypes.c_uint64(0), None) == 0
-    assert address.value == ctypes.cast(driver.cuEventRecord, ctypes.c_void_p).value  # type: ignore[arg-type]
-    status = ctypes.c_int()
-    missing = find(
-        b"cuNothing", ctypes.byref(address), 12000, ctypes.c_uint64(0), ctypes.byref(status)
-    )
-    assert (missing, address.value, status.value) == (Result.NOT_FOUND, None, 1)
 
 
 # Kernels and memory

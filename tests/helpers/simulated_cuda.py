@@ -190,7 +190,8 @@ class SimulatedStream:
         return _answer(native.pending(self.handle))
 
     def destroy(self) -> None:
-        """The handle is invalid from now on; what was enqueued still runs."""
+        """What was enqueued still runs. From now on the handle is that of freed memory: a call that
+        is given it is a violation."""
         _check(native.destroy_stream(self.handle))
 
     def begin_capture(self, mode: CaptureMode = CaptureMode.GLOBAL) -> None:
@@ -241,6 +242,11 @@ class SimulatedDevice:
         """Event times are multiples of this; 32 ns unless set."""
         _check(native.set_tick(self.ordinal, tick_ns))
 
+    def set_elapsed_resolution(self, resolution_ns: int) -> None:
+        """Elapsed times are the nearest multiples of this; 1 ns unless set. The documentation says
+        about 500 ns; devices are known to give differences of their ticks."""
+        _check(native.set_elapsed_resolution(self.ordinal, resolution_ns))
+
     def set_record_latency(self, min_ns: int, max_ns: int | None = None, *, seed: int = 0) -> None:
         """How long after the call a record on an idle stream takes place: always so long, or drawn
         evenly from a range."""
@@ -254,10 +260,12 @@ class SimulatedDevice:
         another thread moves the clock or releases a hang."""
         _check(native.set_queue_depth(self.ordinal, entries or 0))
 
-    def set_one_queue(self, one_queue: bool = True) -> None:
-        """All streams share one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1): an entry begins no
-        sooner than the one enqueued before it on any stream."""
-        _check(native.set_one_queue(self.ordinal, one_queue))
+    def set_hardware_queues(self, count: int | None) -> None:
+        """The streams share so many hardware queues, in turn as they are created, the default
+        stream first; None: each has its own. CUDA_DEVICE_MAX_CONNECTIONS says how many there are: 8
+        unless it is set. An entry begins no sooner than the one enqueued before it on any stream of
+        its queue."""
+        _check(native.set_hardware_queues(self.ordinal, count or 0))
 
     def set_attribute(self, attribute: int, value: int) -> None:
         _check(native.set_attribute(self.ordinal, attribute, value))
@@ -350,6 +358,19 @@ class SimulatedCuda:
         """On the calling thread; 0 is none."""
         _check(native.make_current(context))
 
+    def poison(self, context: int, result: Result) -> None:
+        """A kernel has failed: each call that touches the context answers this until the context is
+        destroyed."""
+        _check(native.poison(context, result))
+
+    def destroy_event(self, event: int) -> None:
+        """As `SimulatedStream.destroy`."""
+        _check(native.destroy_event(event))
+
+    def reuse_handles(self, reuse: bool = True) -> None:
+        """A new stream gets the handle of the last one that was destroyed, as from an allocator."""
+        native.reuse_handles(reuse)
+
     def destroy_context(self, context: int) -> None:
         _check(native.destroy_context(context))
 
@@ -439,7 +460,8 @@ class SimulatedCuda:
 
     @property
     def violations(self) -> list[str]:
-        """What the code under test must never do: make a context, or release what is not its."""
+        """What the code under test must never do: make a context, release what is not its, use a
+        handle of what was destroyed, or call another variant of a function than it declares."""
         return [native.violation(i) for i in range(native.violation_count())]
 
     # The truth

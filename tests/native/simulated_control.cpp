@@ -125,10 +125,14 @@ int sim_set_record_latency(int device, int64_t min_ns, int64_t max_ns, uint64_t 
 int sim_set_queue_depth(int device, uint64_t entries) {
   return with_device(device, [&](SimulatedDriver&, Device& found) { found.queue_depth = entries; });
 }
-int sim_set_one_queue(int device, int one_queue) {
+int sim_set_hardware_queues(int device, uint64_t count) {
   return with_device(device, [&](SimulatedDriver&, Device& found) {
-    found.one_queue = one_queue != 0;
-    found.youngest.reset();
+    found.hardware_queues.assign(count, nullptr);
+  });
+}
+int sim_set_elapsed_resolution(int device, int64_t resolution_ns) {
+  return with_device(device, [&](SimulatedDriver&, Device& found) {
+    found.elapsed_resolution_ns = resolution_ns;
   });
 }
 int sim_set_attribute(int device, int attribute, int value) {
@@ -154,6 +158,9 @@ int sim_create_context(int device, uint64_t* context) {
 int sim_destroy_context(uint64_t context) {
   return locked([&](SimulatedDriver& driver) { return driver.machine.destroy_context(context); });
 }
+int sim_poison(uint64_t context, int result) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.poison(context, result); });
+}
 int sim_make_current(uint64_t context) {
   return locked([&](SimulatedDriver& driver) {
     return driver.machine.ctx_set_current(driver.thread(), context);
@@ -177,6 +184,12 @@ int sim_destroy_stream(uint64_t stream) {
   return locked([&](SimulatedDriver& driver) {
     return driver.machine.destroy_stream(driver.thread(), stream);
   });
+}
+int sim_destroy_event(uint64_t event) {
+  return locked([&](SimulatedDriver& driver) { return driver.machine.destroy_event(event); });
+}
+void sim_reuse_handles(int reuse) {
+  locked([&](SimulatedDriver& driver) { driver.machine.reuse_handles(reuse != 0); });
 }
 int sim_launch(uint64_t stream, int64_t duration_ns) {
   return enqueue([&](Machine& machine, Thread& thread) {

@@ -59,10 +59,12 @@ struct LaunchView {
   F(int, set_device_clock, (int device, int64_t offset_ns, int64_t drift_ppb))                     \
   F(int, set_drift, (int device, int64_t drift_ppb))                                               \
   F(int, set_tick, (int device, int64_t tick_ns))                                                  \
+  F(int, set_elapsed_resolution, (int device, int64_t resolution_ns))                              \
   F(int, set_record_latency, (int device, int64_t min_ns, int64_t max_ns, uint64_t seed))          \
   /* How many entries fit into a stream; 0 is any number. */                                       \
   F(int, set_queue_depth, (int device, uint64_t entries))                                          \
-  F(int, set_one_queue, (int device, int one_queue))                                               \
+  /* How many queues the streams share, by turns as created; 0 is one for each stream. */          \
+  F(int, set_hardware_queues, (int device, uint64_t count))                                        \
   F(int, set_attribute, (int device, int attribute, int value))                                    \
   F(int, device_ns, (int device, int64_t* device_ns))                                              \
   /* Contexts. */                                                                                  \
@@ -70,12 +72,15 @@ struct LaunchView {
   F(int, deactivate, (int device))                                                                 \
   F(int, create_context, (int device, uint64_t* context))                                          \
   F(int, destroy_context, (uint64_t context))                                                      \
+  F(int, poison, (uint64_t context, int result))                                                   \
   F(int, make_current, (uint64_t context))                                                         \
   F(uint64_t, current_context, ())                                                                 \
   F(int64_t, retained, (int device))                                                               \
   /* Streams and captures. `launch`, `hang` and `wait_event` are stuck when the stream is full. */ \
   F(int, create_stream, (uint64_t context, unsigned flags, uint64_t* stream))                      \
   F(int, destroy_stream, (uint64_t stream))                                                        \
+  F(int, destroy_event, (uint64_t event))                                                          \
+  F(void, reuse_handles, (int reuse))                                                              \
   F(int, launch, (uint64_t stream, int64_t duration_ns))                                           \
   F(int, hang, (uint64_t stream))                                                                  \
   F(int, release, (uint64_t stream))                                                               \

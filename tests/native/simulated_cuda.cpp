@@ -5,13 +5,15 @@
 // a test can see that nobody made them.
 //
 // Where the documentation leaves a rule open this driver is the stricter one: cuEventElapsedTime
-// and the loading of a library count as unsafe during a capture.
+// and the loading of a library count as unsafe during a capture, and an event is recorded only on a
+// thread with a current context, which may be another one than that of the event and its stream.
 #include <unistd.h>
 
 #include <array>
 #include <type_traits>
 
 #include "simulated_driver.h"
+#include "simulated_variants.h"
 
 namespace sim {
 
@@ -337,15 +339,57 @@ SIM_EXPORT int cuMemFreeHost(void* pointer) {
 PIG_CUDA_TIMING_FUNCTIONS(SIM_SAME_TYPE)
 PIG_CUDA_KERNEL_FUNCTIONS(SIM_SAME_TYPE)
 
+#define SIM_HAS_VARIANT(name, parameters) \
+  static_assert(has_our_variant("cu" #name), "simulated_variants.h: since which version?");
+SIM_FUNCTIONS(SIM_HAS_VARIANT)
+
+namespace {
+
+/// Stands in for a variant that is not ours, whatever it is called with.
+template <size_t i>
+int other_variant() {
+  SimulatedDriver& driver = SimulatedDriver::instance();
+  driver.locked([&] {
+    driver.machine.add_violation(
+        std::string(kVariants[i].function) + " was called as the variant of " +
+        std::to_string(kVariants[i].version) + ", which differs from the one that is declared");
+  });
+  return kInvalidValue;
+}
+
+template <size_t... i>
+auto other_variants(std::index_sequence<i...>) {
+  return std::array{reinterpret_cast<void*>(&other_variant<i>)...};
+}
+
+enum QueryStatus : int { kFound = 0, kSymbolNotFound = 1, kVersionNotSufficient = 2 };
+
+}  // namespace
+
 /// Not among the calls that fail, cost time or are counted: the loader makes it, once a process.
-SIM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, int* status) {
-  static void* const addresses[] = {
+/// That a symbol is not there is no error: the address is null.
+SIM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t,
+                                   int* status) {
+  static void* const ours[] = {
 #define SIM_ADDRESS(name, parameters) reinterpret_cast<void*>(&cu##name),
       SIM_FUNCTIONS(SIM_ADDRESS)
 #undef SIM_ADDRESS
   };
-  const int index = function_index(name);
-  *function = index >= 0 ? addresses[index] : nullptr;
-  if (status != nullptr) *status = index >= 0 ? 0 : 1;
-  return index >= 0 ? kSuccess : kNotFound;
+  static const auto others = other_variants(std::make_index_sequence<kVariants.size()>());
+  SimulatedDriver& driver = SimulatedDriver::instance();
+  if (version > driver.locked([&] { return driver.machine.driver_version; })) return kInvalidValue;
+  *function = nullptr;
+  QueryStatus found = kSymbolNotFound;
+  for (size_t i = 0; i < kVariants.size(); ++i) {
+    const Variant& variant = kVariants[i];
+    if (!same_name(variant.function, name)) continue;
+    if (variant.version <= version) {
+      *function = variant.is_ours ? ours[function_index(name)] : others[i];
+      found = kFound;
+    } else if (found == kSymbolNotFound) {
+      found = kVersionNotSufficient;
+    }
+  }
+  if (status != nullptr) *status = found;
+  return kSuccess;
 }

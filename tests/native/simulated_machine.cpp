@@ -36,6 +36,9 @@ void Machine::reset(int devices) {
   libraries_.clear();
   kernels_.clear();
   graphs_.clear();
+  destroyed_.clear();
+  freed_streams_.clear();
+  reuse_handles_ = false;
   stand_ins_.clear();
   kernel_ns_.clear();
   launches_.clear();
@@ -76,7 +79,14 @@ std::shared_ptr<Context> Machine::new_context(int ordinal) {
 
 std::shared_ptr<Stream> Machine::new_stream(const std::shared_ptr<Context>& context) {
   auto stream = std::make_shared<Stream>();
-  stream->handle = next_handle();
+  if (reuse_handles_ && !freed_streams_.empty()) {
+    stream->handle = freed_streams_.back();
+    freed_streams_.pop_back();
+    destroyed_.erase(stream->handle);
+  } else {
+    stream->handle = next_handle();
+  }
+  stream->number = devices_[static_cast<size_t>(context->device)].streams_created++;
   stream->context = context;
   streams_[stream->handle] = stream;
   return stream;
@@ -115,6 +125,13 @@ Result Machine::destroy_context(uint64_t handle) {
   return kSuccess;
 }
 
+Result Machine::poison(uint64_t handle, int result) {
+  const auto found = contexts_.find(handle);
+  if (found == contexts_.end()) return kInvalidContext;
+  found->second->error = result;
+  return kSuccess;
+}
+
 void Machine::drop_streams_of(const std::shared_ptr<Context>& context) {
   settle();
   context->alive = false;
@@ -139,6 +156,16 @@ Result Machine::destroy_stream(Thread& thread, uint64_t handle) {
   std::shared_ptr<Stream> stream;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
   streams_.erase(stream->handle);
+  destroyed_[stream->handle] = "stream";
+  freed_streams_.push_back(stream->handle);
+  return kSuccess;
+}
+
+Result Machine::destroy_event(uint64_t handle) {
+  std::shared_ptr<Event> event;
+  if (const Result result = find_event(handle, &event)) return result;
+  events_.erase(handle);
+  destroyed_[handle] = "event";
   return kSuccess;
 }
 
@@ -149,7 +176,7 @@ Result Machine::current(const Thread& thread, std::shared_ptr<Context>* context)
   if (found == contexts_.end()) return kInvalidContext;
   if (!found->second->alive) return kContextIsDestroyed;
   *context = found->second;
-  return kSuccess;
+  return static_cast<Result>(found->second->error);
 }
 
 Result Machine::find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Stream>* stream) {
@@ -165,17 +192,23 @@ Result Machine::find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Str
     }
   }
   const auto found = streams_.find(handle);
-  if (found == streams_.end()) return kInvalidHandle;
+  if (found == streams_.end()) return invalid_handle(handle);
   *stream = found->second;
-  return kSuccess;
+  return static_cast<Result>(found->second->context->error);
 }
 
-Result Machine::find_event(uint64_t handle, std::shared_ptr<Event>* event) const {
+Result Machine::find_event(uint64_t handle, std::shared_ptr<Event>* event) {
   const auto found = events_.find(handle);
-  if (found == events_.end()) return kInvalidHandle;
+  if (found == events_.end()) return invalid_handle(handle);
   if (!found->second->context->alive) return kContextIsDestroyed;
   *event = found->second;
-  return kSuccess;
+  return static_cast<Result>(found->second->context->error);
+}
+
+Result Machine::invalid_handle(uint64_t handle) {
+  if (const auto found = destroyed_.find(handle); found != destroyed_.end())
+    violations_.push_back("a call was given a destroyed " + std::string(found->second));
+  return kInvalidHandle;
 }
 
 // Queues ------------------------------------------------------------------------------------------
@@ -195,9 +228,10 @@ std::shared_ptr<Work> Machine::enqueue(const std::shared_ptr<Stream>& stream, in
       if (other->last != nullptr && !other->last->ended) work->after.push_back(other->last);
     }
   }
-  if (device.one_queue) {
-    if (device.youngest != nullptr && !device.youngest->begun) work->behind = device.youngest;
-    device.youngest = work;
+  if (!device.hardware_queues.empty()) {
+    auto& youngest = device.hardware_queues[stream->number % device.hardware_queues.size()];
+    if (youngest != nullptr && !youngest->begun) work->behind = youngest;
+    youngest = work;
   }
   if (stream->queue.empty()) busy_.push_back(stream);
   stream->queue.push_back(work);

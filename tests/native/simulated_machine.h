@@ -41,8 +41,10 @@ struct Device {
   int64_t record_latency_max_ns = 0;
   std::mt19937_64 random;
   uint64_t queue_depth = 0;  ///< entries that fit into a stream; 0 is any number
-  bool one_queue = false;
-  std::shared_ptr<Work> youngest;  ///< in the one hardware queue
+  int64_t elapsed_resolution_ns = 1;
+  /// The youngest entry of each hardware queue. Empty: each stream has one for itself.
+  std::vector<std::shared_ptr<Work>> hardware_queues;
+  uint64_t streams_created = 0;
 
   std::shared_ptr<Context> primary;
   bool held_by_program = false;
@@ -53,6 +55,12 @@ struct Device {
   int64_t stamp_ns(int64_t device_ns) const {
     const int64_t rest = device_ns % tick_ns;
     return device_ns - (rest < 0 ? rest + tick_ns : rest);
+  }
+
+  /// What cuEventElapsedTime says of the time between two stamps: the nearest multiple.
+  int64_t elapsed_ns(int64_t stamps_ns) const {
+    const int64_t half_ns = stamps_ns < 0 ? -elapsed_resolution_ns / 2 : elapsed_resolution_ns / 2;
+    return (stamps_ns + half_ns) / elapsed_resolution_ns * elapsed_resolution_ns;
   }
 };
 
@@ -95,7 +103,7 @@ class Machine {
   explicit Machine(HostClock& host) : host_(host) { reset(1); }
   ~Machine() { unlink_work(); }
 
-  /// Handles are never used twice: those of before stay invalid.
+  /// Handles are not used twice, unless the test says so: those of before stay invalid.
   void reset(int devices);
 
   // What the test does, beside the calls below that share their name with the driver's.
@@ -104,8 +112,12 @@ class Machine {
   Result deactivate(int ordinal);
   Result create_context(int ordinal, uint64_t* context);
   Result destroy_context(uint64_t context);
+  /// The context has an error that sticks: whatever touches it answers so until it is destroyed.
+  Result poison(uint64_t context, int result);
   Result create_stream(uint64_t context, unsigned flags, uint64_t* stream);
   Result destroy_stream(Thread& thread, uint64_t stream);
+  Result destroy_event(uint64_t event);
+  void reuse_handles(bool reuse) { reuse_handles_ = reuse; }
   Result launch(Thread& thread, uint64_t stream, int64_t duration_ns);
   Result hang(Thread& thread, uint64_t stream);
   Result release(Thread& thread, uint64_t stream);
@@ -178,7 +190,10 @@ class Machine {
   std::shared_ptr<Context> new_context(int ordinal);
   std::shared_ptr<Stream> new_stream(const std::shared_ptr<Context>& context);
   Result find_stream(Thread& thread, uint64_t handle, std::shared_ptr<Stream>* stream);
-  Result find_event(uint64_t handle, std::shared_ptr<Event>* event) const;
+  Result find_event(uint64_t handle, std::shared_ptr<Event>* event);
+  /// A handle that leads nowhere. One of something destroyed is memory that was freed, and the real
+  /// driver may crash.
+  Result invalid_handle(uint64_t handle);
   /// Whether a stream takes work: `*captured` when into a graph, and not to be run. The caller adds
   /// the node.
   Result admit(Stream& stream, bool* captured);
@@ -204,6 +219,9 @@ class Machine {
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> streams_of_threads_;  ///< by context and thread
   std::vector<std::shared_ptr<Stream>> busy_;  ///< have entries that have not ended
   std::unordered_map<uint64_t, std::shared_ptr<Event>> events_;
+  std::map<uint64_t, const char*> destroyed_;  ///< what a handle was once
+  std::vector<uint64_t> freed_streams_;
+  bool reuse_handles_ = false;
   Captures captures_;
   std::unordered_map<uint64_t, std::shared_ptr<const Graph>> graphs_;
   std::vector<Record> records_;

@@ -178,8 +178,8 @@ Result Machine::event_elapsed(Thread& thread, float* milliseconds, uint64_t begi
   settle();
   if (!begin->record->ended || !end->record->ended) return kNotReady;
   const Device& device = devices_[static_cast<size_t>(begin->context->device)];
-  const int64_t elapsed_ns =
-      device.stamp_ns(end->record->end_ns) - device.stamp_ns(begin->record->end_ns);
+  const int64_t elapsed_ns = device.elapsed_ns(device.stamp_ns(end->record->end_ns) -
+                                               device.stamp_ns(begin->record->end_ns));
   *milliseconds = static_cast<float>(static_cast<double>(elapsed_ns) / 1e6);
   return kSuccess;
 }
@@ -233,6 +233,10 @@ Result Machine::device_attribute(int* value, int attribute, int ordinal) {
 }
 
 Result Machine::library_load(Thread& thread, uint64_t* library, const void* code) {
+  // A library belongs to no context, but the current one, if any, tells of its error.
+  std::shared_ptr<Context> context;
+  const Result current_result = current(thread, &context);
+  if (context != nullptr && current_result != kSuccess) return current_result;
   if (code == nullptr) return kInvalidValue;
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
   *library = next_handle();
@@ -331,6 +335,8 @@ Result Machine::host_device_pointer(Thread& thread, uint64_t* device_pointer, vo
 }
 
 Result Machine::host_free(Thread& thread, void* pointer) {
+  std::shared_ptr<Context> context;
+  if (const Result result = current(thread, &context)) return result;
   if (!host_memory_.contains(pointer)) return kInvalidValue;
   if (!captures_.permit_unsafe_call(thread.serial, thread.capture_mode)) return kCaptureUnsupported;
   host_bytes_ -= host_sizes_[pointer];

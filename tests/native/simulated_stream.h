@@ -19,7 +19,7 @@ struct Work {
   bool endless = false;
   /// Must have ended; besides what stands before it in its stream.
   std::vector<std::shared_ptr<Work>> after;
-  /// Must have begun: the entry before it in the one hardware queue that all streams share.
+  /// Must have begun: the entry before it in the hardware queue that its stream shares.
   std::shared_ptr<Work> behind;
 
   bool begun = false;
@@ -32,10 +32,12 @@ struct Context {
   uint64_t handle = 0;
   int device = 0;
   bool alive = true;
+  int error = 0;  ///< sticks
 };
 
 struct Stream {
   uint64_t handle = 0;
+  uint64_t number = 0;  ///< in the order of the device's streams
   std::shared_ptr<Context> context;
   bool is_legacy = false;
   bool non_blocking = false;  ///< neither waits for the legacy stream nor is waited for by it
