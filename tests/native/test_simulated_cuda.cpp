@@ -4,6 +4,7 @@
 // ThreadSanitizer should see.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
@@ -86,6 +87,61 @@ void test_threads(const Driver& driver) {
   CHECK_EQ(records, 4u * 500 * 2);
 }
 
+/// Two streams that are always full, each with two threads that are stuck most of the time, behind
+/// each other's lock too. Only this thread moves the clock.
+void test_threads_that_are_stuck(const Driver& driver) {
+  constexpr int kRecords = 500;
+  control.reset(1);
+  control.set_driver_lock(1);
+  CHECK_EQ(control.set_queue_depth(0, 2), kSuccess);
+  uint64_t context = 0;
+  CHECK_EQ(control.activate(0, &context), kSuccess);
+  uint64_t streams[2] = {};
+  for (uint64_t& stream : streams)
+    CHECK_EQ(control.create_stream(context, pig::cuda::kStreamNonBlocking, &stream), kSuccess);
+  std::atomic<int> working{4};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, stream = streams[i % 2]] {
+      CHECK_EQ(driver.CtxSetCurrent(reinterpret_cast<Context>(context)), kSuccess);
+      Event event = nullptr;
+      CHECK_EQ(driver.EventCreate(&event, pig::cuda::kEventDefault), kSuccess);
+      for (int record = 0; record < kRecords; ++record) {
+        CHECK_EQ(control.launch(stream, 100), kSuccess);
+        CHECK_EQ(driver.EventRecord(event, reinterpret_cast<Stream>(stream)), kSuccess);
+      }
+      --working;
+    });
+  while (working != 0) control.advance(10);
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(control.blocked_calls(), 0u);
+  CHECK_EQ(control.violation_count(), 0u);
+  CHECK_EQ(control.record_count(), 4u * kRecords);
+}
+
+void test_a_reset_frees_many(const Driver& driver) {
+  control.reset(1);
+  CHECK_EQ(control.set_queue_depth(0, 1), kSuccess);
+  uint64_t context = 0, stream = 0;
+  CHECK_EQ(control.activate(0, &context), kSuccess);
+  CHECK_EQ(control.make_current(context), kSuccess);
+  CHECK_EQ(control.create_stream(context, pig::cuda::kStreamNonBlocking, &stream), kSuccess);
+  Event event = nullptr;
+  CHECK_EQ(driver.EventCreate(&event, pig::cuda::kEventDefault), kSuccess);
+  CHECK_EQ(control.hang(stream), kSuccess);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      CHECK_EQ(driver.CtxSetCurrent(reinterpret_cast<Context>(context)), kSuccess);
+      CHECK_EQ(driver.EventRecord(event, reinterpret_cast<Stream>(stream)),
+               pig::cuda::kDeinitialized);
+    });
+  CHECK(control.wait_until_blocked(8, 60));
+  control.reset(1);
+  CHECK_EQ(control.blocked_calls(), 0u);
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -98,4 +154,6 @@ int main(int, char** argv) {
   CHECK(driver != nullptr);
   test_the_table_is_complete(*driver);
   test_threads(*driver);
+  test_threads_that_are_stuck(*driver);
+  test_a_reset_frees_many(*driver);
 }
