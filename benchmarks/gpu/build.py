@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build" / "gpu" / "native"
+BUILD = ROOT / "build" / "gpu" / (sys.implementation.cache_tag or "python")
 TEST_LIBRARIES = BUILD / "tests"
 """Where the libraries are that only tests and benchmarks use."""
 
@@ -21,7 +21,7 @@ def cmake(*arguments: object) -> None:
 
 def main() -> None:
     options = (f"-DPython_EXECUTABLE={sys.executable}", "-DPYINSTRUMENT_GPU_TESTS=ON")
-    cmake("--fresh", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
+    cmake("-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
     cmake("--build", BUILD, "--target", *_TARGETS)
     # The module as users have it, in its place in the source tree.
     cmake("--install", BUILD, "--prefix", ROOT, "--strip")

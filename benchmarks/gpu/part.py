@@ -28,6 +28,7 @@ class Part:
         limit_s: when to stop it.
         environment: variables to set besides.
         fills_s: it takes as long as it is told by `--seconds`: at most so long. 0: it is not told.
+        group: the parts that run together; "" is part of every group.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Part:
     limit_s: float
     environment: Mapping[str, str] = field(default_factory=dict)
     fills_s: float = 0
+    group: str = "costs"
 
 
 @dataclass(frozen=True)

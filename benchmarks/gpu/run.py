@@ -36,30 +36,47 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments)
 
 
-_PYTEST = (sys.executable, "-m", "pytest", "tests/gpu", "-q", "-p", "no:cacheprovider")
-# Warnings of PyTorch's are not what these tests are about.
-_TESTS = (*_PYTEST, "-W", "default")
+def _pytest(*arguments: str) -> tuple[str, ...]:
+    # Warnings of PyTorch's are not what these tests are about.
+    options = ("-q", "-p", "no:cacheprovider", "-W", "default")
+    return (sys.executable, "-m", "pytest", *arguments, *options)
+
+
+_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+_REQUIRED = {"REQUIRE_GPU": "1"}
+HAZARDS = "tests/gpu/test_hazards.py"
 
 # The parts, in their order. A further benchmark is a module here that prints its figures
-# (figure.py), and a line.
+# (figure.py), and a line. Those of a group have to fit into `TOTAL_S`.
 PARTS = (
-    Part("Build", _module("build"), 150),
-    Part("Machine", _module("about"), 40),
+    Part("Build", _module("build"), 150, group=""),
+    Part("Machine", _module("about"), 40, group=""),
     # First: every device time rests on these.
     Part("Limits of events", _module("event_limits"), 30),
-    Part("Tests", _TESTS, 150, {"REQUIRE_GPU": "1"}),
+    # Before other tests, and apart from them: what these look for may hang a process.
+    Part("Tests of hazards", _pytest(HAZARDS), 90, _REQUIRED),
+    Part("Tests", _pytest("tests/gpu", "--ignore", HAZARDS), 150, _REQUIRED),
     Part("Limits of CUDA", _module("limits"), 90),
     Part("Limits of PyTorch", _module("limits_torch"), 40),
-    Part("What sharing boundaries rests on", _module("enqueue_cost"), 30),
-    Part("What a phase costs the host", _module("phase_cost"), 80),
-    Part("What a boundary costs the device", _module("boundary_cost"), 60),
-    Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
     Part("Two streams", _module("overlap"), 40),
-    Part("Two streams, one queue", _module("overlap"), 40, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    Part("Two streams, one queue", _module("overlap"), 40, _ONE_QUEUE),
+    Part("What sharing boundaries rests on", _module("enqueue_cost"), 30),
+    Part("What a boundary costs the device", _module("boundary_cost"), 60),
+    Part("What a phase costs the host", _module("phase_cost"), 80),
+    Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
     Part("What an update of the metrics costs", _module("metric_cost"), 70),
-    # Last: it takes what time is left.
+    # Last of its group: it takes what time is left.
     Part("Training, with and without", _module("training"), 205, fills_s=180),
+    Part("Beside torch.profiler", _module("beside_profiler"), 120, group="programs"),
+    Part("Savings, predicted and got", _module("savings_got"), 270, group="programs"),
+    Part("Identical runs, compared", _module("same_runs"), 150, group="programs"),
 )
+GROUPS = ("costs", "programs")
+
+
+def parts_of(group: str, only: str = "") -> list[Part]:
+    """The parts of a group with this in their names, and those that each group begins with."""
+    return [part for part in PARTS if not part.group or (part.group == group and only in part.name)]
 
 
 def missing() -> list[str]:
@@ -178,11 +195,15 @@ def run_parts(parts: Sequence[Part], directory: Path, total_s: float) -> list[Ou
 
 
 def write(
-    output: Path, machine: Mapping[str, Any], outcomes: Sequence[Outcome], seconds: float
+    output: Path,
+    group: str,
+    machine: Mapping[str, Any],
+    outcomes: Sequence[Outcome],
+    seconds: float,
 ) -> Path:
     """Writes the files and returns the path of the table."""
     gpu = "".join(c if c.isalnum() else "-" for c in str(machine.get("gpu", "gpu"))).lower()
-    stem = f"{date.today().isoformat()}-{gpu}"
+    stem = f"{date.today().isoformat()}-{gpu}-{group}"
     output.mkdir(parents=True, exist_ok=True)
     results = json.dumps(as_json(machine, outcomes, seconds), indent=1)
     (output / f"{stem}.json").write_text(results + "\n")
@@ -205,7 +226,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="what is measured, where git can't tell; also from COMMIT in the environment",
     )
     parser.add_argument(
-        "--only", metavar="TEXT", help="of the parts after the first two, those with it in the name"
+        "--group",
+        choices=GROUPS,
+        default=GROUPS[0],
+        help="costs: tests, limits and what recording costs; programs: what it says of whole "
+        "programs, and whether that is true",
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="of the parts of the group those with it in the name",
     )
     parser.add_argument("--total", type=float, default=TOTAL_S, metavar="SECONDS")
     options = parser.parse_args(arguments)
@@ -218,12 +249,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason is not None:
         print(f"make gpu: {reason}", file=sys.stderr)
         return 1
-    parts = [*PARTS[:2], *(part for part in PARTS[2:] if (options.only or "") in part.name)]
+    parts = parts_of(options.group, options.only)
     begin_s = monotonic()
     outcomes = run_parts(parts, ROOT, options.total)
     seconds = monotonic() - begin_s
     machine = machine_of(outcomes, options.commit)
-    table = write(options.output, machine, outcomes, seconds)
+    table = write(options.output, options.group, machine, outcomes, seconds)
     print(table.read_text())
     log = failures(outcomes)
     if log:

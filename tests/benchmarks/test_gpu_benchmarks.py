@@ -273,8 +273,8 @@ def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None
     ]
     outcomes = run.run_parts(parts, tmp_path, 60)
     machine = run.machine_of(outcomes, "abc123")
-    table = run.write(tmp_path / "results", machine, outcomes, 12.3)
-    assert table.name.endswith("-nvidia-h200.md")
+    table = run.write(tmp_path / "results", "costs", machine, outcomes, 12.3)
+    assert table.name.endswith("-nvidia-h200-costs.md")
     page = table.read_text()
     assert "# NVIDIA H200" in page
     assert "* driver: unknown" in page
@@ -297,7 +297,7 @@ def test_a_machine_that_could_not_be_described(tmp_path: Path) -> None:
     outcomes = [Outcome(Part("Machine", ("x",), 1), 1.0, "exit code 1", [], "Traceback")]
     machine = run.machine_of(outcomes, None)
     assert machine == {}
-    assert run.write(tmp_path, machine, outcomes, 1.0).name.endswith("-gpu.md")
+    assert run.write(tmp_path, "costs", machine, outcomes, 1.0).name.endswith("-gpu-costs.md")
 
 
 def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +322,26 @@ def test_the_parts_are_there() -> None:
         if part.command[1:2] == ("-m",) and part.command[2].startswith("benchmarks."):
             assert (ROOT / (part.command[2].replace(".", "/") + ".py")).exists()
     assert sum(part.name.startswith("Machine") for part in run.PARTS) == 1
+    assert {part.group for part in run.PARTS} == {"", *run.GROUPS}
+
+
+@pytest.mark.parametrize(
+    ("group", "only", "names"),
+    [
+        ("costs", "Tests", ["Build", "Machine", "Tests of hazards", "Tests"]),
+        ("costs", "Savings", ["Build", "Machine"]),
+        ("programs", "Savings", ["Build", "Machine", "Savings, predicted and got"]),
+    ],
+)
+def test_the_parts_of_a_group(group: str, only: str, names: list[str]) -> None:
+    assert [part.name for part in run.parts_of(group, only)] == names
+
+
+def test_tests_that_may_hang_are_apart_and_first() -> None:
+    commands = [part.command for part in run.parts_of("costs", "Tests")[2:]]
+    assert run.HAZARDS in commands[0]
+    assert commands[1][commands[1].index("--ignore") + 1] == run.HAZARDS
+    assert (ROOT / run.HAZARDS).exists()
 
 
 # --- what they measure, on a device that does nothing ---

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the GPU benchmarks make of whole programs, on runs and traces made by hand, on the simulated
+driver, and with programs that have no device."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import beside_profiler, same_runs, savings_got
+from benchmarks.gpu.figure import Figure
+from benchmarks.gpu.profiler_trace import ProfiledStep, read_trace, steps_of
+from benchmarks.gpu.program import PROFILED
+from benchmarks.gpu.recorded_program import record
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
+from pyinstrument_gpu.run import Run
+from tests.helpers.device_program import attached_cuda
+from tests.helpers.made_runs import run_of
+from tests.helpers.sync_program import STEPS, Launch, Made, Sync, ran
+
+MS = 1_000_000
+TINY = ("--device", "cpu", "--tiny", "--steps", "40")
+
+
+def by_name(figures: list[Figure]) -> dict[str, Figure]:
+    return {figure.name: figure for figure in figures}
+
+
+# --- torch.profiler's trace ---
+
+
+def event(category: str, name: str, ts: float, dur: float, **more: Any) -> dict[str, Any]:
+    arguments = {key: more.pop(key) for key in list(more) if key == "correlation"}
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur} | {
+        "args": arguments,
+        **more,
+    }
+
+
+def test_a_traces_steps_have_their_times() -> None:
+    trace = [
+        {"ph": "M", "name": "process_name"},
+        event("user_annotation", "ProfilerStep#7", 100, 50),
+        event("user_annotation", "ProfilerStep#8", 150, 60),
+        event("gpu_user_annotation", "ProfilerStep#7", 110, 500, tid=9),
+        # Launched in step 7; the device is late.
+        event("cuda_runtime", "cudaLaunchKernel", 110, 2, correlation=1),
+        event("cuda_driver", "cuLaunchKernel", 120, 2, correlation=2, tid=2),
+        event("kernel", "first", 140, 10, correlation=1, tid=9),
+        event("gpu_memcpy", "second", 170, 20, correlation=2, tid=9),
+        event("kernel", "of no launch", 1000, 20, correlation=3, tid=9),
+        # Step 8 waits in an operator, where two calls wait, and in a call of its own.
+        event("cpu_op", "aten::item", 160, 20),
+        event("cpu_op", "aten::_local_scalar_dense", 161, 18),
+        event("cuda_runtime", "cudaMemcpyAsync", 162, 3, correlation=4),
+        event("cuda_runtime", "cudaStreamSynchronize", 165, 10),
+        event("cuda_runtime", "cudaStreamSynchronize", 176, 1),
+        event("cpu_op", "aten::add", 185, 5),
+        event("cuda_runtime", "cudaDeviceSynchronize", 190, 7),
+        # Elsewhere at the same time, and outside of all steps.
+        event("cpu_op", "aten::mul", 159, 30, tid=2),
+        event("cuda_runtime", "cudaDeviceSynchronize", 500, 7),
+    ]
+    assert steps_of(trace) == {
+        7: ProfiledStep(host_ns=50_000, device_ns=50_000, blocked_ns=0),
+        8: ProfiledStep(host_ns=60_000, device_ns=None, blocked_ns=27_000),
+    }
+
+
+def test_a_trace_without_steps_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": []}))
+    assert read_trace(tmp_path / "trace.json") == {}
+
+
+# --- beside the profiler ---
+
+
+def run_of_steps(count: int, waits: bool = True) -> Run:
+    """Steps of 10 ms with 1 ms between; two phases on the device, 8 ms from begin to end, in every
+    second step; a wait of 2 ms."""
+    begins_ns = [11 * MS * step for step in range(count)]
+    spans = []
+    for step, begin_ns in enumerate(begins_ns):
+        for phase in (0, 1):
+            first_ns = begin_ns + 4 * MS * phase
+            device = (first_ns, first_ns + 4 * MS) if step % 2 == 0 else (-1, -1)
+            where = (0, 0) if step % 2 == 0 else (-1, -1)
+            times = (first_ns, first_ns + 3 * MS, *device, -1, 1)
+            spans.append((phase, phase, step, 0, 0, *where, *times))
+    steps = [(i, at, at + 10 * MS, math.nan, 1, True, 0) for i, at in enumerate(begins_ns)]
+    events = [(at + 5 * MS, 2 * MS, 4, 0, -1, i, 0) for i, at in enumerate(begins_ns)]
+    site = SyncSite("train.py", 7, "main", SyncKind.ITEM, False)
+    return run_of(
+        spans,
+        path_parents=[-1, -1],
+        steps=Steps(np.array(steps, STEP_DTYPE)),
+        syncs=Syncs((site,), np.array(events if waits else [], SYNC_DTYPE), ((0, 10**12),)),
+    )
+
+
+def test_sums_over_the_same_steps_stand_beside_each_other() -> None:
+    profiled = {step: ProfiledStep(10 * MS, 8 * MS, 2 * MS) for step in range(3, 13)}
+    profiled[12] = ProfiledStep(500 * MS, 8 * MS, 2 * MS)  # in which the profiler ends
+    figures = by_name(list(beside_profiler.comparison("x", run_of_steps(20), profiled)))
+    assert figures["x: steps that both have"].value == 8
+    assert figures["x: of these with device times"].value == 4
+    for label in ("host time", "stream time", "blocked time"):
+        apart = figures[f"x: {label}, how far the sums are apart"]
+        assert (apart.value, apart.verdict) == (0, "met")
+    assert "32.000 of 32.000 ms" in figures["x: stream time, how far the sums are apart"].note
+
+    profiled[5] = ProfiledStep(10 * MS, 8 * MS, 4 * MS)
+    figures = by_name(list(beside_profiler.comparison("x", run_of_steps(20), profiled)))
+    blocked = figures["x: blocked time, how far the sums are apart"]
+    assert blocked.value == pytest.approx(100 / 9)
+    assert blocked.verdict == "not met"
+
+
+def test_what_the_profiler_has_not_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    profiled = {step: ProfiledStep(10 * MS, None, 0) for step in range(10)}
+    figures = by_name(list(beside_profiler.comparison("x", run_of_steps(20), profiled)))
+    assert "x: stream time, how far the sums are apart" not in figures
+    assert "x: blocked time, how far the sums are apart" not in figures
+    printed = capsys.readouterr().out
+    assert "x: in no step do both have stream time" in printed
+    assert "x: in no step do both have blocked time" in printed
+
+
+# --- savings ---
+
+
+def simulated_program(*arguments: str) -> Run:
+    """The device is the slower one: a read in each step keeps the host from running ahead, and a
+    copy from pageable memory waits too."""
+    program = Made(
+        ((Launch(3 * MS, 1 * MS), Launch(10_000, 6 * MS)),),
+        (
+            Sync(0, 1, False, 15_000, 3_000, 0),
+            Sync(0, 0, True, 15_000, 500_000, 1, SyncKind.H2D_PAGEABLE, 4 << 20),
+        ),
+        (0,) * STEPS,
+    )
+    if "item" in arguments:
+        program = program.without(0)
+    if "copy" in arguments:
+        program = program.with_pinned_copies()
+    with attached_cuda() as cuda:
+        return ran(program, cuda).run
+
+
+def test_what_was_predicted_stands_beside_what_was_got() -> None:
+    figures = by_name(list(savings_got.of_model("resnet", simulated_program, 2, 1000)))
+    step = figures["resnet: a step as it is"]
+    assert step.note == "2 runs"
+    for sync in ("item", "copy"):
+        got = figures[f"resnet, {sync}: got"]
+        assert got.goal is not None
+        assert got.verdict == "met"
+        assert got.value > 0
+        likely = figures[f"resnet, {sync}: predicted as likely"]
+        assert 0 < likely.value <= got.goal
+        off = figures[f"resnet, {sync}: got less what was likely"]
+        assert off.value == pytest.approx(100 * (got.value - likely.value) / step.value)
+
+
+def test_a_sync_that_made_nobody_wait_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = list(savings_got.of_model("gpt", lambda *_: run_of_steps(30, waits=False), 1, 1000))
+    assert [figure.name for figure in figures] == ["gpt: a step as it is"]
+    assert "gpt: no item made the host wait for a device" in capsys.readouterr().out
+
+
+def test_a_steps_time_ends_with_the_devices_work() -> None:
+    run = run_of_steps(23)
+    late = np.array([(23 * 11 * MS, 100 * MS, 4, 0, -1, -1, 0)], SYNC_DTYPE)
+    run.syncs = Syncs(run.syncs.sites, np.append(run.syncs.events, late), run.syncs.watched_ns)
+    kept = 23 - 23 // 3
+    assert savings_got.step_ns(run) == (kept * 11 * MS + 100 * MS) / kept
+
+
+# --- identical runs ---
+
+
+def test_identical_runs_are_never_told_apart() -> None:
+    figures = by_name(list(same_runs.of_runs([run_of_steps(30)] * 8, draws=20)))
+    assert figures["a step"].note == "8 runs, SD 0.00 %"
+    apart = figures["3 against 3 of these, called FASTER or SLOWER"]
+    assert (apart.value, apart.verdict) == (0, "met")
+    assert "5 against 5 of these, called FASTER or SLOWER" not in figures
+
+
+# --- the program itself ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt", "resnet"])
+def test_a_program_that_is_profiled_while_it_is_recorded(model: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    run = record(tmp_path, model, "--profile", str(trace), *TINY)
+    assert run.step_totals.count == 40
+    profiled = read_trace(trace)
+    assert 10 < len(profiled) <= PROFILED
+    figures = by_name(list(beside_profiler.comparison(model, run, profiled)))
+    assert figures[f"{model}: steps that both have"].value == len(profiled) - 2
+    assert figures[f"{model}: of these with device times"].value == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["item", "copy"])
+def test_a_program_without_a_sync(sync: str, tmp_path: Path) -> None:
+    run = record(tmp_path, "resnet", "--without", sync, *TINY)
+    assert run.step_totals.count == 40
+
+
+def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="invalid choice: 'bert'"):
+        record(tmp_path, "bert")
