@@ -73,22 +73,22 @@ class MetricAccumulator:
     def update(
         self, state: Any, scratch: Any, logits: Any, target: Any, loss: Any, weight: Any
     ) -> bool | None:
-        """Add a batch. Releases the GIL where that takes long.
+        """Add a batch. Releases the GIL on a GPU, and where it takes long.
 
         `scratch` is needed on a GPU: a tensor of METRIC_SCRATCH_BYTES, zeros at first.
         """
 
     def update_scalar(self, state: Any, scratch: Any, slot: int, value: Any) -> bool | None: ...
-    def read(self, state: Any) -> bytes | None:
-        """The newest state that can be had without waiting; None where there is none. From a GPU it
-        lacks the matrix of many classes."""
+    def read(self, state: Any) -> tuple[bytes, int] | None:
+        """The newest state that can be had without waiting, and how many updates the device has
+        lost; None where there is none. From a GPU the state lacks the matrix of many classes."""
 
     def launch_error(self) -> str:
         """Why no kernel can be launched any more, or empty."""
 
     def begin_other(self) -> None:
         """An addition by other means begins, of which there is one at a time: until it ends no
-        kernel is launched."""
+        kernel is launched. Waits, without the GIL, for a launch that is under way."""
 
     def end_other(self, added: bool, is_update: bool) -> None:
         """It has ended, and has added an update, a running value, or nothing."""
@@ -103,9 +103,20 @@ class MetricAccumulator:
         """Serial number and index of the step that an update was made in."""
 
 METRIC_SCRATCH_BYTES: int
+METRIC_SCRATCH_LOST_WORD: int
+"""In words of 8 bytes: where the device counts the updates that it could not add."""
 
-def set_torch(tensor_type: Any, exchange_api: Any, get_num_threads: Callable[[], int]) -> bool:
-    """Hand over what is needed of torch. False where its exchange API is of a kind not known."""
+def set_torch(
+    tensor_type: Any,
+    exchange_api: Any,
+    get_num_threads: Callable[[], int],
+    record_stream: Callable[[Any, Any], None],
+) -> bool:
+    """Hand over what is needed of torch. False where its exchange API is of a kind not known.
+
+    `record_stream` is called with a state and its scratch when the current stream uses them and the
+    last one to do so was another.
+    """
 
 def metric_kernel_texts() -> list[tuple[str, str]]:
     """Name and text of the kernels' CUDA source, then of the headers that it includes."""

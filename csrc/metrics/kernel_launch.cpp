@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <new>
+#include <utility>
 
 #include "cuda/context_scope.h"
 
 namespace pig::metrics {
 namespace {
 
-constexpr int kMultiprocessorCount = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 /// From here on a block shares a row: a warp would read for longer than others wait.
 constexpr I64 kClassesForBlock = 2048;
 
@@ -59,11 +58,15 @@ LaunchShape shape_of(const Batch& batch, int processors) {
   return shape;
 }
 
+KernelLauncher::~KernelLauncher() {
+  if (device_ != nullptr && !was_captured_) device_->give_back(snapshot_, launches_);
+}
+
 bool KernelLauncher::update(const Batch& batch, State* state, Scratch* scratch, int device,
                             cuda::Stream stream) {
   if (!ready(device, stream)) return false;
-  const LaunchShape shape = shape_of(batch, processors_);
-  UpdateParameters parameters{batch,          state, scratch, device_snapshot_, next_generation(),
+  const LaunchShape shape = shape_of(batch, device_->processors());
+  UpdateParameters parameters{batch,          state, scratch, snapshot_.device, next_generation(),
                               slot_of(stream)};
   return launch(kernels_->update_of(batch.logits_format, shape.rows_by), shape.blocks, stream,
                 &parameters);
@@ -74,88 +77,86 @@ bool KernelLauncher::update_scalar(const void* value, Format format, double numb
                                    int device, cuda::Stream stream) {
   if (!ready(device, stream)) return false;
   ScalarParameters parameters{
-      value, format, slot, number, state, scratch, device_snapshot_, confusion_classes};
+      value, format, slot, number, state, scratch, snapshot_.device, confusion_classes};
   return launch(kernels_->scalar, 1, stream, &parameters);
 }
 
-bool KernelLauncher::read(std::vector<uint8_t>& bytes) const {
-  // After an error no kernel writes it any more.
-  if (snapshot_ == nullptr || !error_.empty()) return false;
-  std::atomic_ref sequence(snapshot_->sequence);
+bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {
+  const Snapshot* const snapshot = readable_.load(std::memory_order_acquire);
+  if (snapshot == nullptr) return false;
+  std::atomic_ref sequence(const_cast<U64&>(snapshot->sequence));
   // The device writes for a few microseconds: one that is being written is read at the next call.
   for (int attempt = 0; attempt < 4; ++attempt) {
     const U64 before = sequence.load(std::memory_order_acquire);
     if (before == 0) return false;
     if (before % 2 != 0) continue;
-    std::memcpy(bytes.data(), &snapshot_->state, bytes.size());
+    std::memcpy(state.data(), &snapshot->state, state.size());
+    lost = snapshot->lost;
     std::atomic_thread_fence(std::memory_order_acquire);
     if (sequence.load(std::memory_order_relaxed) == before) return true;
   }
   return false;
 }
 
-bool KernelLauncher::ready(int device, cuda::Stream stream) {
-  if (!error_.empty()) return false;
-  if (device_ != device && !prepare(device, stream)) return false;
+bool KernelLauncher::ready(int ordinal, cuda::Stream stream) {
+  if (failed_.load(std::memory_order_relaxed)) return false;
+  if (device_ == nullptr && !prepare(ordinal, stream)) return false;
+  if (ordinal != ordinal_) return false;
+  is_captured_ = captures(stream);
   if (kernels_ != nullptr) return true;
-  const Kernels* const kernels = store_.kernels_on(device);
+  const Kernels* const kernels = store_.kernels_on(ordinal);
   if (kernels == nullptr) return false;
-  if (kernels->error.empty())
-    kernels_ = kernels;
-  else
-    error_ = kernels->error;
-  return kernels_ != nullptr;
+  if (!kernels->error.empty()) return fail(kernels->error);
+  kernels_ = kernels;
+  return true;
 }
 
-bool KernelLauncher::prepare(int device, cuda::Stream stream) {
+bool KernelLauncher::prepare(int ordinal, cuda::Stream stream) {
+  std::string error;
+  const std::shared_ptr<MetricDevice> device = store_.device(ordinal, error);
+  if (device == nullptr) return fail(std::move(error));
   driver_ = store_.driver();
-  if (driver_ == nullptr) {
-    error_ = store_.error();
-    return false;
-  }
-  cuda::Context context = nullptr;
-  if (const int result = driver_->DevicePrimaryCtxRetain(&context, device))
-    return fail("cuDevicePrimaryCtxRetain", result);
-  const bool prepared = prepare_in(context, device, stream);
-  if (!prepared) driver_->DevicePrimaryCtxRelease(device);
-  return prepared;
-}
-
-bool KernelLauncher::prepare_in(cuda::Context context, int device, cuda::Stream stream) {
-  const cuda::ContextScope scope(*driver_, context);
-  if (scope.error()) return fail(scope.error().call, scope.error().result);
+  const cuda::ContextScope scope(*driver_, device->context());
+  if (scope.error()) return fail(scope.error());
   // Taking pinned memory could end the capture of a graph: not now.
   cuda::CaptureStatus status = cuda::kNotCapturing;
   if (driver_->StreamIsCapturing(stream, &status) != cuda::kSuccess ||
       status != cuda::kNotCapturing)
     return false;
-  if (const int result = driver_->DeviceGetAttribute(&processors_, kMultiprocessorCount, device))
-    return fail("cuDeviceGetAttribute", result);
-  void* memory = nullptr;
-  if (const int result = driver_->MemHostAlloc(&memory, sizeof(Snapshot),
-                                               cuda::kHostAllocPortable | cuda::kHostAllocMapped))
-    return fail("cuMemHostAlloc", result);
-  snapshot_ = new (memory) Snapshot{};
-  cuda::DevicePointer device_pointer = 0;
-  if (const int result = driver_->MemHostGetDevicePointer(&device_pointer, memory, 0))
-    return fail("cuMemHostGetDevicePointer", result);
-  device_snapshot_ = reinterpret_cast<Snapshot*>(device_pointer);
-  kernels_ = nullptr;
-  context_ = context;
+  cuda::DriverError allocation;
+  const std::optional<MappedSnapshot> snapshot = device->take_snapshot(allocation);
+  if (!snapshot) return fail(allocation);
+  snapshot_ = *snapshot;
+  ordinal_ = ordinal;
   device_ = device;
+  readable_.store(snapshot_.host, std::memory_order_release);
   return true;
+}
+
+/// The legacy default stream can't be captured, and asking about it is an error while another one
+/// is.
+bool KernelLauncher::captures(cuda::Stream stream) const {
+  cuda::CaptureStatus status = cuda::kNotCapturing;
+  return stream != nullptr && driver_->StreamIsCapturing(stream, &status) == cuda::kSuccess &&
+         status != cuda::kNotCapturing;
 }
 
 bool KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream,
                             void* parameters) {
-  const CurrentContext current(*driver_, context_);
-  if (current.result() != cuda::kSuccess) return fail("cuCtxSetCurrent", current.result());
+  const CurrentContext current(*driver_, device_->context());
+  if (current.result() != cuda::kSuccess)
+    return fail(cuda::DriverError{"cuCtxSetCurrent", current.result()});
   void* arguments[] = {parameters};
   const int result =
       driver_->LaunchKernel(kernel, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments, nullptr);
-  if (result == cuda::kSuccess) return true;
   // A capture that has gone wrong is the program's, and passes.
-  return !cuda::is_capture_code(result) && fail("cuLaunchKernel", result);
+  if (result != cuda::kSuccess)
+    return !cuda::is_capture_code(result) && fail(cuda::DriverError{"cuLaunchKernel", result});
+  if (is_captured_)
+    was_captured_ = true;
+  else
+    ++launches_;
+  return true;
 }
 
 unsigned KernelLauncher::next_generation() {
@@ -163,19 +164,29 @@ unsigned KernelLauncher::next_generation() {
   return generation_;
 }
 
-/// Updates on one stream have one slot. A fifth stream takes over the first one's.
+/// Updates on one stream have one slot, and what is captured another: a graph may be replayed
+/// beside any stream. One stream too many takes over the slot of the first.
 int KernelLauncher::slot_of(cuda::Stream stream) {
-  const auto found = std::find(streams_.begin(), streams_.end(), stream);
-  if (found != streams_.end()) return static_cast<int>(found - streams_.begin());
+  constexpr int kSlotsOfStreams = kSlots - 1;
+  if (is_captured_) return kSlotsOfStreams;
+  for (int slot = 0; slot < streams_; ++slot)
+    if (stream_of_slot_[static_cast<size_t>(slot)] == stream) return slot;
   const int slot = next_slot_;
-  next_slot_ = (next_slot_ + 1) % kSlots;
-  streams_[static_cast<size_t>(slot)] = stream;
+  next_slot_ = (next_slot_ + 1) % kSlotsOfStreams;
+  streams_ = std::max(streams_, slot + 1);
+  stream_of_slot_[static_cast<size_t>(slot)] = stream;
   return slot;
 }
 
-bool KernelLauncher::fail(const char* call, int result) {
-  error_ = std::string(call) + ": " + driver_->describe(result);
+bool KernelLauncher::fail(std::string error) {
+  error_ = std::move(error);
+  failed_.store(true, std::memory_order_release);
+  readable_.store(nullptr, std::memory_order_release);  // no kernel writes it any more
   return false;
+}
+
+bool KernelLauncher::fail(const cuda::DriverError& error) {
+  return fail(std::string(error.call) + ": " + driver_->describe(error.result));
 }
 
 }  // namespace pig::metrics

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,48 +26,57 @@ struct LaunchShape {
 /// multiprocessors.
 LaunchShape shape_of(const Batch& batch, int processors);
 
-/// One accumulator on one device. Calls come one at a time.
+/// One accumulator on one device.
 ///
-/// It never waits, for kernels that are not loaded yet neither. Mapped host memory for the snapshot
-/// is taken at the first update outside a capture, and kept until the process ends: a kernel that
-/// still runs may write it.
+/// It waits for nothing itself, for kernels that are not loaded yet neither, but an enqueue by the
+/// driver blocks while the stream is full: for as long as the device takes, perhaps for ever.
+/// Mapped host memory for the snapshot is taken at the first update outside a capture.
 class KernelLauncher {
  public:
   explicit KernelLauncher(KernelStore& store = KernelStore::instance()) : store_(store) {}
+  ~KernelLauncher();
+  KernelLauncher(const KernelLauncher&) = delete;
+  KernelLauncher& operator=(const KernelLauncher&) = delete;
 
   /// Whether the launch was made. If not, the caller does the update otherwise; `error()` says why
-  /// no launch will be made any more, and is empty where one may be later.
+  /// no launch will be made any more, and is empty where one may be later. Calls of these two come
+  /// one at a time.
   bool update(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool update_scalar(const void* value, Format format, double number, int slot, State* state,
                      Scratch* scratch, I64 confusion_classes, int device, cuda::Stream stream);
 
-  /// Copies the newest whole snapshot; false while there is none, or one is being written, and
-  /// after an error.
-  bool read(std::vector<uint8_t>& bytes) const;
-
-  const std::string& error() const { return error_; }
+  /// Copies the newest whole snapshot, and how many updates the device has lost; false while there
+  /// is none, or one is being written, and after an error. At any time, by any thread.
+  bool read(std::vector<uint8_t>& state, U64& lost) const;
+  /// At any time, by any thread.
+  std::string error() const { return failed_.load(std::memory_order_acquire) ? error_ : ""; }
 
  private:
-  bool ready(int device, cuda::Stream stream);
-  bool prepare(int device, cuda::Stream stream);
-  bool prepare_in(cuda::Context context, int device, cuda::Stream stream);
+  bool ready(int ordinal, cuda::Stream stream);
+  bool prepare(int ordinal, cuda::Stream stream);
+  bool captures(cuda::Stream stream) const;
   bool launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream, void* parameters);
-  bool fail(const char* call, int result);
+  bool fail(std::string error);
+  bool fail(const cuda::DriverError& error);
   unsigned next_generation();
   int slot_of(cuda::Stream stream);
 
   KernelStore& store_;
   const cuda::Driver* driver_ = nullptr;
   const Kernels* kernels_ = nullptr;
-  cuda::Context context_ = nullptr;
-  int device_ = -1;
-  int processors_ = 0;
-  Snapshot* snapshot_ = nullptr;         ///< as the host sees it
-  Snapshot* device_snapshot_ = nullptr;  ///< as the device does
+  int ordinal_ = -1;
+  std::shared_ptr<MetricDevice> device_;
+  MappedSnapshot snapshot_;
+  std::atomic<const Snapshot*> readable_{nullptr};
+  bool is_captured_ = false;   ///< the launch that is being made, into a graph
+  bool was_captured_ = false;  ///< any launch
+  U64 launches_ = 0;           ///< outside captures
   unsigned generation_ = 0;
-  std::array<cuda::Stream, kSlots> streams_{};  ///< whose updates have the slot of that index
-  int next_slot_ = 0;                           ///< for a stream that has none
-  std::string error_;
+  int streams_ = 0;  ///< how many have a slot
+  std::array<cuda::Stream, kSlots> stream_of_slot_{};
+  int next_slot_ = 0;  ///< for a stream that has none
+  std::atomic<bool> failed_{false};
+  std::string error_;  ///< written once, before `failed_`
 };
 
 }  // namespace pig::metrics

@@ -11,6 +11,7 @@
 namespace pig::metrics {
 namespace {
 
+constexpr int kMultiprocessorCount = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr std::array<const char*, kRealFormats> kFormatNames = {"float64", "float32", "float16",
                                                                 "bfloat16"};
 constexpr std::array<const char*, kRowsByCount> kRowsByNames = {"thread", "warp", "block"};
@@ -84,6 +85,36 @@ std::string KernelStore::error() {
   return error_;
 }
 
+std::shared_ptr<MetricDevice> KernelStore::device(int ordinal, std::string& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = devices_.find(ordinal); found != devices_.end()) return found->second;
+  }
+  const cuda::Driver* const table = driver();
+  if (table == nullptr) {
+    error = this->error();
+    return nullptr;
+  }
+  cuda::Context context = nullptr;
+  if (const int result = table->DevicePrimaryCtxRetain(&context, ordinal)) {
+    error = "cuDevicePrimaryCtxRetain: " + table->describe(result);
+    return nullptr;
+  }
+  int processors = 0;
+  if (const int result = table->DeviceGetAttribute(&processors, kMultiprocessorCount, ordinal)) {
+    error = "cuDeviceGetAttribute: " + table->describe(result);
+    table->DevicePrimaryCtxRelease(ordinal);
+    return nullptr;
+  }
+  auto made = std::make_shared<MetricDevice>(*table, context, processors);
+  std::unique_lock lock(mutex_);
+  const auto [entry, is_first] = devices_.try_emplace(ordinal, std::move(made));
+  std::shared_ptr<MetricDevice> device = entry->second;
+  lock.unlock();
+  if (!is_first) table->DevicePrimaryCtxRelease(ordinal);  // another thread was faster
+  return device;
+}
+
 void KernelStore::load(int device, std::string code) {
   const std::lock_guard lock(mutex_);  // the thread publishes what it has loaded after this
   const SignalsBlocked blocked;
@@ -91,22 +122,21 @@ void KernelStore::load(int device, std::string code) {
     std::thread([this, device, code = std::move(code)] {
       Kernels kernels = loaded(device, code);
       const std::lock_guard publishing(mutex_);
-      of_devices_[device] = std::move(kernels);
+      kernels_[device] = std::move(kernels);
       --loading_;
       // Under the lock: where this is the last one, whoever waits may destroy the store.
       loaded_.notify_all();
     }).detach();
     ++loading_;
   } catch (const std::system_error& error) {
-    of_devices_[device].error =
-        std::string("starting the thread that loads kernels: ") + error.what();
+    kernels_[device].error = std::string("starting the thread that loads kernels: ") + error.what();
   }
 }
 
 const Kernels* KernelStore::kernels_on(int device) {
   const std::lock_guard lock(mutex_);
-  const auto found = of_devices_.find(device);
-  return found != of_devices_.end() ? &found->second : nullptr;
+  const auto found = kernels_.find(device);
+  return found != kernels_.end() ? &found->second : nullptr;
 }
 
 bool KernelStore::wait(std::chrono::nanoseconds timeout) {
@@ -119,25 +149,20 @@ void KernelStore::forget() {
   loaded_.wait(lock, [this] { return loading_ == 0; });
   driver_ = nullptr;
   error_.clear();
-  of_devices_.clear();
+  devices_.clear();
+  kernels_.clear();
 }
 
-Kernels KernelStore::loaded(int device, const std::string& code) {
-  const cuda::Driver* const table = driver();
-  if (table == nullptr) return {.error = error()};
-  cuda::Context context = nullptr;
-  if (const int result = table->DevicePrimaryCtxRetain(&context, device))
-    return {.error = "cuDevicePrimaryCtxRetain: " + table->describe(result)};
+Kernels KernelStore::loaded(int ordinal, const std::string& code) {
   Kernels kernels;
-  {
-    const cuda::ContextScope scope(*table, context);
-    if (scope.error())
-      kernels.error =
-          std::string(scope.error().call) + ": " + table->describe(scope.error().result);
-    else
-      kernels = load_into_context(*table, code.data());
-  }
-  if (!kernels.error.empty()) table->DevicePrimaryCtxRelease(device);
+  const std::shared_ptr<MetricDevice> device = this->device(ordinal, kernels.error);
+  if (device == nullptr) return kernels;
+  const cuda::Driver& driver = *this->driver();
+  const cuda::ContextScope scope(driver, device->context());
+  if (scope.error())
+    kernels.error = std::string(scope.error().call) + ": " + driver.describe(scope.error().result);
+  else
+    kernels = load_into_context(driver, code.data());
   return kernels;
 }
 

@@ -7,11 +7,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "cuda/driver.h"
+#include "metrics/metric_device.h"
 #include "metrics/metric_kernel.h"
 
 namespace pig::metrics {
@@ -30,8 +32,9 @@ struct Kernels {
   }
 };
 
-/// The kernels of each device. They are compiled elsewhere and loaded by a thread of their own:
-/// loading takes milliseconds, and may wait for the device. Thread-safe.
+/// The devices that have accumulators, and their kernels. Those are compiled elsewhere and loaded
+/// by a thread of their own: loading takes milliseconds, and may wait for the device. Thread-safe.
+/// No lock is held during a call of the driver.
 class KernelStore {
  public:
   using FindDriver = const cuda::Driver* (*)();
@@ -49,12 +52,15 @@ class KernelStore {
   const cuda::Driver* driver();
   std::string error();
 
+  /// Null where its primary context can't be had; `error` says why.
+  std::shared_ptr<MetricDevice> device(int ordinal, std::string& error);
+
   /// Begins to load compiled kernels into a device's primary context, and returns at once.
   void load(int device, std::string code);
   /// Says that there will be none for a device.
   void fail(int device, std::string reason) {
     const std::lock_guard lock(mutex_);
-    of_devices_[device] = Kernels{.error = std::move(reason)};
+    kernels_[device] = Kernels{.error = std::move(reason)};
   }
 
   /// Null until the device's kernels are loaded, or are known not to come.
@@ -64,7 +70,7 @@ class KernelStore {
   bool wait(std::chrono::nanoseconds timeout);
 
   /// For tests, where the driver forgets what it has loaded. Accumulators of before must not be
-  /// used any more.
+  /// updated any more.
   void forget();
 
  private:
@@ -76,7 +82,8 @@ class KernelStore {
   int loading_ = 0;  ///< threads
   const cuda::Driver* driver_ = nullptr;
   std::string error_;
-  std::map<int, Kernels> of_devices_;
+  std::map<int, std::shared_ptr<MetricDevice>> devices_;
+  std::map<int, Kernels> kernels_;
 };
 
 }  // namespace pig::metrics

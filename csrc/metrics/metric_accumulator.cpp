@@ -32,8 +32,9 @@ void MetricAccumulator::update_scalar(double value, int slot, State& state) {
 
 bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
                                cuda::Stream stream) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard launching(launch_mutex_);
   if (other_is_running_ || !launcher_.update(batch, state, scratch, device, stream)) return false;
+  const std::lock_guard lock(mutex_);
   ++updates_;
   label();
   return true;
@@ -42,19 +43,21 @@ bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratc
 bool MetricAccumulator::launch_scalar(const void* value, Format format, double number, int slot,
                                       State* state, Scratch* scratch, int device,
                                       cuda::Stream stream) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard launching(launch_mutex_);
   const I64 classes = options_.confusion ? options_.classes : 0;
   if (other_is_running_ || !launcher_.update_scalar(value, format, number, slot, state, scratch,
                                                     classes, device, stream))
     return false;
+  const std::lock_guard lock(mutex_);
   label();
   return true;
 }
 
 void MetricAccumulator::end_other(bool added, bool is_update) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard launching(launch_mutex_);
   other_is_running_ = false;
   if (!added) return;
+  const std::lock_guard lock(mutex_);
   if (is_update) ++updates_;
   label();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -14,6 +15,11 @@ namespace pig::metrics {
 
 /// The host's side of one pyinstrument_gpu.MetricAccumulator. The state itself is a tensor's
 /// memory, which each call brings.
+///
+/// There are two locks. `mutex_` guards what the host knows, and is held for less than a
+/// microsecond, or for a fold on the CPU: any thread may wait for it. `launch_mutex_` is held while
+/// a kernel is launched, which may take for ever when the device hangs. So whoever takes it must
+/// not have the GIL, or other threads could not go on: those that would end the hang, too.
 class MetricAccumulator {
  public:
   /// `updates` is how many its state has already.
@@ -26,30 +32,33 @@ class MetricAccumulator {
   void update(const Batch& batch, State& state, int max_threads);
   void update_scalar(double value, int slot, State& state);
 
-  /// The same by a kernel. False where none could be launched, or while an addition by other means
-  /// is under way: that takes several kernels, and what came between them would be lost.
+  /// The same by a kernel, without the GIL. False where none could be launched, or while an
+  /// addition by other means is under way: that takes several kernels, and what came between them
+  /// would be lost.
   bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
                      Scratch* scratch, int device, cuda::Stream stream);
   /// Why no kernel can be launched, or empty.
-  std::string launch_error() const {
-    const std::lock_guard lock(mutex_);
-    return launcher_.error();
+  std::string launch_error() const { return launcher_.error(); }
+  /// Whether the last launch was on another stream, or there was none. This one is remembered.
+  bool changes_stream(cuda::Stream stream) {
+    return last_stream_.exchange(stream, std::memory_order_relaxed) != stream;
   }
 
-  /// Around an addition to the state by other means, of which there is one at a time.
+  /// Around an addition to the state by other means, of which there is one at a time. Without the
+  /// GIL.
   void begin_other() {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard launching(launch_mutex_);
     other_is_running_ = true;
   }
   void end_other(bool added, bool is_update);
 
   /// A consistent copy, without the confusion matrix unless it stands in `bytes`.
   void copy(const State& state, std::vector<uint8_t>& bytes) const;
-  /// The newest copy that a kernel has made. False where there is none. Never waits.
-  bool copy_snapshot(std::vector<uint8_t>& bytes) const {
-    const std::lock_guard lock(mutex_);
-    return launcher_.read(bytes);
+  /// The newest copy that a kernel has made, and how many updates were lost on the device. False
+  /// where there is none. Never waits.
+  bool copy_snapshot(std::vector<uint8_t>& bytes, U64& lost) const {
+    return launcher_.read(bytes, lost);
   }
 
   /// The number of the newest update that the host knows of.
@@ -74,11 +83,14 @@ class MetricAccumulator {
  private:
   void label();
 
-  mutable std::mutex mutex_;
   const MetricOptions options_;
+  std::mutex launch_mutex_;
   KernelLauncher launcher_;
-  uint64_t updates_;
   bool other_is_running_ = false;
+  std::atomic<cuda::Stream> last_stream_{reinterpret_cast<cuda::Stream>(~uintptr_t{0})};
+
+  mutable std::mutex mutex_;
+  uint64_t updates_;
   UpdateLabels labels_;
   uint32_t news_epoch_ = 0;  ///< the recording in which something was added; 0: none
   uint32_t reading_epoch_ = 0;

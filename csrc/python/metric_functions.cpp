@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cstddef>
 #include <limits>
 #include <memory>
 #include <new>
@@ -36,12 +37,13 @@ struct Torch {
   PyObject* is_neg = nullptr;
   const dlpack::ExchangeApi* api = nullptr;
   PyObject* get_num_threads = nullptr;
+  PyObject* record_stream = nullptr;
 };
 Torch torch;
 
 /// False where this torch has no exchange API that we know.
 bool set_torch(const py::object& tensor_type, const py::object& capsule,
-               const py::object& get_num_threads) {
+               const py::object& get_num_threads, const py::object& record_stream) {
   auto* api = static_cast<const dlpack::ExchangeApi*>(
       PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName));
   if (api == nullptr) throw py::error_already_set();
@@ -49,7 +51,7 @@ bool set_torch(const py::object& tensor_type, const py::object& capsule,
     return false;
   torch = {py::object(tensor_type).release().ptr(),
            py::object(tensor_type.attr("is_neg")).release().ptr(), api,
-           py::object(get_num_threads).release().ptr()};
+           py::object(get_num_threads).release().ptr(), py::object(record_stream).release().ptr()};
   return true;
 }
 
@@ -125,13 +127,31 @@ Scratch* scratch_of(py::handle tensor) {
   return static_cast<Scratch*>(const_cast<void*>(data_of(*view)));
 }
 
-Outcome launch(MetricAccumulator& accumulator, const Batch& batch, State* state,
-               py::handle scratch_tensor, const dlpack::Tensor& logits) {
+/// Launches by `enqueue(scratch, stream)`, without the GIL: the driver blocks while the stream is
+/// full, and perhaps only another thread of the program can end that. The tensors are those of the
+/// caller's arguments, which stay alive.
+template <typename Enqueue>
+Outcome launch(MetricAccumulator& accumulator, const dlpack::Tensor& state_view,
+               py::handle state_tensor, py::handle scratch_tensor, Enqueue enqueue) {
   Scratch* const scratch = scratch_of(scratch_tensor);
-  const auto stream = stream_of(logits);
-  if (scratch == nullptr || !stream ||
-      !accumulator.launch(batch, state, scratch, logits.device.id, *stream))
-    return std::nullopt;
+  const auto stream = stream_of(state_view);
+  if (scratch == nullptr || !stream) return std::nullopt;
+  if (accumulator.changes_stream(*stream)) {
+    // PyTorch must not give the memory to anyone else before this stream is done with it.
+    PyObject* const recorded = PyObject_CallFunctionObjArgs(torch.record_stream, state_tensor.ptr(),
+                                                            scratch_tensor.ptr(), nullptr);
+    Py_XDECREF(recorded);
+    if (recorded == nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
+      PyErr_Clear();
+    }
+  }
+  bool launched = false;
+  {
+    const GilRelease released;
+    launched = enqueue(scratch, *stream);
+  }
+  if (!launched) return std::nullopt;
   return accumulator.reading_is_due();
 }
 
@@ -151,7 +171,11 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
       make_batch(accumulator.options(), *logits, *target, loss ? &*loss : nullptr,
                  weight ? &*weight : nullptr);
   if (!batch) return std::nullopt;
-  if (on_cuda(*logits)) return launch(accumulator, *batch, state, scratch_tensor, *logits);
+  if (on_cuda(*logits))
+    return launch(accumulator, *state_view, state_tensor, scratch_tensor,
+                  [&](Scratch* scratch, cuda::Stream stream) {
+                    return accumulator.launch(*batch, state, scratch, logits->device.id, stream);
+                  });
   if (!on_cpu(*logits)) return std::nullopt;
   if (bytes_of(*batch) < kBytesWithoutGil) {
     accumulator.update(*batch, *state, 1);
@@ -182,15 +206,12 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
     if (format == kNone) return std::nullopt;
     data = data_of(*tensor);
   }
-  if (on_cuda(*state_view)) {
-    const auto stream = stream_of(*state_view);
-    Scratch* const scratch = scratch_of(scratch_tensor);
-    if (scratch == nullptr || !stream ||
-        !accumulator.launch_scalar(data, format, number, slot, state, scratch,
-                                   state_view->device.id, *stream))
-      return std::nullopt;
-    return accumulator.reading_is_due();
-  }
+  if (on_cuda(*state_view))
+    return launch(accumulator, *state_view, state_tensor, scratch_tensor,
+                  [&](Scratch* scratch, cuda::Stream stream) {
+                    return accumulator.launch_scalar(data, format, number, slot, state, scratch,
+                                                     state_view->device.id, stream);
+                  });
   if (!on_cpu(*state_view)) return std::nullopt;
   if (data != nullptr) number = load_real(data, format, 0);
   accumulator.update_scalar(number, slot, *state);
@@ -204,12 +225,13 @@ py::object read(const MetricAccumulator& accumulator, py::handle state_tensor) {
   const MetricOptions& options = accumulator.options();
   const bool whole = on_cpu(*state_view) || options.classes <= kMaxSnapshotClasses;
   std::vector<uint8_t> bytes(whole ? options.state_bytes() : kStateBytes);
+  U64 lost = 0;
   if (on_cpu(*state_view)) {
     accumulator.copy(*state, bytes);
-  } else if (!accumulator.copy_snapshot(bytes)) {
+  } else if (!accumulator.copy_snapshot(bytes, lost)) {
     return py::none();
   }
-  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()), lost);
 }
 
 /// Serial number and index of an update's step.
@@ -255,14 +277,16 @@ void pig::add_metric_functions(py::module_& module) {
            py::arg("value"))
       .def("read", &read, py::arg("state"))
       .def("launch_error", &MetricAccumulator::launch_error)
-      .def("begin_other", &MetricAccumulator::begin_other)
-      .def("end_other", &MetricAccumulator::end_other, py::arg("added"), py::arg("is_update"))
+      .def("begin_other", &MetricAccumulator::begin_other, py::call_guard<GilRelease>())
+      .def("end_other", &MetricAccumulator::end_other, py::arg("added"), py::arg("is_update"),
+           py::call_guard<GilRelease>())
       .def("updates", &MetricAccumulator::updates)
       .def("take_news", &MetricAccumulator::take_news)
       .def("step_of", &step_of, py::arg("update"));
   module.attr("METRIC_SCRATCH_BYTES") = sizeof(Scratch);
+  module.attr("METRIC_SCRATCH_LOST_WORD") = offsetof(Scratch, lost) / sizeof(U64);
   module.def("set_torch", &set_torch, py::arg("tensor_type"), py::arg("exchange_api"),
-             py::arg("get_num_threads"));
+             py::arg("get_num_threads"), py::arg("record_stream"));
   module.def("metric_kernel_texts", [] {
     return std::vector<std::pair<const char*, const char*>>{
         {"metric_kernel.cu", pig_metric_kernel_cu},
@@ -271,11 +295,15 @@ void pig::add_metric_functions(py::module_& module) {
   });
   module.def(
       "load_metric_kernels",
-      [](int device, const py::bytes& code) { KernelStore::instance().load(device, code); },
+      [](int device, std::string code) {
+        const GilRelease released;
+        KernelStore::instance().load(device, std::move(code));
+      },
       py::arg("device"), py::arg("code"));
   module.def(
       "fail_metric_kernels",
       [](int device, std::string reason) {
+        const GilRelease released;
         KernelStore::instance().fail(device, std::move(reason));
       },
       py::arg("device"), py::arg("reason"));

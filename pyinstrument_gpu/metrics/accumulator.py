@@ -98,6 +98,7 @@ class MetricAccumulator:
     def __getstate__(self) -> dict[str, Any]:
         own = {"_native", "_scratch", "_warnings", "_lock", "_number"}
         copied = {name: value for name, value in vars(self).items() if name not in own}
+        copied["_lost_updates"] = self._all_lost_updates()
         return {**copied, "updates": 0 if self._native is None else self._native.updates()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -173,8 +174,11 @@ class MetricAccumulator:
         """
         if self._native is None:
             return None
-        data = self._native.read(self._state)
-        if data is None or data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET:
+        read = self._native.read(self._state)
+        if read is None:
+            return None
+        data, lost = read
+        if data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET:
             return None
         names = tuple(self._scalar_slots)
         classes = self._options.confusion_classes
@@ -184,7 +188,7 @@ class MetricAccumulator:
         if state.resets != self._resets:
             return None  # a snapshot from before the reset
         step = self._native.step_of(state.updates)
-        values = values_of(state, self._options.topk, names, self._lost_updates)
+        values = values_of(state, self._options.topk, names, self._lost_updates + lost)
         return Reading(values, state.updates, None if step is None else step[1])
 
     @property
@@ -225,15 +229,17 @@ class MetricAccumulator:
         if across_ranks and has_other_ranks():
             device = self._state.device if self._is_placed else None
             state, names, lost = merged_across_ranks(
-                data, names, self._lost_updates, self._options, device
+                data, names, self._all_lost_updates(), self._options, device
             )
         else:
-            state, lost = State.of(data, classes, len(names)), self._lost_updates
+            state, lost = State.of(data, classes, len(names)), self._all_lost_updates()
         return values_of(state, self._options.topk, names, lost)
 
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait."""
         self._lost_updates = 0
+        if self._scratch is not None:
+            _lost_on_device(self._scratch).zero_()
         self._state[RESET_OFFSET:].zero_()
         if self._is_placed:
             self._resets += 1
@@ -322,6 +328,8 @@ class MetricAccumulator:
         """Add in torch operations what the native side has not. Where they fail too, it is lost:
         that is counted, and the training goes on."""
         error = ""
+        if _on_cuda(state.device):
+            _record_stream(state)
         with self._lock:
             added = False
             if self._native is not None:
@@ -390,10 +398,16 @@ class MetricAccumulator:
 
     def _read(self) -> bytes:
         if self._native is not None and not _on_cuda(self._state.device):
-            data: bytes | None = self._native.read(self._state)
-            if data is not None:
+            read = self._native.read(self._state)
+            if read is not None:
+                data: bytes = read[0]
                 return data
         return self._state.cpu().numpy().tobytes()
+
+    def _all_lost_updates(self) -> int:
+        """Those that the device has lost as well. This waits for it."""
+        scratch = self._scratch
+        return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
 
 
 def record_readings() -> None:
@@ -439,7 +453,7 @@ def _new_native(options: MetricOptions, updates: int) -> Any:
 @functools.cache
 def _torch_is_known() -> bool:
     api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-    known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads)
+    known = api is not None and native.set_torch(Tensor, api, torch.get_num_threads, _record_stream)
     if not known:
         warnings.warn(
             "metrics are updated by many small kernels, which is slower: "
@@ -455,6 +469,18 @@ def _zeros(size: int, device: torch.device) -> Tensor:
     # They have to outlive inference, and what inference has made may not be changed later.
     with torch.inference_mode(False):
         return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def _lost_on_device(scratch: Tensor) -> Tensor:
+    return scratch.view(torch.int64)[native.METRIC_SCRATCH_LOST_WORD]
+
+
+def _record_stream(*tensors: Tensor) -> None:
+    """Keep PyTorch from using the memory of tensors on one device for others before the current
+    stream is done with it. An accumulator may be gone by then."""
+    stream = torch.cuda.current_stream(tensors[0].device)
+    for tensor in tensors:
+        tensor.record_stream(stream)
 
 
 def _on_cuda(device: torch.device) -> bool:

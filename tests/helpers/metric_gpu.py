@@ -52,13 +52,16 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
     pig.MetricAccumulator()  # the first one hands over torch's own
     with simulated_cuda(devices) as cuda, contextlib.ExitStack() as patches:
         simulated.run_metric_kernels()
-        native.set_torch(torch.Tensor, simulated.device_api_capsule(api), torch.get_num_threads)
-        patches.callback(native.set_torch, torch.Tensor, api, torch.get_num_threads)
+        streams_recorded.clear()
+        on_device, threads = simulated.device_api_capsule(api), torch.get_num_threads
+        native.set_torch(torch.Tensor, on_device, threads, _record_stream)
+        patches.callback(native.set_torch, torch.Tensor, api, threads, accumulator._record_stream)
         request = kernels.request
         replacements: list[Any] = [
             mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
             mock.patch.object(accumulator, "_on_cuda", lambda device: True),
             mock.patch.object(accumulator, "_is_capturing", lambda device: _is_capturing()),
+            mock.patch.object(accumulator, "_record_stream", _record_stream),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
             mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
@@ -104,6 +107,15 @@ def _zeros_of(zeros: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 def wait_for_kernels() -> None:
     """Until those that were requested are loaded, or known not to come."""
     assert kernels.wait(timeout_s=120)
+
+
+streams_recorded: list[tuple[int, int]] = []
+"""The tensors, by their addresses, and streams that PyTorch's allocator was told of."""
+
+
+def _record_stream(*tensors: torch.Tensor) -> None:
+    stream = simulated.current_stream(_device_of_tensors)
+    streams_recorded.extend((tensor.data_ptr(), stream) for tensor in tensors)
 
 
 _device_of_tensors = 0

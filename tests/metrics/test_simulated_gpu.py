@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.native import native
 from tests.helpers.script import run_script
 
 torch = pytest.importorskip("torch")
@@ -26,6 +27,7 @@ from tests.helpers.metric_gpu import (  # noqa: E402
     BLOCKING_OR_ALLOCATING,
     metric_gpu,
     set_device_of_tensors,
+    streams_recorded,
     wait_for_kernels,
 )
 from tests.helpers.simulated_cuda import Result, SimulatedCuda  # noqa: E402
@@ -147,6 +149,31 @@ def test_the_matrix_of_many_classes_is_not_in_a_snapshot(gpu: SimulatedCuda) -> 
         assert metrics.compute()["recall_macro"] == 1
 
 
+def test_pytorchs_allocator_knows_of_each_stream(gpu: SimulatedCuda) -> None:
+    """It would give the memory of an accumulator that is gone to others, while a side stream still
+    has updates to make."""
+    side = gpu.devices[0].create_stream()
+    metrics = started(topk=1)
+    assert metrics._scratch is not None
+    memory = [metrics._state.data_ptr(), metrics._scratch.data_ptr()]
+    assert streams_recorded == [(address, 0) for address in memory]
+    with side.as_current():
+        for _ in range(3):
+            metrics.update(LOGITS, TARGET)
+        metrics.update_scalar("tokens", 2)
+    assert streams_recorded[2:] == [(address, side.handle) for address in memory]
+
+
+def test_accumulators_that_are_gone_leave_no_memory_behind(gpu: SimulatedCuda) -> None:
+    started(topk=1)
+    host_bytes = gpu.host_bytes
+    for _ in range(100):
+        assert started(topk=1).latest() is not None
+
+    assert gpu.host_bytes == host_bytes
+    assert gpu.devices[0].retained == 1
+
+
 # --- latest ---
 
 
@@ -226,13 +253,31 @@ def test_a_first_update_during_a_capture_is_lost(gpu: SimulatedCuda) -> None:
         with pytest.warns(RuntimeWarning, match="was lost.*make one update before") as caught:
             metrics.update(LOGITS, TARGET)
             metrics.update(LOGITS, TARGET)
-        assert stream.end_capture().entries == 0
+        graph = stream.end_capture()
+    assert graph.entries == 0
     assert [warning.filename for warning in caught] == [__file__]
     assert (metrics.compute()["count"], metrics.compute()["lost_updates"]) == (0, 2)
 
     metrics.update(LOGITS, TARGET)
+    graph.launch(stream)
     assert (metrics.compute()["count"], metrics.compute()["lost_updates"]) == (4, 2)
     assert (gpu.captures_invalidated, len(gpu.launches())) == (0, 1)
+
+
+def test_each_replay_of_a_captured_update_counts(gpu: SimulatedCuda) -> None:
+    stream = gpu.devices[0].create_stream()
+    metrics, loss = started(topk=1), torch.tensor(3.0)
+    with stream.as_current():
+        stream.begin_capture()
+        metrics.update(LOGITS, TARGET, loss)
+        graph = stream.end_capture()
+    for _ in range(3):
+        graph.launch(stream)
+
+    reading = metrics.latest()
+    assert reading is not None and reading.update == 4
+    assert reading.values == metrics.compute()
+    assert (reading.values["count"], reading.values["loss"]) == (16, 2.5)
 
 
 def test_the_kernels_own_memory_is_not_made_during_a_capture(gpu: SimulatedCuda) -> None:
@@ -281,7 +326,7 @@ def test_a_captured_update_is_a_launch_and_nothing_else(gpu: SimulatedCuda) -> N
     assert stream.end_capture().entries == 1
 
     functions = {call.function for call in gpu.calls(since=begin)}
-    assert functions == {"cuCtxGetCurrent", "cuLaunchKernel"}
+    assert functions == {"cuCtxGetCurrent", "cuStreamIsCapturing", "cuLaunchKernel"}
     assert gpu.captures_invalidated == 0
 
 
@@ -312,16 +357,19 @@ def test_a_compiled_functions_first_update_takes_the_kernel(
 
 PREPARING = (
     "cuDevicePrimaryCtxRetain",
+    "cuDeviceGetAttribute",
     "cuCtxSetCurrent",
     "cuThreadExchangeStreamCaptureMode",
-    "cuDeviceGetAttribute",
     "cuMemHostAlloc",
     "cuMemHostGetDevicePointer",
 )
 
 
 @pytest.mark.parametrize("function", PREPARING)
-def test_a_failure_before_the_first_launch_loses_nothing(gpu: SimulatedCuda, function: str) -> None:
+def test_a_failure_before_the_first_launch_loses_nothing(
+    fresh_gpu: SimulatedCuda, function: str
+) -> None:
+    gpu = fresh_gpu
     gpu.fail(function, Result.OUT_OF_MEMORY)
     metrics = pig.MetricAccumulator(topk=1)
     with pytest.warns(
@@ -380,6 +428,24 @@ def test_where_the_device_is_lost_so_are_updates_and_the_values_say_so(
     assert (values["count"], values["loss"], values["lost_updates"]) == (4, 1, 4)
     assert math.isnan(values["tokens"])
     metrics.reset()
+    assert metrics.compute()["lost_updates"] == 0
+
+
+def test_what_the_device_has_lost_is_counted(gpu: SimulatedCuda) -> None:
+    """Updates on streams that the program has not ordered may meet."""
+    import copy
+
+    metrics = started(topk=1)
+    assert metrics._scratch is not None
+    metrics._scratch.view(torch.int64)[native.METRIC_SCRATCH_LOST_WORD] += 2
+    metrics.update(LOGITS, TARGET)
+
+    reading = metrics.latest()
+    assert reading is not None and reading.values["lost_updates"] == 2
+    assert metrics.compute()["lost_updates"] == 2
+    assert copy.deepcopy(metrics).compute()["lost_updates"] == 2
+    metrics.reset()
+    metrics.update(LOGITS, TARGET)
     assert metrics.compute()["lost_updates"] == 0
 
 
@@ -536,7 +602,6 @@ def test_a_kernel_that_does_not_compile(
 @pytest.mark.parametrize(
     "function",
     [
-        "cuDevicePrimaryCtxRetain",
         "cuThreadExchangeStreamCaptureMode",
         "cuLibraryLoadData",
         "cuLibraryGetKernel",

@@ -4,6 +4,7 @@
 // comes of its failures. The "kernels" run at once, on the CPU. When they are loaded, too.
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct Launch {
   unsigned blocks;
   unsigned threads;
   cuda::Stream stream;
+  int slot;  ///< of the scratch, for an update
+  Snapshot* snapshot;
 };
 
 std::vector<std::string> names;  ///< of the kernels asked for; a kernel is an index plus one
@@ -28,6 +31,8 @@ std::vector<Launch> launches;
 int host_allocations = 0;
 cuda::CaptureStatus capture_status = cuda::kNotCapturing;
 int launch_result = cuda::kSuccess;
+bool kernels_run = true;
+int contexts_retained = 0;
 
 std::vector<std::string> loaded;  ///< the codes, in the order of their loading
 std::string refused;              ///< the code that the driver does not take
@@ -58,7 +63,7 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
            unsigned, unsigned, cuda::Stream stream, void** parameters, void**) {
   if (launch_result != cuda::kSuccess) return launch_result;
   const std::string& name = names[reinterpret_cast<size_t>(kernel) - 1];
-  launches.push_back({name, blocks, threads, stream});
+  launches.push_back({name, blocks, threads, stream, -1, nullptr});
   context_of_launch = current_context;
   State* state = nullptr;
   Snapshot* snapshot = nullptr;
@@ -72,6 +77,9 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
     const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
     state = p.state;
     snapshot = p.snapshot;
+    launches.back().slot = p.slot;
+    launches.back().snapshot = snapshot;
+    if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
     fold_update(p.batch, scan_on_cpu(p.batch, *state, 1), *state);
   }
   snapshot->state = *state;
@@ -108,9 +116,13 @@ const cuda::Driver* driver() {
     };
     made.DevicePrimaryCtxRetain = [](cuda::Context* context, cuda::Device) {
       *context = kContext;
+      ++contexts_retained;
       return 0;
     };
-    made.DevicePrimaryCtxRelease = [](cuda::Device) { return 0; };
+    made.DevicePrimaryCtxRelease = [](cuda::Device) {
+      --contexts_retained;
+      return 0;
+    };
     made.ThreadExchangeStreamCaptureMode = [](cuda::CaptureMode*) { return 0; };
     made.LibraryLoadData = load;
     made.LibraryUnload = [](cuda::Library) {
@@ -163,9 +175,16 @@ void load_kernels(KernelStore& store, const char* code = "code", int device = 0)
   CHECK(store.wait(std::chrono::hours(1)));
 }
 
+bool has_snapshot(const KernelLauncher& launcher) {
+  std::vector<uint8_t> bytes(sizeof(State));
+  U64 lost = 0;
+  return launcher.read(bytes, lost);
+}
+
 State newest(const KernelLauncher& launcher) {
   std::vector<uint8_t> bytes(sizeof(State));
-  CHECK(launcher.read(bytes));
+  U64 lost = 0;
+  CHECK(launcher.read(bytes, lost));
   State state;
   std::memcpy(&state, bytes.data(), sizeof state);
   return state;
@@ -177,8 +196,7 @@ void test_one_launch_for_each_update() {
   load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
-  std::vector<uint8_t> bytes(sizeof(State));
-  CHECK(!launcher.read(bytes));
+  CHECK(!has_snapshot(launcher));
   launches.clear();
   for (int i = 0; i < 3; ++i) CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
   CHECK(launcher.update_scalar(nullptr, kNone, 2.5, 3, &state, nullptr, 0, 0, kStream));
@@ -230,8 +248,7 @@ void test_a_failed_launch_is_the_last() {
   CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
   CHECK(launches.empty());
   // What the snapshot has is of before the error.
-  std::vector<uint8_t> bytes(sizeof(State));
-  CHECK(!launcher.read(bytes));
+  CHECK(!has_snapshot(launcher));
 }
 
 void test_a_launch_that_a_capture_refuses_is_not_the_last() {
@@ -280,7 +297,103 @@ void test_before_the_kernels_are_loaded() {
   CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
   capture_status = cuda::kNotCapturing;
   CHECK_EQ(host_allocations, allocations + 1);
-  CHECK_EQ(state.updates, 1u);
+  CHECK_EQ(launches.back().slot, kSlots - 1);
+}
+
+void test_streams_and_captures_have_slots_of_their_own() {
+  KernelStore store(driver);
+  load_kernels(store);
+  KernelLauncher launcher(store);
+  State state{};
+  const auto slot = [&](uintptr_t stream) {
+    CHECK(launcher.update(batch(), &state, nullptr, 0, reinterpret_cast<cuda::Stream>(stream)));
+    return launches.back().slot;
+  };
+  static_assert(kSlots == 4);
+  CHECK_EQ(slot(0x100), 0);
+  CHECK_EQ(slot(0), 1);
+  CHECK_EQ(slot(0x100), 0);
+  CHECK_EQ(slot(0x200), 2);
+  capture_status = cuda::kCapturing;
+  CHECK_EQ(slot(0x100), 3);
+  capture_status = cuda::kNotCapturing;
+  // One stream too many takes over the oldest's.
+  CHECK_EQ(slot(0x300), 0);
+  CHECK_EQ(slot(0), 1);
+  CHECK_EQ(slot(0x100), 1);
+}
+
+/// The snapshot of a launcher that makes one update and is gone.
+Snapshot* snapshot_of_one_update(KernelStore& store) {
+  KernelLauncher launcher(store);
+  State state{};
+  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  return launches.back().snapshot;
+}
+
+void test_the_memory_of_a_launcher_that_is_gone_is_used_again() {
+  KernelStore store(driver);
+  load_kernels(store);
+  const int allocations = host_allocations;
+  for (int i = 0; i < 100; ++i) {
+    snapshot_of_one_update(store);
+    KernelLauncher next(store);
+    CHECK(!has_snapshot(next));  // what the one before has left is not seen
+  }
+  CHECK_EQ(host_allocations, allocations + 1);
+  {
+    std::vector<std::unique_ptr<KernelLauncher>> alive;
+    State state{};
+    for (int i = 0; i < MetricDevice::kSnapshotsAtOnce + 1; ++i) {
+      alive.push_back(std::make_unique<KernelLauncher>(store));
+      CHECK(alive.back()->update(batch(), &state, nullptr, 0, kStream));
+    }
+    CHECK_EQ(host_allocations, allocations + 2);
+  }
+  for (int i = 0; i < 2 * MetricDevice::kSnapshotsAtOnce; ++i) snapshot_of_one_update(store);
+  CHECK_EQ(host_allocations, allocations + 2);
+}
+
+void test_memory_that_a_kernel_may_still_write_is_not_used_again() {
+  KernelStore store(driver);
+  load_kernels(store);
+  const auto is_used_again = [&](const Snapshot* snapshot) {
+    std::vector<std::unique_ptr<KernelLauncher>> alive;
+    State state{};
+    bool found = false;
+    for (int i = 0; i < 2 * MetricDevice::kSnapshotsAtOnce; ++i) {
+      alive.push_back(std::make_unique<KernelLauncher>(store));
+      CHECK(alive.back()->update(batch(), &state, nullptr, 0, kStream));
+      found |= launches.back().snapshot == snapshot;
+    }
+    return found;
+  };
+  kernels_run = false;
+  Snapshot* const pending = snapshot_of_one_update(store);
+  kernels_run = true;
+  CHECK(!is_used_again(pending));
+  pending->sequence = 2;  // now it has run
+  CHECK(is_used_again(pending));
+
+  Snapshot* captured = nullptr;
+  {
+    KernelLauncher launcher(store);
+    State state{};
+    CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+    capture_status = cuda::kCapturing;
+    CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+    capture_status = cuda::kNotCapturing;
+    captured = launches.back().snapshot;
+  }
+  CHECK(!is_used_again(captured));
+}
+
+void test_one_context_is_retained_for_all() {
+  contexts_retained = 0;
+  KernelStore store(driver);
+  load_kernels(store);
+  for (int i = 0; i < 3; ++i) snapshot_of_one_update(store);
+  CHECK_EQ(contexts_retained, 1);
 }
 
 /// The error of the launchers whose kernels could not be had.
@@ -324,5 +437,9 @@ int main() {
   test_a_launch_that_a_capture_refuses_is_not_the_last();
   test_a_launch_is_in_the_context_of_the_tensors();
   test_before_the_kernels_are_loaded();
+  test_streams_and_captures_have_slots_of_their_own();
+  test_the_memory_of_a_launcher_that_is_gone_is_used_again();
+  test_memory_that_a_kernel_may_still_write_is_not_used_again();
+  test_one_context_is_retained_for_all();
   test_kernels_that_cannot_be_had();
 }
