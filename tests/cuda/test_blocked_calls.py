@@ -49,11 +49,11 @@ def test_a_record_on_a_full_stream_blocks_until_the_clock_has_moved(
     assert call.host_ns == 100
 
 
-@pytest.mark.parametrize("what", ["record", "kernel", "launch", "hang", "wait"])
+@pytest.mark.parametrize("what", ["record", "kernel", "launch", "hang", "wait", "memset"])
 def test_whatever_is_enqueued_on_a_full_stream_blocks(
     cuda: SimulatedCuda, stream: SimulatedStream, what: str
 ) -> None:
-    event, kernels = driver.event(), Kernels()
+    event, kernels, memory = driver.event(), Kernels(), ctypes.c_uint64()
     kernel = kernels.find(b"kernel")
     other = cuda.devices[0].create_stream()
     other.hang()
@@ -64,6 +64,7 @@ def test_whatever_is_enqueued_on_a_full_stream_blocks(
         "launch": lambda: _enqueue(lambda: stream.launch(1)),
         "hang": lambda: _enqueue(stream.hang),
         "wait": lambda: _enqueue(lambda: stream.wait_event(event)),
+        "memset": lambda: _enqueue(lambda: stream.memset(ctypes.addressof(memory), 8)),
     }
     cuda.devices[0].set_queue_depth(1)
     stream.hang()
@@ -136,6 +137,18 @@ def test_a_reset_frees_who_is_stuck(cuda: SimulatedCuda, stream: SimulatedStream
     query.join()
     assert (cuda.calls(), cuda.count("*"), cuda.violations) == ([], 0, [])
     assert driver.event()  # nobody holds the lock
+
+
+def test_a_stuck_call_gives_up_in_the_end(cuda: SimulatedCuda, stream: SimulatedStream) -> None:
+    """A test may have nobody left who could free it."""
+    cuda.devices[0].set_queue_depth(1)
+    cuda.set_stuck_limit(0)
+    stream.hang()
+    assert driver.record(driver.event(), stream) == Result.DEINITIALIZED
+    assert [text.split(":")[0] for text in cuda.violations] == [
+        "a call was stuck until its time was up"
+    ]
+    assert cuda.blocked_calls == 0
 
 
 # The driver's one lock

@@ -5,6 +5,7 @@ interpreter's lock."""
 import ctypes
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from tests.helpers.simulated_cuda import (
     LIBRARY,
@@ -93,20 +94,23 @@ class OnThread:
 
     def __init__(self, cuda: SimulatedCuda, call: Callable[[], int]) -> None:
         context = cuda.current_context
-        self._answers: list[int] = []
+        self._answer: Future[int] = Future()
 
         def run() -> None:
-            cuda.make_current(context)
-            self._answers.append(call())
+            try:
+                cuda.make_current(context)
+                self._answer.set_result(call())
+            except BaseException as error:
+                self._answer.set_exception(error)
 
         self._thread = threading.Thread(target=run)
         self._thread.start()
 
     @property
     def returned(self) -> bool:
-        return bool(self._answers)
+        return self._answer.done()
 
     def answer(self) -> int:
-        """Waits for it."""
+        """Waits for it. Raises what the call has raised."""
         self._thread.join()
-        return self._answers[0]
+        return self._answer.result()

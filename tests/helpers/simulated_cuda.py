@@ -409,6 +409,10 @@ class SimulatedCuda:
         few that touch nothing shared. What a test does to time, hangs and the log never blocks."""
         native.set_driver_lock(one_lock)
 
+    def set_stuck_limit(self, limit_s: float) -> None:
+        """In real time, after which a stuck call gives up, which is a violation; 30 s unless set."""
+        native.set_stuck_limit(limit_s)
+
     @property
     def blocked_calls(self) -> int:
         """How many threads are stuck inside the driver."""

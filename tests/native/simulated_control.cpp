@@ -268,6 +268,9 @@ uint64_t sim_captures_invalidated() {
 void sim_set_driver_lock(int one_lock) {
   locked([&](SimulatedDriver& driver) { driver.one_lock = one_lock != 0; });
 }
+void sim_set_stuck_limit(double limit_s) {
+  locked([&](SimulatedDriver& driver) { driver.stuck_limit_s = limit_s; });
+}
 uint64_t sim_blocked_calls() {
   return locked([](SimulatedDriver& driver) { return driver.blocked_calls(); });
 }

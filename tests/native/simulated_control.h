@@ -76,7 +76,7 @@ struct LaunchView {
   F(int, make_current, (uint64_t context))                                                         \
   F(uint64_t, current_context, ())                                                                 \
   F(int64_t, retained, (int device))                                                               \
-  /* Streams and captures. `launch`, `hang` and `wait_event` are stuck when the stream is full. */ \
+  /* Streams and captures. What enqueues is stuck while its stream is full. */                     \
   F(int, create_stream, (uint64_t context, unsigned flags, uint64_t* stream))                      \
   F(int, destroy_stream, (uint64_t stream))                                                        \
   F(int, destroy_event, (uint64_t event))                                                          \
@@ -94,8 +94,9 @@ struct LaunchView {
   F(int, memset, (uint64_t stream, uint64_t address, uint64_t bytes, int value))                   \
   F(int, allocate, (uint64_t stream, uint64_t address, uint64_t bytes))                            \
   F(uint64_t, captures_invalidated, ())                                                            \
-  /* Calls that are stuck. `wait_until_blocked` gives 0 when there were not so many in time. */    \
+  /* Calls that are stuck. `wait_until_blocked` waits for the exact number; 0: not in time. */     \
   F(void, set_driver_lock, (int one_lock))                                                         \
+  F(void, set_stuck_limit, (double limit_s))                                                       \
   F(uint64_t, blocked_calls, ())                                                                   \
   F(int, wait_until_blocked, (uint64_t count, double timeout_s))                                   \
   /* Calls: -1 when there is no function of that name. */                                          \

@@ -41,6 +41,7 @@ void SimulatedDriver::reset(int devices) {
   machine.reset(devices);
   calls.reset();
   one_lock = false;
+  stuck_limit_s = kStuckLimitS;
   ++epoch_;
   changed_.notify_all();
   blocked_changed_.wait(lock.mutex, [&] { return blocked_ == 0; });

@@ -32,11 +32,15 @@ namespace sim {
 /// The one instance in the process. Its mutex guards all but the clock.
 class SimulatedDriver {
  public:
+  static constexpr double kStuckLimitS = 30;
+
   HostClock host;
   Machine machine{host};
   Calls calls;
   /// While a call is stuck in an enqueue, the others block as well.
   bool one_lock = false;
+  /// In real time, after which a stuck call gives up.
+  double stuck_limit_s = kStuckLimitS;
 
   static SimulatedDriver& instance();
   /// The calling thread's state. After a reset it is as that of a new thread.
@@ -45,7 +49,7 @@ class SimulatedDriver {
 
   /// How many threads are stuck.
   uint64_t blocked_calls() const { return blocked_; }
-  /// False when there were not so many in that time.
+  /// Until exactly so many are. False when that has not come in time.
   bool wait_until_blocked(uint64_t count, double timeout_s);
 
   /// Runs `body` under the mutex.
@@ -56,8 +60,8 @@ class SimulatedDriver {
   }
 
   /// A call as a thread of the program makes it: `enter` once, and then `enqueue`, which may be
-  /// stuck, until it answers anything but kStreamFull. `leave` sees what it answered. Both are left
-  /// out when a reset has freed the thread.
+  /// stuck, until it answers anything but kStreamFull. `leave` sees what was answered; it is left
+  /// out where a reset or the limit has freed the thread.
   template <typename Enter, typename Enqueue, typename Leave>
   int call(bool needs_lock, Enter enter, Enqueue enqueue, Leave leave) {
     Lock lock(*this);
@@ -78,8 +82,6 @@ class SimulatedDriver {
   }
 
  private:
-  static constexpr std::chrono::seconds kStuckLimit{30};
-
   struct Lock {
     explicit Lock(SimulatedDriver& driver) : driver(driver), mutex(driver.mutex_) {}
     ~Lock() { driver.changed_.notify_all(); }
@@ -95,7 +97,8 @@ class SimulatedDriver {
     ++blocked_;
     blocked_changed_.notify_all();
     changed_.notify_all();  // the call may have moved the clock before it got stuck
-    const auto limit = std::chrono::steady_clock::now() + kStuckLimit;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto limit = begin + std::chrono::nanoseconds(static_cast<int64_t>(stuck_limit_s * 1e9));
     bool in_time = true;
     bool come_true = false;
     while (in_time && epoch_ == epoch && !come_true) {
