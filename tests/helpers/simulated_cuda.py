@@ -410,7 +410,7 @@ class SimulatedCuda:
         native.set_driver_lock(one_lock)
 
     def set_stuck_limit(self, limit_s: float) -> None:
-        """In real time, after which a stuck call gives up, which is a violation; 30 s unless set."""
+        """The real time after which a stuck call gives up, a violation; 30 s unless set."""
         native.set_stuck_limit(limit_s)
 
     @property
