@@ -65,11 +65,11 @@ PARTS = (
     Part("What a phase costs the host", _module("phase_cost"), 80),
     Part("Eight phases in a step of 50 ms", _module("step_cost"), 80),
     Part("What an update of the metrics costs", _module("metric_cost"), 70),
-    # Last of its group: it takes what time is left.
-    Part("Training, with and without", _module("training"), 205, fills_s=180),
     Part("Beside torch.profiler", _module("beside_profiler"), 120, group="programs"),
     Part("Savings, predicted and got", _module("savings_got"), 270, group="programs"),
     Part("Identical runs, compared", _module("same_runs"), 150, group="programs"),
+    # Last of its group: it takes what time is left.
+    Part("Training, with and without", _module("training"), 205, fills_s=180, group="programs"),
 )
 GROUPS = ("costs", "programs")
 

@@ -108,13 +108,12 @@ def figures(
     *arguments: str, rounds: int = ROUNDS, seconds: float = 230, models: Sequence[str] = (*SYNCS,)
 ) -> Iterator[Figure]:
     """All that this part measures. The arguments go to the program."""
+    arms = {model: 1 + len(SYNCS[model]) for model in models}
     with tempfile.TemporaryDirectory() as name:
         for model in models:
+            share_s = seconds * arms[model] / sum(arms.values())
             yield from of_model(
-                model,
-                lambda *own: record(Path(name), *own, *arguments),
-                rounds,
-                seconds / len(models),
+                model, lambda *own: record(Path(name), *own, *arguments), rounds, share_s
             )
 
 

@@ -256,8 +256,11 @@ class SyncWatch:
 
     def _indexes(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
         for part in _parts(args[1]):
-            if isinstance(part, torch.Tensor) and _is_mask(part) and self._lies_there(part):
-                return SyncKind.BOOLEAN_INDEX
+            if isinstance(part, torch.Tensor) and self._lies_there(part):
+                if _is_mask(part):
+                    return SyncKind.BOOLEAN_INDEX
+                if _is_scalar(part):
+                    return SyncKind.INT  # PyTorch reads it: ATen/TensorIndexing.h
         return None
 
     def _assigns(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
@@ -269,7 +272,8 @@ class SyncWatch:
             value.numel() == 1 and not self._lies_there(value)
         )
         selecting = [part for part in _parts(index) if type(part) not in _INDICES]
-        return None if is_known and len(selecting) == 1 else self._indexes(args, kwargs)
+        is_filled = is_known and len(selecting) == 1 and not _is_scalar(selecting[0])
+        return None if is_filled else self._indexes(args, kwargs)
 
     def _moves(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
         target = tensor_device.target_of_to(args[1:], kwargs)
@@ -316,12 +320,19 @@ def _is_mask(index: torch.Tensor) -> bool:
         return index.dtype in (torch.bool, torch.uint8)
 
 
+def _is_scalar(index: Any) -> bool:
+    with torch._C.DisableTorchFunction():
+        return isinstance(index, torch.Tensor) and index.dim() == 0
+
+
 def _bytes_of(kind: SyncKind, args: _Arguments) -> int:
-    """The bytes that were copied between host and device: those of the first argument, or of the
-    source of a `copy_`."""
+    """The bytes that were copied between host and device: those of the first argument, of the
+    source of a `copy_`, or of an index that was read."""
+    if kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
+        return 0
     tensors = [argument for argument in args[:2] if isinstance(argument, torch.Tensor)]
     if kind in _TO_DEVICE:
         tensors = [tensor for tensor in tensors if tensor_device.is_on_host(tensor)]
-    elif kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
-        return 0
+    elif kind is SyncKind.INT and len(args) > 1:
+        tensors = list(filter(_is_scalar, _parts(args[1])))
     return tensors[0].numel() * tensors[0].element_size() if tensors else 0

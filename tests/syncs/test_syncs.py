@@ -110,6 +110,10 @@ LINES = {
     "y.outer(y)[mask, mask] = 1": SyncKind.BOOLEAN_INDEX,
     "y.outer(y)[mask, [1]] = 1": SyncKind.BOOLEAN_INDEX,
     "y.outer(y)[True, mask] = 1": SyncKind.BOOLEAN_INDEX,
+    "y[mask.any().as_subclass(type(y))] = 1": SyncKind.BOOLEAN_INDEX,
+    "y[x.long().as_subclass(type(y))]": SyncKind.INT,
+    "y[x.long().as_subclass(type(y))] = 1": SyncKind.INT,
+    "y.outer(y)[:, x.long().as_subclass(type(y))]": SyncKind.INT,
     "torch.equal(y, y)": SyncKind.COMPARE,
     "torch.allclose(y, y)": SyncKind.COMPARE,
     "y.copy_(host)": SyncKind.H2D_PAGEABLE,
@@ -131,6 +135,8 @@ QUIET = [
     "y[0]",
     "y[..., None]",
     "y[:2]",
+    "y[x.long().reshape(1).as_subclass(type(y))]",
+    "y[x.long().reshape(1).as_subclass(type(y))] = 1",
     "y[mask] = 1",
     "y[mask] = torch.tensor(1)",
     "y[mask] = host[:1]",
@@ -172,6 +178,16 @@ def test_each_kind_has_its_line(advance: Callable[[int], None], tmp_path: Path) 
 
 def test_what_does_not_wait_is_not_counted(advance: Callable[[int], None], tmp_path: Path) -> None:
     assert kinds(run_lines(QUIET, tmp_path / "program.py")) == {}
+
+
+def test_an_index_that_is_read_has_its_own_size(
+    advance: Callable[[int], None], tmp_path: Path
+) -> None:
+    lines = [f"y.outer(y)[{index}]" for index in ("number - 1", "0, number - 1", "number - 1, :")]
+    lines = [line.replace("number - 1", "(number - 1).as_subclass(type(y))") for line in lines]
+    run = run_lines(lines, tmp_path / "program.py")
+    totals = [site.totals for site in run.syncs.sites if site.totals.count]
+    assert [(of_site.count, of_site.bytes) for of_site in totals] == [(1, 8)] * 3
 
 
 def test_line_of_the_program_not_of_the_library(
