@@ -21,7 +21,6 @@ from torch.optim import Optimizer, lr_scheduler
 from pyinstrument_gpu.auto.session import Session
 from pyinstrument_gpu.native import native
 
-_CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 _LOSSES = (
     *(name for name in vars(functional) if name.endswith("_loss") and not name.startswith("_")),
     "binary_cross_entropy",
@@ -38,7 +37,8 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("zero_grad", Optimizer, ("zero_grad",), ()),
     ("zero_grad", nn.Module, ("zero_grad",), ()),
     ("loss", functional, _LOSSES, ()),
-    ("clip", clip_grad, _CLIPPING, (utils,)),
+    ("clip", clip_grad, ("clip_grad_norm_", "clip_grad_value_"), (utils,)),
+    ("clip", utils, ("clip_grads_with_norm_",), ()),
     *(("scheduler", scheduler, ("step",), ()) for scheduler in _SCHEDULERS),
     ("checkpoint", serialization, ("save",), (torch,)),
 )

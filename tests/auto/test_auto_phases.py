@@ -220,11 +220,12 @@ def test_exception_in_an_optimizer_closes_its_phase(recording: pig.Recording) ->
     with pytest.raises(ValueError, match="no"):
         optimizer.step()
     nn.utils.clip_grad_norm_([parameter], 1.0)
+    nn.utils.clip_grads_with_norm_([parameter], 1.0, torch.tensor(2.0))
     with pig.gpu_phase("outside"):
         pass
     run = recording.stop()
     assert all_counts(run)["optimizer"] == 3
-    assert all_counts(run)["clip"] == 1
+    assert all_counts(run)["clip"] == 2
     assert "outside" in run.phases
     assert not any(path.startswith("optimizer/optimizer") for path in run.phases)
 
