@@ -16,6 +16,9 @@ from time import monotonic
 from benchmarks.gpu.figure import Figure, read_figures
 
 _LEAST_S = 5.0
+_TRACEBACK_S = 2.0
+_ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+"""With these a part that is stopped has printed all that it had to say, and where it was."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def run_part(part: Part, directory: Path, remaining_s: float) -> Outcome:
             process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**os.environ, **part.environment},
+                env={**os.environ, **_ENVIRONMENT, **part.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -96,6 +99,10 @@ def run_part(part: Part, directory: Path, remaining_s: float) -> Outcome:
             error_text = None if code == 0 else f"exit code {code}"
         except subprocess.TimeoutExpired:
             error_text = f"stopped after {limit_s:.0f} s"
+            # Python then prints where all its threads are.
+            process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_TRACEBACK_S)
         finally:
             _end_group(process)
         output.seek(0)

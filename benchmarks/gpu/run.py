@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import json
 import os
+import resource
 import shutil
 import sys
 import sysconfig
@@ -38,7 +39,7 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
 
 def _pytest(*arguments: str) -> tuple[str, ...]:
     # Warnings of PyTorch's are not what these tests are about.
-    options = ("-q", "-p", "no:cacheprovider", "-W", "default")
+    options = ("-v", "--durations=10", "-p", "no:cacheprovider", "-W", "default")
     return (sys.executable, "-m", "pytest", *arguments, *options)
 
 
@@ -249,6 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason is not None:
         print(f"make gpu: {reason}", file=sys.stderr)
         return 1
+    # A part that is stopped leaves no image of its memory behind.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     parts = parts_of(options.group, options.only)
     begin_s = monotonic()
     outcomes = run_parts(parts, ROOT, options.total)

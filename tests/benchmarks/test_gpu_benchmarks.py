@@ -164,8 +164,8 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
     wait = subprocess.Popen.wait
 
     def wait_until_printed(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        if timeout is None:
-            return wait(process)
+        if timeout != 5:
+            return wait(process, timeout)
         (tmp_path / "printed").read_bytes()  # waits for who opens it to write
         raise subprocess.TimeoutExpired(process.args, timeout)
 
@@ -174,18 +174,23 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
     figure = Figure("x", 1.5, "ns")
     child = "import time; time.sleep(600)"
     source = (
-        "import subprocess, sys, time\n"
+        "import resource, subprocess, sys, time\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
         f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
-        f"print({figure.to_json()!r}, flush=True)\n"
-        "print(child.pid, flush=True)\n"
-        "open('printed', 'w').close()\n"
-        "time.sleep(600)"
+        f"print({figure.to_json()!r})\n"
+        "print('child', child.pid)\n"
+        "def hang():\n"
+        "    open('printed', 'w').close()\n"
+        "    time.sleep(600)\n"
+        "hang()"
     )
     outcome = run_part(python(source, limit_s=5), tmp_path, 60)
     assert (outcome.error, outcome.figures) == ("stopped after 5 s", [figure])
+    assert " in hang" in outcome.output
+    (child_pid,) = re.findall(r"^child (\d+)$", outcome.output, re.M)
     # A kill takes a moment. Only a process that lives on holds the test up.
     hangs_at = time.monotonic() + 60
-    while is_alive(outcome.last_line):
+    while is_alive(child_pid):
         assert time.monotonic() < hangs_at
         os.sched_yield()
 
