@@ -45,6 +45,9 @@ class KernelLauncher {
   bool update_scalar(const void* value, Format format, double number, int slot, State* state,
                      Scratch* scratch, I64 confusion_classes, int device, cuda::Stream stream);
 
+  /// Whether the last of these went into a graph.
+  bool has_captured() const { return is_captured_; }
+
   /// Copies the newest whole snapshot, and how many updates the device has lost; false while there
   /// is none, or one is being written, and after an error. At any time, by any thread.
   bool read(std::vector<uint8_t>& state, U64& lost) const;

@@ -11,7 +11,11 @@
 namespace pig::metrics {
 namespace {
 
-constexpr int kMultiprocessorCount = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+// CU_DEVICE_ATTRIBUTE_...
+constexpr int kMultiprocessorCount = 16;
+constexpr int kComputeCapabilityMajor = 75;
+constexpr int kComputeCapabilityMinor = 76;
+
 constexpr std::array<const char*, kRealFormats> kFormatNames = {"float64", "float32", "float16",
                                                                 "bfloat16"};
 constexpr std::array<const char*, kRowsByCount> kRowsByNames = {"thread", "warp", "block"};
@@ -113,6 +117,22 @@ std::shared_ptr<MetricDevice> KernelStore::device(int ordinal, std::string& erro
   lock.unlock();
   if (!is_first) table->DevicePrimaryCtxRelease(ordinal);  // another thread was faster
   return device;
+}
+
+int KernelStore::compute_capability(int ordinal, std::string& error) {
+  const cuda::Driver* const table = driver();
+  if (table == nullptr) {
+    error = this->error();
+    return 0;
+  }
+  int major = 0;
+  int minor = 0;
+  int result = table->DeviceGetAttribute(&major, kComputeCapabilityMajor, ordinal);
+  if (result == cuda::kSuccess)
+    result = table->DeviceGetAttribute(&minor, kComputeCapabilityMinor, ordinal);
+  if (result == cuda::kSuccess) return 10 * major + minor;
+  error = "cuDeviceGetAttribute: " + table->describe(result);
+  return 0;
 }
 
 void KernelStore::load(int device, std::string code) {

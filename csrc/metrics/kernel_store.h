@@ -55,6 +55,10 @@ class KernelStore {
   /// Null where its primary context can't be had; `error` says why.
   std::shared_ptr<MetricDevice> device(int ordinal, std::string& error);
 
+  /// The compute capability of a device, as 90 for 9.0; 0 where it can't be had, and `error` says
+  /// why.
+  int compute_capability(int ordinal, std::string& error);
+
   /// Begins to load compiled kernels into a device's primary context, and returns at once.
   void load(int device, std::string code);
   /// Says that there will be none for a device.

@@ -34,6 +34,7 @@ bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratc
                                cuda::Stream stream) {
   const std::lock_guard launching(launch_mutex_);
   if (other_is_running_ || !launcher_.update(batch, state, scratch, device, stream)) return false;
+  if (launcher_.has_captured()) return true;  // it has not been made yet, and perhaps never is
   const std::lock_guard lock(mutex_);
   ++updates_;
   label();
@@ -48,6 +49,7 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
   if (other_is_running_ || !launcher_.update_scalar(value, format, number, slot, state, scratch,
                                                     classes, device, stream))
     return false;
+  if (launcher_.has_captured()) return true;
   const std::lock_guard lock(mutex_);
   label();
   return true;

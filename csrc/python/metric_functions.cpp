@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -293,6 +294,19 @@ void pig::add_metric_functions(py::module_& module) {
         {"metrics/metric_kernel.h", pig_metric_kernel_h},
         {"metrics/metric_state.h", pig_metric_state_h}};
   });
+  module.def(
+      "compute_capability",
+      [](int device) {
+        std::string error;
+        int capability = 0;
+        {
+          const GilRelease released;
+          capability = KernelStore::instance().compute_capability(device, error);
+        }
+        if (!error.empty()) throw std::runtime_error(error);
+        return capability;
+      },
+      py::arg("device"));
   module.def(
       "load_metric_kernels",
       [](int device, std::string code) {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pyinstrument_gpu.metrics import kernels, reference
 from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
@@ -23,6 +25,10 @@ from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _HOST = torch.device("cpu")
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
+
+_made_on = WeakIdKeyDictionary()
+"""The streams that were current when tensors were made. PyTorch knows of them, and with
+cudaMallocAsync it warns if it is told again."""
 
 _numbers = itertools.count(1)
 _live: weakref.WeakValueDictionary[int, MetricAccumulator] = weakref.WeakValueDictionary()
@@ -105,6 +111,8 @@ class MetricAccumulator:
         updates = state.pop("updates")
         self.__dict__.update(state)
         self._begin(updates)
+        if _on_cuda(self._state.device):
+            _made_on[self._state] = torch.cuda.current_stream(self._state.device)
 
     def update(
         self,
@@ -117,9 +125,10 @@ class MetricAccumulator:
 
         This never waits for a device. On a GPU it is one kernel, which allocates nothing. Until the
         kernel has been compiled, in the background, torch operations do the same at a higher cost;
-        `reference_updates` counts them. On the CPU an update reads the logits once, with as many of
-        PyTorch's threads as is worthwhile. Inside `torch.compile` it is one operator and causes no
-        graph break.
+        `reference_updates` counts them. The first update has to come before the capture of a CUDA
+        graph; inside one it is lost, with a warning. On the CPU an update reads the logits once,
+        with as many of PyTorch's threads as is worthwhile. Inside `torch.compile` it is one
+        operator and causes no graph break.
 
         Args:
             logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
@@ -238,7 +247,10 @@ class MetricAccumulator:
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait."""
         self._lost_updates = 0
+        if _on_cuda(self._state.device):
+            _record_stream(self._state)
         if self._scratch is not None:
+            _record_stream(self._scratch)
             _lost_on_device(self._scratch).zero_()
         self._state[RESET_OFFSET:].zero_()
         if self._is_placed:
@@ -468,7 +480,10 @@ def _torch_is_known() -> bool:
 def _zeros(size: int, device: torch.device) -> Tensor:
     # They have to outlive inference, and what inference has made may not be changed later.
     with torch.inference_mode(False):
-        return torch.zeros(size, dtype=torch.uint8, device=device)
+        tensor = torch.zeros(size, dtype=torch.uint8, device=device)
+    if _on_cuda(device):
+        _made_on[tensor] = torch.cuda.current_stream(device)
+    return tensor
 
 
 def _lost_on_device(scratch: Tensor) -> Tensor:
@@ -478,9 +493,11 @@ def _lost_on_device(scratch: Tensor) -> Tensor:
 def _record_stream(*tensors: Tensor) -> None:
     """Keep PyTorch from using the memory of tensors on one device for others before the current
     stream is done with it. An accumulator may be gone by then."""
-    stream = torch.cuda.current_stream(tensors[0].device)
-    for tensor in tensors:
-        tensor.record_stream(stream)
+    with contextlib.suppress(Exception):  # of an allocator that can't
+        stream = torch.cuda.current_stream(tensors[0].device)
+        for tensor in tensors:
+            if _made_on.get(tensor) != stream:
+                tensor.record_stream(stream)
 
 
 def _on_cuda(device: torch.device) -> bool:

@@ -56,8 +56,7 @@ def wait(timeout_s: float) -> bool:
 
 def _make(device: int) -> None:
     try:
-        major, minor = torch.cuda.get_device_capability(device)
-        code = compiled(10 * major + minor)
+        code = compiled(native.compute_capability(device))
     except Exception as error:
         native.fail_metric_kernels(device, f"{error}")
     else:

@@ -54,19 +54,21 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
         simulated.run_metric_kernels()
         streams_recorded.clear()
         on_device, threads = simulated.device_api_capsule(api), torch.get_num_threads
-        native.set_torch(torch.Tensor, on_device, threads, _record_stream)
+        native.set_torch(torch.Tensor, on_device, threads, accumulator._record_stream)
         patches.callback(native.set_torch, torch.Tensor, api, threads, accumulator._record_stream)
         request = kernels.request
         replacements: list[Any] = [
             mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
             mock.patch.object(accumulator, "_on_cuda", lambda device: True),
             mock.patch.object(accumulator, "_is_capturing", lambda device: _is_capturing()),
-            mock.patch.object(accumulator, "_record_stream", _record_stream),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
-            mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
             mock.patch.object(code_cache, "cache_directory", lambda: Path(os.devnull, "none")),
             mock.patch.object(torch.cuda, "is_current_stream_capturing", _is_capturing),
+            mock.patch.object(
+                torch.cuda, "current_stream", lambda device: _current_stream().handle
+            ),
+            mock.patch.object(torch.Tensor, "record_stream", _record_stream),
             mock.patch.object(torch, "zeros", _zeros_of(torch.zeros)),
         ]
         for each in replacements:
@@ -113,9 +115,8 @@ streams_recorded: list[tuple[int, int]] = []
 """The tensors, by their addresses, and streams that PyTorch's allocator was told of."""
 
 
-def _record_stream(*tensors: torch.Tensor) -> None:
-    stream = simulated.current_stream(_device_of_tensors)
-    streams_recorded.extend((tensor.data_ptr(), stream) for tensor in tensors)
+def _record_stream(tensor: torch.Tensor, stream: int) -> None:
+    streams_recorded.append((tensor.data_ptr(), stream))
 
 
 _device_of_tensors = 0

@@ -156,12 +156,13 @@ def test_pytorchs_allocator_knows_of_each_stream(gpu: SimulatedCuda) -> None:
     metrics = started(topk=1)
     assert metrics._scratch is not None
     memory = [metrics._state.data_ptr(), metrics._scratch.data_ptr()]
-    assert streams_recorded == [(address, 0) for address in memory]
+    assert streams_recorded == []  # it gave the memory to this stream itself
     with side.as_current():
         for _ in range(3):
             metrics.update(LOGITS, TARGET)
         metrics.update_scalar("tokens", 2)
-    assert streams_recorded[2:] == [(address, side.handle) for address in memory]
+    metrics.update(LOGITS, TARGET)
+    assert streams_recorded == [(address, side.handle) for address in memory]
 
 
 def test_accumulators_that_are_gone_leave_no_memory_behind(gpu: SimulatedCuda) -> None:
@@ -295,6 +296,22 @@ def test_the_kernels_own_memory_is_not_made_during_a_capture(gpu: SimulatedCuda)
 
     assert (metrics.reference_updates, gpu.captures_invalidated) == (1, 0)
     assert len(gpu.launches()) == 2
+
+
+def test_a_captured_update_that_nothing_has_replayed_has_no_number(gpu: SimulatedCuda) -> None:
+    stream = gpu.devices[0].create_stream()
+    metrics = started(topk=1)
+    with pig.record(device_timing=False):
+        for number in pig.gpu_steps(range(2)):
+            with stream.as_current():
+                if number == 0:
+                    stream.begin_capture()
+                metrics.update(LOGITS, TARGET)
+                if number == 0:
+                    stream.end_capture()
+        reading = metrics.latest()
+
+    assert reading is not None and (reading.update, reading.step) == (2, 1)
 
 
 def test_another_threads_capture_is_not_disturbed(gpu: SimulatedCuda) -> None:
