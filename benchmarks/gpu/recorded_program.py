@@ -14,14 +14,16 @@ from pyinstrument_gpu.run import Run
 PROGRAM = Path(__file__).with_name("program.py")
 
 
-def record(folder: Path, *arguments: str) -> Run:
-    """Its run with these arguments; the run file is written into the folder.
+def record(folder: Path, *arguments: str, warmup: int = 0) -> Run:
+    """Its run with these arguments, without the first steps; the run file is written into the
+    folder.
 
     Raises:
         RuntimeError: it fails; with what it printed.
     """
     path = folder / "program.gpurun"
-    launch = ["-m", "pyinstrument_gpu", "run", "-o", str(path), "--overwrite", str(PROGRAM)]
+    launch = ["-m", "pyinstrument_gpu", "run", "-o", str(path), "--overwrite"]
+    launch += ["--warmup", str(warmup), str(PROGRAM)]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, *launch, *arguments],

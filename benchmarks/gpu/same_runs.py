@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.compare_pool import rate
 from benchmarks.gpu.figure import Figure, print_figures
 from benchmarks.gpu.recorded_program import record
-from benchmarks.gpu.savings_got import step_ns
+from benchmarks.gpu.savings_got import WARM_UP, step_ns
 from pyinstrument_gpu.analysis.compare import Verdict
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.run import Run
@@ -55,7 +55,7 @@ def figures(
     end_s = monotonic() + seconds
     with tempfile.TemporaryDirectory() as name:
         while len(recorded) < runs and (len(recorded) < 2 or monotonic() < end_s):
-            recorded.append(record(Path(name), "gpt", *arguments))
+            recorded.append(record(Path(name), "gpt", *arguments, warmup=WARM_UP))
     try:
         yield from of_runs(recorded, draws=draws)
     except MissingDependencyError as error:

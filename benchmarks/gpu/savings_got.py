@@ -25,16 +25,16 @@ from pyinstrument_gpu.run import Run
 
 ROUNDS = 5
 WARM_UP = 20
+"""Steps that are not recorded: in the first ones PyTorch loads kernels and chooses among them."""
 
 Recorder: TypeAlias = Callable[..., Run]
 """Records the program with these arguments."""
 
 
 def step_ns(run: Run) -> float:
-    """The mean time of a step after the warm-up, until host and device were done with the last. The
-    program reads a value at its end, so the last wait is when the device was done."""
-    steps = run.steps.closed[min(WARM_UP, len(run.steps.closed) // 3) :]
-    waits = run.syncs.events
+    """The mean time of a step, until host and device were done with the last. The program reads a
+    value at its end, so the last wait is when the device was done."""
+    steps, waits = run.steps.closed, run.syncs.events
     ends_ns = np.append(waits["begin_ns"] + np.maximum(waits["duration_ns"], 0), steps["end_ns"])
     return float(ends_ns.max() - steps["begin_ns"][0]) / len(steps)
 
@@ -113,7 +113,10 @@ def figures(
         for model in models:
             share_s = seconds * arms[model] / sum(arms.values())
             yield from of_model(
-                model, lambda *own: record(Path(name), *own, *arguments), rounds, share_s
+                model,
+                lambda *own: record(Path(name), *own, *arguments, warmup=WARM_UP),
+                rounds,
+                share_s,
             )
 
 

@@ -179,8 +179,7 @@ def test_a_steps_time_ends_with_the_devices_work() -> None:
     run = run_of_steps(23)
     late = np.array([(23 * 11 * MS, 100 * MS, 4, 0, -1, -1, 0)], SYNC_DTYPE)
     run.syncs = Syncs(run.syncs.sites, np.append(run.syncs.events, late), run.syncs.watched_ns)
-    kept = 23 - 23 // 3
-    assert savings_got.step_ns(run) == (kept * 11 * MS + 100 * MS) / kept
+    assert savings_got.step_ns(run) == (23 * 11 * MS + 100 * MS) / 23
 
 
 # --- identical runs ---
@@ -213,8 +212,8 @@ def test_a_program_that_is_profiled_while_it_is_recorded(model: str, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["item", "copy"])
 def test_a_program_without_a_sync(sync: str, tmp_path: Path) -> None:
-    run = record(tmp_path, "resnet", "--without", sync, *TINY)
-    assert run.step_totals.count == 40
+    run = record(tmp_path, "resnet", "--without", sync, *TINY, warmup=30)
+    assert run.step_totals.count == 10
 
 
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
