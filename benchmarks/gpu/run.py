@@ -30,7 +30,7 @@ from benchmarks.gpu.part import Outcome, Part, run_part
 from benchmarks.gpu.peers import PEERS
 
 TOTAL_S = 525.0
-"""Of the nine minutes that the whole may take."""
+"""Of the nine minutes that a group may take."""
 
 
 def _module(name: str, *arguments: str) -> tuple[str, ...]:
