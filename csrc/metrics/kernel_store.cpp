@@ -68,9 +68,12 @@ KernelStore& KernelStore::instance() {
 }
 
 const cuda::Driver* KernelStore::driver() {
-  const std::lock_guard lock(mutex_);
-  if (driver_ != nullptr || !error_.empty()) return driver_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (driver_ != nullptr || !error_.empty()) return driver_;
+  }
   const cuda::Driver* const driver = find_driver_();
+  const std::lock_guard lock(mutex_);
   if (driver == nullptr) {
     error_ = cuda::driver_error();
     return nullptr;

@@ -22,6 +22,7 @@ torch = pytest.importorskip("torch")
 
 import _simulated_cuda as simulated  # type: ignore[import-not-found] # noqa: E402
 
+from pyinstrument_gpu.metrics import accumulator  # noqa: E402
 from tests.helpers.metric_cases import assert_same, expected, random_case  # noqa: E402
 from tests.helpers.metric_gpu import (  # noqa: E402
     BLOCKING_OR_ALLOCATING,
@@ -245,15 +246,18 @@ def test_a_copy_goes_on_by_itself(gpu: SimulatedCuda) -> None:
 # --- captures ---
 
 
-def test_a_first_update_during_a_capture_is_lost(gpu: SimulatedCuda) -> None:
+def test_a_first_update_during_a_capture_is_lost(
+    gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The state would be made inside the graph, and each replay would make it anew."""
     stream = gpu.devices[0].create_stream()
     metrics = pig.MetricAccumulator(topk=1)
+    monkeypatch.setattr(accumulator, "_HOST", torch.device("meta"))  # no tensor is on the host
     with stream.as_current():
         stream.begin_capture()
         with pytest.warns(RuntimeWarning, match="was lost.*make one update before") as caught:
             metrics.update(LOGITS, TARGET)
-            metrics.update(LOGITS, TARGET)
+            metrics.update_scalar("grad_norm", torch.tensor(1.0))
         graph = stream.end_capture()
     assert graph.entries == 0
     assert [warning.filename for warning in caught] == [__file__]
