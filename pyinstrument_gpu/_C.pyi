@@ -121,6 +121,10 @@ def set_torch(
 def metric_kernel_texts() -> list[tuple[str, str]]:
     """Name and text of the kernels' CUDA source, then of the headers that it includes."""
 
+def is_capturing(tensor: Any) -> bool | None:
+    """Whether the current stream on the tensor's device is being captured into a CUDA graph. None
+    where that is not known here, as without CUDA or for a tensor subclass."""
+
 def compute_capability(device: int) -> int:
     """That of a CUDA device, as 90 for 9.0. PyTorch would ask the driver with the GIL, which may
     take long. Raises RuntimeError where it can't be had."""

@@ -102,7 +102,7 @@ bool KernelLauncher::ready(int ordinal, cuda::Stream stream) {
   if (failed_.load(std::memory_order_relaxed)) return false;
   if (device_ == nullptr && !prepare(ordinal, stream)) return false;
   if (ordinal != ordinal_) return false;
-  is_captured_ = captures(stream);
+  is_captured_ = captures(*driver_, stream);
   if (kernels_ != nullptr) return true;
   const Kernels* const kernels = store_.kernels_on(ordinal);
   if (kernels == nullptr) return false;
@@ -131,14 +131,6 @@ bool KernelLauncher::prepare(int ordinal, cuda::Stream stream) {
   device_ = device;
   readable_.store(snapshot_.host, std::memory_order_release);
   return true;
-}
-
-/// The legacy default stream can't be captured, and asking about it is an error while another one
-/// is.
-bool KernelLauncher::captures(cuda::Stream stream) const {
-  cuda::CaptureStatus status = cuda::kNotCapturing;
-  return stream != nullptr && driver_->StreamIsCapturing(stream, &status) == cuda::kSuccess &&
-         status != cuda::kNotCapturing;
 }
 
 bool KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream,

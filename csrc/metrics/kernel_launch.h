@@ -26,6 +26,14 @@ struct LaunchShape {
 /// multiprocessors.
 LaunchShape shape_of(const Batch& batch, int processors);
 
+/// Whether what is enqueued on a stream now becomes part of a graph. Never of the legacy default
+/// stream, and asking about that one is an error while another one is captured.
+inline bool captures(const cuda::Driver& driver, cuda::Stream stream) {
+  cuda::CaptureStatus status = cuda::kNotCapturing;
+  return stream != nullptr && driver.StreamIsCapturing(stream, &status) == cuda::kSuccess &&
+         status != cuda::kNotCapturing;
+}
+
 /// One accumulator on one device.
 ///
 /// It waits for nothing itself, for kernels that are not loaded yet neither, but an enqueue by the
@@ -57,7 +65,6 @@ class KernelLauncher {
  private:
   bool ready(int ordinal, cuda::Stream stream);
   bool prepare(int ordinal, cuda::Stream stream);
-  bool captures(cuda::Stream stream) const;
   bool launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream, void* parameters);
   bool fail(std::string error);
   bool fail(const cuda::DriverError& error);

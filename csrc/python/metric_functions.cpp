@@ -118,6 +118,19 @@ std::optional<cuda::Stream> stream_of(const dlpack::Tensor& tensor) {
   return static_cast<cuda::Stream>(stream);
 }
 
+/// Whether the current stream on a tensor's device is being captured; nothing where that is not to
+/// be learnt here. An error of the driver is not: who uses the device next will see it.
+std::optional<bool> is_capturing(py::handle tensor) {
+  const auto view = view_of(tensor);
+  if (!view || !on_cuda(*view)) return std::nullopt;
+  const auto stream = stream_of(*view);
+  if (!stream) return std::nullopt;
+  const GilRelease released;
+  const cuda::Driver* const driver = KernelStore::instance().driver();
+  if (driver == nullptr) return std::nullopt;
+  return captures(*driver, *stream);
+}
+
 /// The scratch in a tensor's memory, or null.
 Scratch* scratch_of(py::handle tensor) {
   if (tensor.is_none()) return nullptr;
@@ -288,6 +301,7 @@ void pig::add_metric_functions(py::module_& module) {
   module.attr("METRIC_SCRATCH_LOST_WORD") = offsetof(Scratch, lost) / sizeof(U64);
   module.def("set_torch", &set_torch, py::arg("tensor_type"), py::arg("exchange_api"),
              py::arg("get_num_threads"), py::arg("record_stream"));
+  module.def("is_capturing", &is_capturing, py::arg("tensor"));
   module.def("metric_kernel_texts", [] {
     return std::vector<std::pair<const char*, const char*>>{
         {"metric_kernel.cu", pig_metric_kernel_cu},

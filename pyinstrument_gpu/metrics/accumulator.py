@@ -25,6 +25,10 @@ from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _HOST = torch.device("cpu")
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
+_PLACED_IN_CAPTURE = (
+    "the first one was inside the capture of a CUDA graph, where the accumulator cannot be set up; "
+    "make one update before the capture"
+)
 
 _made_on = WeakIdKeyDictionary()
 """The streams that were current when tensors were made. PyTorch knows of them, and with
@@ -283,7 +287,7 @@ class MetricAccumulator:
         back. At the first update that one is still in host memory."""
         if not self._is_placed:
             self._options.check(logits, *others)
-            if not self._place(logits.device):
+            if not self._place(logits):
                 return
         if state is None or state.device != logits.device:
             state = self._state
@@ -319,7 +323,8 @@ class MetricAccumulator:
                 return None
             slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
         # Numbers in host memory say nothing of where the logits will be.
-        if device.type != _HOST.type and not self._is_placed and not self._place(device):
+        must_place = not self._is_placed and device.type != _HOST.type
+        if isinstance(value, Tensor) and must_place and not self._place(value):
             return None
         state = self._state
         if isinstance(value, Tensor) and device != state.device:
@@ -332,6 +337,8 @@ class MetricAccumulator:
         reading_is_due: bool | None = None
         if self._native is not None:
             reading_is_due = self._native.update_scalar(state, self._scratch, slot, value)
+            if reading_is_due is None and self._scratch is None and self._make_scratch():
+                reading_is_due = self._native.update_scalar(state, self._scratch, slot, value)
         if reading_is_due is None:
             self._add_in_torch(reference.add_scalar, state, slot, value)
         return reading_is_due
@@ -355,9 +362,7 @@ class MetricAccumulator:
             except Exception as raised:
                 self._lost_updates += 1
                 what = _LOST
-                first_line = str(raised).partition("\n")[0]
-                reason = f"{type(raised).__name__}: {first_line}"
-                error = f"{error}; {reason}" if error else reason
+                error = f"{error}; {_reason(raised)}" if error else _reason(raised)
             finally:
                 if self._native is not None:
                     self._native.end_other(added, add is reference.add_update)
@@ -372,27 +377,30 @@ class MetricAccumulator:
             self._warnings.add(what)
             warnings.warn(f"{what}: {why}", RuntimeWarning, stacklevel=5)
 
-    def _place(self, device: torch.device) -> bool:
-        """Have the state on the device of the first tensors. False during a capture: each replay of
-        the graph would make the state anew. The update is lost then."""
+    def _place(self, tensor: Tensor) -> bool:
+        """Have the state on the device of the first tensor. Where that fails the update is lost. It
+        is not done during a capture: each replay of the graph would make the state anew."""
         with self._lock:
             if self._is_placed:
                 return True
-            if _is_capturing(device):
-                self._lost_updates += 1
-                self._warn_once(
-                    _LOST,
-                    "the first one was inside the capture of a CUDA graph, where the accumulator "
-                    "cannot be set up; make one update before the capture",
-                )
-                return False
-            if self._state.device != device:
-                state = self._new_state(device)
-                if self._scalar_slots:
-                    state.copy_(self._state, non_blocking=_on_cuda(device))
-                self._state = state
-            self._is_placed = True
-            return True
+            try:
+                error = _PLACED_IN_CAPTURE
+                if not self._is_capturing(tensor):
+                    self._move_state(tensor.device)
+                    return True
+            except Exception as raised:
+                error = _reason(raised)
+            self._lost_updates += 1
+            self._warn_once(_LOST, error)
+            return False
+
+    def _move_state(self, device: torch.device) -> None:
+        if self._state.device != device:
+            state = self._new_state(device)
+            if self._scalar_slots:
+                state.copy_(self._state, non_blocking=_on_cuda(device))
+            self._state = state
+        self._is_placed = True
 
     def _new_state(self, device: torch.device) -> Tensor:
         return _zeros(self._options.state_bytes, device)
@@ -400,13 +408,23 @@ class MetricAccumulator:
     def _make_scratch(self) -> bool:
         """Make the memory that the kernel needs besides the state, where there is a kernel. Not
         during a capture, of which each replay would clear it."""
-        device = self._state.device
-        if not _on_cuda(device) or _is_capturing(device):
+        if not _on_cuda(self._state.device):
             return False
-        with self._lock:
-            if self._scratch is None:
-                self._scratch = _zeros(native.METRIC_SCRATCH_BYTES, device)
-        return True
+        with self._lock, contextlib.suppress(Exception):  # PyTorch's operations do without it
+            if self._scratch is None and not self._is_capturing(self._state):
+                self._scratch = _zeros(native.METRIC_SCRATCH_BYTES, self._state.device)
+        return self._scratch is not None
+
+    def _is_capturing(self, tensor: Tensor) -> bool:
+        """Whether what is enqueued on the tensor's device now becomes part of a CUDA graph."""
+        if not _on_cuda(tensor.device):
+            return False
+        # PyTorch would ask the driver with the GIL.
+        answer: bool | None = None if self._native is None else native.is_capturing(tensor)
+        if answer is not None:
+            return answer
+        with torch.cuda.device(tensor.device):
+            return torch.cuda.is_current_stream_capturing()
 
     def _read(self) -> bytes:
         if self._native is not None and not _on_cuda(self._state.device):
@@ -504,9 +522,6 @@ def _on_cuda(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _is_capturing(device: torch.device) -> bool:
-    """Whether what is enqueued on the device now becomes part of a CUDA graph."""
-    if not _on_cuda(device):
-        return False
-    with torch.cuda.device(device):
-        return torch.cuda.is_current_stream_capturing()
+def _reason(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"

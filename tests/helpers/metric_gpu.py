@@ -60,15 +60,15 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
         replacements: list[Any] = [
             mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
             mock.patch.object(accumulator, "_on_cuda", lambda device: True),
-            mock.patch.object(accumulator, "_is_capturing", lambda device: _is_capturing()),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
             mock.patch.object(code_cache, "cache_directory", lambda: Path(os.devnull, "none")),
-            mock.patch.object(torch.cuda, "is_current_stream_capturing", _is_capturing),
             mock.patch.object(
                 torch.cuda, "current_stream", lambda device: _current_stream().handle
             ),
             mock.patch.object(torch.Tensor, "record_stream", _record_stream),
+            mock.patch.object(torch.cuda, "is_current_stream_capturing", _is_capturing),
+            mock.patch.object(torch.cuda, "device", contextlib.nullcontext),
             mock.patch.object(torch, "zeros", _zeros_of(torch.zeros)),
         ]
         for each in replacements:

@@ -78,6 +78,15 @@ def test_one_kernel_for_each_update_and_nothing_that_waits(gpu: SimulatedCuda) -
     ]
 
 
+def test_running_values_alone(gpu: SimulatedCuda) -> None:
+    metrics = pig.MetricAccumulator()
+    for number in range(3):
+        metrics.update_scalar("grad_norm", torch.tensor(float(number)))
+
+    assert (len(gpu.launches()), metrics.reference_updates) == (3, 0)
+    assert metrics.compute()["grad_norm_sum"] == 3
+
+
 def test_on_the_current_stream(gpu: SimulatedCuda) -> None:
     metrics = started()
     side = gpu.devices[0].create_stream()
@@ -468,6 +477,36 @@ def test_what_the_device_has_lost_is_counted(gpu: SimulatedCuda) -> None:
     metrics.reset()
     metrics.update(LOGITS, TARGET)
     assert metrics.compute()["lost_updates"] == 0
+
+
+@pytest.mark.parametrize("what", ["state", "scratch"])
+def test_no_memory_on_the_device(
+    gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fails(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.\nAnd so on")
+
+    metrics = pig.MetricAccumulator(topk=1)
+    with monkeypatch.context() as while_full, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        while_full.setattr(accumulator, "_zeros", fails)
+        if what == "state":
+            while_full.setattr(metrics, "_state", torch.zeros(1, device="meta"))
+        for _ in range(2):
+            metrics.update(LOGITS, TARGET)
+    metrics.update(LOGITS, TARGET)
+
+    values = metrics.compute()
+    assert len(gpu.launches()) == 1
+    if what == "state":
+        (warning,) = caught
+        assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB." in str(
+            warning.message
+        )
+        assert (values["count"], values["lost_updates"]) == (4, 2)
+    else:
+        assert (values["count"], values["lost_updates"], caught) == (12, 0, [])
+        assert metrics.reference_updates == 2
 
 
 def test_no_stream_to_be_had(gpu: SimulatedCuda) -> None:
