@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -86,7 +87,9 @@ class MetricAccumulator:
             raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
         self._prefix = f"{name}/" if name else ""
         # In host memory until the first tensors say where it belongs: so far it has only numbers.
-        self._state = self._new_state(_HOST)
+        # The pages of NumPy's zeros take no memory before they are used.
+        with torch.inference_mode(False):
+            self._state = torch.from_numpy(np.zeros(self._options.state_bytes, np.uint8))
         self._is_placed = False
         self._scalar_slots: dict[str, int] = {}
         self._lost_updates = 0
@@ -115,8 +118,7 @@ class MetricAccumulator:
         updates = state.pop("updates")
         self.__dict__.update(state)
         self._begin(updates)
-        if _on_cuda(self._state.device):
-            _made_on[self._state] = torch.cuda.current_stream(self._state.device)
+        _remember_stream(self._state)
 
     def update(
         self,
@@ -396,14 +398,12 @@ class MetricAccumulator:
 
     def _move_state(self, device: torch.device) -> None:
         if self._state.device != device:
-            state = self._new_state(device)
+            state = _zeros(self._options.state_bytes, device)
             if self._scalar_slots:
                 state.copy_(self._state, non_blocking=_on_cuda(device))
             self._state = state
+        _remember_stream(self._state)
         self._is_placed = True
-
-    def _new_state(self, device: torch.device) -> Tensor:
-        return _zeros(self._options.state_bytes, device)
 
     def _make_scratch(self) -> bool:
         """Make the memory that the kernel needs besides the state, where there is a kernel. Not
@@ -413,6 +413,7 @@ class MetricAccumulator:
         with self._lock, contextlib.suppress(Exception):  # PyTorch's operations do without it
             if self._scratch is None and not self._is_capturing(self._state):
                 self._scratch = _zeros(native.METRIC_SCRATCH_BYTES, self._state.device)
+                _remember_stream(self._scratch)
         return self._scratch is not None
 
     def _is_capturing(self, tensor: Tensor) -> bool:
@@ -498,10 +499,13 @@ def _torch_is_known() -> bool:
 def _zeros(size: int, device: torch.device) -> Tensor:
     # They have to outlive inference, and what inference has made may not be changed later.
     with torch.inference_mode(False):
-        tensor = torch.zeros(size, dtype=torch.uint8, device=device)
-    if _on_cuda(device):
-        _made_on[tensor] = torch.cuda.current_stream(device)
-    return tensor
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def _remember_stream(tensor: Tensor) -> None:
+    """To be called where a tensor was made."""
+    if _on_cuda(tensor.device):
+        _made_on[tensor] = torch.cuda.current_stream(tensor.device)
 
 
 def _lost_on_device(scratch: Tensor) -> Tensor:
