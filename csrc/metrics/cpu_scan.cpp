@@ -75,7 +75,7 @@ class Scan {
   }
 
   void add(const Row& row, const RowRank& rank) {
-    add_row(batch_, rank.rank, rank.finite, row.weight, row.at, totals_);
+    add_row(batch_, rank.rank, rank.finite, row.weight, row.at.loss, totals_);
     if (batch_.confusion == 0) return;
     const I64 predicted = rank.rank == 0 ? row.target
                                          : functions_.argmax(address(row.at.logits), batch_.classes,
@@ -91,7 +91,7 @@ class Scan {
   const Batch& batch_;
   State& state_;
   const RankFunctions& functions_;
-  Totals totals_;
+  Totals totals_{};
 };
 
 }  // namespace
@@ -121,7 +121,7 @@ Totals scan_on_cpu(const Batch& batch, State& state, int max_threads) {
   work();
   for (std::thread& other : others) other.join();
   // In the order of the parts: sums of floating-point numbers depend on it.
-  Totals sum;
+  Totals sum{};
   for (const Totals& part : totals) add_totals(sum, part);
   return sum;
 }

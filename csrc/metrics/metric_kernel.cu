@@ -4,9 +4,30 @@
 // snapshot for the host. NVRTC compiles it for the device at hand, beside the training.
 //
 // A row is read by one thread, a warp or a block, by the number of classes and by how they lie.
-// Each block writes its totals to a place of its own; the last one to finish adds them up in a
-// fixed order, folds them into the state and publishes it. So there is one atomic operation per
-// block, and one per row where a confusion matrix is kept.
+// Each block writes its totals to a place of its own in the launch's slot; the last one to finish
+// adds them up in a fixed order, folds them into the state and publishes it.
+//
+// Which block is the last. Each adds its launch's share, a number that depends on the generation,
+// to the slot's progress; block 0 also takes away the shares of all blocks. So what a whole launch
+// adds is 0, and the block that brings the progress to 0 is the last. That is one addition per
+// block, without a loop. Whatever launches meet in a slot and however their blocks mix, the
+// progress is 0 once they are done: nothing they do to each other affects a later update.
+//
+// Launches that meet. The program has to order its updates, and updates on one stream are; each of
+// kSlots streams has a slot of its own. Where a program doesn't, launches that share a slot
+// overwrite each other's parts. So every word of a part carries its launch's generation, and the
+// last block folds only if it has found its own in all of them: either all of an update is added
+// or nothing. The shares of two or more unfinished launches have a sum of 0 only by chance, once in
+// 2^50; the last block then finds parts of another generation, and adds nothing. A launch that no
+// block folds is lost. The last block of those that met counts them: each launch is entered in the
+// slot's launches by its block 0 before it can end, and whoever brings the progress to 0 takes what
+// is entered, less the launch that it folds. A replay of a CUDA graph has the generation of the
+// capture. Replays of one executable graph follow one another, and the one before is over.
+//
+// The state changes, and is published, under a lock that one thread of a last block takes. Its
+// holder waits for nothing but memory, and a block that runs is not taken off its multiprocessor in
+// favour of one that waits, so it always gets to the end; no other thread of its warp waits for the
+// lock. Only a confusion matrix is changed by atomic operations, one per row, as the rows are read.
 #include "metrics/metric_kernel.h"
 
 namespace pig::metrics {
@@ -38,6 +59,8 @@ struct Logits<kFloat64> {
 };
 
 // --- the threads that share a row ---
+
+constexpr int kWarps = kThreads / 32;
 
 struct Best {
   double value;
@@ -82,7 +105,6 @@ struct Warp {
 
 struct Block {
   static constexpr int kSize = kThreads;
-  static constexpr int kWarps = kThreads / 32;
   __device__ int rank() const { return threadIdx.x; }
   __device__ int index() const { return 0; }
   __device__ void sum(int& count, int& flags) const {
@@ -123,6 +145,7 @@ __device__ void for_each_logit(const typename Logits<kFormat>::Stored* row, I64 
   using Stored = typename Logits<kFormat>::Stored;
   constexpr int kPerLoad = 16 / sizeof(Stored);
   if constexpr (Group::kSize == 1) {
+#pragma unroll kUnroll
     for (I64 c = 0; c < classes; ++c) each(c, 0, Logits<kFormat>::real(row[c * stride]));
   } else {
     const int misaligned = static_cast<int>(reinterpret_cast<U64>(row) % 16 / sizeof(Stored));
@@ -152,184 +175,331 @@ __device__ int place_in_load(I64 position, I64 base) {
   return place < 0 ? -1 : place > 8 ? 8 : static_cast<int>(place);
 }
 
+/// What is read of a row besides its logits. Nothing is computed from it until the row's turn, so
+/// that nothing waits for it before.
+struct RowHead {
+  RowOffsets at;
+  U64 target_bits;
+  U64 weight_bits;
+};
+
+__device__ RowHead load_head(const Batch& batch, I64 row) {
+  RowHead head;
+  head.at = row_offsets(batch, row);
+  head.target_bits = load_bits(batch.target, batch.target_format, head.at.target);
+  head.weight_bits =
+      batch.weight == nullptr ? 0 : load_bits(batch.weight, batch.weight_format, head.at.weight);
+  return head;
+}
+
 template <Format kFormat, typename Group>
-__device__ void add_rows(const UpdateParameters& p, Totals& totals) {
+__device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
+                                  const RowHead& head, BlockTotals& totals) {
   using Stored = typename Logits<kFormat>::Stored;
   using Real = typename Logits<kFormat>::Real;
   const Batch& batch = p.batch;
+  const I64 target = index_of_bits(head.target_bits, batch.target_format);
+  const double weight =
+      batch.weight == nullptr ? 1 : real_of_bits(head.weight_bits, batch.weight_format);
+  // All threads of the group agree; one of them counts.
+  BlockTotals left_out{};
+  if (!row_counts(batch, target, weight, left_out)) {
+    if (group.rank() == 0) {
+      totals.ignored += left_out.ignored;
+      totals.invalid += left_out.invalid;
+    }
+    return;
+  }
+  const auto* logits = static_cast<const Stored*>(batch.logits) + head.at.logits;
+  const Real own = Logits<kFormat>::real(logits[target * batch.class_stride]);
+  int rank = 0;
+  Real zeros = 0;  // stays 0 as long as all are finite
+  if (own == own) {
+    for_each_logit<kFormat, 2>(logits, batch.classes, batch.class_stride, group,
+                               [&](I64 base, int k, Real x) {
+                                 const int place = place_in_load(target, base);
+                                 rank += k != place && outranks(x, own, k < place);
+                                 zeros += x * 0;
+                               });
+  } else {
+    zeros = own;
+    for_each_logit<kFormat, 1>(
+        logits, batch.classes, batch.class_stride, group,
+        [&](I64 base, int k, Real x) { rank += x != x && k < place_in_load(target, base); });
+  }
+  int nonfinite = zeros != 0;
+  group.sum(rank, nonfinite);
+  if (group.rank() == 0) add_row(batch, rank, nonfinite == 0, weight, head.at.loss, totals);
+  if (batch.confusion == 0) return;
+  I64 predicted = target;
+  if (rank != 0) {
+    Best best{0, batch.classes};
+    bool any = false;
+    for_each_logit<kFormat, 1>(logits, batch.classes, batch.class_stride, group,
+                               [&](I64 base, int k, Real x) {
+                                 const Best candidate{static_cast<double>(x), base + k};
+                                 if (!any || stands_before(candidate, best)) best = candidate;
+                                 any = true;
+                               });
+    if (!any) best = {-__longlong_as_double(0x7FF0000000000000LL), batch.classes};
+    predicted = group.best(best).index;
+  }
+  if (group.rank() == 0)
+    atomicAdd(confusion_of(*p.state) + target * batch.classes + predicted, weight);
+}
+
+template <Format kFormat, typename Group>
+__device__ void add_rows(const UpdateParameters& p, BlockTotals& totals) {
   const Group group;
   constexpr int kGroups = kThreads / Group::kSize;
-  for (I64 row = static_cast<I64>(blockIdx.x) * kGroups + group.index(); row < batch.rows;
-       row += static_cast<I64>(gridDim.x) * kGroups) {
-    const RowOffsets at = row_offsets(batch, row);
-    const I64 target = load_index(batch.target, batch.target_format, at.target);
-    const double weight =
-        batch.weight == nullptr ? 1 : load_real(batch.weight, batch.weight_format, at.weight);
-    // All threads of the group agree; one of them counts.
-    Totals left_out;
-    if (!row_counts(batch, target, weight, left_out)) {
-      if (group.rank() == 0) {
-        totals.ignored += left_out.ignored;
-        totals.invalid += left_out.invalid;
-      }
-      continue;
-    }
-    const auto* logits = static_cast<const Stored*>(batch.logits) + at.logits;
-    const Real own = Logits<kFormat>::real(logits[target * batch.class_stride]);
-    int rank = 0;
-    Real zeros = 0;  // stays 0 as long as all are finite
-    if (own == own) {
-      for_each_logit<kFormat, 2>(logits, batch.classes, batch.class_stride, group,
-                                 [&](I64 base, int k, Real x) {
-                                   const int place = place_in_load(target, base);
-                                   rank += k != place && outranks(x, own, k < place);
-                                   zeros += x * 0;
-                                 });
-    } else {
-      zeros = own;
-      for_each_logit<kFormat, 1>(
-          logits, batch.classes, batch.class_stride, group,
-          [&](I64 base, int k, Real x) { rank += x != x && k < place_in_load(target, base); });
-    }
-    int nonfinite = zeros != 0;
-    group.sum(rank, nonfinite);
-    if (group.rank() == 0) add_row(batch, rank, nonfinite == 0, weight, at, totals);
-    if (batch.confusion == 0) continue;
-    I64 predicted = target;
-    if (rank != 0) {
-      Best best{0, batch.classes};
-      bool any = false;
-      for_each_logit<kFormat, 1>(logits, batch.classes, batch.class_stride, group,
-                                 [&](I64 base, int k, Real x) {
-                                   const Best candidate{static_cast<double>(x), base + k};
-                                   if (!any || stands_before(candidate, best)) best = candidate;
-                                   any = true;
-                                 });
-      if (!any) best = {-__longlong_as_double(0x7FF0000000000000LL), batch.classes};
-      predicted = group.best(best).index;
-    }
-    if (group.rank() == 0)
-      atomicAdd(confusion_of(*p.state) + target * batch.classes + predicted, weight);
+  const I64 step = static_cast<I64>(gridDim.x) * kGroups;
+  I64 row = static_cast<I64>(blockIdx.x) * kGroups + group.index();
+  if constexpr (Group::kSize == 1) {  // its registers are full, and there are many of it
+    for (; row < p.batch.rows; row += step)
+      add_row_of_logits<kFormat>(p, group, load_head(p.batch, row), totals);
+    return;
+  }
+  if (row >= p.batch.rows) return;
+  RowHead head = load_head(p.batch, row);
+  for (;;) {
+    row += step;
+    const bool more = row < p.batch.rows;
+    RowHead next;
+    if (more) next = load_head(p.batch, row);  // it arrives while the current row is read
+    add_row_of_logits<kFormat>(p, group, head, totals);
+    if (!more) return;
+    head = next;
   }
 }
 
 // --- a block's totals, and all blocks' ---
 
-constexpr int kTotalsWords = sizeof(Totals) / 8;
-constexpr int kCounts = 5;  // the words of Totals that are integers; they stand first
-static_assert(sizeof(Totals) == (kCounts + 1 + kMaxTopk + 2) * 8);
+constexpr int kCounts = 5;  // the counts of Totals, which stand first
+constexpr int kSums = 1 + kMaxTopk + 2;
+static_assert(sizeof(BlockTotals) == (kCounts + 1) * 4 + kSums * 8);
+static_assert(sizeof(Totals) == (kCounts + kSums) * 8);
+static_assert(kPartWords == kCounts + 2 * kSums);
 
-__device__ U64 add_words(int word, U64 a, U64 b) {
-  if (word < kCounts) return a + b;
-  return static_cast<U64>(__double_as_longlong(__longlong_as_double(static_cast<I64>(a)) +
-                                               __longlong_as_double(static_cast<I64>(b))));
+/// Whether a sum is used by this update: others are 0, and not handed on.
+__device__ bool is_used(const Batch& batch, int sum) {
+  if (sum == 0) return true;
+  if (sum <= kMaxTopk) return batch.topk[sum - 1] != 0;
+  return batch.loss_kind == kLossPerRow;
 }
 
-__device__ U64 sum_of_warp(int word, U64 value) {
-  for (int step = 16; step > 0; step /= 2)
-    value = add_words(word, value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
+template <typename Number>
+__device__ Number sum_of_warp(Number value) {
+  if (!__any_sync(0xFFFFFFFFu, value != 0)) return 0;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
   return value;
 }
 
-/// The sum of all threads' totals, in thread 0.
-__device__ void add_block(Totals& totals) {
-  constexpr int kWarps = kThreads / 32;
-  __shared__ U64 words[kWarps][kTotalsWords];
-  auto* own = reinterpret_cast<U64*>(&totals);
-#pragma unroll 1
-  for (int word = 0; word < kTotalsWords; ++word) {
-    const U64 sum = sum_of_warp(word, own[word]);
-    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32][word] = sum;
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-#pragma unroll 1
-  for (int word = 0; word < kTotalsWords; ++word) {
-    own[word] = words[0][word];
-    for (int warp = 1; warp < kWarps; ++warp)
-      own[word] = add_words(word, own[word], words[warp][word]);
+/// The sum over a warp, in its first lane.
+__device__ void add_warp(const Batch& batch, BlockTotals& totals) {
+  totals.count = sum_of_warp(totals.count);
+  totals.ignored = sum_of_warp(totals.ignored);
+  totals.invalid = sum_of_warp(totals.invalid);
+  totals.nonfinite_rows = sum_of_warp(totals.nonfinite_rows);
+  totals.nonfinite_losses = sum_of_warp(totals.nonfinite_losses);
+  totals.weight = sum_of_warp(totals.weight);
+#pragma unroll
+  for (int i = 0; i < kMaxTopk; ++i)
+    if (batch.topk[i] != 0) totals.correct[i] = sum_of_warp(totals.correct[i]);
+  if (batch.loss_kind != kLossPerRow) return;
+  totals.loss_sum = sum_of_warp(totals.loss_sum);
+  totals.loss_weight = sum_of_warp(totals.loss_weight);
+}
+
+/// The totals of each warp of the block.
+__device__ BlockTotals* totals_of_warps() {
+  __shared__ BlockTotals warps[kWarps];
+  return warps;
+}
+
+/// A word of a part: half of a number, and the launch's generation.
+__device__ void store_half(U64* word, unsigned generation, unsigned half) {
+  // Volatile is relaxed in PTX: another launch may be at it, and such a word is never torn.
+  *reinterpret_cast<volatile U64*>(word) = static_cast<U64>(generation) << 32 | half;
+}
+
+/// Adds up the warps' totals and writes the sums as the block's part, by the threads of one warp.
+__device__ void store_part(const UpdateParameters& p, const BlockTotals* warps, Slot& slot) {
+  const int lane = threadIdx.x;
+  if (lane < kCounts) {
+    unsigned count = 0;
+    for (int warp = 0; warp < kWarps; ++warp)
+      count += reinterpret_cast<const unsigned*>(&warps[warp])[lane];
+    store_half(&slot.parts[lane][blockIdx.x], p.generation, count);
+  } else if (lane < kCounts + kSums && is_used(p.batch, lane - kCounts)) {
+    const int i = lane - kCounts;
+    double sum = 0;
+    for (int warp = 0; warp < kWarps; ++warp) sum += (&warps[warp].weight)[i];
+    const auto bits = static_cast<U64>(__double_as_longlong(sum));
+    store_half(&slot.parts[kCounts + 2 * i][blockIdx.x], p.generation,
+               static_cast<unsigned>(bits >> 32));
+    store_half(&slot.parts[kCounts + 2 * i + 1][blockIdx.x], p.generation,
+               static_cast<unsigned>(bits));
   }
 }
 
-/// The sum over all blocks, by the threads of the last one; in thread 0.
-__device__ void add_blocks(const Slot& slot, Totals& totals) {
-  __shared__ U64 words[kTotalsWords];
-  for (int word = threadIdx.x / 32; word < kTotalsWords; word += kThreads / 32) {
-    U64 sum = 0;
-    for (unsigned block = threadIdx.x % 32; block < gridDim.x; block += 32) {
-      const volatile U64* part = slot.parts[word];
-      sum = add_words(word, sum, part[block]);
+/// The sum of one number over all blocks' parts, of which each thread of a warp takes some; `words`
+/// is 1 for a count and 2 for a sum. `own` becomes false where a part is another launch's.
+template <int kWords, typename Number>
+__device__ Number sum_of_parts(const Slot& slot, int word, unsigned generation, bool& own) {
+  constexpr int kAtOnce = 6;  // loads that are under way together
+  Number sum = 0;
+  for (unsigned first = threadIdx.x % 32; first < gridDim.x; first += 32 * kAtOnce) {
+    U64 loaded[kWords][kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+#pragma unroll
+      for (int i = 0; i < kWords; ++i)
+        if (first + 32 * k < gridDim.x)
+          loaded[i][k] =
+              *reinterpret_cast<const volatile U64*>(&slot.parts[word + i][first + 32 * k]);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + 32 * k >= gridDim.x) break;
+      own &= loaded[0][k] >> 32 == generation && loaded[kWords - 1][k] >> 32 == generation;
+      if constexpr (kWords == 1) {
+        sum += loaded[0][k] & 0xFFFFFFFFu;
+      } else {
+        sum += __longlong_as_double(
+            static_cast<I64>(loaded[0][k] << 32 | (loaded[1][k] & 0xFFFFFFFFu)));
+      }
     }
-    sum = sum_of_warp(word, sum);
-    if (threadIdx.x % 32 == 0) words[word] = sum;
   }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  auto* own = reinterpret_cast<U64*>(&totals);
-#pragma unroll 1
-  for (int word = 0; word < kTotalsWords; ++word) own[word] = words[word];
+  return sum_of_warp(sum);
 }
 
-/// Copies the state into the snapshot, by all threads of one block.
+/// The sum over all blocks, by the threads of the last one. False where parts were overwritten.
+__device__ bool add_blocks(const UpdateParameters& p, const Slot& slot, Totals& totals) {
+  auto* counts = reinterpret_cast<U64*>(&totals);
+  auto* sums = reinterpret_cast<double*>(counts + kCounts);
+  const bool is_first = threadIdx.x % 32 == 0;
+  bool own = true;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  int next = 0;  // the numbers that are used go around the warps
+  for (int i = 0; i < kCounts; ++i) {
+    if (next++ % kWarps != warp) continue;
+    const U64 count = sum_of_parts<1, U64>(slot, i, p.generation, own);
+    if (is_first) counts[i] = count;
+  }
+  for (int i = 0; i < kSums; ++i) {
+    double sum = 0;
+    if (is_used(p.batch, i)) {
+      if (next++ % kWarps != warp) continue;
+      sum = sum_of_parts<2, double>(slot, kCounts + 2 * i, p.generation, own);
+    } else if (warp != 0) {
+      continue;
+    }
+    if (is_first) sums[i] = sum;
+  }
+  return __syncthreads_and(own);
+}
+
+// --- the state ---
+
+/// By one thread of a block.
+__device__ void take(unsigned& lock) {
+  while (atomicCAS(&lock, 0u, 1u) != 0) {
+  }
+  __threadfence();
+}
+
+__device__ void give_back(unsigned& lock) {
+  __threadfence();
+  atomicExch(&lock, 0u);
+}
+
+/// Copies the state into the snapshot, by all threads of the block that has the lock.
 __device__ void publish(const State& state, Scratch& scratch, I64 confusion_classes,
-                        Snapshot* snapshot) {
-  if (snapshot == nullptr) return;
-  auto* sequence = reinterpret_cast<volatile U64*>(&snapshot->sequence);
-  __shared__ U64 before;
-  __syncthreads();
+                        Snapshot& snapshot) {
+  auto* sequence = reinterpret_cast<volatile U64*>(&snapshot.sequence);
+  U64 published = 0;
   if (threadIdx.x == 0) {
-    before = scratch.sequence;
-    scratch.sequence = before + 2;
-    *sequence = before + 1;
+    published = scratch.sequence + 2;
+    scratch.sequence = published;
+    *sequence = published - 1;
     __threadfence_system();
   }
-  __syncthreads();
+  __syncthreads();  // of thread 0 also what it has folded
   const I64 matrix =
       confusion_classes <= kMaxSnapshotClasses ? confusion_classes * confusion_classes : 0;
   const I64 words = static_cast<I64>(sizeof(State) / 8) + matrix;
   const auto* from = reinterpret_cast<const volatile U64*>(&state);
-  auto* to = reinterpret_cast<volatile U64*>(&snapshot->state);
+  auto* to = reinterpret_cast<volatile U64*>(&snapshot.state);
   for (I64 i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
+  if (threadIdx.x == 0) *reinterpret_cast<volatile U64*>(&snapshot.lost) = scratch.lost;
   __threadfence_system();
   __syncthreads();
-  if (threadIdx.x == 0) *sequence = before + 2;
+  if (threadIdx.x == 0) *sequence = published;
 }
 
-/// What follows the rows, whatever their format: one copy of it serves all kernels.
-__device__ __noinline__ void finish(const UpdateParameters& p, Totals& totals) {
-  add_block(totals);
-  Slot& slot = p.scratch->slots[p.slot];
+/// What a launch's blocks add to its slot's progress: all of them together 0. Odd, so that no part
+/// of them is.
+__device__ U64 share_of(const UpdateParameters& p) {
+  U64 share = p.generation * 0x9E3779B97F4A7C15ull;
+  share = (share ^ share >> 32) * 0xD6E8FEB86659FD93ull;
+  share = (share ^ share >> 32) | 1;
+  return blockIdx.x == 0 ? share - share * gridDim.x : share;
+}
+
+/// Hands on the totals of the warps. What follows the rows is the same for all formats: one copy of
+/// it serves all kernels.
+__device__ __noinline__ void finish(const UpdateParameters& p, const BlockTotals* warps) {
   __shared__ bool is_last;
-  if (threadIdx.x == 0) {
-    const auto* words = reinterpret_cast<const U64*>(&totals);
-    for (int word = 0; word < kTotalsWords; ++word) slot.parts[word][blockIdx.x] = words[word];
-    __threadfence();
-    is_last = atomicAdd(&slot.progress, 1ull) == gridDim.x - 1;
+  Slot& slot = p.scratch->slots[p.slot];
+  __syncthreads();  // the warps' totals are there
+  if (threadIdx.x < 32) {
+    store_part(p, warps, slot);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      if (blockIdx.x == 0) atomicAdd(&slot.launches, 1ull);
+      const U64 share = share_of(p);
+      __threadfence();
+      is_last = atomicAdd(&slot.progress, share) + share == 0;
+      if (is_last) __threadfence();  // the barrier passes it on to the others
+    }
   }
   __syncthreads();
   if (!is_last) return;
-  __threadfence();
-  add_blocks(slot, totals);
+  __shared__ Totals totals;
+  const bool is_whole = add_blocks(p, slot, totals);
   if (threadIdx.x == 0) {
-    slot.progress = 0;
-    fold_update(p.batch, totals, *p.state);
-    __threadfence();
+    const U64 lost = atomicExch(&slot.launches, 0ull) - is_whole;
+    take(p.scratch->lock);
+    p.scratch->lost += lost;
+    p.state->updates += lost;
+    if (is_whole) fold_update(p.batch, totals, *p.state);
   }
-  publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
+  publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, *p.snapshot);
+  if (threadIdx.x == 0) give_back(p.scratch->lock);
 }
 
 template <Format kFormat, typename Group>
 __device__ void update(const UpdateParameters& p) {
-  Totals totals;
-  add_rows<kFormat, Group>(p, totals);
-  finish(p, totals);
+  BlockTotals* const warps = totals_of_warps();
+  BlockTotals& of_warp = warps[threadIdx.x / 32];
+  if constexpr (Group::kSize == 1) {
+    BlockTotals totals{};
+    add_rows<kFormat, Group>(p, totals);
+    add_warp(p.batch, totals);
+    if (threadIdx.x % 32 == 0) of_warp = totals;
+  } else {  // only the first lane of a warp adds to it
+    if (threadIdx.x % 32 == 0) of_warp = {};
+    add_rows<kFormat, Group>(p, of_warp);
+  }
+  finish(p, warps);
 }
 
 }  // namespace
 }  // namespace pig::metrics
 
 #define PIG_UPDATE(name, format, group)                                                    \
-  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads, 2)                  \
+  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads,                     \
+                                               pig::metrics::kBlocksPerProcessor)          \
       pig_metric_update_##name(const __grid_constant__ pig::metrics::UpdateParameters p) { \
     pig::metrics::update<pig::metrics::format, pig::metrics::group>(p);                    \
   }
@@ -352,9 +522,9 @@ extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
   using namespace pig::metrics;
   if (threadIdx.x == 0) {
     const double value = p.value == nullptr ? p.number : load_real(p.value, p.format, 0);
+    take(p.scratch->lock);
     fold_scalar(value, p.state->scalars[p.slot]);
-    __threadfence();
   }
-  __syncthreads();
-  publish(*p.state, *p.scratch, p.confusion_classes, p.snapshot);
+  publish(*p.state, *p.scratch, p.confusion_classes, *p.snapshot);
+  if (threadIdx.x == 0) give_back(p.scratch->lock);
 }

@@ -24,14 +24,14 @@ constexpr int kPartWords = 5 + 2 * (1 + kMaxTopk + 2);
 /// Where the blocks of one launch meet.
 struct Slot {
   U64 progress;  ///< 0 while no launch is under way
-  U64 launches;  ///< since the last of them was finished
+  U64 launches;  ///< that have begun, and were not yet folded or counted as lost
   U64 parts[kPartWords][kMaxBlocks];
 };
 
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
   U64 sequence;   ///< the snapshot's: kernels don't read host memory
-  U64 lost;       ///< updates that met another one in their slot, and could not be added
+  U64 lost;       ///< updates that met another one in their slot and could not be added
   unsigned lock;  ///< 1 while a kernel changes the state and publishes it
   unsigned pad;
   Slot slots[kSlots];
@@ -52,7 +52,7 @@ struct UpdateParameters {
   State* state;
   Scratch* scratch;
   Snapshot* snapshot;
-  unsigned generation;  ///< tells launches that may run at once apart; never 0
+  unsigned generation;  ///< the launch's number, never 0; replays of a graph have the same
   int slot;             ///< of its stream
 };
 

@@ -25,17 +25,22 @@ constexpr int kMaxScalars = 16;
 constexpr I64 kMaxSnapshotClasses = 16;
 
 /// What one update, or a part of its rows, adds.
-struct Totals {
-  U64 count = 0;    ///< rows whose target is a class
-  U64 ignored = 0;  ///< rows whose target is ignore_index
-  U64 invalid = 0;  ///< rows whose target is no class, or whose weight is not finite
-  U64 nonfinite_rows = 0;
-  U64 nonfinite_losses = 0;
-  double weight = 0;  ///< of the rows counted
-  double correct[kMaxTopk] = {};
-  double loss_sum = 0;     ///< of finite losses per row, weighted
-  double loss_weight = 0;  ///< of the rows with a finite loss
+template <typename Count>
+struct TotalsOf {
+  Count count;    ///< rows whose target is a class
+  Count ignored;  ///< rows whose target is ignore_index
+  Count invalid;  ///< rows whose target is no class, or whose weight is not finite
+  Count nonfinite_rows;
+  Count nonfinite_losses;
+  double weight;  ///< of the rows counted
+  double correct[kMaxTopk];
+  double loss_sum;     ///< of finite losses per row, weighted
+  double loss_weight;  ///< of the rows with a finite loss
 };
+
+using Totals = TotalsOf<U64>;
+/// Of one block of threads: 2^32 rows would take it hours.
+using BlockTotals = TotalsOf<unsigned>;
 
 /// A running value that update_scalar takes.
 struct Scalar {
@@ -103,7 +108,7 @@ struct Batch {
   I64 weight_strides[kMaxDims];
   I64 loss_strides[kMaxDims];
   I64 ignore_index;
-  I64 topk[kMaxTopk];  ///< 0: not used, for no rank is below
+  I64 topk[kMaxTopk];  ///< from the first 0 on not used
   int confusion;       ///< whether the state has a confusion matrix, of `classes` classes
 };
 
@@ -151,31 +156,56 @@ PIG_SHARED float half_to_float(unsigned short bits) {
 #endif
 }
 
-PIG_SHARED double load_real(const void* data, Format format, I64 index) {
+/// A number as it is stored, in the low bits. What it means can be asked later: a kernel does not
+/// wait for it here.
+PIG_SHARED U64 load_bits(const void* data, Format format, I64 index) {
+  if (format == kFloat64 || format == kInt64) return static_cast<const U64*>(data)[index];
+  if (format == kFloat32 || format == kInt32) return static_cast<const unsigned*>(data)[index];
+  if (format == kUint8) return static_cast<const unsigned char*>(data)[index];
+  return static_cast<const unsigned short*>(data)[index];
+}
+
+PIG_SHARED double real_of_bits(U64 bits, Format format) {
+  union {
+    U64 u;
+    double d;
+  } wide;
+  union {
+    unsigned u;
+    float f;
+  } narrow;
+  wide.u = bits;
+  narrow.u = static_cast<unsigned>(bits);
   switch (format) {
     case kFloat64:
-      return static_cast<const double*>(data)[index];
+      return wide.d;
     case kFloat32:
-      return static_cast<const float*>(data)[index];
+      return narrow.f;
     case kFloat16:
-      return half_to_float(static_cast<const unsigned short*>(data)[index]);
+      return half_to_float(static_cast<unsigned short>(bits));
     case kBfloat16:
-      return bfloat16_to_float(static_cast<const unsigned short*>(data)[index]);
+      return bfloat16_to_float(static_cast<unsigned short>(bits));
     case kInt64:
-      return static_cast<double>(static_cast<const I64*>(data)[index]);
+      return static_cast<double>(static_cast<I64>(bits));
     case kInt32:
-      return static_cast<const int*>(data)[index];
+      return static_cast<int>(narrow.u);
     case kUint8:
-      return static_cast<const unsigned char*>(data)[index];
+      return static_cast<double>(bits);
     default:
       return 0;
   }
 }
 
+PIG_SHARED I64 index_of_bits(U64 bits, Format format) {
+  return format == kInt32 ? static_cast<int>(static_cast<unsigned>(bits)) : static_cast<I64>(bits);
+}
+
+PIG_SHARED double load_real(const void* data, Format format, I64 index) {
+  return real_of_bits(load_bits(data, format, index), format);
+}
+
 PIG_SHARED I64 load_index(const void* data, Format format, I64 index) {
-  if (format == kInt64) return static_cast<const I64*>(data)[index];
-  if (format == kInt32) return static_cast<const int*>(data)[index];
-  return static_cast<const unsigned char*>(data)[index];
+  return index_of_bits(load_bits(data, format, index), format);
 }
 
 /// Where a row's numbers lie, in elements.
@@ -204,7 +234,8 @@ PIG_SHARED RowOffsets row_offsets(const Batch& batch, I64 row) {
 
 /// Decides whether a row counts, and counts it where it does not. Nothing but its target and weight
 /// is read for that.
-PIG_SHARED bool row_counts(const Batch& batch, I64 target, double weight, Totals& totals) {
+template <typename Count>
+PIG_SHARED bool row_counts(const Batch& batch, I64 target, double weight, TotalsOf<Count>& totals) {
   if (target == batch.ignore_index) {
     ++totals.ignored;
     return false;
@@ -216,14 +247,22 @@ PIG_SHARED bool row_counts(const Batch& batch, I64 target, double weight, Totals
   return true;
 }
 
-PIG_SHARED void add_row(const Batch& batch, I64 rank, bool finite, double weight,
-                        const RowOffsets& at, Totals& totals) {
+/// `loss_at` is where the row's loss lies, if rows have their own.
+template <typename Count>
+PIG_SHARED void add_row(const Batch& batch, I64 rank, bool finite, double weight, I64 loss_at,
+                        TotalsOf<Count>& totals) {
   ++totals.count;
   totals.weight += weight;
   if (!finite) ++totals.nonfinite_rows;
-  for (int i = 0; i < kMaxTopk; ++i) totals.correct[i] += rank < batch.topk[i] ? weight : 0;
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+  for (int i = 0; i < kMaxTopk; ++i) {
+    if (batch.topk[i] == 0) break;
+    totals.correct[i] += rank < batch.topk[i] ? weight : 0;
+  }
   if (batch.loss_kind != kLossPerRow) return;
-  const double loss = load_real(batch.loss, batch.loss_format, at.loss);
+  const double loss = load_real(batch.loss, batch.loss_format, loss_at);
   if (is_finite(loss)) {
     totals.loss_sum += loss * weight;
     totals.loss_weight += weight;
@@ -252,6 +291,9 @@ PIG_SHARED void widen(double value, bool first, double& min, double& max) {
 
 /// Adds what all rows of an update gave, and the update's loss.
 PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& state) {
+  // First of all: a kernel would wait for it after it has written the rest.
+  const double mean_loss =
+      batch.loss_kind == kMeanLoss ? load_real(batch.loss, batch.loss_format, 0) : 0;
   ++state.updates;
   state.count += totals.count;
   state.ignored += totals.ignored;
@@ -269,7 +311,7 @@ PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& sta
   if (has_loss) {
     double mean;
     if (batch.loss_kind == kMeanLoss) {
-      mean = load_real(batch.loss, batch.loss_format, 0);
+      mean = mean_loss;
       if (is_finite(mean)) {
         loss_weight = totals.weight;
         loss_sum = mean * loss_weight;

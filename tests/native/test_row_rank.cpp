@@ -146,7 +146,7 @@ void test_shape_of_a_launch() {
   batch.classes = 32'000;
   batch.rows = 4096;
   CHECK(shape_of(batch, 132).rows_by == RowsBy::kBlock);
-  CHECK_EQ(shape_of(batch, 132).blocks, 264u);
+  CHECK_EQ(shape_of(batch, 132).blocks, 528u);
   batch.rows = 3;
   CHECK_EQ(shape_of(batch, 132).blocks, 3u);
   batch.rows = 0;

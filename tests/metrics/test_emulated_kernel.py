@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real kernel, on emulated blocks of threads: every format and layout of threads, with several
+blocks that take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import _emulated_kernel as emulated  # type: ignore[import-not-found]
+import _simulated_cuda as simulated  # type: ignore[import-not-found]
+import pytest
+import torch
+from torch import Tensor
+
+import pyinstrument_gpu as pig
+from tests.helpers.metric_cases import IGNORED, assert_same, expected, random_case
+from tests.helpers.metric_gpu import metric_gpu
+from tests.helpers.simulated_cuda import SimulatedCuda
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@contextlib.contextmanager
+def emulated_gpu(blocks: int) -> Iterator[SimulatedCuda]:
+    """Updates are of so many blocks, whatever their size."""
+    with metric_gpu() as cuda:
+        emulated.set_blocks(blocks)
+        for name, kernel in emulated.kernels().items():
+            simulated.on_launch(name, *kernel)
+        yield cuda
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_random_updates(blocks: int) -> None:
+    generator = torch.Generator().manual_seed(blocks)
+    with emulated_gpu(blocks) as gpu:
+        for _ in range(60):
+            case = random_case(generator)
+            metrics = pig.MetricAccumulator(
+                topk=case.topk, class_dim=case.class_dim, ignore_index=IGNORED
+            )
+            metrics.update(case.logits, case.target, case.loss, case.weight)
+            assert_same(metrics.compute(), expected([case]))
+            reading = metrics.latest()
+            if reading is not None:
+                assert_same(reading.values, expected([case]))
+        # Only what has too many dimensions to be merged is not for the kernel.
+        assert 50 <= len(gpu.launches()) <= 60
+
+
+def added(
+    classes: int, logits: Tensor, target: Tensor, weight: Tensor, loss: Tensor
+) -> dict[str, Any]:
+    """The values of two updates, with rows that begin at 16 bytes and rows that don't, and of
+    running values in between."""
+    metrics = pig.MetricAccumulator(topk=(1, 5), num_classes=classes, confusion=True)
+    for offset in (0, 1):
+        metrics.update(logits[:, offset : offset + classes], target, loss, weight)
+        metrics.update_scalar("tokens", offset + 1)
+    return metrics.compute()
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_layout_of_threads_against_the_cpu(dtype: torch.dtype, blocks: int) -> None:
+    generator = torch.Generator().manual_seed(blocks)
+    for rows, classes, layout in ((600, 2, "thread"), (40, 333, "warp"), (7, 2055, "block")):
+        logits = torch.randn(rows, classes + 1, generator=generator).to(dtype)
+        logits[0, classes // 2] = math.nan
+        logits[1] = 0
+        logits[2, 0] = math.inf
+        target = torch.randint(-1, classes + 1, (rows,), generator=generator)
+        weight = torch.randint(0, 9, (rows,), generator=generator) / 8
+        loss = weight + 0.5
+        wanted = added(classes, logits, target, weight, loss)
+        with emulated_gpu(blocks) as gpu:
+            got = added(classes, logits, target, weight, loss)
+            name = f"pig_metric_update_{str(dtype).removeprefix('torch.')}_{layout}"
+            kernels = [launch.kernel for launch in gpu.launches()]
+            assert kernels == [name, "pig_metric_scalar"] * 2
+        for key in [key for key in got if key.endswith("_per_class")]:
+            torch.testing.assert_close(
+                torch.tensor(got.pop(key)), torch.tensor(wanted.pop(key)), equal_nan=True
+            )
+        assert_same(got, wanted)

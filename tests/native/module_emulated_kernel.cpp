@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The metric kernels for the simulated CUDA driver (_simulated_cuda.on_launch): the real ones, run
+// at their launch on emulated blocks, as many as the test wants.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "emulated_cuda.h"
+#include "metrics/metric_kernel.cu"
+
+namespace py = pybind11;
+
+namespace {
+
+unsigned blocks_of_update = 1;
+std::mt19937 order;
+
+void run(unsigned blocks, const std::function<void()>& kernel) {
+  emulated::Machine machine;
+  machine.launch(blocks, kernel);
+  // Another one where the order of blocks can matter.
+  size_t last = 0;
+  machine.run([&](const std::vector<size_t>& able, emulated::Stop why) {
+    if (why != emulated::Stop::kWaits || !std::ranges::binary_search(able, last))
+      last = able[order() % able.size()];
+    return last;
+  });
+}
+
+template <void (*kernel)(pig::metrics::UpdateParameters)>
+void update(void** parameters) {
+  const auto& p = *static_cast<const pig::metrics::UpdateParameters*>(parameters[0]);
+  run(blocks_of_update, [&] { kernel(p); });
+}
+
+void scalar(void** parameters) {
+  const auto& p = *static_cast<const pig::metrics::ScalarParameters*>(parameters[0]);
+  run(1, [&] { pig_metric_scalar(p); });
+}
+
+/// By name what `on_launch` takes: the stand-in's address, and the number and size of its
+/// parameters.
+std::map<std::string, std::tuple<uint64_t, uint64_t, uint64_t>> kernels() {
+  std::map<std::string, std::tuple<uint64_t, uint64_t, uint64_t>> all;
+  const auto add = [&](const char* name, void (*function)(void**), uint64_t bytes) {
+    all[name] = {reinterpret_cast<uint64_t>(function), 1, bytes};
+  };
+#define ADD(format, by)                                                                \
+  add("pig_metric_update_" #format "_" #by, update<pig_metric_update_##format##_##by>, \
+      sizeof(pig::metrics::UpdateParameters));
+#define ADD_ALL(format) ADD(format, thread) ADD(format, warp) ADD(format, block)
+  ADD_ALL(float64)
+  ADD_ALL(float32)
+  ADD_ALL(float16)
+  ADD_ALL(bfloat16)
+#undef ADD_ALL
+#undef ADD
+  add("pig_metric_scalar", scalar, sizeof(pig::metrics::ScalarParameters));
+  return all;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_emulated_kernel, module) {
+  module.def("kernels", kernels);
+  module.def("set_blocks", [](unsigned blocks) { blocks_of_update = blocks; });
+}
