@@ -174,9 +174,13 @@ def start(
 def stop(environment: bytes) -> None:
     """Stop, drain and finish the log. Releases the GIL while it does."""
 
+def harvest() -> None:
+    """Drain every thread's ring and bring the log up to date. The CUDA driver is asked by another
+    thread; if it blocks, this goes on without it after a second. Releases the GIL while it does."""
+
 def flush(timeout_s: float) -> bool:
-    """Drain every thread's ring, bring the log up to date and wait at most so long for device times
-    that are outstanding. Returns whether none is. Releases the GIL while it does."""
+    """The same, and wait at most so long, but for a tenth of a second at least, for device times
+    that are outstanding. Returns whether none is."""
 
 def log_bytes() -> bytes:
     """The log of a recording without a path, as a run file. Of one whose file failed: all but the

@@ -2,6 +2,7 @@
 #include "cuda/device_clock.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -13,10 +14,12 @@ namespace {
 // The first anchor's time: what was recorded before it is not negative.
 constexpr int64_t kOriginNs = 1'000'000'000'000;
 
-constexpr uint32_t kAnchors = 256;  // some 25 s of them while spans are timed
-constexpr int64_t kBusyAnchorNs = 100'000'000;
-constexpr int64_t kIdleAnchorNs = 400'000'000;
+constexpr uint32_t kAnchors = 256;  // some 100 s of them
+/// Up to here a float of milliseconds tells ticks of 31 ns apart.
 constexpr int64_t kMaxDistanceNs = 450'000'000;
+constexpr int64_t kAnchorNs = 400'000'000;
+constexpr int64_t kAdoptedNs = 350'000'000;
+constexpr int64_t kSparingAnchorNs = 10'000'000'000;
 
 // Below this a float of milliseconds has steps of less than a nanosecond.
 constexpr int64_t kExactNs = 8'000'000;
@@ -45,21 +48,22 @@ void wait_until(const Clock& clock, int64_t until_ns) {
 
 }  // namespace
 
-DriverError DeviceClock::create() {
+DriverError DeviceClock::create(bool record) {
+  events_recorded_ = record;
   if (const int result = driver_.StreamCreate(&stream_, kStreamNonBlocking))
     return {"cuStreamCreate", result};
   for (uint32_t i = 0; i < kAnchors; ++i) {
     Event event = nullptr;
-    if (const DriverError error = make_event(event)) return error;
+    if (const DriverError error = make_event(event, record)) return error;
     free_.push_back(event);
   }
   return {};
 }
 
-DriverError DeviceClock::make_event(Event& event) const {
+DriverError DeviceClock::make_event(Event& event, bool record) const {
   if (const int result = driver_.EventCreate(&event, kEventDefault))
     return {"cuEventCreate", result};
-  return {"cuEventRecord", driver_.EventRecord(event, stream_)};
+  return {"cuEventRecord", record ? driver_.EventRecord(event, stream_) : kSuccess};
 }
 
 void DeviceClock::restart(const Clock& clock) {
@@ -75,29 +79,35 @@ void DeviceClock::restart(const Clock& clock) {
   last_point_.reset();
 }
 
-DriverError DeviceClock::tick(bool busy, bool may_correlate) {
+DriverError DeviceClock::tick(bool sparing, bool may_correlate) {
   if (pending_ != nullptr) {
     const int result = driver_.EventQuery(pending_);
     if (result == kNotReady) return {};
     if (result != kSuccess) return {"cuEventQuery", result};
-    if (anchors_.empty() && tick_samples_ == 0)
+    if (anchors_.empty() && tick_samples_ == 0 && events_recorded_)
       if (const DriverError error = learn_tick()) return error;
     int64_t device_ns = 0;
     if (const DriverError error = measure(pending_, device_ns)) return error;
-    anchors_.push_back({std::exchange(pending_, nullptr), device_ns});
+    const Event complete = std::exchange(pending_, nullptr);
+    // Anchors ascend, and what was adopted meanwhile may be later.
+    if (anchors_.empty() || device_ns > anchors_.back().device_ns) {
+      anchors_.push_back({complete, device_ns});
+    } else {
+      free_.push_back(complete);
+    }
     // A wide bracket, but better than none.
     if (burst_.attempts != 0) bracket(device_ns, last_record_ns_, now_ns());
   }
-  const int64_t now = now_ns();
   const bool first = anchors_.empty();
-  if (!first && may_correlate && now >= correlation_due_ns_) return correlate();
-  const bool due = first || now - last_record_ns_ >= (busy ? kBusyAnchorNs : kIdleAnchorNs);
+  if (!first && may_correlate && correlation_due(sparing)) return correlate();
+  const bool due =
+      first || now_ns() - last_anchor_ns_ >= (sparing ? kSparingAnchorNs : stretch() * kAnchorNs);
   return due ? record(pending_) : DriverError{};
 }
 
 DriverError DeviceClock::record(Event& event) {
   event = take_event();
-  last_record_ns_ = now_ns();
+  last_record_ns_ = last_anchor_ns_ = now_ns();
   const DriverError error{"cuEventRecord", driver_.EventRecord(event, stream_)};
   if (error) free_.push_back(std::exchange(event, nullptr));
   return error;
@@ -202,12 +212,28 @@ DriverError DeviceClock::time_of(Event event, std::optional<int64_t>& device_ns)
   const Anchor* anchor = &anchors_.back();
   int64_t ns = 0;
   if (const DriverError error = distance(anchor->event, event, ns)) return error;
-  if (std::abs(ns) > kMaxDistanceNs) {
+  if (std::abs(ns) > stretch() * kMaxDistanceNs) {
     anchor = &nearest_anchor(anchor->device_ns + ns);
     if (const DriverError error = distance(anchor->event, event, ns)) return error;
   }
   device_ns = anchor->device_ns + ns;
   return {};
+}
+
+void DeviceClock::adopt(Event& event, int64_t device_ns) {
+  if (device_ns - anchors_.back().device_ns < stretch() * kAdoptedNs) return;
+  anchors_.push_back({std::exchange(event, take_event()), device_ns});
+  last_anchor_ns_ = now_ns();
+}
+
+/// How much farther apart than kAnchorNs anchors may be. Each distance between two of them is
+/// rounded to the ticks, so the fewer there are the better, and a float tells longer ticks apart
+/// over longer distances.
+int64_t DeviceClock::stretch() const {
+  constexpr int64_t kShortTickNs = 31;
+  if (tick_samples_ < kTickSamples || tick_ns_ > kMaxTickNs) return 1;
+  return static_cast<int64_t>(
+      std::bit_floor(static_cast<uint64_t>(std::max(tick_ns_ / kShortTickNs, int64_t{1}))));
 }
 
 const DeviceClock::Anchor& DeviceClock::nearest_anchor(int64_t device_ns) const {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <new>
 #include <utility>
@@ -19,9 +18,14 @@ constexpr double kRecordNs = 2'000;
 // Outside steps the budget may be saved up to so many phases.
 constexpr int64_t kMaxOutside = 2048;
 
-bool one_connection() {
+/// For how long to try for the device lock.
+constexpr std::chrono::seconds kDriverPatience{1};
+
+/// How many hardware queues the streams of the process share.
+uint32_t connections() {
   const char* value = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return value != nullptr && std::strcmp(value, "1") == 0;
+  const int number = value != nullptr ? std::atoi(value) : 0;
+  return number > 0 ? static_cast<uint32_t>(std::min(number, 32)) : 8;
 }
 
 }  // namespace
@@ -31,30 +35,35 @@ std::atomic<Gate> device_gate{Gate::kClosed};
 // Leaked: threads may be inside it until the process ends.
 DeviceTiming* DeviceTiming::instance_ = new DeviceTiming;
 
-bool DeviceTiming::attach(StreamFunction current_stream) {
+bool DeviceTiming::attach(const TorchFunctions& torch) {
   if (attached()) return true;
   if (forked_) return false;
-  const Driver* found = current_stream != nullptr ? cuda::driver() : nullptr;
+  const Driver* found = torch.current_stream != nullptr ? cuda::driver() : nullptr;
   if (found == nullptr) {
-    const std::lock_guard lock(timelines_mutex_);
-    warnings_.push_back(current_stream == nullptr
-                            ? "device timing is off: this PyTorch can't be asked for its current "
-                              "stream; version 2.10 and newer can"
-                            : "device timing is off: the CUDA driver can't be used: " +
-                                  driver_error());
-    clock_ = nullptr;
+    warn(torch.current_stream == nullptr
+             ? "device timing is off: this PyTorch can't be asked for its current stream; version "
+               "2.10 and newer can"
+             : "device timing is off: the CUDA driver can't be used: " + driver_error());
+    wanted_.store(false);
     return false;
   }
-  current_stream_ = current_stream;
+  torch_ = torch;
   driver_.store(found, std::memory_order_release);
-  if (running_.load()) open_gate();
+  open_gate();
   return true;
 }
 
-void DeviceTiming::start(const Options& options, const Clock& clock, DropCounters& drops,
+bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounters& drops,
                          void (*wake)()) {
+  const std::unique_lock lock(device_mutex_, kDriverPatience);
+  if (!lock) {
+    warn(
+        "device timing is off in this recording: the CUDA driver has not answered a call of the "
+        "last one yet, as it does while a stream hangs; host timing goes on");
+    return false;
+  }
   options_ = options;
-  all_side_streams_ = options.all_side_streams || !one_connection();
+  all_side_streams_ = options.all_side_streams || connections() > 1;
   clock_ = &clock;
   drops_ = &drops;
   wake_ = wake;
@@ -70,24 +79,28 @@ void DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
   side_stream_reported_ = false;
   for (EventTimeline* timeline : timelines())
     if (timeline->state() == EventTimeline::State::kReady) timeline->restart(clock);
+  wanted_.store(true);
   running_.store(true);
-  if (attached()) open_gate();
+  return true;
 }
 
 void DeviceTiming::open_gate() {
+  if (!running_.load() || !attached()) return;
   prepare_current();
-  device_gate.store(Gate::kOutside, std::memory_order_release);
+  device_gate.store(Gate::kOutside);
+  // The recording may have been stopped meanwhile.
+  if (!running_.load()) device_gate.store(Gate::kClosed);
 }
 
 void DeviceTiming::finish() {
   stop();
-  clock_ = nullptr;
+  wanted_.store(false);
   records_.store(0, std::memory_order_relaxed);
 }
 
 void DeviceTiming::stop() {
   running_.store(false);
-  device_gate.store(Gate::kClosed, std::memory_order_release);
+  device_gate.store(Gate::kClosed);
 }
 
 void DeviceTiming::step_begins() {
@@ -114,30 +127,40 @@ void DeviceTiming::step_is_dropped() {
   device_gate.store(Gate::kOutside, std::memory_order_release);
 }
 
-EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
-  const std::lock_guard lock(timelines_mutex_);
+EventTimeline* DeviceTiming::known_timeline(Context context) const {
   for (const auto& timeline : timelines_)
     if (timeline->context() == context) return timeline.get();
-  for (const Context foreign : foreign_)
-    if (foreign == context) return nullptr;
+  return nullptr;
+}
+
+EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
+  {
+    const std::lock_guard lock(timelines_mutex_);
+    if (EventTimeline* known = known_timeline(context)) return known;
+    for (const Context foreign : foreign_)
+      if (foreign == context) return nullptr;
+  }
+  const Driver& driver = this->driver();
+  Device device = 0;
+  unsigned flags = 0;
+  int active = 0;
+  Context primary = nullptr;
+  if (driver.CtxGetDevice(&device) != kSuccess ||
+      driver.DevicePrimaryCtxGetState(device, &flags, &active) != kSuccess)
+    return nullptr;
+  // Retaining makes a context where there is none: only an active one is retained.
+  if (active != 0 && driver.DevicePrimaryCtxRetain(&primary, device) == kSuccess)
+    driver.DevicePrimaryCtxRelease(device);
   try {
-    const Driver& driver = this->driver();
-    Device device = 0;
-    unsigned flags = 0;
-    int active = 0;
-    Context primary = nullptr;
-    if (timelines_.size() == kMaxDevices || driver.CtxGetDevice(&device) != kSuccess ||
-        driver.DevicePrimaryCtxGetState(device, &flags, &active) != kSuccess)
-      return nullptr;
-    // Retaining makes a context where there is none: only an active one is retained.
-    if (active != 0 && driver.DevicePrimaryCtxRetain(&primary, device) == kSuccess)
-      driver.DevicePrimaryCtxRelease(device);
+    const std::lock_guard lock(timelines_mutex_);
     if (primary != context) {
       if (foreign_.size() < kMaxDevices) foreign_.push_back(context);
       return nullptr;
     }
-    timelines_.push_back(std::make_unique<EventTimeline>(driver, context, device,
-                                                         static_cast<uint8_t>(timelines_.size())));
+    if (EventTimeline* known = known_timeline(context)) return known;
+    if (timelines_.size() == kMaxDevices) return nullptr;
+    timelines_.push_back(std::make_unique<EventTimeline>(
+        driver, context, device, static_cast<uint8_t>(timelines_.size()), connections()));
     reported_.push_back(false);
     if (wake_ != nullptr) wake_();
     return timelines_.back().get();
@@ -146,12 +169,23 @@ EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
   }
 }
 
+EventTimeline* DeviceTiming::timeline_of_no_context() noexcept {
+  int32_t device = 0;
+  const bool is_known = torch_.current_device != nullptr && torch_.current_device(&device) == 0;
+  const std::lock_guard lock(timelines_mutex_);
+  if (!is_known) return timelines_.size() == 1 ? timelines_.front().get() : nullptr;
+  for (const auto& timeline : timelines_)
+    if (timeline->device() == device) return timeline.get();
+  return nullptr;
+}
+
 void DeviceTiming::prepare_current() {
   Context context = nullptr;
   if (driver().CtxGetCurrent(&context) != kSuccess || context == nullptr) return;
   EventTimeline* timeline = timeline_of(context);
-  if (timeline != nullptr && timeline->state() == EventTimeline::State::kPreparing)
-    prepare(*timeline);
+  if (timeline == nullptr) return;
+  const std::unique_lock lock(device_mutex_, kDriverPatience);
+  if (lock && timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
 }
 
 void DeviceTiming::prepare(EventTimeline& timeline) {
@@ -164,20 +198,34 @@ void DeviceTiming::prepare(EventTimeline& timeline) {
   if (timeline.state() == EventTimeline::State::kReady) timeline.restart(*clock_);
 }
 
-void DeviceTiming::harvest(std::vector<EventTimeline::Time>& times) {
-  if (!attached() || clock_ == nullptr) return;
+void DeviceTiming::harvest(Findings& findings, bool final) {
+  if (!attached()) return;
+  // Whoever has it is preparing a device, or is the harvester of an earlier recording.
+  const std::unique_lock lock(device_mutex_, std::try_to_lock);
+  if (!lock || clock_ == nullptr) return;
+  asking_.store(true, std::memory_order_relaxed);
   for (EventTimeline* timeline : timelines()) {
     if (timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
-    if (timeline->state() != EventTimeline::State::kReady) continue;
-    const ContextScope scope(driver(), timeline->context());
-    if (scope.error()) {
-      timeline->fail(scope.error());
-      continue;
-    }
-    timeline->harvest(device_gate.load(std::memory_order_relaxed) != Gate::kClosed, times);
+    if (timeline->state() == EventTimeline::State::kReady) harvest(*timeline, findings, final);
   }
+  asking_.store(false, std::memory_order_relaxed);
   collect_warnings();
   refill_outside();
+}
+
+void DeviceTiming::harvest(EventTimeline& timeline, Findings& findings, bool final) {
+  {
+    const ContextScope scope(driver(), timeline.context());
+    if (scope.error()) {
+      timeline.fail(scope.error());
+      return;
+    }
+    timeline.harvest(findings.times);
+  }
+  for (const DeviceClock::Point& point : timeline.clock().take_points(final))
+    findings.points.emplace_back(timeline.device(), point);
+  findings.correlating |=
+      timeline.state() == EventTimeline::State::kReady && timeline.correlation_due();
 }
 
 /// What phases outside steps may cost grows with time.
@@ -198,15 +246,10 @@ void DeviceTiming::refill_outside() {
   }
 }
 
-void DeviceTiming::correlate_soon() const {
+void DeviceTiming::correlate_soon() {
+  const std::unique_lock lock(device_mutex_, std::try_to_lock);
+  if (!lock) return;
   for (EventTimeline* timeline : timelines()) timeline->clock().correlate_soon();
-}
-
-bool DeviceTiming::correlation_due() const {
-  for (EventTimeline* timeline : timelines())
-    if (timeline->state() == EventTimeline::State::kReady && timeline->clock().correlation_due())
-      return true;
-  return false;
 }
 
 std::vector<EventTimeline*> DeviceTiming::timelines() const {
@@ -218,7 +261,6 @@ std::vector<EventTimeline*> DeviceTiming::timelines() const {
 }
 
 uint64_t DeviceTiming::record_ns() const {
-  if (clock_ == nullptr) return 0;
   return static_cast<uint64_t>(static_cast<double>(record_ticks_.load(std::memory_order_relaxed)) *
                                1e9 / clock_->frequency_hz());
 }
@@ -231,6 +273,17 @@ std::vector<std::string> DeviceTiming::take_warnings() {
 bool DeviceTiming::has_warnings() const {
   const std::lock_guard lock(timelines_mutex_);
   return !warnings_.empty();
+}
+
+void DeviceTiming::warn_of_blocked_driver() {
+  warn(
+      "the CUDA driver did not answer for a second when the recording stopped, as it does while a "
+      "stream hangs: device times of its end are missing");
+}
+
+void DeviceTiming::warn(std::string warning) {
+  const std::lock_guard lock(timelines_mutex_);
+  warnings_.push_back(std::move(warning));
 }
 
 /// Looks for what the user should hear of, and has not yet.

@@ -6,14 +6,22 @@
 // stays so. A recording starts and stops it. Device contexts are those that PyTorch made: what is
 // current on a recording thread, if it is its device's primary context. In a forked child it is off
 // for good: CUDA does not work there.
+//
+// Any call of the driver may block, for as long as a stream hangs: an enqueue on a full stream, and
+// then what needs the same lock in the driver. So no thread of the program ever waits for one that
+// is inside the driver. Recording threads hold no lock of ours there. The harvester is the only one
+// that asks for answers; it holds the device lock meanwhile, which others try to get for a second
+// at most.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,8 +33,13 @@
 
 namespace pig::cuda {
 
-/// Gives the calling thread's current stream on a device. Returns 0, or anything else for none.
-using StreamFunction = int (*)(int32_t device, void** stream);
+/// What PyTorch is asked by recording threads. Each returns 0, or anything else for no answer.
+struct TorchFunctions {
+  /// The calling thread's current stream on a device.
+  int (*current_stream)(int32_t device, void** stream) = nullptr;
+  /// The calling thread's current device; null where this PyTorch can't tell.
+  int (*current_device)(int32_t* device) = nullptr;
+};
 
 class DeviceTiming {
  public:
@@ -35,21 +48,34 @@ class DeviceTiming {
     uint64_t share_ns = 0;          ///< how soon after another a boundary shares its event
     bool all_side_streams = false;  ///< also with CUDA_DEVICE_MAX_CONNECTIONS=1
   };
+  /// What a harvest has found out.
+  struct Findings {
+    std::vector<EventTimeline::Time> times;
+    std::vector<std::pair<Device, DeviceClock::Point>> points;
+    bool correlating = false;  ///< a correlation that is due has not ended
+
+    void clear() { *this = Findings(); }
+  };
   static constexpr uint32_t kMaxDevices = 64;
 
   static DeviceTiming& instance() { return *instance_; }
 
-  // --- the recording, under the harvest lock ---
+  // --- the recording ---
 
   /// PyTorch has initialised CUDA. Loads the driver, and makes the calling thread's device ready.
-  /// Returns whether there is a driver. Without it, or a way to ask for the stream, there is a
-  /// warning, and no further try in this recording.
-  bool attach(StreamFunction current_stream);
+  /// Returns whether there is a driver. Without one, or a way to ask for the stream, there is a
+  /// warning, and no further try in this recording. May block, so without the GIL and any lock.
+  bool attach(const TorchFunctions& torch);
   bool attached() const { return driver_.load(std::memory_order_acquire) != nullptr; }
   /// Whether a recording wants device times and PyTorch may yet initialise CUDA.
-  bool wanted() const { return clock_ != nullptr && !attached() && !forked_; }
+  bool wanted() const { return wanted_.load(std::memory_order_relaxed) && !attached() && !forked_; }
 
-  void start(const Options& options, const Clock& clock, DropCounters& drops, void (*wake)());
+  /// False, and a warning, while the driver does not give the harvester of an earlier recording
+  /// back.
+  bool start(const Options& options, const Clock& clock, DropCounters& drops, void (*wake)());
+  /// After `start`: makes the calling thread's device ready and has phases timed from now on. May
+  /// block, like `attach`.
+  void open_gate();
   /// The recording has ended, and its last harvest is done.
   void finish();
 
@@ -65,18 +91,21 @@ class DeviceTiming {
 
   const Driver& driver() const { return *driver_.load(std::memory_order_relaxed); }
   int current_stream(Device device, Stream* stream) const {
-    return current_stream_(device, reinterpret_cast<void**>(stream));
+    return torch_.current_stream(device, reinterpret_cast<void**>(stream));
   }
   /// The timeline of the calling thread's context; nullptr for one that is not its device's primary
-  /// context.
+  /// context. May block where the context is new.
   EventTimeline* timeline_of(Context context) noexcept;
+  /// That of a thread without a context: of its current device, if that has one yet.
+  EventTimeline* timeline_of_no_context() noexcept;
   uint64_t share_ticks() const { return share_ticks_; }
   bool times(Stream stream) const {
     return all_side_streams_ || reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream;
   }
   DropCounters& drops() const { return *drops_; }
-  void count_record(uint64_t ticks) {
-    records_.fetch_add(1, std::memory_order_relaxed);
+  /// What a boundary has cost, and whether an event was recorded at it.
+  void count_cost(uint64_t ticks, bool recorded) {
+    if (recorded) records_.fetch_add(1, std::memory_order_relaxed);
     record_ticks_.fetch_add(ticks, std::memory_order_relaxed);
   }
   /// Whether a phase outside any step may be timed; and one is.
@@ -84,18 +113,25 @@ class DeviceTiming {
   void count_outside() { outside_.fetch_sub(1, std::memory_order_relaxed); }
   void side_stream_skipped() { side_stream_skipped_.store(true, std::memory_order_relaxed); }
 
-  // --- the holder of the harvest lock ---
+  // --- the harvester, without any lock: these may block ---
 
-  /// Prepares devices that are new, and appends the times that became known.
-  void harvest(std::vector<EventTimeline::Time>& times);
-  void correlate_soon() const;
-  bool correlation_due() const;
+  /// Prepares devices that are new, and adds what became known. `final`: also the best that a
+  /// correlation under way has.
+  void harvest(Findings& findings, bool final);
+  void correlate_soon();
+
+  // --- any thread ---
+
+  /// Whether `harvest` is at the driver.
+  bool asking() const { return asking_.load(std::memory_order_relaxed); }
   std::vector<EventTimeline*> timelines() const;
   uint32_t every() const { return budget_.every(); }
   uint64_t records() const { return records_.load(std::memory_order_relaxed); }
   uint64_t record_ns() const;
 
-  /// What the user should hear of, each once. From any thread.
+  /// The harvester was not back from the driver when the recording ended.
+  void warn_of_blocked_driver();
+  /// What the user should hear of, each once.
   std::vector<std::string> take_warnings();
   bool has_warnings() const;
 
@@ -107,16 +143,19 @@ class DeviceTiming {
   PIG_HOT static DeviceTiming* instance_;
   static constexpr uintptr_t kLastDefaultStream = 2;  // legacy and per-thread: 0, 1 and 2
 
-  void open_gate();
+  EventTimeline* known_timeline(Context context) const;
   void prepare_current();
   void prepare(EventTimeline& timeline);
+  void harvest(EventTimeline& timeline, Findings& findings, bool final);
+  void warn(std::string warning);
   void collect_warnings();
   void refill_outside();
 
   std::atomic<const Driver*> driver_{nullptr};
-  StreamFunction current_stream_ = nullptr;
+  TorchFunctions torch_;
 
   bool forked_ = false;
+  std::atomic<bool> wanted_{false};
   std::atomic<bool> running_{false};
   Options options_;
   bool all_side_streams_ = true;
@@ -133,6 +172,8 @@ class DeviceTiming {
   std::atomic<int64_t> outside_{0};  ///< phases that may still be timed outside steps
   int64_t outside_at_ns_ = 0;
 
+  std::atomic<bool> asking_{false};
+  std::timed_mutex device_mutex_;  ///< for the harvester's side of the timelines
   mutable std::mutex timelines_mutex_;
   std::vector<std::unique_ptr<EventTimeline>> timelines_;
   std::vector<Context> foreign_;

@@ -2,6 +2,7 @@
 #include "cuda/event_recorder.h"
 
 #include "base/ticks.h"
+#include "cuda/blocking_call.h"
 #include "cuda/device_timing.h"
 
 namespace pig::cuda {
@@ -16,19 +17,25 @@ void EventRecorder::reset(uint32_t thread) {
 }
 
 EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
+  const EventRef before = last_event_;
+  const EventRef event = event_of(now, step);
+  // A shared event has cost next to nothing. One that was not to be had has cost its search.
+  if (event == 0 || event != before)
+    DeviceTiming::instance().count_cost(read_ticks() - now, event != 0);
+  last_event_ = event;
+  return event;
+}
+
+// Inlined, like `record`: calls and returns would take a tenth of all that a boundary takes.
+[[gnu::always_inline]] inline EventRef EventRecorder::event_of(uint64_t now,
+                                                               uint32_t step) noexcept {
   DeviceTiming& timing = DeviceTiming::instance();
   const Driver& driver = timing.driver();
-
   Context context = nullptr;
-  if (driver.CtxGetCurrent(&context) != kSuccess || context == nullptr)
-    return skip(Drop::kDeviceNoContext);
-  if (PIG_UNLIKELY(context != context_)) {
-    context_ = context;
-    stream_ = nullptr;
-    timeline_ = timing.timeline_of(context);
-  }
-  if (PIG_UNLIKELY(timeline_ == nullptr || timeline_->state() != EventTimeline::State::kReady))
-    return skip(unavailable());
+  if (driver.CtxGetCurrent(&context) != kSuccess) return skip(Drop::kDeviceNoContext);
+  if (PIG_UNLIKELY(context != context_ || context == nullptr)) find_timeline(context);
+  if (PIG_UNLIKELY(timeline_ == nullptr)) return skip(Drop::kDeviceNoContext);
+  if (PIG_UNLIKELY(timeline_->state() != EventTimeline::State::kReady)) return skip(unavailable());
 
   Stream stream = nullptr;
   if (PIG_UNLIKELY(timing.current_stream(timeline_->device(), &stream) != 0))
@@ -48,29 +55,56 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
       !stream_->shared_in(step))
     return last_event_;
 
-  CaptureStatus status = kNotCapturing;
-  const int result = driver.StreamIsCapturing(stream, &status);
-  if (PIG_UNLIKELY(result != kSuccess || status != kNotCapturing)) {
-    return skip({"cuStreamIsCapturing", result != kSuccess ? result : kCapturedEvent});
-  }
-  const EventTimeline::Recorded recorded = timeline_->record(*stream_);
-  if (PIG_UNLIKELY(recorded.sequence == 0)) {
+  const EventTimeline::Recorded recorded = record(driver);
+  if (PIG_UNLIKELY(recorded.sequence == 0))
     return recorded.error ? skip(recorded.error) : skip(Drop::kDeviceRingFull);
+  return event_ref(timeline_->number(), recorded.sequence);
+}
+
+void EventRecorder::find_timeline(Context context) noexcept {
+  if (context == context_ && timeline_ != nullptr) return;
+  DeviceTiming& timing = DeviceTiming::instance();
+  context_ = context;
+  stream_ = nullptr;
+  if (context == nullptr) {
+    timeline_ = timing.timeline_of_no_context();
+  } else {
+    const BlockingCall blocking;
+    timeline_ = timing.timeline_of(context);
   }
-  last_return_ = read_ticks();
-  timing.count_record(last_return_ - now);
-  return last_event_ = event_ref(timeline_->number(), recorded.sequence);
+}
+
+[[gnu::always_inline]] inline EventTimeline::Recorded EventRecorder::record(
+    const Driver& driver) noexcept {
+  const BlockingCall blocking;
+  // A thread of autograd's has no context until its first kernel: for the call it gets the one that
+  // PyTorch has made for the device.
+  if (PIG_UNLIKELY(context_ == nullptr))
+    if (const int result = driver.CtxSetCurrent(timeline_->context()))
+      return {0, {"cuCtxSetCurrent", result}};
+  EventTimeline::Recorded recorded{};
+  CaptureStatus status = kNotCapturing;
+  const int result = driver.StreamIsCapturing(stream_->handle, &status);
+  if (PIG_UNLIKELY(result != kSuccess || status != kNotCapturing)) {
+    recorded.error = {"cuStreamIsCapturing", result != kSuccess ? result : kCapturedEvent};
+  } else {
+    stream_->set_capture_seen(0);
+    recorded = timeline_->record(*stream_);
+    // Before others get the chance to enqueue something.
+    last_return_ = read_ticks();
+  }
+  if (PIG_UNLIKELY(context_ == nullptr)) driver.CtxSetCurrent(nullptr);
+  return recorded;
 }
 
 EventRef EventRecorder::skip(Drop cause) noexcept {
-  last_event_ = 0;
   DeviceTiming::instance().drops().add(cause);
   return 0;
 }
 
 EventRef EventRecorder::skip(const DriverError& error) noexcept {
   if (is_capture_code(error.result)) {
-    stream_->set_capturing(true);
+    stream_->set_capture_seen(read_ticks());
     return skip(Drop::kDeviceCapturing);
   }
   if (error.result == kInvalidContext) return skip(Drop::kDeviceNoContext);
@@ -79,7 +113,6 @@ EventRef EventRecorder::skip(const DriverError& error) noexcept {
 }
 
 Drop EventRecorder::unavailable() const {
-  if (timeline_ == nullptr) return Drop::kDeviceNoContext;
   return timeline_->state() == EventTimeline::State::kFailed ? Drop::kDeviceFailed
                                                              : Drop::kDevicePreparing;
 }

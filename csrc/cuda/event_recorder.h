@@ -33,15 +33,18 @@ class EventRecorder {
   void reset(uint32_t thread);
 
   /// The event that stands for `now` on the current stream, or 0; why not is counted. `step` is the
-  /// one that is open.
+  /// one that is open. May block, see BlockingCall: the recording may be over when this returns.
   EventRef boundary(uint64_t now, uint32_t step) noexcept;
 
  private:
+  EventRef event_of(uint64_t now, uint32_t step) noexcept;
+  void find_timeline(Context context) noexcept;
+  EventTimeline::Recorded record(const Driver& driver) noexcept;
   EventRef skip(Drop cause) noexcept;
   EventRef skip(const DriverError& error) noexcept;
   Drop unavailable() const;
 
-  Context context_ = nullptr;
+  Context context_ = nullptr;  ///< that was current when `timeline_` was found
   EventTimeline* timeline_ = nullptr;
   StreamUse* stream_ = nullptr;
   uint64_t last_return_ = 0;

@@ -5,6 +5,11 @@
 #include <optional>
 
 namespace pig::cuda {
+namespace {
+
+constexpr double kCaptureExpiryS = 1;
+
+}  // namespace
 
 StreamUse* EventTimeline::stream_use(Stream handle, uint32_t thread) {
   // Each thread has a stream of its own behind this handle.
@@ -31,10 +36,11 @@ void EventTimeline::fail(const DriverError& error) {
 }
 
 void EventTimeline::prepare() {
-  DriverError error = clock_.create();
-  for (uint64_t i = 0; i < EventRing::kEvents && !error; ++i) {
-    error = clock_.make_event(ring_.event(i));
-  }
+  // The program has one stream at least.
+  const bool record = connections_ > 1;
+  DriverError error = clock_.create(record);
+  for (uint64_t i = 0; i < EventRing::kEvents && !error; ++i)
+    error = clock_.make_event(ring_.event(i), record);
   if (error) {
     fail(error);
   } else {
@@ -44,35 +50,48 @@ void EventTimeline::prepare() {
 
 void EventTimeline::restart(const Clock& clock) {
   const std::lock_guard lock(lock_);
-  ring_.release_all();
+  forgotten_ = ring_.release_all();
   collected_ = ring_.head();
+  claimed_.clear();
   queues_.clear();
   // The threads' EventRecorders begin anew too.
   for (uint32_t i = 0; i < stream_count_.load(std::memory_order_relaxed); ++i) streams_[i].reset();
   stream_count_.store(0, std::memory_order_release);
+  capture_expiry_ticks_ = static_cast<uint64_t>(kCaptureExpiryS * clock.frequency_hz());
   clock_.restart(clock);
 }
 
-void EventTimeline::harvest(bool busy, std::vector<Time>& times) {
+void EventTimeline::harvest(std::vector<Time>& times) {
   if (state() != State::kReady) return;
-  for (const uint64_t head = ring_.head(); collected_ != head;) {
-    if (!ring_.is_record(++collected_)) continue;
-    const uint32_t stream = ring_.stream(collected_);
-    if (stream >= queues_.size()) queues_.resize(stream + 1);
-    queues_[stream].sequences.push_back(collected_);
+  collect();
+  DriverError error = clock_.tick(shares_queues(), !any_capture());
+  for (Queue& queue : queues_) {
+    // What was not to be had now is asked for again at the next harvest.
+    if (error && !is_passing(error.result)) return fail(error);
+    error = queue.sequences.empty() ? DriverError{} : harvest_stream(queue, times);
   }
-  DriverError error =
-      clock_.tick(busy || outstanding(), clock_.correlation_due() && !any_capture());
-  for (Queue& queue : queues_)
-    if (!error && !queue.sequences.empty()) error = harvest_stream(queue, times);
-  // What was not to be had now is asked for again at the next harvest.
   if (error && !is_passing(error.result)) fail(error);
 }
 
-bool EventTimeline::outstanding() const {
-  for (const Queue& queue : queues_)
-    if (!queue.sequences.empty()) return true;
-  return collected_ != ring_.head();
+void EventTimeline::collect() {
+  std::erase_if(forgotten_, [this](uint64_t sequence) {
+    const EventRing::State state = ring_.state(sequence);
+    if (state == EventRing::State::kRecorded) ring_.release(sequence);
+    return state != EventRing::State::kClaimed;
+  });
+  std::erase_if(claimed_, [this](uint64_t sequence) { return !collect(sequence); });
+  for (const uint64_t head = ring_.head(); collected_ != head;)
+    if (collect(++collected_)) claimed_.push_back(collected_);
+}
+
+bool EventTimeline::collect(uint64_t sequence) {
+  const EventRing::State state = ring_.state(sequence);
+  if (state == EventRing::State::kRecorded) {
+    const uint32_t stream = ring_.stream(sequence);
+    if (stream >= queues_.size()) queues_.resize(stream + 1);
+    queues_[stream].sequences.push_back(sequence);
+  }
+  return state == EventRing::State::kClaimed;
 }
 
 DriverError EventTimeline::harvest_stream(Queue& queue, std::vector<Time>& times) {
@@ -113,6 +132,7 @@ DriverError EventTimeline::resolve(Queue& queue, size_t count, std::vector<Time>
     const DriverError error = clock_.time_of(ring_.event(first), device_ns);
     // Without an anchor yet it waits for the next harvest.
     if (error || !device_ns) return error;
+    clock_.adopt(ring_.event(first), *device_ns);
     settle(first, *device_ns, times);
     queue.sequences.pop_front();
   }
@@ -124,19 +144,15 @@ void EventTimeline::settle(uint64_t sequence, int64_t device_ns, std::vector<Tim
   ring_.release(sequence);
 }
 
-/// Asks only the streams that were found in a capture: of the others some may be destroyed by now.
-bool EventTimeline::any_capture() {
-  bool any = false;
+/// By what recording threads have seen, not by asking the driver: a stream may have been destroyed
+/// since. Who saw a capture may never look again, so what was seen expires.
+bool EventTimeline::any_capture() const {
+  const uint64_t now = read_ticks();
   for (uint32_t i = 0; i < stream_count_.load(std::memory_order_acquire); ++i) {
-    StreamUse& stream = streams_[i];
-    if (!stream.capturing()) continue;
-    CaptureStatus status = kNotCapturing;
-    const int result = driver_.StreamIsCapturing(stream.handle, &status);
-    stream.set_capturing(is_capture_code(result) ||
-                         (result == kSuccess && status != kNotCapturing));
-    any = any || stream.capturing();
+    const uint64_t seen = streams_[i].capture_seen();
+    if (seen != 0 && (now <= seen || now - seen < capture_expiry_ticks_)) return true;
   }
-  return any;
+  return false;
 }
 
 }  // namespace pig::cuda

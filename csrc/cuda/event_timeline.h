@@ -2,14 +2,17 @@
 //
 // The events of one device on its own clock: recorded on its streams, and when they were complete.
 //
-// Recording threads record events (`record`); the holder of the harvest lock finds out, stream by
+// Recording threads record events (`record`); the holder of the device lock finds out, stream by
 // stream, which are complete, and when they were (`harvest`). A stream completes its events in
 // order, so one answer about the newest covers all before it. Per stream and harvest at most one
 // query says "not ready". The newest event is asked first; when it is not ready, the next harvests
 // look for the first incomplete one by bisection: each goes on until an answer is "not ready".
+// Where two threads record on one stream at the same time, the numbers may not be in the stream's
+// order. Then the driver says "not ready" when an event is asked for its time, and that is asked
+// again at the next harvest.
 //
-// Nothing here blocks. The first driver error that is not a matter of course switches the device
-// off for good.
+// A thread holds no lock while it records, because the driver may block. The first driver error
+// that is not a matter of course switches the device off for good.
 #pragma once
 
 #include <array>
@@ -44,11 +47,14 @@ class StreamUse {
   bool shared_in(uint32_t step) const {
     return shared_step_.load(std::memory_order_relaxed) == (uint64_t{step});
   }
-  /// A thread has found it in a capture; or that capture is over.
-  void set_capturing(bool capturing) { capturing_.store(capturing, std::memory_order_relaxed); }
-  bool capturing() const { return capturing_.load(std::memory_order_relaxed); }
+  /// A thread has found it in a capture, or (at 0) found that the capture is over.
+  void set_capture_seen(uint64_t ticks) {
+    if (PIG_UNLIKELY(capture_seen() != ticks))
+      capture_seen_.store(ticks, std::memory_order_relaxed);
+  }
+  uint64_t capture_seen() const { return capture_seen_.load(std::memory_order_relaxed); }
   void reset() {
-    set_capturing(false);
+    set_capture_seen(0);
     last_use_.store(kNever, std::memory_order_relaxed);
     shared_step_.store(kNever, std::memory_order_relaxed);
   }
@@ -61,7 +67,7 @@ class StreamUse {
   static constexpr uint64_t kNever = ~uint64_t{0};
   std::atomic<uint64_t> last_use_{kNever};  ///< step << 32 | thread
   std::atomic<uint64_t> shared_step_{kNever};
-  std::atomic<bool> capturing_{false};
+  std::atomic<uint64_t> capture_seen_{0};
 };
 
 class EventTimeline {
@@ -69,8 +75,15 @@ class EventTimeline {
   static constexpr uint32_t kMaxStreams = 256;
   enum class State : uint8_t { kPreparing, kReady, kFailed };
 
-  EventTimeline(const Driver& driver, Context context, Device device, uint8_t number)
-      : driver_(driver), context_(context), device_(device), number_(number), clock_(driver) {}
+  /// `connections`: how many hardware queues the process's streams share.
+  EventTimeline(const Driver& driver, Context context, Device device, uint8_t number,
+                uint32_t connections)
+      : driver_(driver),
+        context_(context),
+        device_(device),
+        number_(number),
+        connections_(connections),
+        clock_(driver) {}
 
   State state() const { return state_.load(std::memory_order_acquire); }
   Context context() const { return context_; }
@@ -86,19 +99,19 @@ class EventTimeline {
     uint64_t sequence;  ///< 0: no event was to be had, or `error`
     DriverError error;
   };
+  /// May block.
   Recorded record(const StreamUse& stream) {
     lock_.lock();
-    Recorded recorded{ring_.claim(), {}};
-    if (PIG_LIKELY(recorded.sequence != 0)) {
-      const int result = driver_.EventRecord(ring_.event(recorded.sequence), stream.handle);
-      if (PIG_LIKELY(result == kSuccess)) {
-        ring_.publish(recorded.sequence, stream.index);
-      } else {
-        recorded = {0, {"cuEventRecord", result}};
-      }
-    }
+    const uint64_t sequence = ring_.claim(stream.index);
     lock_.unlock();
-    return recorded;
+    if (PIG_UNLIKELY(sequence == 0)) return {0, {}};
+    const int result = driver_.EventRecord(ring_.event(sequence), stream.handle);
+    if (PIG_UNLIKELY(result != kSuccess)) {
+      ring_.abandon(sequence);
+      return {0, {"cuEventRecord", result}};
+    }
+    ring_.publish(sequence);
+    return {sequence, {}};
   }
 
   /// Switches the device off. Only the first reason is kept.
@@ -106,9 +119,10 @@ class EventTimeline {
   /// Why the device is off; for the one who saw kFailed. Empty when the process is just ending.
   const std::string& failure() const { return failure_; }
 
-  // --- the holder of the harvest lock, with the context current ---
+  // --- the holder of the device lock, with the context current ---
 
-  /// Creates all events and records each once. Milliseconds; once.
+  /// Creates all events and, unless streams share hardware queues, records each once. Milliseconds;
+  /// once.
   void prepare();
   /// A recording begins: what the last one left is forgotten.
   void restart(const Clock& clock);
@@ -121,10 +135,11 @@ class EventTimeline {
     uint32_t stream;
   };
   /// Appends the times that became known.
-  void harvest(bool busy, std::vector<Time>& times);
+  void harvest(std::vector<Time>& times);
   uint64_t head() const { return ring_.head(); }
   const StreamUse& stream(uint32_t index) const { return streams_[index]; }
   DeviceClock& clock() { return clock_; }
+  bool correlation_due() const { return clock_.correlation_due(shares_queues()); }
 
  private:
   /// What of one stream the harvester has not resolved.
@@ -133,17 +148,23 @@ class EventTimeline {
     std::optional<size_t> not_ready;  ///< the first that is known not to have been ready
   };
 
-  /// Whether any record's time is still to come.
-  bool outstanding() const;
+  void collect();
+  /// Whether `sequence` needs to be looked at again: a thread is still recording it.
+  bool collect(uint64_t sequence);
   DriverError harvest_stream(Queue& queue, std::vector<Time>& times);
   void settle(uint64_t sequence, int64_t device_ns, std::vector<Time>& times);
   DriverError resolve(Queue& queue, size_t count, std::vector<Time>& times);
-  bool any_capture();
+  bool any_capture() const;
+  /// Whether the clock's own stream may share a hardware queue with another one.
+  bool shares_queues() const {
+    return stream_count_.load(std::memory_order_acquire) + 1 > connections_;
+  }
 
   const Driver& driver_;
   const Context context_;
   const Device device_;
   const uint8_t number_;
+  const uint32_t connections_;
   std::atomic<State> state_{State::kPreparing};
   std::atomic_flag failing_ = ATOMIC_FLAG_INIT;
   std::string failure_;
@@ -154,7 +175,10 @@ class EventTimeline {
   std::atomic<uint32_t> stream_count_{0};
 
   std::vector<Queue> queues_;  ///< by stream
-  uint64_t collected_ = 0;     ///< records up to here stand in the queues
+  uint64_t collected_ = 0;     ///< records up to here stand in the queues, or in `claimed_`
+  std::vector<uint64_t> claimed_;
+  std::vector<uint64_t> forgotten_;  ///< that threads still record for a recording that is over
+  uint64_t capture_expiry_ticks_ = 0;
   DeviceClock clock_;
 };
 

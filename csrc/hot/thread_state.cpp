@@ -115,7 +115,10 @@ void ThreadState::time_begin(Frame& frame) noexcept {
 
 void ThreadState::close_timed(Frame& frame, uint64_t now) {
   const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
-  if (const cuda::EventRef end = event_recorder_.boundary(now, step)) {
+  const cuda::EventRef end = event_recorder_.boundary(now, step);
+  // While the driver was at it another thread may have ended the recording, and with it this stack.
+  if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != recording_)) return;
+  if (end != 0) {
     ring_.set_events({frame.event, end});
     frame.flags |= kDeviceTimed;
   }

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "base/ticks.h"
+#include "cuda/blocking_call.h"
 #include "cuda/device_timing.h"
 #include "hot/nvtx_range.h"
 #include "python/bindings.h"
+#include "python/gil_release.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "python/torch_stream.h"
@@ -66,7 +68,7 @@ void stop(std::string environment) {
   if (!recorder.recording()) return;
   recorder.close_gate();
   set_nvtx_enabled(true);
-  const py::gil_scoped_release release;
+  const GilRelease release;
   recorder.set_environment(std::move(environment));
   recorder.stop();
 }
@@ -77,7 +79,7 @@ bool flush(double timeout_s) {
   for (;; timeout_s -= kLongestWaitS) {
     const double wait_s = std::min(timeout_s, kLongestWaitS);
     {
-      const py::gil_scoped_release release;
+      const GilRelease release;
       if (Recorder::instance().flush(std::chrono::nanoseconds(static_cast<int64_t>(wait_s * 1e9))))
         return true;
     }
@@ -87,17 +89,18 @@ bool flush(double timeout_s) {
 }
 
 bool attach_device(const py::object& exchange_api) {
-  const cuda::StreamFunction function = torch_stream_function(exchange_api.ptr());
-  const py::gil_scoped_release release;
-  Recorder::instance().attach_device(function);
-  return function != nullptr;
+  const cuda::TorchFunctions torch = torch_functions(exchange_api.ptr());
+  cuda::BlockingCall::hooks = {GilRelease::give_away, GilRelease::take_back};
+  const GilRelease release;
+  cuda::DeviceTiming::instance().attach(torch);
+  return torch.current_stream != nullptr;
 }
 
 /// What is read without the GIL.
 py::bytes bytes_of(std::vector<uint8_t> (Recorder::*read)()) {
   std::vector<uint8_t> bytes;
   {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     bytes = (Recorder::instance().*read)();
   }
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -107,7 +110,7 @@ py::dict status() {
   const Recorder& recorder = Recorder::instance();
   std::string error;
   {
-    const py::gil_scoped_release release;  // the harvester may be waiting for a disk
+    const GilRelease release;  // the harvester may be waiting for a disk
     error = recorder.error();
   }
   return py::dict("recording"_a = recorder.recording(),
@@ -127,10 +130,11 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
 }  // namespace
 
 void add_recording_functions(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> without_gil;
+  const py::call_guard<GilRelease> without_gil;
   module.def("start", &start, "path"_a, "environment"_a, py::kw_only(), "overwrite"_a,
              "history_spans"_a, "max_bytes"_a, "nvtx"_a);
   module.def("stop", &stop, "environment"_a);
+  module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",

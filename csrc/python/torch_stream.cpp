@@ -25,17 +25,26 @@ const dlpack::ExchangeApi* api_of(PyObject* capsule) {
   return reinterpret_cast<const dlpack::ExchangeApi*>(header);
 }
 
+template <typename Function>
+Function find(const char* library_name, const char* name) {
+  void* library = dlopen(library_name, RTLD_NOW | RTLD_NOLOAD);
+  return library != nullptr ? reinterpret_cast<Function>(dlsym(library, name)) : nullptr;
+}
+
 }  // namespace
 
-cuda::StreamFunction torch_stream_function(PyObject* capsule) {
+cuda::TorchFunctions torch_functions(PyObject* capsule) {
+  cuda::TorchFunctions functions;
   if (const dlpack::ExchangeApi* api = api_of(capsule)) {
     exchange_api = api;
-    return stream_by_exchange_api;
+    functions.current_stream = stream_by_exchange_api;
+  } else {
+    functions.current_stream = find<decltype(functions.current_stream)>(
+        "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
   }
-  void* library = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  return reinterpret_cast<cuda::StreamFunction>(
-      dlsym(library, "aoti_torch_get_current_cuda_stream"));
+  functions.current_device = find<decltype(functions.current_device)>(
+      "libtorch_cpu.so", "aoti_torch_get_current_device_index");
+  return functions;
 }
 
 }  // namespace pig

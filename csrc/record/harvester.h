@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <utility>
@@ -22,58 +24,117 @@ enum class Notice {
                     ///< been seen to initialise CUDA
 };
 
-/// The native thread that calls `tick` every 20 ms, or sooner when woken. It holds no GIL and takes
-/// no signals.
+/// The native thread that harvests every 20 ms, or sooner when woken or asked. It holds no GIL and
+/// takes no signals. It alone asks the driver for answers, and the driver may not return for as
+/// long as a stream hangs: so nobody waits for this thread without a limit, and where it is not
+/// back in time the recording ends without it.
 class Harvester {
  public:
-  /// Throws std::system_error when there is no thread to be had.
-  void start(std::function<void()> tick) {
-    tick_ = std::move(tick);
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  /// `turn` is called again and again, `last` once at the end, unless the thread is given up. Then
+  /// one of them is still running while the next recording begins: they have to see to it that this
+  /// does no harm. Throws std::system_error when there is no thread to be had.
+  void start(std::function<void()> turn, std::function<void()> last) {
+    const std::lock_guard lock(mutex_);
     stop_requested_ = false;
+    auto life = std::make_unique<Life>(Life{this, ++number_, std::move(turn), std::move(last)});
     const SignalsBlocked blocked;
-    const int error = pthread_create(&thread_, nullptr, run, this);
+    const int error = pthread_create(&thread_, nullptr, run, life.get());
     if (error != 0)
       throw std::system_error(error, std::generic_category(), "starting the harvester thread");
     pthread_setname_np(thread_, "pig-harvester");
+    life.release();  // NOLINT: the thread has it
     running_ = true;
   }
 
-  void stop() {
-    if (!running_) return;
-    {
-      const std::lock_guard lock(mutex_);
-      stop_requested_ = true;
-    }
-    condition_.notify_one();
-    pthread_join(thread_, nullptr);
+  /// Has the thread take its last turn and end. Returns whether it has; where it is blocked at the
+  /// deadline or later, it is given up.
+  template <typename IsBlocked>
+  bool stop(Deadline deadline, IsBlocked is_blocked) {
+    constexpr std::chrono::milliseconds kPoll{50};
+    std::unique_lock lock(mutex_);
+    if (!running_) return true;
     running_ = false;
+    stop_requested_ = true;
+    condition_.notify_one();
+    const uint64_t number = number_;
+    bool ended = false;
+    while (!(ended = turned_.wait_until(lock, deadline, [&] { return ended_ == number; })) &&
+           !is_blocked())
+      deadline += kPoll;
+    if (!ended) ++number_;
+    lock.unlock();
+    if (ended) {
+      pthread_join(thread_, nullptr);
+    } else {
+      pthread_detach(thread_);
+    }
+    return ended;
   }
 
-  /// From any thread. A wake-up that comes too early for the waiting thread is lost: the next tick
+  /// From any thread. A wake-up that comes too early for the waiting thread is lost: the next turn
   /// is near.
   void wake() { condition_.notify_one(); }
+
+  /// Asks for a turn that begins after this and waits for its end. False where that takes longer.
+  bool wait_for_turn(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    if (!running_) return false;
+    const uint64_t wanted = ++turns_wanted_;
+    condition_.notify_one();
+    turned_.wait_until(lock, deadline, [&] { return turns_made_ >= wanted || !running_; });
+    return turns_made_ >= wanted;
+  }
 
  private:
   static constexpr std::chrono::milliseconds kTick{20};
 
-  static void* run(void* harvester) {
-    auto& self = *static_cast<Harvester*>(harvester);
-    std::unique_lock lock(self.mutex_);
-    while (!self.stop_requested_) {
-      self.condition_.wait_for(lock, kTick);
-      lock.unlock();
-      self.tick_();
-      lock.lock();
-    }
+  /// What one thread has.
+  struct Life {
+    Harvester* harvester;
+    uint64_t number;
+    std::function<void()> turn;
+    std::function<void()> last;
+  };
+
+  static void* run(void* life) {
+    const std::unique_ptr<Life> own(static_cast<Life*>(life));
+    own->harvester->live(*own);
     return nullptr;
   }
 
-  std::function<void()> tick_;
+  void live(const Life& life) {
+    std::unique_lock lock(mutex_);
+    while (number_ == life.number && !stop_requested_) {
+      if (turns_made_ >= turns_wanted_) condition_.wait_for(lock, kTick);
+      const uint64_t wanted = turns_wanted_;
+      lock.unlock();
+      life.turn();
+      lock.lock();
+      if (number_ != life.number) return;
+      turns_made_ = wanted;
+      turned_.notify_all();
+    }
+    if (number_ != life.number) return;
+    lock.unlock();
+    life.last();
+    lock.lock();
+    if (number_ != life.number) return;
+    ended_ = life.number;
+    turned_.notify_all();
+  }
+
   pthread_t thread_{};
-  bool running_ = false;
   std::mutex mutex_;
-  std::condition_variable condition_;
+  std::condition_variable condition_;  ///< there is something to do
+  std::condition_variable turned_;     ///< it is done
+  bool running_ = false;
   bool stop_requested_ = false;
+  uint64_t number_ = 0;  ///< of the thread; those with another one were given up
+  uint64_t ended_ = 0;   ///< the last thread that ended by itself
+  uint64_t turns_wanted_ = 0;
+  uint64_t turns_made_ = 0;
 };
 
 }  // namespace pig

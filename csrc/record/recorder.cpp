@@ -15,12 +15,16 @@
 namespace pig {
 namespace {
 
+using std::chrono::steady_clock;
+
 /// Leaked: threads that end after static destruction still find it.
 Recorder* recorder = new Recorder;
 
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kDevicePoll{1};
-constexpr std::chrono::seconds kDeviceDeadline{1};
+/// For how long `stop` waits for a driver that blocks, and for a device that has not finished.
+constexpr std::chrono::milliseconds kDriverPatience{1000};
+constexpr std::chrono::milliseconds kFlushPatience{100};
 
 uint64_t thread_cpu_ns() {
   timespec now;
@@ -71,8 +75,10 @@ ClockAnchor Recorder::start(const Options& options) {
   threads_.reset();
   metrics_.reset();
   ClockAnchor anchor{};
+  uint64_t number = 0;
   {
     const std::lock_guard lock(harvest_mutex_);
+    number = ++recordings_;
     log_ = std::make_unique<RunLog>(std::move(storage), run_id_, options.history_spans,
                                     options.max_bytes);
     tap_.reset();
@@ -95,14 +101,7 @@ ClockAnchor Recorder::start(const Options& options) {
     }
   }
   try {
-    harvester_.start([this] {
-      try {
-        const std::lock_guard lock(harvest_mutex_);
-        harvest(false);
-      } catch (const std::bad_alloc&) {
-        drops_.add(Drop::kNoMemory);
-      }
-    });
+    harvester_.start([this, number] { turn(number); }, [this, number] { last_turn(number); });
   } catch (const std::system_error&) {
     log_.reset();
     throw;
@@ -117,54 +116,90 @@ void Recorder::close_gate() {
   cuda::DeviceTiming::instance().stop();
   steps_.end_open();
   active_epoch.store(0, std::memory_order_release);
+  for (ThreadState* state : threads_.states()) state->run_requests();
 }
 
 void Recorder::stop() {
   if (!recording()) return;
-  harvester_.stop();
+  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  if (!harvester_.stop(steady_clock::now() + kDriverPatience, [&] { return timing.asking(); }))
+    timing.warn_of_blocked_driver();
   const std::lock_guard lock(harvest_mutex_);
-  for (ThreadState* state : threads_.states()) state->run_requests();
+  ++recordings_;  // a harvester that was given up finds another number
   try {
-    await_device();
     harvest(true);
   } catch (const std::bad_alloc&) {
     drops_.add(Drop::kNoMemory);
   }
-  cuda::DeviceTiming::instance().finish();
+  timing.finish();
   if (!in_memory_) log_->storage().abandon();
   recording_.store(false, std::memory_order_relaxed);
 }
 
+void Recorder::harvest_now() { harvest_until(steady_clock::now() + kDriverPatience); }
+
 bool Recorder::flush(std::chrono::nanoseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    {
-      // Under the lock: the recording may be stopped, and its log taken away, while this waits for
-      // it.
-      const std::lock_guard lock(harvest_mutex_);
-      if (!recording()) return true;
-      harvest(false);
-      if (!device_time_join_.waiting()) return true;
-    }
-    if (std::chrono::steady_clock::now() >= deadline) return false;
+  const auto begin = steady_clock::now();
+  const auto deadline = begin + timeout;
+  while (!harvest_until(std::max(deadline, begin + kFlushPatience))) {
+    if (steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(kDevicePoll);
+  }
+  return true;
+}
+
+/// Returns whether no device time is outstanding.
+bool Recorder::harvest_until(Harvester::Deadline deadline) {
+  const bool turned =
+      cuda::DeviceTiming::instance().attached() && harvester_.wait_for_turn(deadline);
+  // Under the lock: the recording may be stopped, and its log taken away, while this waits for it.
+  const std::lock_guard lock(harvest_mutex_);
+  if (!recording()) return true;
+  if (!turned) harvest(false);
+  return !device_time_join_.waiting();
+}
+
+void Recorder::turn(uint64_t number) {
+  try {
+    cuda::DeviceTiming::Findings findings;
+    const uint64_t cpu_before = thread_cpu_ns();
+    cuda::DeviceTiming::instance().harvest(findings, false);
+    const uint64_t cpu_ns = thread_cpu_ns() - cpu_before;
+    const std::lock_guard lock(harvest_mutex_);
+    if (number != recordings_) return;
+    harvest_cpu_ns_ += cpu_ns;
+    harvest(false, findings);
+  } catch (const std::bad_alloc&) {
+    drops_.add(Drop::kNoMemory);
   }
 }
 
-/// Gives the device a second to finish what it was asked to time, and the clocks some harvests for
-/// a last correlation.
-void Recorder::await_device() {
-  constexpr int kCorrelationHarvests = 40;
-  const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+/// Gives the device time to finish what it was asked to time, and the clocks some turns for a last
+/// correlation.
+void Recorder::last_turn(uint64_t number) {
+  constexpr int kCorrelationTurns = 40;
+  // What is left of the patience is for the driver.
+  const auto deadline = steady_clock::now() + kDriverPatience * 9 / 10;
+  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   if (!timing.attached()) return;
-  const auto deadline = std::chrono::steady_clock::now() + kDeviceDeadline;
   timing.correlate_soon();
-  for (int harvests = 0;; ++harvests) {
-    harvest(false);
-    const bool correlating = harvests < kCorrelationHarvests && timing.correlation_due();
-    if (!correlating && !device_time_join_.waiting()) return;
-    if (std::chrono::steady_clock::now() >= deadline) return;
-    std::this_thread::sleep_for(kDevicePoll);
+  try {
+    for (int turns = 0;; ++turns) {
+      const bool is_late = steady_clock::now() >= deadline;
+      const bool may_correlate = turns < kCorrelationTurns;
+      cuda::DeviceTiming::Findings findings;
+      timing.harvest(findings, is_late || !may_correlate);
+      {
+        const std::lock_guard lock(harvest_mutex_);
+        if (number != recordings_) return;
+        harvest(false, findings);
+        const bool correlating = may_correlate && findings.correlating;
+        if (is_late || (!correlating && !device_time_join_.waiting())) return;
+      }
+      std::this_thread::sleep_for(kDevicePoll);
+    }
+  } catch (const std::bad_alloc&) {
+    drops_.add(Drop::kNoMemory);
   }
 }
 
@@ -175,13 +210,12 @@ void Recorder::set_environment(std::string json) {
 }
 
 void Recorder::start_device_timing(const cuda::DeviceTiming::Options& options) {
-  const std::lock_guard lock(harvest_mutex_);
-  if (recording()) cuda::DeviceTiming::instance().start(options, clock_, drops_, wake_harvester);
-}
-
-void Recorder::attach_device(cuda::StreamFunction current_stream) {
-  const std::lock_guard lock(harvest_mutex_);
-  cuda::DeviceTiming::instance().attach(current_stream);
+  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  {
+    const std::lock_guard lock(harvest_mutex_);
+    if (!recording() || !timing.start(options, clock_, drops_, wake_harvester)) return;
+  }
+  timing.open_gate();
 }
 
 std::string Recorder::error() const {
@@ -259,7 +293,7 @@ void Recorder::end_scratch() {
 
 void Recorder::wake_harvester() { recorder->harvester_.wake(); }
 
-void Recorder::harvest(bool final) {
+void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings) {
   const uint64_t cpu_before = thread_cpu_ns();
   clock_.discipline();
   items_.clear();
@@ -285,7 +319,7 @@ void Recorder::harvest(bool final) {
   const std::vector<SyncItem> syncs = syncs_.take();
   log_->append_tables(tables_since(log_->counts()));
   log_->append_spans(items_);
-  settle_device_times(final);
+  settle_device_times(final, findings);
   log_->append_dropped_steps(steps.dropped);
   log_->append(steps.steps);
   log_->append(metrics);
@@ -351,11 +385,9 @@ void Recorder::pin_events_in_use() {
   for (const OpenFrame& frame : frames) device_time_join_.pin(frame.event);
 }
 
-void Recorder::settle_device_times(bool final) {
-  cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
-  std::vector<cuda::EventTimeline::Time> times;
-  timing.harvest(times);
-  device_time_join_.know(times);
+void Recorder::settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings) {
+  const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  device_time_join_.know(findings.times);
   const DeviceTimeJoin::Settlement settlement = device_time_join_.settle(timing, final);
   std::vector<DeviceTimeItem> items;
   for (const auto& [span, item] : settlement.spans) {
@@ -365,10 +397,9 @@ void Recorder::settle_device_times(bool final) {
                               static_cast<uint64_t>(item.duration_ns));
   }
   std::vector<DeviceClockItem> clocks;
-  for (cuda::EventTimeline* timeline : timing.timelines())
-    for (const cuda::DeviceClock::Point& point : timeline->clock().take_points(final))
-      clocks.push_back({static_cast<uint32_t>(timeline->device()), 0, point.device_ns, point.run_ns,
-                        point.uncertainty_ns});
+  for (const auto& [device, point] : findings.points)
+    clocks.push_back(
+        {static_cast<uint32_t>(device), 0, point.device_ns, point.run_ns, point.uncertainty_ns});
   log_->append(settlement.streams);
   log_->append(clocks);
   log_->append(items);

@@ -3,13 +3,15 @@
 // The one recording of the process: what ties the parts together.
 //
 // Threads record into their own ThreadState. `harvest` collects: it drains the rings, folds
-// statistics and brings the run log up to date. The harvester thread calls it at each tick and
-// needs no GIL; `flush` and `stop` call it from the caller's thread. `harvest_mutex_` lets one of
-// them in at a time.
+// statistics and brings the run log up to date. The harvester thread calls it at each turn and
+// needs no GIL; `flush` and `stop` may call it from the caller's thread. `harvest_mutex_` lets one
+// of them in at a time. It is not held across a call of the CUDA driver, which may block: the
+// harvester thread asks the driver first, and then harvests with what it has found out.
 //
-// stop relies on the GIL: while it is held no other thread is inside the hot path, so `close_gate`,
-// which sets `active_epoch` to 0, ends all writing to rings. In a free-threaded interpreter a
-// thread that is inside `end` at that very moment can lose that one span.
+// stop relies on the GIL: while it is held no other thread is inside the hot path, but for those
+// inside the driver, which look again when they come back. So `close_gate`, which sets
+// `active_epoch` to 0, ends all writing to rings. In a free-threaded interpreter a thread that is
+// inside `end` at that very moment can lose that one span.
 //
 // A forked child has no harvester, and locks may be held by threads that do not exist in it. It
 // gets a fresh Recorder; the old one is leaked and its file descriptor closed. Nothing is recorded
@@ -63,18 +65,19 @@ class Recorder {
   ClockAnchor start(const Options& options);
   /// Ends all recording. With the GIL held.
   void close_gate();
-  /// After `close_gate`: joins the harvester and finishes the log. Without the GIL, for it may wait
-  /// for a disk.
+  /// After `close_gate`: gives the device a second to finish what it was asked to time, ends the
+  /// harvester and finishes the log. Without the GIL, for it may wait for a disk.
   void stop();
-  /// Brings the log up to date, and waits at most so long for outstanding device times. Returns
-  /// whether none is outstanding.
+  /// Brings the log up to date. Waits for up to a second where the driver blocks, and then does
+  /// without what the device has.
+  void harvest_now();
+  /// The same, and waits at most so long, or a tenth of a second, for outstanding device times.
+  /// Returns whether none is outstanding.
   bool flush(std::chrono::nanoseconds timeout = {});
   void set_environment(std::string json);
 
-  /// Times the device too, from now on or from when it is attached.
+  /// Times the device too, from now on or from when it is attached. May block in the driver.
   void start_device_timing(const cuda::DeviceTiming::Options& options);
-  /// PyTorch has initialised CUDA. On a thread whose device it made current.
-  void attach_device(cuda::StreamFunction current_stream);
 
   uint64_t run_id() const { return run_id_; }
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
@@ -127,10 +130,13 @@ class Recorder {
   static void notify(Notice notice) {
     if (notify_ != nullptr) notify_(notice);
   }
-  void harvest(bool final);
+  void turn(uint64_t number);
+  void last_turn(uint64_t number);
+  bool harvest_until(Harvester::Deadline deadline);
+  /// Takes the times that became known on the device.
+  void harvest(bool final, const cuda::DeviceTiming::Findings& findings = {});
   void drain(ThreadState& state);
-  void settle_device_times(bool final);
-  void await_device();
+  void settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
   void pin_events_in_use();
   void collect_open_frames(RunState& state);
   LogTables tables_since(const RunLog::Counts& counts) const;
@@ -153,6 +159,7 @@ class Recorder {
 
   // Under harvest_mutex_.
   mutable std::mutex harvest_mutex_;
+  uint64_t recordings_ = 0;      ///< so far
   std::unique_ptr<LogTap> tap_;  ///< outlives the log that writes to it
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;

@@ -103,7 +103,7 @@ class Recording:
         if DISABLED:
             return self._load()
         _read_metrics()
-        native.flush(0)
+        native.harvest()
         self._error = native.status()["error"]
         return self._load()
 
@@ -115,7 +115,8 @@ class Recording:
         takes `timeout` seconds. `stop()` also does this once.
 
         Args:
-            timeout: the most seconds to wait.
+            timeout: the most seconds to wait, beyond a tenth of one that is waited in any case if
+                the CUDA driver does not answer.
 
         Returns:
             Whether no device times are outstanding. After `stop()` none are: what was unknown then

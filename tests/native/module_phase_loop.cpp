@@ -66,7 +66,7 @@ int default_stream(int32_t, void** stream) {
 class DevicePhaseLoop {
  public:
   DevicePhaseLoop() {
-    if (!timing().attach(default_stream)) throw std::runtime_error(pig::cuda::driver_error());
+    if (!timing().attach({default_stream})) throw std::runtime_error(pig::cuda::driver_error());
     pig::tick_kind = pig::choose_tick_kind();
     clock_.start();
   }
@@ -79,7 +79,9 @@ class DevicePhaseLoop {
     state_->reset({&paths_, &drops_, &overflow_, [] {}}, /*epoch=*/1, /*serial=*/0);
     timing().start({std::numeric_limits<double>::infinity(), share_boundaries_ns, false}, clock_,
                    drops_, [] {});
+    timing().open_gate();
     timing().step_begins();
+    pig::active_epoch = 1;
   }
 
   void run(uint64_t uses) {

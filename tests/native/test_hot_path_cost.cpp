@@ -63,9 +63,11 @@ class Recording {
   /// Marks every boundary from now on; those closer than that share an event.
   void time_device(uint64_t share_boundaries_ns) {
     auto& timing = pig::cuda::DeviceTiming::instance();
-    if (!timing.attach(default_stream)) check_failed(__FILE__, __LINE__, pig::cuda::driver_error());
+    if (!timing.attach({default_stream}))
+      check_failed(__FILE__, __LINE__, pig::cuda::driver_error());
     timing.start({std::numeric_limits<double>::infinity(), share_boundaries_ns, false}, clock_,
                  drops_, [] {});
+    timing.open_gate();
     timing.step_begins();
   }
 
