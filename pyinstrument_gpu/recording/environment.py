@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,10 +19,10 @@ def gather() -> dict[str, Any]:
     """What is known now. Imports nothing and starts nothing: of torch and CUDA only what the
     program has loaded."""
     facts: dict[str, Any] = {
-        "host": platform.node(),
+        "host": os.uname().nodename,
         "pid": os.getpid(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "platform": _platform(),
         "command": [
             argument[:_MAX_ARGUMENT_CHARACTERS] for argument in sys.orig_argv[:_MAX_ARGUMENTS]
         ],
@@ -40,6 +39,17 @@ def gather() -> dict[str, Any]:
         facts["revision"] = revision
     facts.update(torch_facts())
     return facts
+
+
+def _platform() -> str:
+    # As `platform.platform()` writes it, which starts a process for that.
+    system = os.uname()
+    try:
+        libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace(" ", "")
+    except (OSError, ValueError):  # another C library
+        libc = ""
+    parts = (system.sysname, system.release, system.machine, *(["with", libc] if libc else []))
+    return "-".join(parts)
 
 
 def launcher_number(variable: str) -> int | None:

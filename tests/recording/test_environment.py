@@ -1,9 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run says of where it took place."""
 
+import platform
+import sys
 from pathlib import Path
 
-from pyinstrument_gpu.recording.environment import code_revision
+import pytest
+
+from pyinstrument_gpu.recording.environment import code_revision, gather
+from tests.helpers.script import run_script
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="recordings are made on Linux")
+def test_machine_is_named_as_by_python() -> None:
+    facts = gather()
+    assert facts["host"] == platform.node()
+    assert facts["python"] == platform.python_version()
+    assert facts["platform"] == platform.platform()
+
+
+def test_nothing_is_started() -> None:
+    source = """
+import resource
+from pyinstrument_gpu.recording import environment
+environment.gather()
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt)
+"""
+    assert run_script(source).stdout == "0\n"
 
 
 def test_revision_of_a_repository(tmp_path: Path) -> None:
