@@ -13,6 +13,10 @@ print(recording.run.report())
 
 from __future__ import annotations
 
+# First of all: no other import may find what lies in the working directory.
+from pyinstrument_gpu.patching import own_imports  # noqa: F401
+
+# isort: split
 import importlib
 from typing import TYPE_CHECKING, Any
 

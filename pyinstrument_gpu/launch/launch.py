@@ -20,9 +20,13 @@ from pathlib import Path
 
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
+from pyinstrument_gpu.launch.child_report import report_by_child
+from pyinstrument_gpu.launch.no_steps import what_was_seen
 from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import complete_runs, start_of_job
+from pyinstrument_gpu.launch.spare_limits import spare_limits
 from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
@@ -96,9 +100,10 @@ class Launch:
         if not self._options.fail_on_sync or self._recording is None:
             return
         self._phases.remove()  # ends the step that is open, with its update
-        syncs = self._recording.snapshot().syncs
-        waits = syncs.events[~syncs.is_meant(syncs.events)]
-        count = int((waits["step"] >= 0).sum())
+        with OwnImports():
+            syncs = self._recording.snapshot().syncs
+            waits = syncs.events[~syncs.is_meant(syncs.events)]
+            count = int((waits["step"] >= 0).sum())
         if count:
             self._say(f"--fail-on-sync: {count} syncs happened inside steps")
             sys.exit(EXIT_SYNC)
@@ -184,12 +189,13 @@ class Launch:
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child that ends as a program does
-        try:
-            if not self._is_over:
-                self._stop()
-            text = "\n".join(self._report())
-        except Exception as error:
-            text = f"pyinstrument-gpu: the report failed: {error!r}"
+        with spare_limits(), OwnImports():
+            try:
+                if not self._is_over:
+                    self._stop()
+                text = "\n".join(self._report())
+            except Exception as error:
+                text = self._report_by_child(error)
         if text:
             _print_error(text)
         if self._program.was_interrupted:
@@ -207,7 +213,10 @@ class Launch:
                     "warm-up steps"
                 )
         elif rank == 0:
-            yield self._recording.run.report()
+            run = self._recording.run
+            yield run.report()
+            if not run.step_totals.count:
+                self._say(what_was_seen(run))
             if ranks > 1:
                 from pyinstrument_gpu.report.rank_comparison import ranks_report
 
@@ -217,6 +226,19 @@ class Launch:
             yield ""
             yield f"Run file: {self._recording.path}"
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
+
+    def _report_by_child(self, error: Exception) -> str:
+        """The report by another process, which has nothing of what the program has changed here."""
+        reason = f"pyinstrument-gpu: the report failed: {error!r}"
+        if self._recording is None or (environment.launcher_number("RANK") or 0) != 0:
+            return reason
+        path = self._recording.path
+        try:
+            report = report_by_child(path)
+        except Exception:
+            return f"{reason}\nRun file: {path}"
+        said = [f"pyinstrument-gpu: {sentence}" for sentence in self._said]
+        return "\n".join(["", report, f"Run file: {path}", *said])
 
     def _say(self, sentence: str) -> None:
         self._said.append(sentence)

@@ -18,6 +18,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
+from pyinstrument_gpu.patching import own_imports
 from pyinstrument_gpu.patching.hidden_frames import without_our_frames
 
 
@@ -127,8 +128,12 @@ def _fail(message: str, code: int = 1) -> NoReturn:
 
 def _set_first_path(path: str) -> None:
     # Where this is off, Python has put no folder of its own there either.
-    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-        sys.path[0] = path
+    if getattr(sys.flags, "safe_path", sys.flags.isolated):
+        return
+    if not own_imports.WORKING_DIRECTORY_LEFT_OUT:
+        del sys.path[0]  # the folder of the command that started us
+    own_imports.make_room(path)
+    sys.path.insert(0, path)
 
 
 def _print_uncaught(error: BaseException) -> None:

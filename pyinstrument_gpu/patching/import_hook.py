@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from pyinstrument_gpu.patching.own_imports import OwnImports
+
 
 def when_imported(name: str, call: Callable[[], None]) -> Callable[[], None]:
     """Call `call` now if the module is loaded, else once it will be.
@@ -73,4 +75,5 @@ class _CallingLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        call()
+        with OwnImports():
+            call()

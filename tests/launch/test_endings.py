@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that leave little of a process behind: the report comes, and they end as without us."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyinstrument_gpu.run import Run
+from tests.helpers.launched import errors_of, launched, plain, write
+
+ENDINGS = {
+    "deleted directory": """
+        import os, shutil, tempfile
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        shutil.rmtree(folder)
+        """,
+    "recursion limit": "import sys; sys.setrecursionlimit(40)",
+    "no free descriptor": """
+        import os, resource
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        try:
+            while True:
+                os.dup(0)
+        except OSError as error:
+            print(error)
+        """,
+    "descriptors forbidden": """
+        import resource
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
+        """,
+    "no path": "import sys; sys.path.clear()",
+    "another path": "import sys; sys.path[:] = ['/nowhere']; sys.path_importer_cache.clear()",
+    "path that is none": "import sys; sys.path = None",
+    "modules replaced": """
+        import sys
+        for name in ("rich", "numpy", "json", "datetime", "textwrap"):
+            sys.modules[name] = object()
+        sys.modules["shlex"] = None
+        """,
+    "modules removed": """
+        import json, sys
+        for name in set(sys.modules) - {"sys", "builtins", "__main__"}:
+            del sys.modules[name]
+        """,
+    "numpy removed, which can't be loaded twice": """
+        import numpy, sys
+        for name in list(sys.modules):
+            if name.partition(".")[0] == "numpy":
+                del sys.modules[name]
+        """,
+    "locale": """
+        import locale
+        locale.setlocale(locale.LC_ALL, "C")
+        """,
+    "empty environment": "import os; os.environ.clear()",
+    "standard output closed": "import sys; sys.stdout.close()",
+    "daemon thread": """
+        import threading
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        """,
+    "thread": """
+        import threading
+        def work():
+            threading.main_thread().join()
+            print("after the main thread")
+        threading.Thread(target=work).start()
+        """,
+    "exit function that fails": """
+        import atexit
+        atexit.register(int, "no number")
+        """,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_report_comes_and_the_exit_code_is_the_programs(tmp_path: Path, ending: str) -> None:
+    write(tmp_path, "end.py", ENDINGS[ending])
+    with (tmp_path / "end.py").open("a") as file:
+        file.write("\nraise SystemExit('said')\n")
+    without, with_us = plain(tmp_path, "end.py"), launched(tmp_path, "end.py")
+    assert (with_us.returncode, with_us.stdout) == (1, without.stdout)
+    assert errors_of(with_us) == without.stderr
+    assert "said" in without.stderr
+    assert "0 steps in" in with_us.stderr
+    assert f"Run file: {tmp_path / 'run.gpurun'}" in with_us.stderr
+    assert Run.load(tmp_path / "run.gpurun").complete
+
+
+def test_report_that_no_process_can_write_names_the_run_file(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "end.py",
+        """
+        import resource, sys
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        sys.exit(5)
+        """,
+    )
+    without, with_us = plain(tmp_path, "end.py"), launched(tmp_path, "end.py")
+    assert with_us.returncode == without.returncode == 5
+    assert "the report failed: " in with_us.stderr
+    assert f"Run file: {tmp_path / 'run.gpurun'}" in with_us.stderr
+    assert Run.load(tmp_path / "run.gpurun").complete
+
+
+def no_steps(folder: Path) -> str:
+    done = launched(folder, "main.py")
+    found = re.findall("^pyinstrument-gpu: no steps: (.*)$", done.stderr, re.M)
+    assert len(found) == 1
+    return str(found[0])
+
+
+def test_program_without_steps_is_told_what_was_seen(tmp_path: Path) -> None:
+    write(tmp_path, "main.py", "")
+    assert no_steps(tmp_path) == "this process did not import torch"
+
+
+def test_program_that_works_in_its_children_is_told_so(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "main.py",
+        """
+        import subprocess, sys
+        work = "import time\\nwhile time.process_time() < 0.2: pass"
+        subprocess.run([sys.executable, "-c", work])
+        """,
+    )
+    assert re.fullmatch(
+        r"this process did not import torch; "
+        r"its child processes, which are not recorded, used [0-9.]+ s of CPU time",
+        no_steps(tmp_path),
+    )
