@@ -75,7 +75,7 @@ def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
 def subject(run: RunData, saving: Saving) -> str:
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
-        return f"{site.kind.label} at {site.file}:{site.line}"
+        return f"{site.kind.label} at {run.name_of_line(site.program)}"
     if saving.change == Change.LAUNCHES:
         return f"launches in {run.paths[saving.path]}"
     words: str = saving.change.value

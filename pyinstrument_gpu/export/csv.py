@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 from typing import Any, BinaryIO
 
 from pyinstrument_gpu.errors import ExportError
@@ -18,7 +19,9 @@ from pyinstrument_gpu.model.run_data import RunData
 
 _METRIC_COLUMNS = ("metric", "update", "step", "host_ns", "value")
 _SYNC_COLUMNS = (
-    *("file", "line", "function", "kind", "allowed", "path", "step", "thread", "thread_name"),
+    *("file", "line", "function", "kind", "allowed"),
+    *("library_file", "library_line", "library_function"),
+    *("path", "step", "thread", "thread_name"),
     *("begin_ns", "blocked_ns", "bytes"),
 )
 
@@ -91,6 +94,7 @@ def _syncs(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
         at = run.syncs.sites[site]
         yield (
             *(at.file, at.line, at.function, at.kind.name.lower(), int(at.is_allowed)),
+            *(astuple(at.library) if at.library is not None else (None, None, None)),
             *(run.paths[path] if path >= 0 else None, _unless_missing(step)),
             *(thread, run.threads[thread].name),
             *(begin_ns + offset_ns, _unless_missing(duration_ns), size),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
@@ -132,7 +131,7 @@ class _Process:
 
     def write_syncs(self) -> None:
         syncs = self._run.syncs
-        labels = [_sync_label(site) for site in syncs.sites]
+        labels = [_sync_label(self._run, site) for site in syncs.sites]
         paths = [b"", *(b',"path":%b' % _json(path) for path in self._run.paths)]
 
         def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
@@ -247,10 +246,11 @@ class _Process:
         self._trace.write(b"%b,\n%b,\n" % (_json(named), _json(placed)))
 
 
-def _sync_label(site: SyncSite) -> bytes:
+def _sync_label(run: RunData, site: SyncSite) -> bytes:
     """What the events of a site have behind their times."""
-    place = f"{os.path.basename(site.file)}:{site.line}"
-    args = {"file": site.file, "line": site.line, "function": site.function}
+    place = run.name_of_line(site.program)
+    args: dict[str, object] = {"file": site.file, "line": site.line, "function": site.function}
+    args |= {} if site.library is None else {"library": run.name_of_line(site.library)}
     args |= {"allowed": True} if site.is_allowed else {}
     return b',"name":%b,"args":%b' % (_json(f"wait: {site.kind.label} {place}"), _json(args)[:-1])
 

@@ -15,6 +15,7 @@ from pyinstrument_gpu.format.cursor import Cursor
 from pyinstrument_gpu.format.items import NONE, SYNC_ITEM, columns
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.steps import StepNumbering
+from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals, totals_of
 
@@ -74,9 +75,14 @@ def _decode_sites(payload: memoryview) -> list[SyncSite]:
 def _site(cursor: Cursor) -> SyncSite:
     line, kind = cursor.numbers(_SITE)
     # The path of a file may have been cut inside a character.
-    file, function = cursor.text("replace"), cursor.text("replace")
+    file, text = cursor.text("replace"), cursor.text("replace")
+    function, *library = text.split("\0", 3)
     known = SyncKind(min(kind & ~ALLOWED, SyncKind.OTHER))
-    return SyncSite(file, line, function, known, bool(kind & ALLOWED))
+    site = SyncSite(file, line, function, known, bool(kind & ALLOWED))
+    if len(library) == 3 and library[0].isdecimal():
+        inner = SourceLine(file=library[2], line=int(library[0]), function=library[1])
+        return replace(site, library=inner)
+    return site
 
 
 class _Statistics(NamedTuple):

@@ -22,6 +22,7 @@ from pyinstrument_gpu.model.schema import (
     has_device_times,
     span_scopes,
 )
+from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans, over_scopes
 from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
 from pyinstrument_gpu.model.steps import Step, Steps
@@ -196,6 +197,12 @@ class RunData:
         run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
         run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
         return run
+
+    def name_of_line(self, line: SourceLine) -> str:
+        """A line as `file:line`, the file as it is seen from the working directory of the program,
+        or from the program's folder."""
+        folders = (self.environment.get(key) for key in ("cwd", "program_folder"))
+        return line.seen_from([folder for folder in folders if isinstance(folder, str)])
 
     @property
     def overhead(self) -> dict[str, Any]:

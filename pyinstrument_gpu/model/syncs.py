@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.array_fields import ArrayFields
+from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
 SYNC_DTYPE = np.dtype(
@@ -54,6 +56,7 @@ class SyncSite:
         kind: what waits there.
         is_allowed: whether it is in an `allow_sync` region.
         totals: over the whole run.
+        library: the line that waits, if it is one of a library that the program's line called.
     """
 
     file: str
@@ -62,11 +65,30 @@ class SyncSite:
     kind: SyncKind
     is_allowed: bool
     totals: SyncTotals = SyncTotals()
+    library: SourceLine | None = None
+
+    @property
+    def program(self) -> SourceLine:
+        """The line of the program."""
+        return SourceLine(self.file, self.line, self.function)
 
     @property
     def blocked_ns(self) -> int | None:
         """Time waited here; None when no price is known."""
         return self.totals.blocked_ns if self.totals.priced else None
+
+
+@dataclass(frozen=True)
+class WaitsInSteps:
+    """The waits of a site that happened inside steps.
+
+    Attributes:
+        count: their number.
+        blocked_ns: their time; None when no price is known.
+    """
+
+    count: float
+    blocked_ns: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +127,26 @@ class Syncs(ArrayFields):
         return SyncTotals(
             *(sum(getattr(part, name) for part in parts) for name in SyncTotals.__annotations__)
         )
+
+    @cached_property
+    def in_steps(self) -> dict[SyncSite, WaitsInSteps | None]:
+        """For each site its waits inside steps. Where only a part of the history was kept, this
+        part stands for the whole; None where nothing of it was."""
+        kept = totals_of(self.events, len(self.sites))
+        inside = totals_of(self.events[self.events["step"] >= 0], len(self.sites))
+        found: dict[SyncSite, WaitsInSteps | None] = {}
+        for site, all_kept, of_steps in zip(self.sites, kept, inside, strict=True):
+            if not all_kept.count:
+                found[site] = None
+                continue
+            share = of_steps.count / all_kept.count
+            blocked_ns: float | None = None
+            if all_kept.blocked_ns:
+                blocked_ns = site.totals.blocked_ns * (of_steps.blocked_ns / all_kept.blocked_ns)
+            elif site.totals.priced:
+                blocked_ns = site.totals.blocked_ns * share
+            found[site] = WaitsInSteps(site.totals.count * share, blocked_ns)
+        return found
 
     def is_meant(self, events: NDArray[np.void]) -> NDArray[np.bool_]:
         """For each event whether it lies in an `allow_sync` region."""

@@ -27,6 +27,7 @@ def gather() -> dict[str, Any]:
             argument[:_MAX_ARGUMENT_CHARACTERS] for argument in sys.orig_argv[:_MAX_ARGUMENTS]
         ],
         "cwd": _working_directory(),
+        "program_folder": str(_folder_of_program()),
         "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "version": __version__,
     }

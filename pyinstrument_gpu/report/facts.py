@@ -24,10 +24,11 @@ from pyinstrument_gpu.analysis.step_times import QUANTILES, mean_per_step_ns, sp
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.model.syncs import SyncSite
 from pyinstrument_gpu.report.device_times import unfinished_work
 from pyinstrument_gpu.report.metrics import metric_readings
 from pyinstrument_gpu.report.recorder import recorder_cost
-from pyinstrument_gpu.report.syncs import listed_sites
+from pyinstrument_gpu.report.syncs import listed_sites, waits_per_step
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -177,27 +178,29 @@ def _savings(run: RunData) -> Facts | None:
 
 
 def _syncs(run: RunData) -> Facts | None:
-    syncs, steps = run.syncs, run.step_totals.count
+    syncs = run.syncs
     if not syncs.was_watched:
         return None
     return {
         "is_preview": syncs.is_as_if,
-        "sites": [
-            {
-                **{name: getattr(site, name) for name in ("file", "line", "function")},
-                "what": site.kind.label,
-                "count": site.totals.count,
-                "count_per_step": site.totals.count / steps if steps else None,
-                "blocked_ns": site.blocked_ns,
-                "blocked_ns_per_step": (
-                    None if site.blocked_ns is None or not steps else site.blocked_ns / steps
-                ),
-                "copied_bytes": site.totals.bytes,
-            }
-            for site in listed_sites(syncs)
-        ],
+        "sites": [_site(run, site) for site in listed_sites(syncs)],
         "allowed": sum(site.totals.count for site in syncs.sites if site.is_allowed),
         "dropped": syncs.dropped,
+    }
+
+
+def _site(run: RunData, site: SyncSite) -> Facts:
+    per_step, blocked_ns_per_step = waits_per_step(run, site)
+    library = site.library
+    return {
+        **asdict(site.program),
+        "library": None if library is None else asdict(library),
+        "what": site.kind.label,
+        "count": site.totals.count,
+        "count_per_step": per_step,
+        "blocked_ns": site.blocked_ns,
+        "blocked_ns_per_step": blocked_ns_per_step,
+        "copied_bytes": site.totals.bytes,
     }
 
 

@@ -12,7 +12,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.savings import Saving
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, shortened, table
+from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, table
 
 _MAX_ROWS = 20
 _WIDTH_FOR_SPREAD = 100
@@ -29,12 +29,12 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         unit = Unit.fitting(max(row.time_ns for row in found.rows))
         columns = len(_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(_HEADERS) - 2
         rows = [
-            Row(shortened(subject(run, row)), _cells(row, unit, found.step_ns)[: columns - 1])
+            Row(subject(run, row), _cells(row, unit, found.step_ns)[: columns - 1])
             for row in found.rows[:_MAX_ROWS]
         ]
         yield Text()
         yield Text(f"What a change could save: {unit.name} per step", "bold")
-        yield table(_HEADERS[:columns], [rows], width)
+        yield table(_HEADERS[:columns], [rows], width, whole_names=True)
         if len(found.rows) > _MAX_ROWS:
             yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
         yield Text(
@@ -47,7 +47,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text()
         yield Text("What to change", "bold")
     for number, one in enumerate(given, 1):
-        yield Text(f"{number}. {printable(shortened(one.about))}: {one.edit}")
+        yield Text(f"{number}. {printable(one.about)}: {one.edit}")
         yield Text(f"   {one.reason}", "dim")
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, shortened, table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
 
 _MAX_SITES = 20
 
@@ -19,6 +19,16 @@ def listed_sites(syncs: Syncs) -> list[SyncSite]:
     """The sites of waits outside `allow_sync` regions, the most expensive first."""
     sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
     return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
+
+
+def waits_per_step(run: RunData, site: SyncSite) -> tuple[float | None, float | None]:
+    """How often the host waits at a site per step, and for how long, of the waits inside steps
+    alone; None where it is unknown."""
+    inside = run.syncs.in_steps[site]
+    steps = run.step_totals.count
+    if inside is None or not steps:
+        return None, None
+    return inside.count / steps, None if inside.blocked_ns is None else inside.blocked_ns / steps
 
 
 def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
@@ -37,22 +47,29 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if syncs.is_as_if:
         title = "Syncs: where the host would wait for a GPU (how long is unknown)"
     yield Text(title, "bold")
-    per_step = max(1, steps)
-    unit = Unit.fitting(max(site.totals.blocked_ns for site in sites) / per_step)
+    unit = Unit.fitting(max(site.totals.blocked_ns for site in sites) / max(1, steps))
     rows = []
     for site in sites[:_MAX_SITES]:
         blocked_ns = site.blocked_ns
+        per_step, blocked_ns_per_step = waits_per_step(run, site)
+        outside = None if per_step is None else site.totals.count - round(per_step * steps)
         cells = [
             site.kind.label,
             f"{site.totals.count:,}",
-            f"{site.totals.count / steps:.2f}" if steps else UNKNOWN,
-            unit.text(None if blocked_ns is None or not steps else blocked_ns / steps),
+            UNKNOWN if per_step is None else f"{per_step:.2f}",
+            unit.text(blocked_ns_per_step),
+            UNKNOWN if outside is None else f"{outside:,}",
             UNKNOWN if blocked_ns is None else f"{blocked_ns / 1e9:.3f}",
             f"{site.totals.bytes:,}",
         ]
-        rows.append(Row(f"{shortened(site.file)}:{site.line}", cells, note=site.function))
-    headers = ["line", "what", "count", "per step", f"{unit.name} per step", "total s", "bytes"]
-    yield table(headers, [rows], width)
+        rows.append(Row(run.name_of_line(site.program), cells, note=site.function))
+        if site.library is not None:
+            # Below the program's line, and on a row of its own, so that both can be copied.
+            nothing = [""] * len(cells)
+            name = run.name_of_line(site.library)
+            rows.append(Row(name, nothing, depth=1, note=site.library.function))
+    times = (f"{unit.name} per step", "outside steps", "total s", "bytes")
+    yield table(["line", "what", "count", "per step", *times], [rows], width, whole_names=True)
     if len(sites) > _MAX_SITES:
         yield Text(f"... and {counted(len(sites) - _MAX_SITES, 'more site')}", "yellow")
     allowed = sum(site.totals.count for site in syncs.sites if site.is_allowed)

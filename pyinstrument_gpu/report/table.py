@@ -2,13 +2,12 @@
 """Names, numbers and tables as text.
 
 Names are shown as they are, except that what would not print (line breaks, escape sequences) is
-written as an escape. A name that is too wide wraps; a number is never cut, so a table can be wider
-than asked for.
+written as an escape. A name that is too wide wraps, unless it is a line of source, which people
+copy; a number is never cut. So a table can be wider than asked for.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,11 +25,6 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
-
-
-def shortened(text: str) -> str:
-    """The text with paths below the working directory as they are seen from there."""
-    return text.replace(os.getcwd() + os.sep, "")
 
 
 @dataclass(frozen=True)
@@ -98,11 +92,17 @@ class Row:
     style: str = ""
 
 
-def table(headers: Sequence[str], blocks: Sequence[Sequence[Row]], width: int) -> Table:
+def table(
+    headers: Sequence[str],
+    blocks: Sequence[Sequence[Row]],
+    width: int,
+    *,
+    whole_names: bool = False,
+) -> Table:
     """A table of names and numbers with a line between the blocks that are not empty.
 
     The headers are those of all columns, or empty for a table without. It fills at most `width`
-    columns, unless the numbers need more.
+    columns, unless the numbers need more, or the names, if they are to stay whole.
     """
     blocks = [block for block in blocks if block]
     rows = [row for block in blocks for row in block]
@@ -116,7 +116,8 @@ def table(headers: Sequence[str], blocks: Sequence[Sequence[Row]], width: int) -
     gap = 2 if name_width + sum(widths) + 2 * len(widths) + 2 + note_width <= width else 1
     numbers_width = sum(gap + column_width for column_width in widths)
     notes_width = gap + note_width if note_width else 0
-    name_width = min(name_width, max(width - numbers_width - notes_width, _MIN_NAME_WIDTH))
+    if not whole_names:
+        name_width = min(name_width, max(width - numbers_width - notes_width, _MIN_NAME_WIDTH))
 
     lines = Table(
         box=None,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which line of the program a call comes from."""
+"""Which line of the program a call comes from, and which line of a library it called."""
 
 from __future__ import annotations
 
+import enum
 import functools
 import linecache
 import os
@@ -20,16 +21,13 @@ from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LOADER = os.path.join(_TORCH, "utils", "data") + os.sep
+_DECORATORS = tuple(os.path.join("utils", name) for name in ("_contextlib.py", "_device.py"))
 _OPTIMIZERS = os.path.join(_TORCH, "optim") + os.sep
-_LIBRARIES = (
-    OWN_FOLDER,
-    _TORCH,
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
-    "<frozen",
-)
+_LAUNCHER = os.path.join(OWN_FOLDER, "launch") + os.sep
+_STANDARD_LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-_sites: dict[tuple[str, int, str, int], int | None] = {}
+_sites: dict[tuple[str | int, ...], int | None] = {}
 _names_cpu: dict[tuple[CodeType, int], bool] = {}
 os.register_at_fork(after_in_child=_sites.clear)
 
@@ -41,20 +39,50 @@ def caller(frame: FrameType) -> FrameType:
     )
 
 
-def program_frame(frame: FrameType) -> FrameType:
-    """The innermost caller that is code of the program, and of no library; where there is none,
-    the frame itself."""
-    return next((f for f in _callers(frame) if _is_program(f.f_code.co_filename)), frame)
-
-
 def site_of(frame: FrameType, kind: SyncKind, flags: int) -> int | None:
-    """The site of a frame's current line; None when there are too many."""
-    key = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, kind | flags)
+    """The site of a wait in the call that a frame makes; None when there are too many."""
+    program, library = _lines_of(frame)
+    inner = () if library is None else _line_of(library)
+    key = (*_line_of(program), kind | flags, *inner)
     if key not in _sites:
-        # Names of files may hold what is no Unicode.
-        file = key[0].encode("utf-8", "replace").decode()
-        _sites[key] = native.sync_site(file, key[1], key[2], key[3])
+        _sites[key] = _new_site(*_line_of(program), kind | flags, *inner)
     return _sites[key]
+
+
+def _line_of(frame: FrameType) -> tuple[str, int, str]:
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+
+def _new_site(file: str, line: int, function: str, kind: int, *library: str | int) -> int | None:
+    if library:
+        inner_file, inner_line, inner_function = library
+        function = "\0".join((function, str(inner_line), str(inner_function), str(inner_file)))
+    # Names of files may hold what is no Unicode.
+    texts = (text.encode("utf-8", "replace").decode() for text in (file, function))
+    return native.sync_site(next(texts), line, next(texts), kind)
+
+
+def _lines_of(frame: FrameType) -> tuple[FrameType, FrameType | None]:
+    """The innermost caller that is code of the program; and the innermost of all, if that is a
+    library's.
+
+    Where a library is run as the program, by `-m` for example, its package is the program. Where
+    no program is to be seen, on a thread of a library, the library's line stands alone.
+    """
+    innermost: FrameType | None = None
+    packaged: FrameType | None = None
+    for outer in _callers(frame):
+        origin = _origin_of(outer)
+        if origin is _Origin.INTERNAL:
+            continue
+        innermost = innermost or outer
+        if origin is _Origin.PROGRAM:
+            return outer, None if outer is innermost else innermost
+        if packaged is None and _is_of_main_package(outer):
+            packaged = outer
+    if packaged is not None:
+        return packaged, None if packaged is innermost else innermost
+    return innermost or caller(frame), None
 
 
 def stays_on_host(frame: FrameType) -> bool:
@@ -88,13 +116,41 @@ def _lines_of_call(frame: FrameType) -> tuple[int, int]:
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and those that called it, innermost first."""
-    while frame is not None:
+    """The frame and those that called it, innermost first, as far as our launcher, which runs the
+    program."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCHER):
         yield frame
         frame = frame.f_back
 
 
+class _Origin(enum.Enum):
+    PROGRAM = enum.auto()
+    LIBRARY = enum.auto()
+    INTERNAL = enum.auto()
+    """Of no interest to anybody: our code, generated code, and the modules of torch that are the
+    call itself, as `torch/_tensor.py` is."""
+
+
+def _origin_of(frame: FrameType) -> _Origin:
+    file = frame.f_code.co_filename
+    if file.startswith("<") and frame.f_globals.get("__name__") != "__main__":
+        return _Origin.INTERNAL
+    return _origin_of_file(file)
+
+
 @functools.cache
-def _is_program(file: str) -> bool:
+def _origin_of_file(file: str) -> _Origin:
+    if file.startswith(OWN_FOLDER):
+        return _Origin.INTERNAL
+    if file.startswith(_TORCH):
+        is_call = os.sep not in file[len(_TORCH) :] or file.endswith(_DECORATORS)
+        return _Origin.INTERNAL if is_call else _Origin.LIBRARY
     # A virtual environment may lie inside the standard library's folder or beside the program.
-    return not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
+    is_library = file.startswith(_STANDARD_LIBRARY) or any(part in file for part in _PACKAGES)
+    return _Origin.LIBRARY if is_library else _Origin.PROGRAM
+
+
+def _is_of_main_package(frame: FrameType) -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    package = "__main__" if spec is None else spec.name.partition(".")[0]
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("__main__", package)

@@ -23,7 +23,7 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo, tensor_device, torch_function, warning_locations
 from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed
-from pyinstrument_gpu.syncs.sites import caller, names_cpu, program_frame, site_of, stays_on_host
+from pyinstrument_gpu.syncs.sites import caller, names_cpu, site_of, stays_on_host
 
 _Arguments = tuple[Any, ...]
 _Options = dict[str, Any]
@@ -219,7 +219,7 @@ class SyncWatch:
                 or self._was_copied(kind, tensor, frame)
             ):
                 return
-            site = site_of(program_frame(frame), kind, ALLOWED if is_sync_allowed() else 0)
+            site = site_of(frame, kind, ALLOWED if is_sync_allowed() else 0)
             if site is not None:
                 native.sync_end(site, begin if is_real else None, _bytes_of(kind, args))
         except Exception:

@@ -87,8 +87,8 @@ def test_syncs_as_rows() -> None:
     first, second = rank(0, 0), rank(1, 1_000)
     first.syncs = second.syncs = syncs_of(first)
     rows = [tuple(row.values()) for row in csv_rows(written(first, syncs=True).decode())]
-    item = ("/home/a, b/train.py", "57", "train", "item", "0")
-    copy = ("/home/a, b/data.py", "7", "<lambda>", "h2d_pageable", "1")
+    item = ("/home/a, b/train.py", "57", "train", "item", "0", "", "", "")
+    copy = ("/home/a, b/data.py", "7", "<lambda>", "h2d_pageable", "1", "", "", "")
     assert rows == [
         (*item, "forward", "3", "0", "MainThread", "100", "50", "4"),
         (*item, "", "", "0", "MainThread", "200", "1001", "4"),

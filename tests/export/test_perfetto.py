@@ -96,6 +96,7 @@ def test_times_are_written_digit_by_digit() -> None:
 
 def test_waits_have_a_track_beside_their_thread() -> None:
     run = run_of([host(0, 0, 5_000)])
+    run.environment["cwd"] = "/home/a, b"
     run.syncs = syncs_of(run)
     item = {"file": "/home/a, b/train.py", "line": 57, "function": "train"}
     copy = {"file": "/home/a, b/data.py", "line": 7, "function": "<lambda>", "allowed": True}

@@ -107,9 +107,16 @@ def encode_sync_sites(sites: Sequence[SyncSite]) -> list[bytes]:
     return [
         struct.pack("<II", site.line, site.kind | (ALLOWED if site.is_allowed else 0))
         + encode_name(site.file)
-        + encode_name(site.function)
+        + encode_name(_function_and_library(site))
         for site in sites
     ]
+
+
+def _function_and_library(site: SyncSite) -> str:
+    inner = site.library
+    if inner is None:
+        return site.function
+    return "\0".join((site.function, str(inner.line), inner.function, inner.file))
 
 
 def encode_sync_statistics(syncs: Syncs) -> bytes:

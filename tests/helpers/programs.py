@@ -45,11 +45,13 @@ class Programs:
         *,
         options: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        working_directory: Path = ROOT,
     ) -> Done:
         """Run a script.
 
         Args:
-            options: those of `pyinstrument-gpu run`, or None to run it without.
+            options: those of `pyinstrument-gpu run`, or None to run it without. After `-m`, the
+                program is the name of a module.
         """
         assert self._server.stdin is not None and self._server.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
@@ -58,6 +60,7 @@ class Programs:
                 "options": options,
                 "folder": folder,
                 "environment": dict(environment or {}),
+                "working_directory": str(working_directory),
             }
             print(json.dumps(request), file=self._server.stdin, flush=True)
             code = os.waitstatus_to_exitcode(int(self._server.stdout.readline()))
@@ -101,6 +104,7 @@ def _main() -> None:
     environment = request["environment"]
     assert isinstance(environment, dict)
     os.environ.update(environment)
+    os.chdir(str(request["working_directory"]))
     if isinstance(options, list):
         from pyinstrument_gpu.cli import main
 

@@ -2,6 +2,7 @@
 """`watch_syncs`: what waits, at which line, for how long. Without a GPU: some tensors are declared
 to lie on a device, and reading them takes time on a clock that the test moves."""
 
+import os
 import pickle
 import threading
 from collections import Counter
@@ -15,8 +16,10 @@ import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.patching import tensor_device
+from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
@@ -203,6 +206,28 @@ def test_line_of_the_program_not_of_the_library(
     run = watched(lambda: exec(code, {"read": space["read"], "x": on_device(1.0)}))
     (site,) = [site for site in run.syncs.sites if site.totals.count]
     assert (site.file, site.line, site.function) == (str(program), 3, "step")
+    assert site.library == SourceLine(str(library), 4, "read_inside")
+    save(run, tmp_path / "saved.gpurun")
+    assert Run.load(tmp_path / "saved.gpurun").syncs.sites == run.syncs.sites
+    rows = [line.split() for line in run.report(width=100).splitlines()]
+    row = next(i for i, cells in enumerate(rows) if cells[:1] == [f"{program}:3"])
+    assert rows[row][-1] == "step"
+    assert rows[row + 1] == ["library.py:4", "read_inside"]
+
+
+def test_generated_code_and_the_call_itself_are_no_library(
+    advance: Callable[[int], None], tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    generated: dict[str, Any] = {"__name__": "library"}
+    exec(compile("def read(x): return x.item()", "<string>", "exec"), generated)
+    code = compile("read(x)\ntorch.unique(x)\n", str(program), "exec")
+    space = {"x": on_device(1.0), "torch": torch, "read": generated["read"]}
+    run = watched(lambda: exec(code, space))
+    sites = [site for site in run.syncs.sites if site.totals.count]
+    assert [(site.file, site.line, site.library) for site in sites] == [
+        (str(program), line, None) for line in (1, 2)
+    ]
 
 
 def test_library_alone_is_better_than_nothing(advance: Callable[[int], None]) -> None:
@@ -420,13 +445,64 @@ def test_report_lists_the_dearest_first(advance: Callable[[int], None]) -> None:
     text = watched(body).report(width=120, color=False)
     section = text.partition("Syncs: where the host waits for the device\n")[2].splitlines()
     assert section[0].split() == [
-        *("line", "what", "count", "per", "step", "ms", "per", "step", "total", "s", "bytes")
+        *("line", "what", "count", "per", "step", "ms", "per", "step", "outside", "steps"),
+        *("total", "s", "bytes"),
     ]
-    name = Path(__file__).name
+    name = os.path.relpath(__file__)
     first, second = (line.split() for line in section[2:4])
-    assert name in first[0] and name in second[0]
-    assert first[1:7] == [".tolist()", "6", "1.50", "7.500", "0.030", "24"]
-    assert second[1:7] == [".item()", "4", "1.00", "5.000", "0.020", "16"]
+    assert first[0].startswith(f"{name}:") and second[0].startswith(f"{name}:")
+    assert first[1:8] == [".tolist()", "6", "1.50", "7.500", "0", "0.030", "24"]
+    assert second[1:8] == [".item()", "4", "1.00", "5.000", "0", "0.020", "16"]
+
+
+def test_waits_outside_steps_are_none_per_step(advance: Callable[[int], None]) -> None:
+    x = on_device(1.0)
+
+    def read() -> None:
+        x.item()
+
+    def body() -> None:
+        for _ in pig.gpu_steps(range(4)):
+            read()
+        for _ in range(100):
+            read()
+
+    run = watched(body)
+    section = run.report(width=120).partition("Syncs: where the host waits")[2]
+    (row,) = [line for line in section.splitlines() if ".item()" in line]
+    assert row.split()[1:8] == [".item()", "104", "1.00", "5.000", "100", "0.520", "416"]
+    (site,) = report_facts(run)["syncs"]["sites"]
+    assert (site["count"], site["count_per_step"], site["blocked_ns_per_step"]) == (104, 1, WAIT_NS)
+
+
+def test_line_is_in_one_piece_however_narrow_the_report(
+    advance: Callable[[int], None], tmp_path: Path
+) -> None:
+    program = tmp_path / ("a folder with a long name " * 4) / "program.py"
+    code = compile("for _ in steps:\n    x.item()\n", str(program), "exec")
+
+    def body() -> None:
+        exec(code, {"x": on_device(1.0), "steps": pig.gpu_steps(range(6))})
+
+    assert f"{program}:2 " in watched(body).report(width=40)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("/home/me/project/train.py", "train.py:7"),
+        ("/home/me/project/models/gpt.py", "models/gpt.py:7"),
+        ("/home/me/projects/train.py", "/home/me/projects/train.py:7"),
+        ("/home/me/scripts/fit.py", "fit.py:7"),
+        ("/home/me/project/.venv/lib/python3.11/site-packages/hf/trainer.py", "hf/trainer.py:7"),
+        ("/usr/lib/python3/dist-packages/hf/trainer.py", "hf/trainer.py:7"),
+        ("/usr/lib/python3.11/statistics.py", "statistics.py:7"),
+        ("/home/me/lib/site-packages.py", "/home/me/lib/site-packages.py:7"),
+    ],
+)
+def test_name_of_a_line(file: str, name: str) -> None:
+    folders = {"cwd": "/home/me/project", "program_folder": "/home/me/scripts"}
+    assert Run(environment=folders).name_of_line(SourceLine(file, 7, "f")) == name
 
 
 def test_report_without_a_sync_says_so() -> None:
@@ -557,6 +633,32 @@ def test_fail_on_sync(
     done = run_program(programs, tmp_path, LOOP.replace("READ", read) + end, *options)
     assert done.exit_code == exit_code, done.errors
     assert ("syncs happened inside steps" in done.errors) is (exit_code == 3)
+
+
+def test_installed_module_is_the_program(programs: Programs, tmp_path: Path) -> None:
+    """Of a module that `-m` runs, its own lines are shown, and never one of what started it."""
+    packages = tmp_path / "lib" / "site-packages"
+    for name, source in {
+        "tool/__init__.py": "",
+        "tool/train.py": "import tool.loop, torch\nx = torch.ones(1)\ntool.loop.run(x)\n",
+        "tool/loop.py": "import library\ndef run(x):\n    x.item()\n    library.read(x)\n",
+        "library.py": "def read(x):\n    return x.item()\n",
+    }.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(source)
+    run_file = tmp_path / "r.gpurun"
+    done = programs.run(
+        Path("tool.train"),
+        options=["--as-if-cuda", "-o", str(run_file), "-m"],
+        working_directory=packages,
+    )
+    assert done.exit_code == 0, done.errors
+    run = Run.load(run_file)
+    names = [
+        (run.name_of_line(site.program), site.library and run.name_of_line(site.library))
+        for site in run.syncs.sites
+    ]
+    assert names == [("tool/loop.py:3", None), ("tool/loop.py:4", "library.py:2")]
 
 
 def test_watch_can_be_switched_off(programs: Programs, tmp_path: Path) -> None:
