@@ -154,6 +154,33 @@ def sync_end(site: int, begin: int | None, bytes: int) -> None:
 def sync_watch(on: bool, as_if: bool) -> None:
     """From now on, or no longer, each wait that can be seen is recorded in the active recording."""
 
+# Hooks of calls of torch, below its Python objects. A listener is a pair: `enter(args, kwargs)` is
+# called before the function, with kwargs None where there are none, and returns a token, or None
+# where the call is of no interest; then `leave(token, args, succeeded)` is called after it. Errors
+# in them are dropped. Most calls are passed through without a listener hearing of them, those of
+# which it can be told at a glance that they touch no tensor on a device.
+def glance_at_tensors(tensor: type, parameter: type, on_host: Any, on_meta: Any) -> bool:
+    """Learn to tell where a tensor lies, from one of each device. False where that can't be done:
+    listeners then hear of all calls."""
+
+def hook_subscripts(
+    base: type,
+    *,
+    enter_get: Callable[[Any, Any], Any],
+    enter_set: Callable[[Any, Any], Any],
+    leave: Callable[[Any, Any, bool], object],
+    hears_of_host: bool,
+) -> bool:
+    """Listen to indexing of the tensors of a class, by more than numbers and slices;
+    `hears_of_host`: also by tensors of the host. False where it can't be hooked."""
+
+def unhook(leave: Callable[[Any, Any, bool], object]) -> None:
+    """Take all hooks of the listeners with this `leave` back."""
+
+# Whether the calling thread is in a call inside which no listener hears anything.
+def in_watched_call() -> bool: ...
+def set_in_watched_call(on: bool, /) -> None: ...
+
 # The one recording of the process.
 def start(
     path: bytes | None,

@@ -10,6 +10,8 @@ namespace pig {
 /// start, stop, flush and what else controls a recording; step_begin and its like.
 void add_recording_functions(pybind11::module_& module);
 void add_sync_functions(pybind11::module_& module);
+/// Hooks of calls of torch.
+void add_hook_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
 /// frame_begin, frame_end and frame_cancel, for decorators and steps.
 extern PyMethodDef frame_functions[];

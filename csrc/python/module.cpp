@@ -40,6 +40,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 
   add_sync_functions(module);
+  add_hook_functions(module);
   add_recording_functions(module);
   add_metric_functions(module);
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -30,6 +31,12 @@ def is_on_device(tensor: Any) -> bool:
         return False
     with torch._C.DisableTorchFunction():
         return tensor.device.type not in HOST_TYPES
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether a tensor has no values, as those with which torch.compile looks into a program."""
+    fake_tensor = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake_tensor is not None and isinstance(tensor, fake_tensor.FakeTensor)
 
 
 def plainly_stays(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -29,6 +29,8 @@ _Arguments = tuple[Any, ...]
 _Options = dict[str, Any]
 _Waits = Callable[[_Arguments, _Options], SyncKind | None]
 """Whether a call waits, and how; the first argument is `self`, if there is one."""
+_Wait = tuple[SyncKind, int]
+"""A wait that goes on, and the tick at which it began."""
 _INDICES = (int, slice, type(None), type(...))
 
 _METHODS = {
@@ -65,7 +67,6 @@ _SYNCHRONIZERS: tuple[tuple[Any, SyncKind], ...] = (
 
 
 class _ThisThread(threading.local):
-    inside = False
     copied: tuple[int, int, int] | None = None  # tensor and frame, by id, and line
 
 
@@ -96,10 +97,8 @@ class SyncWatch:
         for owner in (torch.Tensor, torch):
             self._wrap_function(owner, "repeat_interleave", self._repeats)
         self._wrap_function(torch, "where", self._finds)
-        patches.wrap(torch.Tensor, "__getitem__", self._watching_index)
         patches.wrap(torch.Tensor, "to", self._watching_to)
         methods: dict[str, _Waits] = {
-            "__setitem__": self._assigns,
             "cuda": self._goes_to_device,
             "copy_": self._copies,
         }
@@ -107,9 +106,42 @@ class SyncWatch:
             patches.wrap(torch.Tensor, name, self._watching(torch.Tensor, name, waits))
         for owner, kind in _SYNCHRONIZERS:
             patches.wrap(owner, "synchronize", self._watching(owner, "synchronize", _always(kind)))
+        self._hook_subscripts()
 
     def remove(self) -> None:
         self._patches.remove()
+
+    def _hook_subscripts(self) -> None:
+        with torch._C.DisableTorchFunction():  # no mode need hear of these two
+            probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
+        native.glance_at_tensors(torch.Tensor, torch.nn.Parameter, *probes)
+        leave = self._leaves
+        if native.hook_subscripts(
+            torch._C.TensorBase,
+            enter_get=self._entering(self._indexes),
+            enter_set=self._entering(self._assigns),
+            leave=leave,
+            hears_of_host=self._as_if,
+        ):
+            self._patches.on_remove(lambda: native.unhook(leave))
+
+    def _entering(self, waits: _Waits) -> Callable[[_Arguments, _Options | None], _Wait | None]:
+        """What hears of the begin of a hooked call."""
+
+        def enter(args: _Arguments, kwargs: _Options | None) -> _Wait | None:
+            with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
+                kind = waits(args, kwargs or {})
+            if kind is None:
+                return None
+            native.set_in_watched_call(True)
+            return kind, native.sync_begin()
+
+        return enter
+
+    def _leaves(self, wait: _Wait, args: _Arguments, succeeded: bool) -> None:
+        native.set_in_watched_call(False)
+        if succeeded:
+            self._record(*wait, args, caller(sys._getframe(1)))
 
     def _wrap_function(self, owner: Any, name: str, waits: _Waits) -> None:
         from torch._jit_internal import boolean_dispatched
@@ -130,7 +162,7 @@ class SyncWatch:
     def _watching(
         self, owner: Any, name: str, waits: _Waits
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        patches, thread = self._patches, self._thread
+        patches = self._patches
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             call = torch_function.heeding(owner, name, original)
@@ -139,7 +171,7 @@ class SyncWatch:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if is_compiling():
                     return original(*args, **kwargs)
-                if thread.inside or not patches.active:
+                if native.in_watched_call() or not patches.active:
                     return call(*args, **kwargs)
                 try:
                     kind = waits(args, kwargs)
@@ -148,11 +180,11 @@ class SyncWatch:
                 if kind is None:
                     return call(*args, **kwargs)
                 begin = native.sync_begin()
-                thread.inside = True
+                native.set_in_watched_call(True)
                 try:
                     result = call(*args, **kwargs)
                 finally:
-                    thread.inside = False
+                    native.set_in_watched_call(False)
                 self._record(kind, begin, args, caller(sys._getframe(1)))
                 return result
 
@@ -183,18 +215,6 @@ class SyncWatch:
             return method
 
         return wrap
-
-    def _watching_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """As `_watching`, with a short way for indices that select nothing by value."""
-        watched = self._watching(torch.Tensor, "__getitem__", self._indexes)(original)
-
-        @functools.wraps(original)
-        def __getitem__(self: Any, index: Any, /) -> Any:
-            if type(index) in _INDICES:
-                return original(self, index)
-            return watched(self, index)
-
-        return __getitem__
 
     def _watching_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """As `_watching`, with a short way for what plainly stays on the host."""
@@ -238,8 +258,13 @@ class SyncWatch:
     # Whether a call waits
 
     def _lies_there(self, tensor: Any) -> bool:
-        return isinstance(tensor, torch.Tensor) and (
-            tensor_device.is_on_device(tensor) or (self._as_if and tensor_device.is_on_host(tensor))
+        return (
+            isinstance(tensor, torch.Tensor)
+            and not tensor_device.is_fake(tensor)
+            and (
+                tensor_device.is_on_device(tensor)
+                or (self._as_if and tensor_device.is_on_host(tensor))
+            )
         )
 
     def _reads(self, kind: SyncKind) -> _Waits:

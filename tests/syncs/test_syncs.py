@@ -47,7 +47,7 @@ def advance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     monkeypatch.setattr(tensor_device, "is_on_device", lambda tensor: type(tensor) is OnDevice)
     monkeypatch.setattr(tensor_device, "is_on_host", lambda tensor: type(tensor) is not OnDevice)
     with fake_clock() as advance:
-        for name in ("item", "tolist", "cpu", "__float__", "__bool__", "__getitem__", "nonzero"):
+        for name in ("item", "tolist", "cpu", "__float__", "__bool__", "nonzero"):
             original = getattr(torch.Tensor, name)
 
             def slow(self: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:

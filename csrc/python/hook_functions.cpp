@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The hooks of calls of torch, as Python sees them.
+#include "python/bindings.h"
+#include "python/call_listeners.h"
+#include "python/subscript_hook.h"
+#include "python/tensor_glance.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+PyObject* get_in_watched_call(PyObject*, PyObject*) {
+  return PyBool_FromLong(in_watched_call ? 1 : 0);
+}
+
+PyObject* set_in_watched_call(PyObject*, PyObject* on) {
+  in_watched_call = on == Py_True;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef watched_call_functions[] = {
+    {"in_watched_call", get_in_watched_call, METH_NOARGS, "in_watched_call()\n--\n\n"},
+    {"set_in_watched_call", set_in_watched_call, METH_O, "set_in_watched_call(on, /)\n--\n\n"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void add_hook_functions(py::module_& module) {
+  if (PyModule_AddFunctions(module.ptr(), watched_call_functions) != 0)
+    throw py::error_already_set();
+  module.def(
+      "glance_at_tensors",
+      [](py::handle tensor, py::handle parameter, py::handle on_host, py::handle on_meta) {
+        return tensor_glance.install(tensor.ptr(), parameter.ptr(), on_host.ptr(), on_meta.ptr());
+      },
+      py::arg("tensor"), py::arg("parameter"), py::arg("on_host"), py::arg("on_meta"));
+  module.def(
+      "hook_subscripts",
+      [](py::handle base, py::handle enter_get, py::handle enter_set, py::handle leave,
+         bool hears_of_host) {
+        return hook_subscripts(base.ptr(), enter_get.ptr(), enter_set.ptr(), leave.ptr(),
+                               hears_of_host);
+      },
+      py::arg("base"), py::kw_only(), py::arg("enter_get"), py::arg("enter_set"), py::arg("leave"),
+      py::arg("hears_of_host"));
+  module.def("unhook", [](py::handle leave) { unhook_subscripts(leave.ptr()); }, py::arg("leave"));
+}
+
+}  // namespace pig

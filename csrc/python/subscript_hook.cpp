@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Indexing, hooked below the Python object.
+//
+// To assign a Python function to `torch.Tensor.__getitem__` would fill two slots of the type:
+// `mp_subscript` and `sq_item`. The second stays filled when the attribute has gone, and a tensor
+// is a sequence for CPython from then on (`torch.tensor([torch.tensor(1.)])` fails). So no
+// attribute is touched here. What indexes a tensor ends in a C function of torch's base class, by
+// one of two ways: the slot of the tensor's type, or the wrapper that stands as `__getitem__` in
+// the base class and has the function's address as well. Both are pointed at the hook.
+//
+// A type that is made while the hook is in place takes its slots from these wrappers. So the tree
+// of subclasses is walked on removal again, after the wrappers have their functions back. A type
+// whose slot is something else, as of a class with a `__getitem__` in Python, is left alone; it
+// gets here through `super()`. `__setitem__` and `__delitem__` are one slot.
+//
+// The originals are saved once. A thread may still be inside the hook when it is removed, so what
+// it needs to call through stays for ever.
+#include "python/subscript_hook.h"
+
+#include "base/ticks.h"
+#include "python/call_listeners.h"
+#include "python/tensor_glance.h"
+
+namespace pig {
+namespace {
+
+PyTypeObject* base_type = nullptr;
+binaryfunc original_get = nullptr;
+objobjargproc original_set = nullptr;
+CallListeners get_listeners, set_listeners;
+
+/// Selects nothing by the value of a tensor on a device.
+bool is_plain_part(PyObject* index, bool ask_of_host) {
+  const PyTypeObject* type = Py_TYPE(index);
+  return type == &PyLong_Type || type == &PySlice_Type || index == Py_None ||
+         index == Py_Ellipsis || type == &PyBool_Type ||
+         (!ask_of_host && tensor_glance.is_on_host(index));
+}
+
+bool is_plain_index(PyObject* index, bool ask_of_host) {
+  if (Py_TYPE(index) != &PyTuple_Type) return is_plain_part(index, ask_of_host);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i)
+    if (!is_plain_part(PyTuple_GET_ITEM(index, i), ask_of_host)) return false;
+  return true;
+}
+
+bool is_quiet(const CallListeners& listeners, PyObject* index) {
+  return in_watched_call || listeners.empty() || is_plain_index(index, listeners.hear_of_host());
+}
+
+PyObject* hooked_get(PyObject* tensor, PyObject* index) {
+  if (PIG_LIKELY(is_quiet(get_listeners, index))) return original_get(tensor, index);
+  PyObject* args = PyTuple_Pack(2, tensor, index);
+  PyObject* result =
+      get_listeners.around(args, nullptr, [&] { return original_get(tensor, index); });
+  Py_XDECREF(args);
+  return result;
+}
+
+int hooked_set(PyObject* tensor, PyObject* index, PyObject* value) {
+  if (PIG_LIKELY(value == nullptr || is_quiet(set_listeners, index)))
+    return original_set(tensor, index, value);
+  PyObject* args = PyTuple_Pack(3, tensor, index, value);
+  const int result =
+      set_listeners.around(args, nullptr, [&] { return original_set(tensor, index, value); });
+  Py_XDECREF(args);
+  return result;
+}
+
+constexpr const char* kNames[] = {"__getitem__", "__setitem__", "__delitem__"};
+
+/// The wrapper of a base class's slot, as a borrowed reference; nullptr where it is none.
+PyWrapperDescrObject* wrapper_of(PyTypeObject* type, const char* name) {
+  PyObject* attribute = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), name);
+  PyErr_Clear();
+  Py_XDECREF(attribute);  // the class has it
+  if (attribute == nullptr || !Py_IS_TYPE(attribute, &PyWrapperDescr_Type)) return nullptr;
+  auto* wrapper = reinterpret_cast<PyWrapperDescrObject*>(attribute);
+  return PyDescr_TYPE(wrapper) == type ? wrapper : nullptr;
+}
+
+struct Functions {
+  binaryfunc get;
+  objobjargproc set;
+};
+
+/// In a type and those below it. What can't be listed, for lack of memory, is left as it is, which
+/// is no harm: the hook calls through.
+void replace_slots(PyTypeObject* type, const Functions& from, const Functions& to) {
+  if (PyMappingMethods* slots = type->tp_as_mapping) {
+    if (slots->mp_subscript == from.get) slots->mp_subscript = to.get;
+    if (slots->mp_ass_subscript == from.set) slots->mp_ass_subscript = to.set;
+  }
+  PyObject* subclasses =
+      PyObject_CallMethod(reinterpret_cast<PyObject*>(&PyType_Type), "__subclasses__", "O", type);
+  if (subclasses == nullptr) {
+    PyErr_Clear();
+    return;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(subclasses); ++i)
+    replace_slots(reinterpret_cast<PyTypeObject*>(PyList_GET_ITEM(subclasses, i)), from, to);
+  Py_DECREF(subclasses);
+}
+
+/// The wrappers first: a type that another thread makes meanwhile is then right.
+void replace(const Functions& from, const Functions& to) {
+  for (const char* name : kNames)
+    if (PyWrapperDescrObject* wrapper = wrapper_of(base_type, name))
+      wrapper->d_wrapped =
+          name == kNames[0] ? reinterpret_cast<void*>(to.get) : reinterpret_cast<void*>(to.set);
+  replace_slots(base_type, from, to);
+}
+
+/// Whether a class is as the hook expects it, with functions that are not ours.
+bool is_as_expected(PyTypeObject* type) {
+  const PyMappingMethods* slots = type->tp_as_mapping;
+  if (slots == nullptr || slots->mp_subscript == nullptr || slots->mp_ass_subscript == nullptr ||
+      slots->mp_subscript == hooked_get || slots->mp_ass_subscript == hooked_set)
+    return false;
+  for (const char* name : kNames) {
+    const PyWrapperDescrObject* wrapper = wrapper_of(type, name);
+    if (wrapper == nullptr ||
+        wrapper->d_wrapped != (name == kNames[0]
+                                   ? reinterpret_cast<void*>(slots->mp_subscript)
+                                   : reinterpret_cast<void*>(slots->mp_ass_subscript)))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, PyObject* leave,
+                     bool hears_of_host) {
+#ifdef Py_GIL_DISABLED
+  return false;  // other threads may be reading the slots
+#endif
+  if (!PyType_Check(base)) return false;
+  auto* type = reinterpret_cast<PyTypeObject*>(base);
+  const bool is_hooked = !get_listeners.empty();
+  if (is_hooked ? type != base_type : !is_as_expected(type)) return false;
+  if (base_type != nullptr && type != base_type) return false;
+  if (!get_listeners.add(enter_get, leave, hears_of_host)) return false;
+  set_listeners.add(enter_set, leave, hears_of_host);
+  if (is_hooked) return true;
+  Py_INCREF(base);  // for good
+  base_type = type;
+  original_get = type->tp_as_mapping->mp_subscript;
+  original_set = type->tp_as_mapping->mp_ass_subscript;
+  replace({original_get, original_set}, {hooked_get, hooked_set});
+  return true;
+}
+
+void unhook_subscripts(PyObject* leave) {
+  const bool was_hooked = !get_listeners.empty();
+  get_listeners.remove(leave);
+  set_listeners.remove(leave);
+  if (was_hooked && get_listeners.empty())
+    replace({hooked_get, hooked_set}, {original_get, original_set});
+}
+
+}  // namespace pig

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/tensor_glance.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+
+namespace pig {
+
+TensorGlance tensor_glance;
+
+namespace {
+
+/// The address of the C++ tensor that a tensor's object holds, by PyTorch's own word; or nullptr.
+void* address_of(PyObject* tensor) {
+  PyObject* number = PyObject_GetAttrString(tensor, "_cdata");
+  void* address = number != nullptr ? PyLong_AsVoidPtr(number) : nullptr;
+  Py_XDECREF(number);
+  PyErr_Clear();
+  return address;
+}
+
+bool holds(PyObject* tensor, Py_ssize_t offset, void* address) {
+  return std::memcmp(reinterpret_cast<char*>(tensor) + offset, &address, sizeof address) == 0;
+}
+
+/// Where the objects hold it: the first word of them behind Python's own in which each has its own
+/// address. 0 when there is none.
+Py_ssize_t find_offset(PyObject* one, PyObject* other) {
+  void* const address = address_of(one);
+  void* const other_address = address_of(other);
+  if (address == nullptr || other_address == nullptr || address == other_address) return 0;
+  constexpr auto word = static_cast<Py_ssize_t>(sizeof(void*));
+  const Py_ssize_t end = Py_TYPE(one)->tp_basicsize;
+  for (auto offset = static_cast<Py_ssize_t>(sizeof(PyObject)); offset + word <= end;
+       offset += word)
+    if (holds(one, offset, address) && holds(other, offset, other_address)) return offset;
+  return 0;
+}
+
+}  // namespace
+
+bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
+                           PyObject* on_meta) {
+  if (device_type != nullptr) return true;
+  if (!PyType_Check(tensor_type) || !PyType_Check(parameter_type) ||
+      Py_TYPE(on_host) != reinterpret_cast<PyTypeObject*>(tensor_type) ||
+      Py_TYPE(on_meta) != Py_TYPE(on_host))
+    return false;
+  void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return false;
+  const auto ask =
+      reinterpret_cast<decltype(device_type)>(dlsym(library, "aoti_torch_get_device_type"));
+  const auto host_type =
+      reinterpret_cast<int32_t (*)()>(dlsym(library, "aoti_torch_device_type_cpu"));
+  const Py_ssize_t at = find_offset(on_host, on_meta);
+  if (ask == nullptr || host_type == nullptr || at == 0) return false;
+  int32_t type = host_type() + 1, other = host_type();
+  if (ask(reinterpret_cast<char*>(on_host) + at, &type) != 0 || type != host_type() ||
+      ask(reinterpret_cast<char*>(on_meta) + at, &other) != 0 || other == host_type())
+    return false;
+  Py_INCREF(tensor_type);  // for good: calls may be under way
+  Py_INCREF(parameter_type);
+  tensor = reinterpret_cast<PyTypeObject*>(tensor_type);
+  parameter = reinterpret_cast<PyTypeObject*>(parameter_type);
+  host = host_type();
+  offset = at;
+  device_type = ask;
+  return true;
+}
+
+}  // namespace pig

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+namespace pig {
+
+/// What can be told of a tensor at a glance, without a call that Python or a mode would hear of.
+///
+/// PyTorch keeps its C++ tensor inside the Python object, at an offset that is found and verified
+/// when the hooks are installed. From there a function of PyTorch's stable C interface tells the
+/// type of the device. Where either is missing nothing is known at a glance, and Python is asked.
+struct TensorGlance {
+  PyTypeObject* tensor = nullptr;
+  PyTypeObject* parameter = nullptr;
+  int32_t (*device_type)(void* tensor, int32_t* type) = nullptr;
+  int32_t host = 0;
+  Py_ssize_t offset = 0;
+
+  /// `on_host` and `on_meta` are tensors of these devices. False, with no error set, where glances
+  /// are not to be had.
+  bool install(PyObject* tensor, PyObject* parameter, PyObject* on_host, PyObject* on_meta);
+
+  /// Whether an object is a tensor of exactly these two types, and lies on the host. False says
+  /// nothing.
+  bool is_on_host(PyObject* object) const {
+    if (device_type == nullptr || (Py_TYPE(object) != tensor && Py_TYPE(object) != parameter))
+      return false;
+    int32_t type = host + 1;
+    return device_type(reinterpret_cast<char*>(object) + offset, &type) == 0 && type == host;
+  }
+};
+
+extern TensorGlance tensor_glance;
+
+}  // namespace pig

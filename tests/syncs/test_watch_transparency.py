@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch under `watch_syncs`, and after it, is the torch that the program knows."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from tests.helpers.type_slots import is_sequence, slots
+
+
+class Plain(torch.Tensor):
+    """A class of a program's own."""
+
+
+class Overriding(torch.Tensor):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index)
+
+
+KINDS = (torch._C.TensorBase, torch.Tensor, torch.nn.Parameter, Plain, Overriding)
+INDEXING = {"mapping 1", "mapping 2"}
+"""`mp_subscript` and `mp_ass_subscript`, the only slots that the watch uses."""
+
+
+def all_slots() -> dict[tuple[str, str], int]:
+    return {(kind.__name__, name): at for kind in KINDS for name, at in slots(kind).items()}
+
+
+@pytest.fixture(params=[False, True], ids=["watching", "as_if_cuda"])
+def as_if_cuda(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Nothing is left behind, whatever the test does meanwhile."""
+    before = all_slots()
+    yield request.param
+    assert all_slots() == before
+
+
+def test_only_the_slots_of_indexing_differ_while_it_is_on(as_if_cuda: bool) -> None:
+    before = all_slots()
+    with pig.watch_syncs(as_if_cuda=as_if_cuda):
+        during = all_slots()
+    assert {name for (kind, name), at in during.items() if at != before[kind, name]} <= INDEXING
+    assert during["Overriding", "mapping 1"] == before["Overriding", "mapping 1"]
+
+
+def test_a_tensor_is_no_sequence(as_if_cuda: bool) -> None:
+    def check() -> None:
+        for value in (torch.ones(2), torch.nn.Parameter(torch.ones(2))):
+            assert not is_sequence(value)
+        assert torch.tensor([torch.tensor(1.0), torch.tensor(2)]).tolist() == [1.0, 2.0]
+
+    check()
+    with pig.watch_syncs(as_if_cuda=as_if_cuda):
+        check()
+        with pig.watch_syncs():
+            check()
+        check()
+    check()
+
+
+def test_a_class_made_under_the_watch_is_put_back_too(as_if_cuda: bool) -> None:
+    with pig.watch_syncs(as_if_cuda=as_if_cuda):
+
+        class Younger(torch.Tensor):
+            pass
+
+        class Borrowing(torch.Tensor):
+            __getitem__ = torch.Tensor.__getitem__
+
+    for kind in (Younger, Borrowing):
+        for name in INDEXING:
+            assert slots(kind)[name] == slots(torch.Tensor)[name], (kind, name)
+        assert torch.ones(3).as_subclass(kind)[torch.tensor([True, False, True])].numel() == 2
+
+
+def test_every_way_of_indexing_is_seen() -> None:
+    mask = torch.tensor([True, False, True])
+
+    def index(x: Any) -> None:
+        x[mask]
+        x[(mask,)]
+        x.__getitem__(mask)
+        torch.Tensor.__getitem__(x, mask)
+        x[mask] = torch.zeros(2)
+        x.__setitem__(mask, torch.zeros(2))
+
+    values = [
+        torch.ones(3),
+        torch.ones(3).as_subclass(Plain),
+        torch.ones(3).as_subclass(Overriding),
+    ]
+    for value in values:
+        with pig.record() as recording, pig.watch_syncs(as_if_cuda=True):
+            index(value)
+        sites = [site for site in recording.run.syncs.sites if site.totals.count]
+        assert {site.kind for site in sites} == {SyncKind.BOOLEAN_INDEX}
+        assert sum(site.totals.count for site in sites) == 6, type(value)
+
+
+def test_errors_of_an_index_are_those_of_torch(as_if_cuda: bool) -> None:
+    def errors() -> list[str]:
+        found = []
+        x: Any = torch.ones(3)
+        for index in (
+            torch.ones(2).bool(),
+            torch.ones(2),
+            "a",
+            (torch.ones(4).bool(), 1),
+            object(),
+        ):
+            for act in (x.__getitem__, lambda at: x.__setitem__(at, x), x.__delitem__):
+                with pytest.raises((IndexError, TypeError, RuntimeError)) as caught:
+                    act(index)
+                found.append(f"{caught.type.__name__}: {caught.value}")
+        return found
+
+    without = errors()
+    with pig.watch_syncs(as_if_cuda=as_if_cuda):
+        assert errors() == without
+
+
+def test_ctrl_c_in_an_index_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyinstrument_gpu.syncs import watch
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    mask = torch.tensor([True, False])
+    with pig.record(), pig.watch_syncs(as_if_cuda=True):
+        for place in ("_is_mask", "stays_on_host"):  # asked before the call, and after it
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(watch, place, interrupt)
+                torch.ones(2)[mask]
+        assert torch.ones(2)[mask].numel() == 1
+
+
+def test_watches_come_and_go_while_threads_index() -> None:
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        x, mask = torch.arange(3), torch.tensor([True, False, True])
+        try:
+            while not stop.is_set():
+                assert x[mask].tolist() == [0, 2]
+                x[mask] = x[mask]
+                class_ = type("Younger", (torch.Tensor,), {})
+                assert x.as_subclass(class_)[mask].numel() == 2
+        except BaseException as error:
+            failures.append(error)
+
+    before = all_slots()
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        for turn in range(10):
+            with pig.watch_syncs(as_if_cuda=bool(turn % 2)):
+                torch.ones(2)[torch.tensor([True, False])]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert all_slots() == before
