@@ -100,6 +100,14 @@ class alignas(64) ThreadState {
     if (Frame* frame = find(&Frame::serial, serial)) pop(*frame);
   }
 
+  /// What the frame does has turned out to be another phase. Frames inside it keep their paths.
+  void rename_frame(uint32_t serial, uint32_t phase) {
+    Frame* frame = find(&Frame::serial, serial);
+    if (frame == nullptr) return;
+    publish(frame->path, path_of(frames_[frame->parent].path, phase));
+    frame->phase = phase;
+  }
+
   /// A frame that could not be opened; its end will come all the same.
   void skip_frame() { ++beyond_stack_; }
 

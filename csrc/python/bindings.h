@@ -13,7 +13,7 @@ void add_sync_functions(pybind11::module_& module);
 /// Hooks of calls of torch.
 void add_hook_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
-/// frame_begin, frame_end and frame_cancel, for decorators and steps.
+/// frame_begin, frame_end, frame_cancel and frame_rename, for decorators and steps.
 extern PyMethodDef frame_functions[];
 /// begin_activities, in_activity and set_in_activity, for automatic phases.
 extern PyMethodDef activity_functions[];

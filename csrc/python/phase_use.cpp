@@ -44,6 +44,18 @@ uint64_t begin_token(const Phase& phase) noexcept {
          static_cast<uint64_t>(thread->serial()) << 32 | frame;
 }
 
+void rename_token(uint64_t token, const Phase& phase) noexcept {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) return;
+  ThreadState* thread = recording_thread(epoch);
+  if (thread == nullptr || thread->serial() != (token >> 32 & 0xFFFF)) return;
+  try {
+    thread->rename_frame(static_cast<uint32_t>(token), phase.id);
+  } catch (const std::bad_alloc&) {
+    Recorder::instance().drops().add(Drop::kNoMemory);
+  }
+}
+
 void end_token(uint64_t token, Closing closing) noexcept {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) return;

@@ -38,4 +38,7 @@ enum class Closing { kEnd, kCancel };
 /// Also for a frame that was begun on another thread. NVTX ranges are the caller's business.
 void end_token(uint64_t token, Closing closing) noexcept;
 
+/// The calling thread's frame becomes one of another phase. One of another thread keeps its own.
+void rename_token(uint64_t token, const Phase& phase) noexcept;
+
 }  // namespace pig

@@ -33,8 +33,8 @@ EMPTY_NS = 10_000
 """The stream time up to which a segment holds nothing but events."""
 MIN_FOUND = 5
 """How often a segment has to be found empty."""
-DATA_PHASE = "data"
-"""The name of the phase that is a wait for the loader."""
+DATA_PHASES = ("data", "data start", "data end")
+"""The names of the phases that are a wait for the loader."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
 
 
 def are_data(run: RunData) -> NDArray[np.bool_]:
-    return np.array([run.names[name] == DATA_PHASE for name in run.path_names], dtype=bool)
+    return np.array([run.names[name] in DATA_PHASES for name in run.path_names], dtype=bool)
 
 
 def empty_segments(

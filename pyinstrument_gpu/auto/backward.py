@@ -31,9 +31,9 @@ def install(session: Session) -> None:
             finally:
                 session.is_in_backward = False
                 session.end(_backward, token)
-                if session.updated_in_backward:
-                    session.updated_in_backward = False
-                    session.tell(session.detector.ends_backward)
+                has_updated = session.updated_in_backward
+                session.updated_in_backward = False
+                session.tell(session.detector.ends_backward, has_updated)
 
         return wrapper
 

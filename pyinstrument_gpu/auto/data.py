@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phase "data": waiting for the next item of a DataLoader, the start of its workers included."""
+"""Phases "data", waiting for the next item of a DataLoader, "data start", the start of a loop over
+it and of its workers, and "data end", finding that it has no further item."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import steps
 
 _data = native.gpu_phase("data")
+_start = native.gpu_phase("data start")
+_end = native.gpu_phase("data end")
 _gpu_steps_code = steps._Steps.__iter__.__code__
 
 
@@ -26,35 +29,47 @@ def install(session: Session) -> None:
     # Which loader an iterator is of; a loader stands for itself.
     loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def passes_by() -> bool:
+        # gpu_steps times the wait itself.
+        return session.passes_by() or sys._getframe(2).f_code is _gpu_steps_code
+
+    def wrap_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def wrapper(self: Any) -> Any:
-            # gpu_steps times the wait itself.
-            if session.passes_by() or sys._getframe(1).f_code is _gpu_steps_code:
+        def __iter__(self: Any) -> Any:
+            if passes_by():
                 return original(self)
-            detector = session.detector
-            is_start = isinstance(self, DataLoader)
-            loader = self if is_start else loaders.get(self)
+            token = session.begin(_start, session.detector.starts_loader, self)
+            try:
+                result = original(self)
+            finally:
+                session.end(_start, token)
+            session.tell(loaders.__setitem__, result, self)
+            return result
+
+        return __iter__
+
+    def wrap_next(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __next__(self: Any) -> Any:
+            if passes_by():
+                return original(self)
+            detector, loader = session.detector, loaders.get(self)
             token = session.begin(_data, detector.asks_for_item, loader, torch.is_grad_enabled())
             try:
                 result = original(self)
             except StopIteration:
-                native.frame_cancel(_data, token)
-                token = 0
+                native.frame_rename(_end, token)
                 session.tell(detector.got_none, loader)
                 raise
             finally:
                 session.end(_data, token)
-            if is_start:
-                session.tell(loaders.__setitem__, result, self)
-            else:
-                session.tell(lambda: detector.got_item(_samples_of(result, loader)))
+            session.tell(lambda: detector.got_item(_samples_of(result, loader)))
             return result
 
-        return wrapper
+        return __next__
 
-    session.patches.wrap(DataLoader, "__iter__", wrap)
-    session.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap)
+    session.patches.wrap(DataLoader, "__iter__", wrap_iter)
+    session.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap_next)
 
 
 def _samples_of(item: object, loader: object) -> float:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where one step ends and the next begins, told from what a training loop does.
 
-    CLOSED ──data, zero_grad──> WAITING ──forward, backward──> TRAINING ──optimizer──> UPDATED
-       └──────────forward, backward────────────^                                          │
-       ^──────────────────────────── the loop has come back ──────────────────────────────┘
+    CLOSED ──item, zero_grad, forward──> WAITING ──backward, update──> TRAINING ──update──> UPDATED
+       └────────────backward, update───────────────────^                                       │
+       ^──────────────────────────── the loop has come back ───────────────────────────────────┘
+
+A step that is WAITING may turn out to be none: what it held was for validation, or only looked at.
+From the first backward pass on it is certain.
 
 docs/honest-time.md has the rules. Only the training thread counts: the main thread, or the one that
 first runs an optimizer elsewhere.
@@ -20,7 +23,8 @@ from threading import get_ident
 from typing import Any
 
 _UNKNOWN = math.nan
-_PATIENCE = 8
+_BACKWARD = 0
+"""Stands among the identities of optimizers for a backward pass that is an update."""
 
 
 class _State(enum.Enum):
@@ -37,6 +41,9 @@ class StepDetector:
     Args:
         port: where steps are opened and closed: the native module's functions `step_...`.
         on_end: called after each step that ended, while none is open.
+
+    Attributes:
+        updates_by_hand: whether a step ended with a backward pass, because there was no optimizer.
     """
 
     def __init__(self, port: Any, on_end: Callable[[], None] | None = None) -> None:
@@ -46,46 +53,56 @@ class StepDetector:
         self._token = 0
         self._thread = threading.main_thread().ident
         self._left_alone = False
+        self.updates_by_hand = False
         # Of the open step.
-        self._feeder: object = None
+        self._feeders: list[object] = []  # the loaders that were asked for an item
         self._waiting_items: list[float] = []
-        self._was_cleared = False
-        self._was_evaluated = False
-        self._is_exhausted = False
+        self._is_fetching = False
+        self._was_cleared = self._was_run = self._was_evaluated = self._is_exhausted = False
         self._updated: set[int] = set()
         # Of the loop.
-        self._fed_by_loader = False  # the last step ended because a loader was asked
-        self._unfed_steps = 0
-        # By optimizer: updates of others since its own.
-        self._missed: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
-        self._evaluating: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._returns_to_loader = True  # after the first update that follows an item
+        self._had_unfed_steps = False
+        self._updates_per_step = 0  # 0: no step has ended yet
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._trained_on: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def knows(self, optimizer: object) -> None:
-        self._missed.setdefault(optimizer, 0)
+        """After an optimizer was made."""
+        self._optimizers.add(optimizer)
+
+    def starts_loader(self, loader: object) -> None:
+        """A loop over a loader begins."""
+        if not self._counts_here():
+            return
+        self._comes_back()
+        # A loop that fetches ahead starts its loader again within a step. Any other has only looked
+        # at what it fetched before.
+        if self._state is _State.WAITING and not self._waits_with_items_of_the_loop():
+            self._drop()
 
     def asks_for_item(self, loader: object, grad_enabled: bool) -> None:
         if not self._counts_here():
             return
-        # What begins a step before its item is asked for does so each time, or it was not part of
-        # the loop.
-        never_unfed = self._feeder is None and not self._unfed_steps
-        if self._state is _State.UPDATED:
-            self._fed_by_loader = True
-            self._end(complete=True)
-        elif self._state is _State.TRAINING and self._is_exhausted:
-            self._end(complete=False, at_update=True)
-        elif self._state is _State.WAITING and (self._waiting_items or never_unfed):
-            self._drop()
-        if not grad_enabled or (loader is not None and loader in self._evaluating):
+        self._comes_back()
+        self._is_fetching = grad_enabled
+        if self._state is _State.WAITING:
+            # What begins a step before its item is asked for does so each time, or it was not part
+            # of the loop.
+            began_without = not self._feeders and not self._had_unfed_steps
+            was_evaluated = self._waiting_items and self._was_evaluated
+            if not grad_enabled or began_without or was_evaluated:
+                self._drop()
+        if not grad_enabled:
             return
         if self._state is _State.CLOSED:
             self._open()
-        if self._state is _State.WAITING:
-            self._feeder = loader
+        if self._state is _State.WAITING and loader not in self._feeders:
+            self._feeders.append(loader)
 
     def got_item(self, samples: float = _UNKNOWN) -> None:
         """After the loader has answered."""
-        if not self._counts_here():
+        if not self._counts_here() or not self._is_fetching:
             return
         if self._state is _State.WAITING:
             self._waiting_items.append(samples)
@@ -96,12 +113,9 @@ class StepDetector:
         """After the loader had no further item."""
         if not self._counts_here():
             return
-        if self._state is _State.UPDATED:
-            self._fed_by_loader = True
-            self._end(complete=True)
-        elif self._state is _State.WAITING:
+        if self._state is _State.WAITING and not self._waits_with_items_of_the_loop():
             self._drop()
-        elif self._state is _State.TRAINING and loader is self._feeder:
+        elif self._state in (_State.WAITING, _State.TRAINING) and loader in self._feeders:
             self._is_exhausted = True
             self._port.step_note_update(self._token)
 
@@ -109,38 +123,56 @@ class StepDetector:
         """An optimizer or a module clears its gradients."""
         if not self._counts_here():
             return
-        if self._state is _State.UPDATED and self._was_cleared and self._all_have_stepped():
-            self._end(complete=True)
+        if self._was_cleared:
+            self._end_if_done()
         if self._state is _State.CLOSED:
             self._open()
         if self._state is not _State.UPDATED:
             self._was_cleared = True
 
+    def follows_update(self) -> None:
+        """After gradients were cleared or a scheduler has stepped: if that was after the update,
+        then it belongs to it."""
+        if self._counts_here() and self._state is _State.UPDATED:
+            self._port.step_note_update(self._token)
+
     def copies_to_device(self) -> None:
-        """A tensor goes to a device. In a loop without a loader that begins the next step."""
-        if not self._counts_here():
-            return
-        is_next = self._feeder is None and self._all_have_stepped()
-        if self._state is _State.UPDATED and is_next:
-            self._end(complete=True)
+        """A tensor goes to a device."""
+        if self._counts_here() and self._end_if_done():
             self._open()
 
     def runs_forward(self) -> None:
         """A module that is being trained runs."""
-        # After the update of a loop with a loader it may be run once more to log something: the
-        # backward pass will tell.
-        if self._counts_here() and not (self._state is _State.UPDATED and self._fed_by_loader):
-            self._trains()
+        if not self._counts_here():
+            return
+        self._end_if_done()
+        if self._state is _State.CLOSED:
+            self._open()
+        self._was_run = True
 
     def runs_backward(self) -> None:
         if self._counts_here():
-            self._trains()
+            self._end_if_updated_by(_BACKWARD)
+            self._end_if_done()
+            self._make_certain()
+
+    def ends_backward(self, has_updated: bool) -> None:
+        """After a backward pass.
+
+        Args:
+            has_updated: whether optimizers have stepped in it. Where there is no optimizer, the
+                program updates its parameters itself, which can't be seen, after each of them.
+        """
+        if not self._counts_here() or (self._optimizers and not has_updated):
+            return
+        self.updates_by_hand |= not has_updated
+        self._has_updated(_BACKWARD)
 
     def evaluates(self) -> None:
         """A module runs that is not being trained."""
         if not self._counts_here():
             return
-        if self._state is _State.UPDATED and self._all_have_stepped():
+        if self._state is _State.UPDATED and self._all_have_updated():
             self._end(complete=True)
         elif self._state is _State.TRAINING and self._is_exhausted:
             self._end(complete=False, at_update=True)
@@ -150,40 +182,32 @@ class StepDetector:
         """An optimizer's step, or one that a gradient scaler may leave out."""
         if not self._left_alone and self._state is _State.CLOSED:
             self._thread = get_ident()
-        if not self._counts_here():
-            return
-        if self._state in (_State.CLOSED, _State.WAITING):
-            self._trains()
-        if id(optimizer) in self._updated:
-            self._count_missed()
+        self._optimizers.add(optimizer)
+        if self._counts_here():
+            self._end_if_updated_by(id(optimizer))
+            self._make_certain()
 
     def ends_update(self, optimizer: object) -> None:
-        if not self._counts_here():
-            return
-        self.has_stepped(optimizer)
-        self._state = _State.UPDATED
-        self._port.step_note_update(self._token)
+        if self._counts_here():
+            self._has_updated(id(optimizer))
 
     def has_stepped(self, optimizer: object) -> None:
         """After an optimizer has stepped within the backward pass of the training thread, on any
-        thread, or outside of one."""
-        self._missed[optimizer] = 0
+        thread."""
+        self._optimizers.add(optimizer)
         self._updated.add(id(optimizer))
-
-    def ends_backward(self) -> None:
-        """After a backward pass in which optimizers have stepped."""
-        if self._counts_here():
-            self._state = _State.UPDATED
-            self._port.step_note_update(self._token)
 
     def finish(self) -> None:
         """The recording ends, or what is recorded is no longer ours to say."""
+        if self._state is _State.WAITING:
+            if self._waiting_items and self._was_run:
+                self._make_certain()
+            else:
+                self._drop()
         if self._state is _State.UPDATED:
             self._end(complete=True, at_update=True)
         elif self._state is _State.TRAINING:
             self._end(complete=False, at_update=self._is_exhausted)
-        elif self._state is _State.WAITING:
-            self._drop()
 
     def leave_alone(self) -> None:
         """The program opens a step itself: from here on it alone does."""
@@ -194,49 +218,78 @@ class StepDetector:
     def _counts_here(self) -> bool:
         return not self._left_alone and get_ident() == self._thread
 
-    def _trains(self) -> None:
-        if self._state is _State.UPDATED and self._all_have_stepped():
-            self._fed_by_loader = False
+    def _waits_with_items_of_the_loop(self) -> bool:
+        """Whether what was fetched is for training: a step has trained on that loader before."""
+        return (
+            bool(self._waiting_items)
+            and not self._was_evaluated
+            and any(loader in self._trained_on for loader in self._feeders)
+        )
+
+    def _comes_back(self) -> None:
+        """A loader is asked for something."""
+        if self._state is _State.UPDATED:
+            self._returns_to_loader |= bool(self._feeders)
             self._end(complete=True)
+        elif self._state is _State.TRAINING and self._is_exhausted:
+            self._end(complete=False, at_update=True)
+
+    def _end_if_done(self) -> bool:
+        """The loop goes on training after an update. With a loader, that may be to log something
+        before the loop comes back, or the turn of another optimizer; the next update will tell.
+
+        Returns whether the step has ended.
+        """
+        waits_for_loader = self._feeders and self._returns_to_loader
+        if self._state is not _State.UPDATED or waits_for_loader or not self._all_have_updated():
+            return False
+        self._end(complete=True)
+        return True
+
+    def _end_if_updated_by(self, updater: int) -> None:
+        """A step has at most one update of each optimizer."""
+        if self._state is _State.UPDATED and updater in self._updated:
+            self._returns_to_loader &= not self._feeders
+            was_cleared = self._was_cleared
+            self._end(complete=True)
+            self._open()
+            self._was_cleared = was_cleared  # by what the step before already has
+
+    def _all_have_updated(self) -> bool:
+        """Whether there are as many updates as in the step before, or at first one of each."""
+        return len(self._updated) >= (self._updates_per_step or len(self._optimizers))
+
+    def _has_updated(self, updater: int) -> None:
+        self._updated.add(updater)
+        self._state = _State.UPDATED
+        self._port.step_note_update(self._token)
+
+    def _make_certain(self) -> None:
         if self._state is _State.CLOSED:
             self._open()
         if self._state is _State.WAITING:
             self._state = _State.TRAINING
             for samples in self._waiting_items or [_UNKNOWN]:
                 self._port.step_item(self._token, samples)
-            if self._feeder is not None:
-                self._evaluating.discard(self._feeder)
-
-    def _all_have_stepped(self) -> bool:
-        return all(
-            id(optimizer) in self._updated or missed >= _PATIENCE
-            for optimizer, missed in self._missed.items()
-        )
-
-    def _count_missed(self) -> None:
-        for optimizer in list(self._missed):
-            if id(optimizer) not in self._updated:
-                self._missed[optimizer] += 1
+            self._trained_on.update(loader for loader in self._feeders if loader is not None)
 
     def _open(self) -> None:
         self._state = _State.WAITING
-        self._feeder = None
         self._waiting_items = []
-        self._was_cleared = self._was_evaluated = self._is_exhausted = False
+        self._was_cleared = self._was_run = self._was_evaluated = self._is_exhausted = False
         self._updated = set()
         self._token = self._port.step_begin()
 
     def _end(self, complete: bool, at_update: bool = False) -> None:
-        if self._feeder is None:
-            self._unfed_steps += 1
-            self._count_missed()
+        self._had_unfed_steps |= not self._feeders
+        self._updates_per_step = len(self._updated) or self._updates_per_step
         self._state = _State.CLOSED
+        self._feeders = []
         self._port.step_end(self._token, complete, at_update)
         if self._on_end is not None:
             self._on_end()
 
     def _drop(self) -> None:
-        if self._was_evaluated and self._feeder is not None:
-            self._evaluating.add(self._feeder)
         self._state = _State.CLOSED
+        self._feeders = []
         self._port.step_drop(self._token)

@@ -57,17 +57,22 @@ def timed(session: Session, name: str, original: Callable[..., Any]) -> Callable
     is_loss = name == "loss"
     no_loss = native.gpu_phase("eval")
     announce = session.detector.clears_gradients if name == "zero_grad" else None
+    follow = session.detector.follows_update if name in ("zero_grad", "scheduler") else None
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or session.passes_by():
             return original(*args, **kwargs)
+        if name == "scheduler" and getattr(args[0] if args else None, "_is_initial", False):
+            return original(*args, **kwargs)  # its constructor sets the first rate
         of_call = no_loss if is_loss and not is_grad_enabled() else phase
         token = session.begin(of_call, announce)
         try:
             return original(*args, **kwargs)
         finally:
             session.end(of_call, token)
+            if follow is not None:
+                session.tell(follow)
 
     if is_loss:
         # torch.jit.script then compiles the function itself.

@@ -46,7 +46,7 @@ def _do_nothing(*_: object, **__: object) -> int:
 
 
 begin_activities = set_in_activity = sync_watch = _do_nothing
-frame_begin = frame_end = frame_cancel = _do_nothing
+frame_begin = frame_end = frame_cancel = frame_rename = _do_nothing
 step_begin = step_item = step_note_update = step_end = step_drop = _do_nothing
 
 

@@ -462,5 +462,6 @@ def test_nothing_is_kept_alive(recording: pig.Recording) -> None:
     session = auto._active.session  # type: ignore[union-attr]
     assert session is not None
     gc.collect()
-    assert not session.detector._missed
+    assert not session.detector._optimizers
+    assert not session.detector._trained_on  # no loader is
     recording.stop()

@@ -68,7 +68,9 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
     for optimizer in made.values():
         detector.knows(optimizer)
     for activity in activities.replace(" ", ""):
-        if activity in "dw.":
+        if activity == "w":
+            detector.starts_loader(loaders["d"])
+        elif activity in "d.":
             detector.asks_for_item(loaders["d"], True)
         elif activity in "v,V":
             detector.asks_for_item(loaders["v"], activity != "V")
@@ -102,20 +104,20 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
         # The plain loop, its gradients cleared first, last, or before the loop.
         ("dzfbo dzfbo .", "dzfbo| dzfbo|"),
         ("dfboz dfboz .", "dfboz| dfboz|"),
-        ("z wd fboz dfboz .", "z~ wdfboz| dfboz|"),
-        ("wdhzfbos dhzfbos .", "wdhzfbos| dhzfbos|"),
+        ("z wd fboz dfboz .", "z~ w dfboz| dfboz|"),
+        ("wdhzfbos dhzfbos .", "w dhzfbos| dhzfbos|"),
         # Accumulation; its rest; a library that fetches one item ahead.
         ("zdfbdfbo zdfbdfbo .", "z~ dfbdfboz| dfbdfbo|"),
         ("dfbdfboz dfb. $", "dfbdfboz| dfb!="),
         ("dfbdfboz dfb. dfbdfboz .", "dfbdfboz| dfb!= dfbdfboz|"),
-        ("d dfbo dfbo .fbo $", "d~ dfbo| dfbo| fbo|="),
+        ("d dfbo dfbo .fbo $", "ddfbo| dfbo| fbo|="),
         ("dfb . fbo $", "dfbfbo|="),
         # Validation: under no_grad, without, within the epoch, before the first step.
         ("dfbo dfbo . VeVe, dfbo .", "dfbo| dfbo| VeVe dfbo|"),
-        ("dfbo dfbo . veve, dfbo .", "dfbo| dfbo| ve~ ve dfbo|"),
+        ("dfbo dfbo . veve, dfbo .", "dfbo| dfbo| ve~ ve~ dfbo|"),
         ("dfbo VeVe, dfbo .", "dfbo| VeVe dfbo|"),
         ("dfbo e dfbo .", "dfbo| e dfbo|"),
-        ("ve ve, dfbo . veve, dfbo .", "ve~ ve dfbo| veve dfbo|"),
+        ("ve ve, dfbo . veve, dfbo .", "ve~ ve~ dfbo| ve~ ve~ dfbo|"),
         # A teacher, or a frozen encoder, before the model.
         ("defbo defbo .", "defbo| defbo|"),
         # Loops without a loader.
@@ -126,14 +128,25 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
         ("bo bo $", "bo| bo|="),
         ("fbfbo fbfbo $", "fbfbo| fbfbo|="),
         ("fbo e fbo $", "fbo| e fbo|="),
-        # One item, many updates.
-        ("d fbo fbo fbo $", "dfbo| fbo| fbo|="),
+        # One item, many updates: the second shows that the loop does not return to the loader.
+        ("d fbo fbo fbo $", "dfbofb| o| fbo|="),
+        ("dfbofbo dfbofbo dfbofbo .", "dfbofb| o| dfbo| fbo| dfbo| fbo|"),
         # The model is run once more after the update, to log something.
         ("dfbo dfbof dfbof .", "dfbo| dfbof| dfbof|"),
         # Loaders that are only looked at.
-        ("ddd. dfbo .", "d~ d~ d~ dfbo|"),
+        ("ddd. dfbo .", "ddd~ dfbo|"),
+        ("wd wdfbo wd wdfbo .", "w d~ w dfbo| w dwdfbo|"),
+        # Fetched ahead; so are the last ones of an epoch, once the loop has trained on that loader.
+        ("dddfbfbfbo dddfbfbfbo .", "dddfbfbfbo| dddfbfbfbo|"),
+        ("ddfbfbo d.wdfbfbo .", "ddfbfbo| dwdfbfbo|"),
+        # An item is fetched for the next step before a validation.
+        ("dfbo d VeV, fbo $", "dfbo| d~ VeV fbo|="),
+        # Run to log something, and trained never or not yet.
+        ("f wdfbo dfbo .", "f~ w dfbo| dfbo|"),
+        ("ff$", "ff~"),
+        ("dfbo df$", "dfbo| df!"),
         # Nothing but an optimizer.
-        ("oo$", "oo|="),
+        ("oo$", "o| o|="),
     ],
 )
 def test_loops_with_one_optimizer(loop: str, expected: str) -> None:
@@ -149,7 +162,9 @@ def test_loops_with_one_optimizer(loop: str, expected: str) -> None:
         # The second one steps now and then, or not at all.
         ("dfbx dfbx dfbxfby dfbx .", "xy", "dfbx| dfbx| dfbxfby| dfbx|"),
         ("dfbx VeV, dfbx .", "xy", "dfbx| VeV dfbx|"),
-        ("fbx" * 11 + "$", "xy", "fbx" * 9 + "| fbx| fbx|="),
+        ("fbx" * 4 + "$", "xy", "fbxfb| x| fbx| fbx|="),
+        # Each of them many times.
+        ("zfbx" * 3 + "zfby" * 3 + "$", "xy", "zfbxzfb| x| zfbx| zfby| zfby| zfby|="),
     ],
 )
 def test_loops_with_two_optimizers(loop: str, optimizers: str, expected: str) -> None:
@@ -163,8 +178,9 @@ def test_items_and_samples_count_once_the_step_is_sure() -> None:
     for samples in (8, 4):
         detector.asks_for_item(loader, True)
         detector.got_item(samples)
-        assert log.items == (0 if samples == 8 else 2)
         detector.runs_forward()
+        assert log.items == (0 if samples == 8 else 2)
+        detector.runs_backward()
     detector.ends_update(optimizer)
     assert log.samples == [8, 4]
 
@@ -194,7 +210,7 @@ def test_optimizers_that_step_within_the_backward_pass() -> None:
         detector.runs_backward()
         for optimizer in optimizers:
             detector.has_stepped(optimizer)
-        detector.ends_backward()
+        detector.ends_backward(has_updated=True)
     assert log.text.count("|") == 2
 
 

@@ -70,11 +70,9 @@ def test_plain(programs: Programs, tmp_path: Path) -> None:
     run = recorded(programs, "plain", tmp_path)
     assert (run.step_totals.count, run.step_totals.complete) == (12, 12)
     for step in range(12):
-        names = per_step(run, step)
-        # The first of an epoch starts the loader.
-        assert names == (["data", *PLAIN] if step % 6 == 0 else PLAIN)
+        assert per_step(run, step) == PLAIN
     outside = counts(run, Scope.OUTSIDE)
-    assert outside == {"scheduler": 3, "checkpoint": 2}  # one when the scheduler is made
+    assert outside == {"data start": 2, "data end": 2, "scheduler": 2, "checkpoint": 2}
     assert (run.step_totals.samples, run.step_totals.items) == (96, 12)
 
 
@@ -113,7 +111,7 @@ def test_gan(programs: Programs, tmp_path: Path) -> None:
     run = recorded(programs, "gan", tmp_path)
     assert run.step_totals.complete == 6
     assert counts(run) == {
-        "data": 7,
+        "data": 6,
         "zero_grad": 12,
         "eval": 6,
         "forward": 6 * 4,
@@ -129,7 +127,7 @@ def test_closure(programs: Programs, tmp_path: Path) -> None:
     assert run.step_totals.complete == 4
     found = counts(run)
     calls = found["optimizer/forward"]
-    assert (found["data"], found["optimizer"]) == (5, 4)
+    assert (found["data"], found["optimizer"]) == (4, 4)
     assert calls > 4
     inner = ("forward", "zero_grad", "loss", "backward")
     assert {f"optimizer/{name}": calls for name in inner}.items() <= found.items()
@@ -140,14 +138,15 @@ def test_loader_with_workers(programs: Programs, tmp_path: Path) -> None:
     run = recorded(programs, "workers", tmp_path)
     assert run.step_totals.complete == 12
     assert counts(run) == {
-        "data": 14,
+        "data": 12,
         "forward": 12,
         "loss": 12,
         "backward": 12,
         "optimizer": 12,
         "zero_grad": 12,
     }
-    assert counts(run, Scope.OUTSIDE) == counts(run, Scope.OTHER_THREADS) == {}
+    assert counts(run, Scope.OUTSIDE) == {"data start": 2, "data end": 2}
+    assert counts(run, Scope.OTHER_THREADS) == {}
 
 
 def test_trainer_class(programs: Programs, tmp_path: Path) -> None:
@@ -161,9 +160,15 @@ def test_validation_stays_apart(programs: Programs, tmp_path: Path) -> None:
     assert run.step_totals.complete == 12
     assert set(counts(run)) == {"data", "forward", "loss", "zero_grad", "backward", "optimizer"}
     assert counts(run)["forward"] == counts(run)["optimizer"] == 12
-    assert counts(run)["data"] == 14
-    # Six validations of three batches, five under no_grad; each starts its loader.
-    assert counts(run, Scope.OUTSIDE) == {"data": 24, "eval": 18, "loss": 3}
+    assert counts(run)["data"] == 12
+    # Two epochs, and six validations of three batches.
+    assert counts(run, Scope.OUTSIDE) == {
+        "data start": 8,
+        "data": 18,
+        "data end": 8,
+        "eval": 18,
+        "loss": 3,
+    }
 
 
 def test_exception_in_the_middle(programs: Programs, tmp_path: Path) -> None:

@@ -193,6 +193,25 @@ void test_frames_by_serial() {
   check_span(spans[0], 0, 10, 0, 0, 0);
 }
 
+void test_renamed_frame() {
+  Recording recording;
+  recording.begin_at(0, kA);
+  const uint32_t renamed = recording.begin_at(1, kA);
+  recording.thread.rename_frame(renamed, kB);
+  recording.thread.end_frame(renamed, 2);
+  recording.thread.rename_frame(renamed, kB);  // it is gone
+  recording.end_at(3, kA);
+  recording.begin_at(4, kA);
+  recording.begin_at(5, kB);
+  recording.end_at(6, kB);
+  recording.end_at(7, kA);
+  const std::vector<RawSpan> spans = recording.drain();
+  CHECK_EQ(spans.size(), 4u);
+  CHECK_EQ(spans[0].path(), spans[2].path());
+  CHECK(spans[0].path() != spans[1].path());
+  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 1u);
+}
+
 void test_other_threads_ask_for_an_end() {
   Recording recording;
   const uint32_t outer = recording.begin_at(0, kA);
@@ -516,6 +535,7 @@ int main() {
   test_closing_out_of_order();
   test_the_innermost_of_a_name_is_closed();
   test_frames_by_serial();
+  test_renamed_frame();
   test_other_threads_ask_for_an_end();
   test_deeper_than_the_stack();
   test_full_table_of_paths();
