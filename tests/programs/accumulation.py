@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of three batches make one update; the last batch of an epoch is left over."""
+# steps: 6
+# phases: forward 14, loss 14, backward 14, optimizer 4
 
 import torch
 from torch.nn import functional
@@ -17,4 +19,4 @@ for epoch in range(2):
         if (i + 1) % 3 == 0:
             optimizer.step()
             optimizer.zero_grad()
-    print(f"{epoch} {loss.item():.6f}")
+    print(f"{epoch} {loss.item():.6f}")  # waits

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A gradient scaler on the CPU. In step 2 the gradients overflow, and it leaves the update out."""
+# steps: 6
+# phases: forward 6, loss 6, backward 6, optimizer 6
 
 import torch
 from torch.nn import functional

@@ -3,6 +3,8 @@
 
 Where LOOP_OVER names a file, the moment at which the loop was over goes there.
 """
+# steps: 10
+# phases: forward 10, loss 10, backward 10, optimizer 10
 
 import os
 import time
@@ -32,9 +34,9 @@ for i, (inputs, labels) in enumerate(batches(10)):
     optimizer.step()
     if i == 4:
         with torch.inference_mode():
-            print(f"{model(inputs).sum().item():.5f}")
-print(f"{loss.item():.6f}")
-print(sum(float(p.detach().abs().sum()) for p in model.parameters()) > 0)
+            print(f"{model(inputs).sum().item():.5f}")  # waits
+print(f"{loss.item():.6f}")  # waits
+print(sum(float(p.detach().abs().sum()) for p in model.parameters()) > 0)  # waits
 if "LOOP_OVER" in os.environ:
     now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
     Path(os.environ["LOOP_OVER"]).write_text(str(now_ns))

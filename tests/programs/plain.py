@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plain loop, with a schedule, clipped gradients and a checkpoint per epoch."""
+# steps: 12
+# phases: forward 12, loss 12, backward 12, optimizer 12, clip 12, zero_grad 12
 
 import io
 
@@ -20,6 +22,6 @@ for _ in range(2):
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        print(f"{loss.item():.6f}")
+        print(f"{loss.item():.6f}")  # waits
     scheduler.step()
     torch.save(model.state_dict(), io.BytesIO())

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trainer class with callbacks, and a network that returns its own loss."""
+# steps: 12
+# phases: forward 12, backward 12, optimizer 12, zero_grad 12
 
 from collections.abc import Callable
 
@@ -41,7 +43,7 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
         self.step += 1
-        self.on_step(self.step, float(loss))
+        self.on_step(self.step, float(loss))  # waits
 
 
 common.seed()

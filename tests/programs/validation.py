@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation after each epoch and within it; the first time before any training, and once without
 `no_grad`."""
+# steps: 12
+# phases: forward 12, loss 12, backward 12, optimizer 12
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from tests.programs import common
 @torch.no_grad()
 def validate(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
     model.eval()
-    correct = sum(int((model(x).argmax(1) == y).sum()) for x, y in loader)
+    correct = sum(int((model(x).argmax(1) == y).sum()) for x, y in loader)  # waits
     model.train()
     return correct / len(loader.dataset)  # type: ignore[arg-type]
 
@@ -32,4 +34,4 @@ for _ in range(2):
             print(validate(model, held_out))
     print(validate(model, held_out))
 model.eval()
-print(sum(float(functional.cross_entropy(model(x), y).detach()) for x, y in held_out))
+print(sum(float(functional.cross_entropy(model(x), y).detach()) for x, y in held_out))  # waits

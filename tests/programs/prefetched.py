@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of four batches, which are fetched before the first of them is used."""
+# steps: 6
+# phases: forward 24, loss 24, backward 24, optimizer 6
+
+import torch
+from torch.nn import functional
+
+from tests.programs import common
+
+common.seed()
+loader, model = common.loader(24), common.network()
+optimizer = torch.optim.Adam(model.parameters())
+batches = iter(loader)
+for step in range(6):
+    for inputs, labels in [next(batches) for _ in range(4)]:
+        loss = functional.cross_entropy(model(inputs), labels) / 4
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"{step} {loss.item():.6f}")  # waits
