@@ -73,6 +73,13 @@ def kept_steps(run: RunData) -> NDArray[np.void]:
     return steps[kept]
 
 
+def startup_ns(run: RunData) -> int | None:
+    """The time until the first step began: imports, making the model, starting the loader. None
+    where that step is not known any more."""
+    steps = run.steps.array
+    return int(steps["begin_ns"][0]) if len(steps) and steps["index"][0] == 0 else None
+
+
 def mean_per_step_ns(run: RunData, statistic: Statistic | None, calls: int) -> float | None:
     """What a phase of so many calls took per step, by one of its statistics; None unknown.
 

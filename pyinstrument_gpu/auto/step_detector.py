@@ -131,8 +131,8 @@ class StepDetector:
             self._was_cleared = True
 
     def follows_update(self) -> None:
-        """After gradients were cleared or a scheduler has stepped: if that was after the update,
-        then it belongs to it."""
+        """After gradients were clipped or cleared, or a scheduler has stepped: if that was after
+        the update, then it belongs to it."""
         if self._counts_here() and self._state is _State.UPDATED:
             self._port.step_note_update(self._token)
 

@@ -33,6 +33,8 @@ _SCHEDULERS = [
     for scheduler in set(filter(inspect.isclass, vars(lr_scheduler).values()))
     if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler)
 ]
+_UPDATE = ("zero_grad", "clip", "scheduler")
+"""The phases that belong to the update, also where they follow it."""
 _CALLS: tuple[tuple[str, Any, tuple[str, ...], tuple[Any, ...]], ...] = (
     ("zero_grad", Optimizer, ("zero_grad",), ()),
     ("zero_grad", nn.Module, ("zero_grad",), ()),
@@ -57,7 +59,7 @@ def timed(session: Session, name: str, original: Callable[..., Any]) -> Callable
     is_loss = name == "loss"
     no_loss = native.gpu_phase("eval")
     announce = session.detector.clears_gradients if name == "zero_grad" else None
-    follow = session.detector.follows_update if name in ("zero_grad", "scheduler") else None
+    follow = session.detector.follows_update if name in _UPDATE else None
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,12 @@ from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
 from pyinstrument_gpu.analysis.savings import SPREAD
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
-from pyinstrument_gpu.analysis.step_times import QUANTILES, mean_per_step_ns, spans_lost_within
+from pyinstrument_gpu.analysis.step_times import (
+    QUANTILES,
+    mean_per_step_ns,
+    spans_lost_within,
+    startup_ns,
+)
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
@@ -97,6 +102,8 @@ def _steps(run: RunData) -> Facts:
         "unattributed_ns": inside.unattributed_ns,
         "spans_that_outlast_their_step": inside.crossing,
         "spans_lost": spans_lost_within(run),
+        "startup_ns": startup_ns(run),
+        "updates_by_hand": run.environment.get("updates_by_hand"),
         "steps_per_second": totals.steps_per_second,
         "samples_per_second": totals.samples_per_second,
         "samples_are_known_of": totals.sampled,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from pyinstrument_gpu.analysis.step_times import (
     mean_per_step_ns,
     outside_during_steps,
     spans_lost_within,
+    startup_ns,
 )
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
@@ -224,12 +225,15 @@ def _outside(run: RunData, width: int) -> Iterator[Text | Table]:
         "bold",
     )
     phases = run.phases_in(Scope.OUTSIDE)
-    if not phases:
+    until_first_step_ns = startup_ns(run)
+    startup_s = UNKNOWN if until_first_step_ns is None else f"{until_first_step_ns / 1e9:.3f}"
+    if not phases and until_first_step_ns == 0:
         return
+    startup = Row("start-up", ["", startup_s, *[""] * 6])
     # Where the span itself is lost, it tells by its length: longer than all the time outside.
     too_long = {path for path, p in phases.items() if p.host and p.host.max_ns > outside_ns}
     during_steps = too_long | {run.paths[path] for path in outside_during_steps(run)}
-    yield from _per_call(run, phases, width, during_steps)
+    yield from _per_call(run, phases, width, during_steps, [startup])
     if during_steps:
         yield Text("* was open during steps, so its times include theirs")
 
@@ -239,10 +243,15 @@ def _per_call(
     phases: Mapping[str, PhaseStatistics],
     width: int,
     during_steps: Collection[str] = (),
+    sums: Sequence[Row] = (),
 ) -> Iterator[Text | Table]:
-    """A table of times per call. The paths `during_steps` are marked, without self times: as far as
-    they lie in a step, those are what that step calls unattributed."""
-    unit = Unit.fitting(max(p.host.mean_ns for p in phases.values() if p.host is not None))
+    """A table of times per call, with `sums` as a second block.
+
+    The paths `during_steps` are marked, without self times: as far as they lie in a step, those are
+    what that step calls unattributed.
+    """
+    means_ns = (p.host.mean_ns for p in phases.values() if p.host is not None)
+    unit = Unit.fitting(max(means_ns, default=0))
 
     def mean(statistic: Statistic | None) -> str:
         return unit.text(statistic.mean_ns if statistic is not None and statistic.count else None)
@@ -265,7 +274,7 @@ def _per_call(
         ]
         rows[path] = Row("", cells, note="*" if marked else "")
     times = ["total s", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
-    yield from phase_table(run, ["phase", "calls", *times], rows, width)
+    yield from phase_table(run, ["phase", "calls", *times], rows, width, sums)
 
 
 def _notes(run: RunData) -> Iterator[Text]:
@@ -280,6 +289,8 @@ def _notes(run: RunData) -> Iterator[Text]:
         notes.append(
             f"Step {run.open_step.index} had not ended: its phases are counted, its time is not."
         )
+    if run.environment.get("updates_by_hand"):
+        notes.append("No optimizer was seen, so each step ends with a backward pass.")
     unfinished = unfinished_work_note(run)
     if unfinished is not None:
         notes.append(unfinished)

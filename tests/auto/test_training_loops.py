@@ -134,6 +134,15 @@ def test_closure(programs: Programs, tmp_path: Path) -> None:
     assert len(found) == 6
 
 
+def test_update_by_hand(programs: Programs, tmp_path: Path) -> None:
+    run = recorded(programs, "by_hand", tmp_path)
+    assert run.step_totals.complete == run.step_totals.count == 5
+    for step in range(5):
+        assert per_step(run, step) == ["zero_grad", "forward", "loss", "backward", "clip"]
+    assert "! No optimizer was seen" in run.report()
+    assert run.spans["host_end_ns"].max() <= run.steps[-1].end_ns
+
+
 def test_loader_with_workers(programs: Programs, tmp_path: Path) -> None:
     run = recorded(programs, "workers", tmp_path)
     assert run.step_totals.complete == 12

@@ -199,6 +199,8 @@ phase       calls  total s  mean ms     p50     p95    self  device  blocked
 ----------  -----  -------  -------  ------  ------  ------  ------  -------
 setup           1    0.005    5.000   5.000   5.000   5.000       -        -
 checkpoint      1    0.040   40.000  40.000  40.000  40.000       -        -
+----------  -----  -------  -------  ------  ------  ------  ------  -------
+start-up             0.005
 
 Recorder: 31.4 ns per phase, 210 ns per step, 6.0 phases per step, together
 0.0025% of the step, its own thread 0.2% of one core
@@ -465,6 +467,24 @@ def test_run_without_steps_is_reported_per_call() -> None:
     assert line_of(report, "inner")[:4] == ["inner", "2", "0.004", "2.000"]
     assert "Outside" not in report
     assert "per step" not in report
+
+
+def test_startup_lasts_until_the_first_step_that_is_known() -> None:
+    script = Script()
+    script.work(7 * MS)
+    for _ in range(2):
+        with script.step():
+            script.leaf("forward", MS)
+    run = script.run()
+    assert line_of(text(run), "start-up") == ["start-up", "0.007"]
+    run.steps = Steps(run.steps.array[1:])
+    assert line_of(text(run), "start-up") == ["start-up", "-"]
+
+
+def test_report_says_that_no_optimizer_was_seen() -> None:
+    note = "! No optimizer was seen, so each step ends with a backward pass."
+    assert note in text(training().run(environment={"updates_by_hand": True}))
+    assert note not in text(training().run(environment={"updates_by_hand": False}))
 
 
 def test_empty_run_says_why() -> None:
