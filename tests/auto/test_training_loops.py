@@ -135,9 +135,9 @@ def test_closure(programs: Programs, tmp_path: Path) -> None:
 
 
 def test_update_by_hand(programs: Programs, tmp_path: Path) -> None:
-    run = recorded(programs, "by_hand", tmp_path)
-    assert run.step_totals.complete == run.step_totals.count == 5
-    for step in range(5):
+    run = recorded(programs, "word_model", tmp_path)
+    assert run.step_totals.complete == run.step_totals.count == 8
+    for step in range(8):
         assert per_step(run, step) == ["zero_grad", "forward", "loss", "backward", "clip"]
     assert "! No optimizer was seen" in run.report()
     assert run.spans["host_end_ns"].max() <= run.steps[-1].end_ns

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream of unknown length that two workers share, read past the end of its epoch."""
 # steps: 10
-# phases: forward 10, loss 10, backward 10, optimizer 10, zero_grad 10
+# phases: data 10, forward 10, loss 10, backward 10, optimizer 10, zero_grad 10
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of four batches, which are fetched before the first of them is used."""
 # steps: 6
-# phases: forward 24, loss 24, backward 24, optimizer 6
+# phases: data 24, forward 24, loss 24, backward 24, optimizer 6, zero_grad 6
 
 import torch
 from torch.nn import functional
