@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lightning's trainer, with validation and accumulation."""
+# steps: 6
+# phases: backward 12, optimizer 6
 
 import logging
 import warnings
@@ -23,7 +25,7 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]  # it may not
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         loss = functional.cross_entropy(self(batch[0]), batch[1])
-        print(f"{index} {loss.item():.6f}")
+        print(f"{index} {loss.item():.6f}")  # waits
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:

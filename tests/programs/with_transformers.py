@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face's trainer on a small network of our own."""
+# steps: 6
+# phases: forward 12, backward 12, optimizer 6
 
 import tempfile
 import warnings
