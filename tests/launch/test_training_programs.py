@@ -17,6 +17,7 @@ import pytest
 
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
+from tests.helpers.launched import errors_of, launched, plain
 from tests.helpers.programs import Done, Programs
 
 FOLDER = Path(__file__).parents[1] / "programs"
@@ -149,3 +150,17 @@ def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_
         "this process imported torch, but nothing of a training loop was seen"
     )
     assert "its child processes, which are not recorded, used " in said[0]
+
+
+@pytest.mark.slow
+def test_training_that_is_started_by_its_modules_name(tmp_path: Path) -> None:
+    module = ("-m", "tests.programs.trainer")
+    without = plain(tmp_path, *module)
+    for options in WAYS.values():
+        with_us = launched(tmp_path, *options, *module)
+        assert (with_us.returncode, with_us.stdout) == (without.returncode, without.stdout)
+        assert errors_of(with_us) == without.stderr
+        check_counts("trainer", Run.load(tmp_path / "run.gpurun"))
+    run = Run.load(tmp_path / "run.gpurun")
+    check_waits("trainer", run)
+    assert not [site for site in run.syncs.sites if "pyinstrument_gpu/" in site.file]
