@@ -43,7 +43,7 @@ class StepDetector:
         on_end: called after each step that ended, while none is open.
 
     Attributes:
-        updates_by_hand: whether a step ended with a backward pass, because there was no optimizer.
+        optimizer_seen: whether an optimizer has stepped. None where there was no update at all.
     """
 
     def __init__(self, port: Any, on_end: Callable[[], None] | None = None) -> None:
@@ -53,7 +53,7 @@ class StepDetector:
         self._token = 0
         self._thread = threading.main_thread().ident
         self._left_alone = False
-        self.updates_by_hand = False
+        self.optimizer_seen: bool | None = None
         # Of the open step.
         self._feeders: list[object] = []  # the loaders that were asked for an item
         self._waiting_items: list[float] = []
@@ -165,7 +165,7 @@ class StepDetector:
         """
         if not self._counts_here() or (self._optimizers and not has_updated):
             return
-        self.updates_by_hand |= not has_updated
+        self.optimizer_seen = bool(self.optimizer_seen) or has_updated
         self._has_updated(_BACKWARD)
 
     def evaluates(self) -> None:
@@ -189,6 +189,7 @@ class StepDetector:
 
     def ends_update(self, optimizer: object) -> None:
         if self._counts_here():
+            self.optimizer_seen = True
             self._has_updated(id(optimizer))
 
     def has_stepped(self, optimizer: object) -> None:

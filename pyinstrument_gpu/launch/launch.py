@@ -152,8 +152,7 @@ class Launch:
                 {"pinned": pinned, "non_blocking": non_blocking, "count": count, "bytes": size}
                 for (pinned, non_blocking), (count, size) in sorted(session.copies.items())
             ]
-            if self._steps:
-                self._recording._facts["updates_by_hand"] = session.detector.updates_by_hand
+            self._recording._facts["optimizer_seen"] = session.detector.optimizer_seen
             if session.error is not None:
                 self._say(f"automatic steps ended early, because of an error: {session.error!r}")
         self._recording._finish_if_mine()

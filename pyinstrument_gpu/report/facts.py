@@ -103,7 +103,7 @@ def _steps(run: RunData) -> Facts:
         "spans_that_outlast_their_step": inside.crossing,
         "spans_lost": spans_lost_within(run),
         "startup_ns": startup_ns(run),
-        "updates_by_hand": run.environment.get("updates_by_hand"),
+        "optimizer_seen": run.environment.get("optimizer_seen"),
         "steps_per_second": totals.steps_per_second,
         "samples_per_second": totals.samples_per_second,
         "samples_are_known_of": totals.sampled,

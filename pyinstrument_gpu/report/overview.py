@@ -289,7 +289,7 @@ def _notes(run: RunData) -> Iterator[Text]:
         notes.append(
             f"Step {run.open_step.index} had not ended: its phases are counted, its time is not."
         )
-    if run.environment.get("updates_by_hand"):
+    if run.environment.get("optimizer_seen") is False:
         notes.append("No optimizer was seen, so each step ends with a backward pass.")
     unfinished = unfinished_work_note(run)
     if unfinished is not None:

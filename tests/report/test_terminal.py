@@ -483,8 +483,8 @@ def test_startup_lasts_until_the_first_step_that_is_known() -> None:
 
 def test_report_says_that_no_optimizer_was_seen() -> None:
     note = "! No optimizer was seen, so each step ends with a backward pass."
-    assert note in text(training().run(environment={"updates_by_hand": True}))
-    assert note not in text(training().run(environment={"updates_by_hand": False}))
+    assert note in text(training().run(environment={"optimizer_seen": False}))
+    assert note not in text(training().run(environment={"optimizer_seen": None}))
 
 
 def test_empty_run_says_why() -> None:
