@@ -175,6 +175,27 @@ def hook_subscripts(
     """Listen to indexing of the tensors of a class, by more than numbers and slices;
     `hears_of_host`: also by tensors of the host. False where it can't be hooked."""
 
+def hook_method(
+    function: object,
+    glance: int,
+    *,
+    enter: Callable[[Any, Any], Any],
+    leave: Callable[[Any, Any, bool], object],
+    hears_of_host: bool,
+) -> bool:
+    """Listen to the calls of a method in C, as it stands in its class. `glance` is how to tell that
+    a call touches no device (csrc/python/call_glance.h). False where it can't be hooked."""
+
+def hook_vectorcall(
+    function: object,
+    glance: int,
+    *,
+    enter: Callable[[Any, Any], Any],
+    leave: Callable[[Any, Any, bool], object],
+    hears_of_host: bool,
+) -> bool:
+    """The same for a builtin function, or for one in Python that a slot of a type calls."""
+
 def unhook(leave: Callable[[Any, Any, bool], object]) -> None:
     """Take all hooks of the listeners with this `leave` back."""
 

@@ -3,8 +3,10 @@
 // The hooks of calls of torch, as Python sees them.
 #include "python/bindings.h"
 #include "python/call_listeners.h"
+#include "python/method_hook.h"
 #include "python/subscript_hook.h"
 #include "python/tensor_glance.h"
+#include "python/vectorcall_hook.h"
 
 namespace py = pybind11;
 
@@ -45,7 +47,28 @@ void add_hook_functions(py::module_& module) {
       },
       py::arg("base"), py::kw_only(), py::arg("enter_get"), py::arg("enter_set"), py::arg("leave"),
       py::arg("hears_of_host"));
-  module.def("unhook", [](py::handle leave) { unhook_subscripts(leave.ptr()); }, py::arg("leave"));
+  const auto def_hook = [&module](const char* name, auto hook) {
+    module.def(
+        name,
+        [hook](py::handle function, int glance, py::handle enter, py::handle leave,
+               bool hears_of_host) {
+          if (glance < 0 || glance >= kCallGlances) throw py::value_error("no such glance");
+          return hook(function.ptr(), static_cast<CallGlance>(glance), enter.ptr(), leave.ptr(),
+                      hears_of_host);
+        },
+        py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
+        py::arg("hears_of_host"));
+  };
+  def_hook("hook_method", hook_method);
+  def_hook("hook_vectorcall", hook_vectorcall);
+  module.def(
+      "unhook",
+      [](py::handle leave) {
+        unhook_subscripts(leave.ptr());
+        unhook_methods(leave.ptr());
+        unhook_vectorcalls(leave.ptr());
+      },
+      py::arg("leave"));
 }
 
 }  // namespace pig

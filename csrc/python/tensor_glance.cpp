@@ -59,7 +59,17 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   if (ask(reinterpret_cast<char*>(on_host) + at, &type) != 0 || type != host_type() ||
       ask(reinterpret_cast<char*>(on_meta) + at, &other) != 0 || other == host_type())
     return false;
-  Py_INCREF(tensor_type);  // for good: calls may be under way
+  PyObject* device = PyObject_GetAttrString(on_host, "device");
+  PyObject* dtype_of_host = PyObject_GetAttrString(on_host, "dtype");
+  PyErr_Clear();
+  if (device == nullptr || dtype_of_host == nullptr) {
+    Py_XDECREF(device);
+    Py_XDECREF(dtype_of_host);
+    return false;
+  }
+  host_device = device;
+  dtype = Py_TYPE(dtype_of_host);  // a static type; the object is kept all the same
+  Py_INCREF(tensor_type);          // for good: calls may be under way
   Py_INCREF(parameter_type);
   tensor = reinterpret_cast<PyTypeObject*>(tensor_type);
   parameter = reinterpret_cast<PyTypeObject*>(parameter_type);

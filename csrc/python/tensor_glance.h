@@ -15,13 +15,16 @@ namespace pig {
 struct TensorGlance {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
+  PyTypeObject* dtype = nullptr;
+  PyObject* host_device = nullptr;
   int32_t (*device_type)(void* tensor, int32_t* type) = nullptr;
   int32_t host = 0;
   Py_ssize_t offset = 0;
 
   /// `on_host` and `on_meta` are tensors of these devices. False, with no error set, where glances
   /// are not to be had.
-  bool install(PyObject* tensor, PyObject* parameter, PyObject* on_host, PyObject* on_meta);
+  bool install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
+               PyObject* on_meta);
 
   /// Whether an object is a tensor of exactly these two types, and lies on the host. False says
   /// nothing.

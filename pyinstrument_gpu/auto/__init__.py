@@ -66,11 +66,11 @@ class AutoPhases:
             session,
             timed_calls,
         )
-        from pyinstrument_gpu.patching import dynamo, torch_function
+        from pyinstrument_gpu.patching import dynamo, hooks, tensor_device
 
         nouns = (data, h2d, forward, backward, optimizer, timed_calls)
         self.session = session.Session(self._on_step_end, self._on_own_step)
-        self.session.patches.on_remove(dynamo.leave_out(session, torch_function, *nouns))
+        self.session.patches.on_remove(dynamo.leave_out(session, hooks, tensor_device, *nouns))
         for noun in nouns:
             self.session.tell(noun.install, self.session)
 

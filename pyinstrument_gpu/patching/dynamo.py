@@ -42,23 +42,6 @@ def leave_out(*modules: ModuleType) -> Callable[[], None]:
     return when_imported("torch._dynamo", skip)
 
 
-def keep_in_graphs(functions: Iterable[Any]) -> Callable[[], None]:
-    """Have Dynamo know these functions of torch, which it knows by where they stand, while wrappers
-    of ours stand there.
-
-    Returns the function that takes this back, as long as Dynamo is not imported.
-    """
-
-    def allow() -> None:
-        with contextlib.suppress(Exception):  # graphs then break there
-            import torch
-
-            for function in functions:
-                torch.compiler.allow_in_graph(function)
-
-    return when_imported("torch._dynamo", allow)
-
-
 def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:
     """The code of these functions and classes, if the module made them, and what is inside."""
     for thing in things:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watching the calls with which a program makes the host wait for a device.
 
-The methods of `torch.Tensor` and the functions of torch that wait are wrapped. Of calls inside each
+The methods of `torch.Tensor` and the functions of torch that wait are hooked. Of calls inside each
 other only the outermost counts. docs/honest-time.md says what this can't see.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -20,14 +20,14 @@ from torch.compiler import is_compiling
 
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching import dynamo, tensor_device, torch_function, warning_locations
+from pyinstrument_gpu.patching import dynamo, tensor_device
+from pyinstrument_gpu.patching import hooks as hooks_module
+from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
 from pyinstrument_gpu.patching.patches import Patches
-from pyinstrument_gpu.syncs import is_sync_allowed
+from pyinstrument_gpu.syncs import is_sync_allowed, sites
 from pyinstrument_gpu.syncs.sites import caller, names_cpu, site_of, stays_on_host
 
-_Arguments = tuple[Any, ...]
-_Options = dict[str, Any]
-_Waits = Callable[[_Arguments, _Options], SyncKind | None]
+_Waits = Callable[[Arguments, Options], SyncKind | None]
 """Whether a call waits, and how; the first argument is `self`, if there is one."""
 _Wait = tuple[SyncKind, int]
 """A wait that goes on, and the tick at which it began."""
@@ -43,21 +43,25 @@ _METHODS = {
     "tolist": SyncKind.TOLIST,
     "numpy": SyncKind.NUMPY,
     "cpu": SyncKind.CPU,
-    "__repr__": SyncKind.PRINT,
-    "__format__": SyncKind.FORMAT,
-    "__contains__": SyncKind.COMPARE,
 }
 _FUNCTIONS = {  # of torch, and methods of the same name
     "nonzero": SyncKind.DATA_DEPENDENT_SHAPE,
     "argwhere": SyncKind.DATA_DEPENDENT_SHAPE,
-    "unique": SyncKind.DATA_DEPENDENT_SHAPE,
-    "unique_consecutive": SyncKind.DATA_DEPENDENT_SHAPE,
     "masked_select": SyncKind.DATA_DEPENDENT_SHAPE,
     "bincount": SyncKind.DATA_DEPENDENT_SHAPE,
     "equal": SyncKind.COMPARE,
     "allclose": SyncKind.COMPARE,
     "is_nonzero": SyncKind.BOOL,
 }
+_UNIQUE = ("_unique2", "unique_dim", "unique_consecutive")
+"""Builtin functions, which `unique` and `unique_consecutive` call."""
+_SLOTS: tuple[tuple[type, str, SyncKind], ...] = (
+    (torch.Tensor, "__repr__", SyncKind.PRINT),
+    (torch.nn.Parameter, "__repr__", SyncKind.PRINT),
+    (torch.Tensor, "__format__", SyncKind.FORMAT),
+    (torch.Tensor, "__contains__", SyncKind.COMPARE),
+)
+"""Functions in Python, which slots of the type call."""
 _SYNCHRONIZERS: tuple[tuple[Any, SyncKind], ...] = (
     (torch.cuda, SyncKind.SYNCHRONIZE),
     (torch.accelerator, SyncKind.SYNCHRONIZE),
@@ -81,54 +85,49 @@ class SyncWatch:
     def __init__(self, as_if: bool = False) -> None:
         self._as_if = as_if
         self._patches = Patches()
+        self._hooks = Hooks(self._leaves, as_if)
         self._thread = _ThisThread()
 
     def install(self) -> None:
-        patches = self._patches
-        patches.on_remove(dynamo.leave_out(sys.modules[__name__], torch_function))
-        builtins = [getattr(torch, name) for name in (*_FUNCTIONS, "repeat_interleave", "where")]
-        patches.on_remove(dynamo.keep_in_graphs(list(filter(inspect.isbuiltin, builtins))))
-        warning_locations.install(patches)
+        patches, hooks = self._patches, self._hooks
+        ours = (sys.modules[__name__], hooks_module, tensor_device, sites)
+        patches.on_remove(dynamo.leave_out(*ours))
+        patches.on_remove(hooks.remove)
         for name, kind in _METHODS.items():
-            patches.wrap(torch.Tensor, name, self._watching_reader(name, kind))
+            hooks.method(name, Glance.FIRST, self._entering(self._reads(kind)))
         for name, kind in _FUNCTIONS.items():
-            for owner in (torch.Tensor, torch):
-                self._wrap_function(owner, name, self._reads(kind))
-        for owner in (torch.Tensor, torch):
-            self._wrap_function(owner, "repeat_interleave", self._repeats)
-        self._wrap_function(torch, "where", self._finds)
-        patches.wrap(torch.Tensor, "to", self._watching_to)
-        methods: dict[str, _Waits] = {
-            "cuda": self._goes_to_device,
-            "copy_": self._copies,
-        }
-        for name, waits in methods.items():
-            patches.wrap(torch.Tensor, name, self._watching(torch.Tensor, name, waits))
+            hooks.method(name, Glance.FIRST, self._entering(self._reads(kind)))
+            hooks.function(torch, name, Glance.FIRST, self._entering(self._reads(kind)))
+        shape = self._reads(SyncKind.DATA_DEPENDENT_SHAPE)
+        for name in _UNIQUE:
+            functions = torch._C._VariableFunctions
+            hooks.function(functions, name, Glance.FIRST, self._entering(shape))
+        for kind_of_type, name, kind in _SLOTS:
+            hooks.function(kind_of_type, name, Glance.FIRST, self._entering(self._reads(kind)))
+        hooks.method("repeat_interleave", Glance.ARGUMENTS, self._entering(self._repeats))
+        hooks.function(torch, "repeat_interleave", Glance.ARGUMENTS, self._entering(self._repeats))
+        hooks.function(torch, "where", Glance.ONLY, self._entering(self._finds))
+        hooks.method("to", Glance.TO, self._entering(self._moves))
+        hooks.method("cuda", Glance.NEVER, self._entering(self._goes_to_device))
+        hooks.method("copy_", Glance.ARGUMENTS, self._entering(self._copies))
+        hooks.subscripts(self._entering(self._indexes), self._entering(self._assigns))
         for owner, kind in _SYNCHRONIZERS:
-            patches.wrap(owner, "synchronize", self._watching(owner, "synchronize", _always(kind)))
-        self._hook_subscripts()
+            patches.wrap(owner, "synchronize", functools.partial(self._synchronizing, kind))
+        if hooks.not_hooked:
+            warnings.warn(
+                f"this torch is not built as expected: waits in {', '.join(hooks.not_hooked)} "
+                "are not seen",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def remove(self) -> None:
         self._patches.remove()
 
-    def _hook_subscripts(self) -> None:
-        with torch._C.DisableTorchFunction():  # no mode need hear of these two
-            probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
-        native.glance_at_tensors(torch.Tensor, torch.nn.Parameter, *probes)
-        leave = self._leaves
-        if native.hook_subscripts(
-            torch._C.TensorBase,
-            enter_get=self._entering(self._indexes),
-            enter_set=self._entering(self._assigns),
-            leave=leave,
-            hears_of_host=self._as_if,
-        ):
-            self._patches.on_remove(lambda: native.unhook(leave))
-
-    def _entering(self, waits: _Waits) -> Callable[[_Arguments, _Options | None], _Wait | None]:
+    def _entering(self, waits: _Waits) -> Enter:
         """What hears of the begin of a hooked call."""
 
-        def enter(args: _Arguments, kwargs: _Options | None) -> _Wait | None:
+        def enter(args: Arguments, kwargs: Options | None) -> _Wait | None:
             with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
                 kind = waits(args, kwargs or {})
             if kind is None:
@@ -138,98 +137,32 @@ class SyncWatch:
 
         return enter
 
-    def _leaves(self, wait: _Wait, args: _Arguments, succeeded: bool) -> None:
+    def _leaves(self, wait: _Wait, args: Arguments, succeeded: bool) -> None:
         native.set_in_watched_call(False)
         if succeeded:
-            self._record(*wait, args, caller(sys._getframe(1)))
+            with torch._C.DisableTorchFunction():
+                self._record(*wait, args, caller(sys._getframe(1)))
 
-    def _wrap_function(self, owner: Any, name: str, waits: _Waits) -> None:
-        from torch._jit_internal import boolean_dispatched
-        from torch.jit import _builtins
-
-        original: Any = getattr(owner, name, None)
-        operator = _builtins._find_builtin(original)
-        self._patches.wrap(owner, name, self._watching(owner, name, waits))
-        wrapper = getattr(owner, name)
-        # torch.jit.script then takes the wrapper for the function.
-        if original in boolean_dispatched:
-            boolean_dispatched[wrapper] = boolean_dispatched[original]
-        if operator is not None:
-            _builtins._register_builtin(wrapper, operator)
-            table = _builtins._get_builtin_table()
-            self._patches.on_remove(lambda: table.pop(id(wrapper), None))
-
-    def _watching(
-        self, owner: Any, name: str, waits: _Waits
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _synchronizing(self, kind: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
+        """These are functions in Python, which can only be replaced."""
         patches = self._patches
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            call = torch_function.heeding(owner, name, original)
-
-            @functools.wraps(original)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if is_compiling():
-                    return original(*args, **kwargs)
-                if native.in_watched_call() or not patches.active:
-                    return call(*args, **kwargs)
-                try:
-                    kind = waits(args, kwargs)
-                except Exception:
-                    kind = None  # wrong arguments: the function itself will say so
-                if kind is None:
-                    return call(*args, **kwargs)
-                begin = native.sync_begin()
-                native.set_in_watched_call(True)
-                try:
-                    result = call(*args, **kwargs)
-                finally:
-                    native.set_in_watched_call(False)
-                self._record(kind, begin, args, caller(sys._getframe(1)))
-                return result
-
-            return wrapper
-
-        return wrap
-
-    def _watching_reader(
-        self, name: str, kind: SyncKind
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """As `_watching`, with a short way for what is called most: plain tensors of the host."""
-        as_if, has_modes = self._as_if, tensor_device.has_modes
-
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            watched = self._watching(torch.Tensor, name, self._reads(kind))(original)
-
-            @functools.wraps(original)
-            def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if (
-                    type(self) in tensor_device.PLAIN
-                    and not has_modes()
-                    and self.is_cpu
-                    and not as_if
-                ):
-                    return original(self, *args, **kwargs)
-                return watched(self, *args, **kwargs)
-
-            return method
-
-        return wrap
-
-    def _watching_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """As `_watching`, with a short way for what plainly stays on the host."""
-        watched = self._watching(torch.Tensor, "to", self._moves)(original)
-        as_if = self._as_if
-
         @functools.wraps(original)
-        def to(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not as_if and tensor_device.plainly_stays(self, args, kwargs):
-                return original(self, *args, **kwargs)
-            return watched(self, *args, **kwargs)
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or native.in_watched_call() or not patches.active:
+                return original(*args, **kwargs)
+            native.set_in_watched_call(True)
+            begin = native.sync_begin()
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                native.set_in_watched_call(False)
+            self._record(kind, begin, args, caller(sys._getframe(1)))
+            return result
 
-        return to
+        return synchronize
 
-    def _record(self, kind: SyncKind, begin: int, args: _Arguments, frame: FrameType) -> None:
+    def _record(self, kind: SyncKind, begin: int, args: Arguments, frame: FrameType) -> None:
         try:
             tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
             is_real = tensor is None or kind in _TO_DEVICE or tensor_device.is_on_device(tensor)
@@ -270,16 +203,16 @@ class SyncWatch:
     def _reads(self, kind: SyncKind) -> _Waits:
         return lambda args, kwargs: kind if args and self._lies_there(args[0]) else None
 
-    def _repeats(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _repeats(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
         is_known = kwargs.get("output_size") is not None or not self._lies_there(repeats)
         return None if is_known else SyncKind.DATA_DEPENDENT_SHAPE
 
-    def _finds(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _finds(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         is_found = len(args) + len(kwargs) == 1 and args and self._lies_there(args[0])
         return SyncKind.DATA_DEPENDENT_SHAPE if is_found else None
 
-    def _indexes(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _indexes(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         for part in _parts(args[1]):
             if isinstance(part, torch.Tensor) and self._lies_there(part):
                 if _is_mask(part):
@@ -288,7 +221,7 @@ class SyncWatch:
                     return SyncKind.INT  # PyTorch reads it: ATen/TensorIndexing.h
         return None
 
-    def _assigns(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _assigns(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         # PyTorch fills by the mask, without counting what it selects, if the value is one number
         # that the host knows and nothing else in the index selects elements
         # (`canDispatchToMaskedFill` in ATen/native/TensorAdvancedIndexingUtils.h).
@@ -300,7 +233,7 @@ class SyncWatch:
         is_filled = is_known and len(selecting) == 1 and not _is_scalar(selecting[0])
         return None if is_filled else self._indexes(args, kwargs)
 
-    def _moves(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _moves(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         target = tensor_device.target_of_to(args[1:], kwargs)
         if target is None:
             return None
@@ -310,19 +243,15 @@ class SyncWatch:
             return None
         return self._goes_to_device(args, kwargs)
 
-    def _goes_to_device(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _goes_to_device(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         return _copy_kind(args[0], tensor_device.is_non_blocking(args[1:], kwargs))
 
-    def _copies(self, args: _Arguments, kwargs: _Options) -> SyncKind | None:
+    def _copies(self, args: Arguments, kwargs: Options) -> SyncKind | None:
         target, source = args[0], args[1]
         if tensor_device.is_on_device(target):
             return _copy_kind(source, tensor_device.is_non_blocking(args[2:], kwargs))
         non_blocking = tensor_device.is_non_blocking(args[2:], kwargs)
         return SyncKind.CPU if tensor_device.is_on_device(source) and not non_blocking else None
-
-
-def _always(kind: SyncKind) -> _Waits:
-    return lambda args, kwargs: kind
 
 
 _TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
@@ -336,7 +265,7 @@ def _copy_kind(source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
     return None if non_blocking else SyncKind.H2D_PINNED
 
 
-def _parts(index: Any) -> _Arguments:
+def _parts(index: Any) -> Arguments:
     return index if type(index) is tuple else (index,)
 
 
@@ -350,7 +279,7 @@ def _is_scalar(index: Any) -> bool:
         return isinstance(index, torch.Tensor) and index.dim() == 0
 
 
-def _bytes_of(kind: SyncKind, args: _Arguments) -> int:
+def _bytes_of(kind: SyncKind, args: Arguments) -> int:
     """The bytes that were copied between host and device: those of the first argument, of the
     source of a `copy_`, or of an index that was read."""
     if kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):

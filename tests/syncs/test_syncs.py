@@ -29,32 +29,45 @@ MS = 1_000_000
 WAIT_NS = 5 * MS
 
 
+SLOW = ("item", "tolist", "cpu", "__float__", "__bool__", "nonzero")
+
+
 class OnDevice(torch.Tensor):
     """A tensor that is taken for one on a device. What is computed from it is not."""
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
 
-def on_device(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+class Slow(OnDevice):
+    """One for which reading it takes time."""
+
+    on_wait: Callable[[int], None] = lambda ns: None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in SLOW:
+            Slow.on_wait(WAIT_NS)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def on_device(
+    *values: float, dtype: torch.dtype = torch.float32, kind: type = Slow
+) -> torch.Tensor:
     tensor: Any = torch.tensor(values if len(values) != 1 else values[0], dtype=dtype)
-    result: torch.Tensor = tensor.as_subclass(OnDevice)
+    result: torch.Tensor = tensor.as_subclass(kind)
     return result
 
 
 @pytest.fixture
 def advance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Moves the clock. Reading a tensor of the device takes WAIT_NS."""
-    monkeypatch.setattr(tensor_device, "is_on_device", lambda tensor: type(tensor) is OnDevice)
-    monkeypatch.setattr(tensor_device, "is_on_host", lambda tensor: type(tensor) is not OnDevice)
+    monkeypatch.setattr(tensor_device, "is_on_device", lambda tensor: isinstance(tensor, OnDevice))
+    monkeypatch.setattr(
+        tensor_device, "is_on_host", lambda tensor: not isinstance(tensor, OnDevice)
+    )
     with fake_clock() as advance:
-        for name in ("item", "tolist", "cpu", "__float__", "__bool__", "nonzero"):
-            original = getattr(torch.Tensor, name)
-
-            def slow(self: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
-                advance(WAIT_NS)
-                return original(self, *args, **kwargs)
-
-            monkeypatch.setattr(torch.Tensor, name, slow)
+        monkeypatch.setattr(Slow, "on_wait", staticmethod(advance))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: advance(WAIT_NS))
         yield advance
 
@@ -158,10 +171,10 @@ def run_lines(lines: list[str], file: Path) -> Run:
     file.write_text("import torch\n" + "\n".join(lines) + "\n")
     code = compile(file.read_text(), str(file), "exec")
     space = {
-        "x": on_device(2.0),
-        "number": on_device(3, dtype=torch.int64),
-        "y": on_device(1, 0, 2, dtype=torch.int64),
-        "mask": on_device(1, 0, 1, dtype=torch.bool),
+        "x": on_device(2.0, kind=OnDevice),
+        "number": on_device(3, dtype=torch.int64, kind=OnDevice),
+        "y": on_device(1, 0, 2, dtype=torch.int64, kind=OnDevice),
+        "mask": on_device(1, 0, 1, dtype=torch.bool, kind=OnDevice),
         "host": torch.tensor([1, 0, 2]),
     }
     return watched(lambda: exec(code, space))
@@ -222,7 +235,7 @@ def test_generated_code_and_the_call_itself_are_no_library(
     generated: dict[str, Any] = {"__name__": "library"}
     exec(compile("def read(x): return x.item()", "<string>", "exec"), generated)
     code = compile("read(x)\ntorch.unique(x)\n", str(program), "exec")
-    space = {"x": on_device(1.0), "torch": torch, "read": generated["read"]}
+    space = {"x": on_device(1.0, kind=OnDevice), "torch": torch, "read": generated["read"]}
     run = watched(lambda: exec(code, space))
     sites = [site for site in run.syncs.sites if site.totals.count]
     assert [(site.file, site.line, site.library) for site in sites] == [
@@ -701,10 +714,10 @@ def test_everything_is_put_back() -> None:
     places: list[Any] = [torch, torch.Tensor, torch.cuda, torch.cuda.Stream, torch.cuda.Event]
     before = [dict(vars(place)) for place in places]
     with pig.watch_syncs():
-        assert "item" in vars(torch.Tensor)
+        during = torch.cuda.synchronize
         with pig.watch_syncs():
             pass
-        assert "item" in vars(torch.Tensor)
+        assert torch.cuda.synchronize is during is not before[2]["synchronize"]
     for place, names in zip(places, before, strict=True):
         assert all(vars(place).get(name) is value for name, value in names.items())
         assert vars(place).keys() == names.keys()

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks of functions of torch that are written in C, or that a slot of a type calls.
+
+Nothing that a program can see is replaced: the hooks lie below the Python objects (csrc/python/
+method_hook.cpp, vectorcall_hook.cpp, subscript_hook.cpp). So classes that look functions up, modes,
+pickle, torch.compile and torch.jit find what they know.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pyinstrument_gpu.native import native
+
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+Enter = Callable[[Arguments, Options | None], Any]
+"""Hears of a call that begins: its arguments, `self` first, and its keywords. Returns a token, or
+None where the call is of no interest."""
+Leave = Callable[[Any, Arguments, bool], object]
+"""Hears of the end of that call: the token, the arguments, and whether it raised no exception."""
+
+
+class Glance(enum.IntEnum):
+    """How it can be told of a call, by its arguments, that no listener need hear of it: no device
+    is touched. csrc/python/call_glance.h has the same numbers."""
+
+    NEVER = 0
+    FIRST = 1  # its first argument is a tensor of the host
+    ONLY = 2  # as FIRST, or it has other arguments
+    ARGUMENTS = 3  # all are tensors of the host or plain numbers
+    TO = 4  # a tensor of the host, and a dtype or the CPU
+
+
+class Hooks:
+    """The hooks of one listener, which are taken back together.
+
+    Args:
+        leave: what hears of the end of all calls.
+        hears_of_host: listen to calls with tensors of the host alone, too.
+
+    Attributes:
+        not_hooked: the functions that are not built as the hooks expect. Nobody hears of them.
+    """
+
+    def __init__(self, leave: Leave, hears_of_host: bool = False) -> None:
+        self._leave = leave
+        self._hears_of_host = hears_of_host
+        self.not_hooked: list[str] = []
+        with torch._C.DisableTorchFunction():  # no mode need hear of these two
+            probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
+        native.glance_at_tensors(torch.Tensor, torch.nn.Parameter, *probes)
+
+    def method(self, name: str, glance: Glance, enter: Enter) -> None:
+        """Hook a method of tensors. Nothing where there is none: versions of torch differ."""
+        method = vars(torch._C.TensorBase).get(name)
+        self._note(f"torch.Tensor.{name}", method, native.hook_method, glance, enter)
+
+    def function(self, owner: Any, name: str, glance: Glance, enter: Enter) -> None:
+        """Hook a builtin function, or one in Python that a slot of a type calls."""
+        function = getattr(owner, name, None)
+        self._note(f"{owner!r}.{name}", function, native.hook_vectorcall, glance, enter)
+
+    def subscripts(self, enter_get: Enter, enter_set: Enter) -> None:
+        """Hook indexing of tensors by more than numbers and slices."""
+        if not native.hook_subscripts(
+            torch._C.TensorBase,
+            enter_get=enter_get,
+            enter_set=enter_set,
+            leave=self._leave,
+            hears_of_host=self._hears_of_host,
+        ):
+            self.not_hooked.append("indexing of torch.Tensor")
+
+    def remove(self) -> None:
+        """Take all of them back. Again: nothing."""
+        native.unhook(self._leave)
+
+    def _note(
+        self, name: str, function: Any, hook: Callable[..., bool], glance: Glance, enter: Enter
+    ) -> None:
+        if function is not None and not hook(
+            function,
+            int(glance),
+            enter=enter,
+            leave=self._leave,
+            hears_of_host=self._hears_of_host,
+        ):
+            self.not_hooked.append(name)
