@@ -18,6 +18,7 @@ import enum
 import math
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -56,7 +57,7 @@ class StepDetector:
         self.optimizer_seen: bool | None = None
         # Of the open step.
         self._feeders: list[object] = []  # the loaders that were asked for an item
-        self._waiting_items: list[float] = []
+        self._waiting_items = Counter[float]()  # by their samples, as there may be any number
         self._is_fetching = False
         self._was_cleared = self._was_run = self._was_evaluated = self._is_exhausted = False
         self._updated: set[int] = set()
@@ -105,7 +106,7 @@ class StepDetector:
         if not self._counts_here() or not self._is_fetching:
             return
         if self._state is _State.WAITING:
-            self._waiting_items.append(samples)
+            self._waiting_items[samples] += 1
         elif self._state is _State.TRAINING:
             self._port.step_item(self._token, samples)
 
@@ -270,13 +271,13 @@ class StepDetector:
             self._open()
         if self._state is _State.WAITING:
             self._state = _State.TRAINING
-            for samples in self._waiting_items or [_UNKNOWN]:
+            for samples in self._waiting_items.elements() if self._waiting_items else [_UNKNOWN]:
                 self._port.step_item(self._token, samples)
             self._trained_on.update(loader for loader in self._feeders if loader is not None)
 
     def _open(self) -> None:
         self._state = _State.WAITING
-        self._waiting_items = []
+        self._waiting_items = Counter()
         self._was_cleared = self._was_run = self._was_evaluated = self._is_exhausted = False
         self._updated = set()
         self._token = self._port.step_begin()
