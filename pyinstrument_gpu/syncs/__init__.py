@@ -63,10 +63,11 @@ class Watching:
 
     def _install(self) -> None:
         # Here, as torch is needed to import it.
-        from pyinstrument_gpu.syncs.watch import SyncWatch
+        from pyinstrument_gpu.syncs import watch
 
-        self._watch = SyncWatch(self._as_if)
-        self._watch.install()
+        if self._as_if or watch.can_wait():
+            self._watch = watch.SyncWatch(self._as_if)
+            self._watch.install()
 
 
 @contextlib.contextmanager

@@ -70,6 +70,15 @@ _SYNCHRONIZERS: tuple[tuple[Any, SyncKind], ...] = (
 )
 
 
+def can_wait() -> bool:
+    """Whether this build of torch knows a kind of device that a host could wait for. Asking
+    initialises none."""
+    try:
+        return torch.accelerator.current_accelerator() is not None
+    except RuntimeError:  # how torch 2.6 says no
+        return False
+
+
 class _ThisThread(threading.local):
     copied: tuple[int, int, int] | None = None  # tensor and frame, by id, and line
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.syncs import watch
 from tests.helpers.type_slots import is_sequence, slots
 
 
@@ -67,6 +68,17 @@ def test_a_tensor_is_no_sequence(as_if_cuda: bool) -> None:
             check()
         check()
     check()
+
+
+def test_nothing_is_hooked_where_nothing_can_wait(
+    as_if_cuda: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "can_wait", lambda: False)
+    before = all_slots(), torch.cuda.synchronize
+    with pig.record() as recording, pig.watch_syncs(as_if_cuda=as_if_cuda):
+        during = all_slots(), torch.cuda.synchronize
+    assert (during != before) is as_if_cuda  # a preview is of another machine
+    assert recording.run.syncs.was_watched
 
 
 def test_a_class_made_under_the_watch_is_put_back_too(as_if_cuda: bool) -> None:
@@ -131,8 +143,6 @@ def test_errors_of_an_index_are_those_of_torch(as_if_cuda: bool) -> None:
 
 
 def test_ctrl_c_in_an_index_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyinstrument_gpu.syncs import watch
-
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
