@@ -35,7 +35,17 @@ class SyncKind(enum.IntEnum):
     SYNCHRONIZE = 16
     STREAM_SYNCHRONIZE = 17
     EVENT_SYNCHRONIZE = 18
-    OTHER = 19
+    RAISES = 19
+    """Of a preview: `.numpy()` of a tensor on a device, which is an error."""
+    CHECK = 20
+    """Of a preview: an operator that reads what it was given, to check it."""
+    UNPLACED = 21
+    """Of a preview, and no wait: tensors of the host and of the device meet, so one of the two is
+    elsewhere."""
+    PRESUMED = 22
+    """Of a preview, and no wait: nothing had been moved to a device, so a tensor was taken to lie
+    there because it comes from a parameter."""
+    OTHER = 23
     """Of a newer version."""
 
     @property
@@ -53,6 +63,8 @@ _LABELS = {
     SyncKind.TOLIST: ".tolist()",
     SyncKind.NUMPY: ".numpy()",
     SyncKind.CPU: ".cpu()",
+    SyncKind.RAISES: ".numpy() would raise",
+    SyncKind.CHECK: "check of values",
     SyncKind.TO_CPU: '.to("cpu")',
     SyncKind.H2D_PAGEABLE: "copy from pageable memory",
     SyncKind.H2D_PINNED: "copy without non_blocking",

@@ -33,7 +33,7 @@ from pyinstrument_gpu.model.syncs import SyncSite
 from pyinstrument_gpu.report.device_times import unfinished_work
 from pyinstrument_gpu.report.metrics import metric_readings
 from pyinstrument_gpu.report.recorder import recorder_cost
-from pyinstrument_gpu.report.syncs import listed_sites, waits_per_step
+from pyinstrument_gpu.report.syncs import allowed_sites, listed_sites, waits_per_step
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -191,7 +191,7 @@ def _syncs(run: RunData) -> Facts | None:
     return {
         "is_preview": syncs.is_as_if,
         "sites": [_site(run, site) for site in listed_sites(syncs)],
-        "allowed": sum(site.totals.count for site in syncs.sites if site.is_allowed),
+        "allowed": sum(site.totals.count for site in allowed_sites(syncs)),
         "dropped": syncs.dropped,
     }
 

@@ -9,16 +9,31 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
 
 _MAX_SITES = 20
+_DOUBTS = {
+    SyncKind.UNPLACED: (
+        "tensors of the host meet tensors of the device, so the preview is wrong about some"
+    ),
+    SyncKind.PRESUMED: (
+        "no tensor had been moved to a device, so those computed from parameters were taken to lie "
+        "there"
+    ),
+}
 
 
 def listed_sites(syncs: Syncs) -> list[SyncSite]:
     """The sites of waits outside `allow_sync` regions, the most expensive first."""
     sites = [site for site in syncs.sites if site.totals.count and not site.is_allowed]
     return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
+
+
+def allowed_sites(syncs: Syncs) -> list[SyncSite]:
+    """The sites of waits inside `allow_sync` regions."""
+    return [site for site in syncs.sites if site.is_allowed and site.kind not in _DOUBTS]
 
 
 def waits_per_step(run: RunData, site: SyncSite) -> tuple[float | None, float | None]:
@@ -42,6 +57,7 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if not sites:
         what = "would make" if syncs.is_as_if else "made"
         yield Text(f"Syncs: no watched call {what} the host wait for a device")
+        yield from _doubts(run)
         return
     title = "Syncs: where the host waits for the device"
     if syncs.is_as_if:
@@ -72,8 +88,19 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     yield table(["line", "what", "count", "per step", *times], [rows], width, whole_names=True)
     if len(sites) > _MAX_SITES:
         yield Text(f"... and {counted(len(sites) - _MAX_SITES, 'more site')}", "yellow")
-    allowed = sum(site.totals.count for site in syncs.sites if site.is_allowed)
+    allowed = sum(site.totals.count for site in allowed_sites(syncs))
     if allowed:
         yield Text(f"In allow_sync regions: {counted(allowed, 'sync')}")
     if syncs.dropped:
         yield Text(f"Blocked times of phases are unknown: {syncs.dropped:,} waits were not kept")
+    yield from _doubts(run)
+
+
+def _doubts(run: RunData) -> Iterator[Text]:
+    """What a preview could not know."""
+    for kind, reason in _DOUBTS.items():
+        sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]
+        if sites:
+            first = run.name_of_line(sites[0].program)
+            others = f" and {counted(len(sites) - 1, 'other line')}" if len(sites) > 1 else ""
+            yield Text(f"Not certain: {reason}, at {first}{others}", "yellow")

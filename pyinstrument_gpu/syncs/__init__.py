@@ -12,6 +12,7 @@ from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 
 if TYPE_CHECKING:
+    from pyinstrument_gpu.syncs.preview.preview import Preview
     from pyinstrument_gpu.syncs.watch import SyncWatch
 
 _active: Watching | None = None
@@ -33,7 +34,7 @@ class Watching:
 
     def __init__(self, as_if: bool = False) -> None:
         self._as_if = as_if
-        self._watch: SyncWatch | None = None
+        self._watch: Preview | SyncWatch | None = None
         self._withdraw: Callable[[], None] | None = None
 
     def begin(self) -> None:
@@ -62,12 +63,18 @@ class Watching:
             self._watch.remove()
 
     def _install(self) -> None:
-        # Here, as torch is needed to import it.
+        # Here, as torch is needed to import them.
         from pyinstrument_gpu.syncs import watch
 
-        if self._as_if or watch.can_wait():
-            self._watch = watch.SyncWatch(self._as_if)
-            self._watch.install()
+        if self._as_if:
+            from pyinstrument_gpu.syncs.preview.preview import Preview
+
+            self._watch = Preview()
+        elif watch.can_wait():
+            self._watch = watch.SyncWatch()
+        else:
+            return
+        self._watch.install()
 
 
 @contextlib.contextmanager
@@ -79,7 +86,7 @@ def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
     `pyinstrument-gpu run`, nothing is done twice.
 
     Args:
-        as_if_cuda: also count what would wait if the tensors of the host were on a GPU. The
+        as_if_cuda: preview instead what would wait on a GPU, in a program that runs on a CPU. The
             duration of such waits is unknown.
 
     Cost: up to a microsecond for a call that does not wait, a few microseconds for one that does.

@@ -39,6 +39,16 @@ def caller(frame: FrameType) -> FrameType:
     )
 
 
+def is_of_program(frame: FrameType) -> bool:
+    """Whether a frame is code of the program."""
+    return _origin_of(frame) is _Origin.PROGRAM or _is_of_main_package(frame)
+
+
+def program_frame(frame: FrameType) -> FrameType | None:
+    """The innermost caller that is code of the program, if there is one."""
+    return next(filter(is_of_program, _callers(frame)), None)
+
+
 def site_of(frame: FrameType, kind: SyncKind, flags: int) -> int | None:
     """The site of a wait in the call that a frame makes; None when there are too many."""
     program, library = _lines_of(frame)

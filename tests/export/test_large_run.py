@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 STEPS = 4
 SPANS = 3 * STEPS
 METRICS = ("count", "loss", "loss_last", "accuracy@1", "nonfinite")
+DEVICE = torch.device(*["cpu"])
 STREAMS = {"GPU 0 default stream": 2 * STEPS, "GPU 0 stream 1": STEPS}
 
 
@@ -40,6 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         side = cuda.devices[0].create_stream()
         program.streams.add(side.handle)
         with program.recording(path=path) as recording, pig.watch_syncs(as_if_cuda=True):
+            scale = torch.ones((), device=DEVICE)  # as the preview sees it
             for number in range(STEPS):
                 with gpu_step():
                     with program.phase("forward"):
@@ -49,7 +51,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                     with side.as_current(), program.phase("copy"):
                         cuda.advance(5_000)
                         side.launch(1_000_000)
-                    loss = torch.tensor(float(number))
+                    loss = torch.tensor(float(number)) * scale
                     metrics.update(torch.eye(4), torch.arange(4), loss)
                     loss.item()
                 cuda.run_dry()

@@ -27,7 +27,7 @@ def estimate(model: torch.nn.Module) -> float:
         inputs, labels = batch()
         losses[k] = functional.cross_entropy(model(inputs), labels).item()  # waits
     model.train()
-    return losses.mean().item()  # waits
+    return losses.mean().item()
 
 
 def train(steps: range, *, resume: bool) -> None:

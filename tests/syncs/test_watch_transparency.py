@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.syncs import watch
+from tests.helpers.host_watch import watched_host
 from tests.helpers.type_slots import is_sequence, slots
 
 
@@ -113,7 +114,7 @@ def test_every_way_of_indexing_is_seen() -> None:
         torch.ones(3).as_subclass(Overriding),
     ]
     for value in values:
-        with pig.record() as recording, pig.watch_syncs(as_if_cuda=True):
+        with pig.record() as recording, watched_host():
             index(value)
         sites = [site for site in recording.run.syncs.sites if site.totals.count]
         assert {site.kind for site in sites} == {SyncKind.BOOLEAN_INDEX}
@@ -147,7 +148,7 @@ def test_ctrl_c_in_an_index_reaches_the_program(monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     mask = torch.tensor([True, False])
-    with pig.record(), pig.watch_syncs(as_if_cuda=True):
+    with pig.record(), watched_host():
         for place in ("_is_mask", "stays_on_host"):  # asked before the call, and after it
             with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
                 patched.setattr(watch, place, interrupt)
@@ -272,7 +273,7 @@ def test_modes_hear_of_what_the_program_calls_and_no_more(as_if_cuda: bool) -> N
 def test_methods_taken_earlier_are_seen_too() -> None:
     x = torch.tensor([1.0])
     item, where = x.item, torch.where
-    with pig.record() as recording, pig.watch_syncs(as_if_cuda=True):
+    with pig.record() as recording, watched_host():
         item()
         where(x > 0)
         where(condition=x > 0, input=x, other=x)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the device argument of a call would mean with a GPU.
+
+On a CPU its value says nothing: it is the CPU in any case. What the call's source says is the
+literal "cpu", a name like `cpu_device`, or one to which only CPU literals are assigned: the host.
+`x.device` is where `x` is. Everything else is taken for the device.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pyinstrument_gpu.syncs.preview.placement import Placement
+from pyinstrument_gpu.syncs.preview.source_call import SourceCall, call_of
+
+_MAX_DEPTH = 6
+
+
+def is_device(
+    frame: FrameType, placement: Placement, *, undecided: bool | None, position: int | None = None
+) -> bool | None:
+    """Whether the device argument of the call that a frame makes would be a device. None where the
+    source doesn't show it; False where it shows that there is none.
+
+    Args:
+        undecided: what an argument is that the source shows and doesn't decide.
+        position: where the argument stands without its keyword, `device`, in a call that has it,
+            even if it is hidden, as in `x.to(*args)`. It is then undecided.
+    """
+    call = call_of(frame)
+    if call is None:
+        return None
+    expression = call.argument(position, "device")
+    if expression is not None:
+        found = _Resolver(frame, placement, call).resolve(expression, 0)
+        return undecided if found is None else found
+    if position is not None:
+        return undecided
+    return None if call.is_open else False
+
+
+class _Resolver:
+    def __init__(self, frame: FrameType, placement: Placement, call: SourceCall) -> None:
+        self._frame = frame
+        self._placement = placement
+        self._call = call
+
+    def resolve(self, expression: ast.expr, depth: int) -> bool | None:
+        """Whether an expression is a device; None where that is not decided."""
+        if depth > _MAX_DEPTH:
+            return None
+        if isinstance(expression, ast.Constant):
+            return self._of_literal(expression.value)
+        if isinstance(expression, ast.Call):
+            name = getattr(expression.func, "attr", getattr(expression.func, "id", None))
+            is_torch_device = name == "device" and expression.args
+            return self.resolve(expression.args[0], depth + 1) if is_torch_device else None
+        if isinstance(expression, ast.Attribute):
+            return self._of_attribute(expression, depth)
+        if isinstance(expression, ast.Name):
+            if "cpu" in expression.id.lower():
+                return False
+            local = self._call.file.assigned_in(self._call.function, expression.id)
+            if local:
+                return self._of_all(local, depth)
+            return self._never_device(expression.id, depth)
+        return None
+
+    def _of_literal(self, value: object) -> bool | None:
+        if isinstance(value, str):
+            return not value.startswith(("cpu", "meta"))
+        return None
+
+    def _of_attribute(self, expression: ast.Attribute, depth: int) -> bool | None:
+        if expression.attr == "device":
+            owner = self._value(expression.value)
+            if isinstance(owner, torch.nn.Module):
+                owner = next(owner.parameters(), None)
+            if isinstance(owner, torch.Tensor):
+                return self._placement.is_on_device(owner)
+        if "cpu" in expression.attr.lower():
+            return False
+        return self._never_device(expression.attr, depth)
+
+    def _of_all(self, values: list[ast.expr], depth: int) -> bool | None:
+        found = [self.resolve(value, depth + 1) for value in values]
+        return found[0] if all(one is found[0] for one in found) else None
+
+    def _never_device(self, name: str, depth: int) -> bool | None:
+        """False for a name to which the file assigns nothing but CPU literals."""
+        values = self._call.file.assigned.get(name, [])
+        is_host = bool(values) and all(_is_cpu_literal(value) for value in values)
+        return False if is_host else None
+
+    def _value(self, expression: ast.expr) -> Any:
+        """What an expression is now, of those whose evaluation runs no code of the program."""
+        if isinstance(expression, ast.Name):
+            local = self._frame.f_locals
+            return local.get(expression.id, self._frame.f_globals.get(expression.id))
+        if isinstance(expression, ast.Attribute):
+            owner = self._value(expression.value)
+            if owner is None or isinstance(
+                inspect.getattr_static(type(owner), expression.attr, None), property
+            ):
+                return None
+            return getattr(owner, expression.attr, None)
+        if isinstance(expression, ast.Subscript):
+            owner, index = self._value(expression.value), expression.slice
+            if type(owner) in (list, tuple, dict) and isinstance(index, ast.Constant):
+                try:
+                    return owner[index.value]
+                except (LookupError, TypeError):
+                    return None
+        if isinstance(expression, ast.Call) and len(expression.args) == 1:
+            return self._first_parameter(expression)
+        return None
+
+    def _first_parameter(self, call: ast.Call) -> Any:
+        """Of `next(module.parameters())`."""
+        inner = call.args[0]
+        is_next = isinstance(call.func, ast.Name) and call.func.id == "next"
+        if not (is_next and isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute)):
+            return None
+        owner = self._value(inner.func.value)
+        if inner.func.attr != "parameters" or not isinstance(owner, torch.nn.Module):
+            return None
+        return next(owner.parameters(), None)
+
+
+def _is_cpu_literal(expression: ast.expr) -> bool:
+    if isinstance(expression, ast.Call):  # torch.device("cpu")
+        name = getattr(expression.func, "attr", getattr(expression.func, "id", None))
+        return (
+            name == "device" and len(expression.args) == 1 and _is_cpu_literal(expression.args[0])
+        )
+    if not isinstance(expression, ast.Constant) or not isinstance(expression.value, str):
+        return False
+    return expression.value.startswith("cpu")

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors would lie on a device.
+
+The place belongs to the storage, so views and detached tensors have that of their base. A tensor
+that is moved gets a storage of its own over the same memory: on a CPU `x.to(device)` is `x` itself,
+but on a GPU there would be two, in two places.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._mode_utils import no_dispatch
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that are followed."""
+
+
+class _Storages:
+    """A set of storages, which it doesn't keep alive."""
+
+    def __init__(self) -> None:
+        # While there is a weak reference, no other storage has the address.
+        self._references: dict[int, StorageWeakRef] = {}
+        self._sweep_at = 4096
+
+    def __contains__(self, storage: torch.UntypedStorage) -> bool:
+        return storage._cdata in self._references
+
+    def add(self, storage: torch.UntypedStorage) -> None:
+        self._references[storage._cdata] = StorageWeakRef(storage)
+        if len(self._references) >= self._sweep_at:
+            self._references = {k: v for k, v in self._references.items() if not v.expired()}
+            self._sweep_at = max(4096, 2 * len(self._references))
+
+    def discard(self, storage: torch.UntypedStorage) -> None:
+        self._references.pop(storage._cdata, None)
+
+    def clear(self) -> None:
+        self._references.clear()
+
+
+class Placement:
+    """Where the tensors of a program would lie: on the host, unless they were moved to a device or
+    computed from what lies there.
+
+    Until something has been moved, parameters and what is computed from them are presumed to lie on
+    the device.
+    """
+
+    def __init__(self) -> None:
+        self._device = _Storages()
+        self._presumed = _Storages()
+        self._pinned = _Storages()
+        self.has_moved = False
+        """Whether anything was moved to a device."""
+
+    def is_on_device(self, tensor: Any) -> bool:
+        if type(tensor) not in PLAIN:
+            return False
+        storage = _storage_of(tensor)
+        if storage is None:
+            return False
+        if self.has_moved:
+            return storage in self._device
+        if type(tensor) is torch.nn.Parameter and storage not in self._presumed:
+            self._presumed.add(storage)  # for what shares it
+        return storage in self._presumed
+
+    def inherit(self, tensor: torch.Tensor) -> None:
+        """Put the result of a computation on the device."""
+        storage = _storage_of(tensor)
+        if storage is not None:
+            (self._device if self.has_moved else self._presumed).add(storage)
+
+    def put(self, tensor: torch.Tensor, on_device: bool) -> None:
+        """Put a tensor, and all that share its storage, where the program moves it."""
+        storage = _storage_of(tensor)
+        if storage is None:
+            return
+        if on_device:
+            self.has_moved = True
+            self._presumed.clear()
+            self._device.add(storage)
+        else:
+            self._device.discard(storage)
+            self._presumed.discard(storage)
+
+    def follow(self, storage: torch.UntypedStorage, copy: torch.UntypedStorage) -> None:
+        """Put a copy of a storage where the storage lies."""
+        for storages in (self._device, self._presumed):
+            if storage in storages:
+                storages.add(copy)
+
+    def pin(self, tensor: torch.Tensor) -> None:
+        """Take a tensor of the host for one in pinned memory."""
+        storage = _storage_of(tensor)
+        if storage is not None:
+            self._pinned.add(storage)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        storage = _storage_of(tensor)
+        return storage is not None and storage in self._pinned
+
+    def moved(self, tensor: torch.Tensor, on_device: bool) -> torch.Tensor:
+        """The tensor that stands for a copy of this one in the other place: the same memory, and
+        the same gradients, in a storage of its own."""
+        if on_device and tensor.is_leaf and tensor.requires_grad:
+            # It has to stay a leaf, which optimizers know by its identity.
+            self.put(tensor, on_device)
+            return tensor
+        if tensor.is_conj() or tensor.is_neg() or _storage_of(tensor) is None:
+            return tensor
+        if tensor.requires_grad and torch.is_grad_enabled():
+            with torch._C.DisableTorchFunction():
+                result: torch.Tensor = _Moved.apply(tensor, self, on_device)  # type: ignore[no-untyped-call]
+        else:
+            result = self._alias(tensor, on_device)
+            result.requires_grad_(tensor.requires_grad)
+        result.__dict__.update(tensor.__dict__)
+        return result
+
+    def _alias(self, tensor: torch.Tensor, on_device: bool) -> torch.Tensor:
+        with no_dispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+            raw = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
+            own = torch._C._from_dlpack(torch._C._to_dlpack(raw)).untyped_storage()
+            result = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
+                own, tensor.storage_offset(), tensor.size(), tensor.stride()
+            )
+        self.put(result, on_device)
+        return result
+
+
+class _Moved(torch.autograd.Function):
+    """The copy to another place, as autograd sees it: gradients go the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, placement: Placement, on_device: bool) -> Any:
+        ctx.placement, ctx.on_device = placement, on_device
+        return placement._alias(tensor, on_device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        # A copy: autograd adds in place to a gradient whose storage nobody else has.
+        gradient = gradients[0].clone()
+        ctx.placement.put(gradient, not ctx.on_device)
+        return gradient, None, None
+
+
+def storage_key(tensor: torch.Tensor) -> int | None:
+    """What tensors with the same storage share."""
+    storage = _storage_of(tensor)
+    return None if storage is None else storage._cdata
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    try:
+        with torch._C.DisableTorchFunction():
+            return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):  # a sparse one has none
+        return None

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the tensors of a program that runs on a CPU, and records where it would wait for a GPU.
+
+A dispatch mode sees every operator: its results lie where its tensors do, and some operators wait.
+What moves tensors is no operator on a CPU, where nothing has to be moved, so those calls are
+patched. The values of the tensors, and the random numbers, are what they are without a preview.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.patches import Patches
+from pyinstrument_gpu.syncs import is_sync_allowed
+from pyinstrument_gpu.syncs.preview.device_argument import is_device
+from pyinstrument_gpu.syncs.preview.placement import PLAIN, Placement, storage_key
+from pyinstrument_gpu.syncs.preview.read_kind import kind_of_read
+from pyinstrument_gpu.syncs.preview.waiting_operators import MAY_MIX, READ, kind_of_wait
+from pyinstrument_gpu.syncs.sites import caller, is_of_program, program_frame, site_of
+
+_lift = torch.ops.aten.lift_fresh.default
+_PLACING = {"send_to_device", "batch_to", "_prepare_input", "to", "move_data_to_device"}
+"""Functions of libraries (Accelerate, Lightning, Transformers) that move the tensors they are
+given to the device."""
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_AROUND_MODES = (os.path.join(_TORCH, "_dynamo") + os.sep, os.path.join(_TORCH, "_compile.py"))
+_LOADING = {"load_state_dict", "_load_from_state_dict"}
+
+
+_unheard = torch._C.DisableTorchFunction
+"""Around questions of ours, of which no class or mode need hear."""
+_TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
+
+
+class _ThisThread(threading.local):
+    inside = False
+
+
+class Preview:
+    """The patches and the dispatch mode of one preview. It follows the thread that installs it."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._placement = Placement()
+        self._thread = _ThisThread()
+        self._mode = _Following(self)
+        self._pinning: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._doubts: set[int] = set()
+        self.active = False
+
+    def install(self) -> None:
+        _device_constructors()  # it keeps the functions that it finds at its first call
+        patches, tensor = self._patches, torch.Tensor
+        patches.wrap(tensor, "to", functools.partial(self._moving, SyncKind.TO_CPU))
+        patches.wrap(tensor, "cpu", functools.partial(self._moving, SyncKind.CPU))
+        patches.wrap(torch, "as_tensor", self._converting)
+        patches.wrap(torch, "asarray", self._converting)
+        for name in ("to", "cpu"):
+            patches.wrap(torch.nn.Module, name, self._moving_module)
+        for name, kind in {
+            "tolist": SyncKind.TOLIST,
+            "numpy": SyncKind.RAISES,
+            "__repr__": SyncKind.PRINT,
+            "__format__": SyncKind.FORMAT,
+        }.items():
+            patches.wrap(tensor, name, functools.partial(self._reading, kind))
+        patches.wrap(torch.UntypedStorage, "clone", self._cloning)
+        from torch.utils.data import DataLoader, dataloader
+
+        patches.wrap(DataLoader, "_get_iterator", self._iterating)
+        for iterator in (
+            dataloader._SingleProcessDataLoaderIter,
+            dataloader._MultiProcessingDataLoaderIter,
+        ):
+            patches.wrap(iterator, "_next_data", self._fetching)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self.active = True
+        os.register_at_fork(after_in_child=self._deactivate)
+
+    def remove(self) -> None:
+        self._deactivate()
+        self._patches.remove()
+        if _get_current_dispatch_mode() is self._mode:
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _deactivate(self) -> None:
+        self.active = False
+
+    # Operators
+
+    def before(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Record whether an operator is going to wait. Returns its tensors."""
+        tensors = [*_tensors((*args, *kwargs.values()))]
+        there = [self._placement.is_on_device(tensor) for tensor in tensors]
+        if self._thread.inside or not any(there):
+            return tensors
+        kind = kind_of_wait(operator, args, kwargs, self._placement, self._copy_kind)
+        if kind is not None:
+            frame = _calling_frame()
+            if operator in READ:
+                kind = kind_of_read(frame)
+            is_loading = kind is SyncKind.H2D_PAGEABLE and frame.f_code.co_name in _LOADING
+            if not is_loading:  # what is loaded for a GPU lies there already
+                self._record(kind, frame, _size(kind, args))
+        elif operator not in MAY_MIX and self._placement.has_moved:
+            mixed = zip(tensors, there, strict=True)
+            if any(not is_there and tensor.dim() for tensor, is_there in mixed):
+                self._doubt(SyncKind.UNPLACED, _calling_frame())
+        return tensors
+
+    def after(self, operator: Any, kwargs: dict[str, Any], tensors: list[Any], result: Any) -> None:
+        """Say where the results of an operator lie."""
+        placement = self._placement
+        if operator is _lift:  # of `torch.tensor`
+            self._create(result, _calling_frame())
+            return
+        if tensors:
+            if not any(map(placement.is_on_device, tensors)):
+                return
+            given = {storage_key(tensor) for tensor in tensors}
+            for tensor in _tensors((result,)):
+                if storage_key(tensor) not in given:
+                    placement.inherit(tensor)
+        elif kwargs.get("device") is not None:
+            frame = _calling_frame()
+            if self._is_created_on_device(frame):
+                for tensor in _tensors((result,)):
+                    placement.put(tensor, True)
+
+    def _is_created_on_device(self, frame: FrameType) -> bool:
+        in_program = is_of_program(frame)
+        found = is_device(frame, self._placement, undecided=True if in_program else None)
+        if found is None and not in_program:
+            # A module of torch's passes on what it was made with.
+            program = program_frame(frame)
+            if program is not None:
+                found = is_device(program, self._placement, undecided=True)
+        return bool(found)
+
+    def _create(self, tensor: Any, frame: FrameType) -> None:
+        if type(tensor) in PLAIN and self._is_created_on_device(frame):
+            self._record(SyncKind.H2D_PAGEABLE, frame, tensor.nbytes)
+            self._placement.put(tensor, True)
+
+    # Calls that move
+
+    def _moving(self, to_host: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if preview.active and type(self) in PLAIN and type(result) in PLAIN:
+                frame = caller(sys._getframe(1))
+                try:
+                    with _unheard():
+                        return preview._move(to_host, frame, self, result, args, kwargs)
+                except Exception:
+                    return result  # which is right, in the wrong place
+            return result
+
+        preview = self
+        return method
+
+    def _move(
+        self,
+        to_host: SyncKind,
+        frame: FrameType,
+        tensor: torch.Tensor,
+        result: torch.Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> torch.Tensor:
+        if self._thread.inside:
+            return result
+        placement = self._placement
+        was_there = placement.is_on_device(tensor)
+        is_there = False if to_host is SyncKind.CPU else self._target(frame, args, kwargs)
+        if is_there is None or is_there == was_there:
+            return result
+        kind = self._copy_kind(tensor, _is_non_blocking(args, kwargs)) if is_there else to_host
+        if kind is not None:
+            self._record(kind, frame, tensor.nbytes)
+        if result is tensor:
+            return placement.moved(tensor, is_there)
+        placement.put(result, is_there)
+        return result
+
+    def _target(
+        self, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool | None:
+        """Whether a call of `to` moves to a device, or to the host; None if it moves nothing."""
+        other = args[0] if args else kwargs.get("other", kwargs.get("device"))
+        if isinstance(other, torch.Tensor):
+            return self._placement.is_on_device(other)
+        if other is None or isinstance(other, torch.dtype):
+            other = kwargs.get("device")
+        if other is None or torch.device(other).type == "meta":
+            return None
+        moves = is_of_program(frame) or frame.f_code.co_name in _PLACING
+        undecided = True if moves else None
+        return is_device(frame, self._placement, undecided=undecided, position=0)
+
+    def _moving_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if not preview.active or preview._thread.inside:
+                return original(self, *args, **kwargs)
+            frame = caller(sys._getframe(1))
+            preview._thread.inside = True
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                preview._thread.inside = False
+            try:
+                with _unheard():
+                    is_cpu = original.__name__ == "cpu"
+                    preview._move_module(frame, self, args, kwargs, is_cpu)
+            except Exception:
+                return result
+            return result
+
+        preview = self
+        return method
+
+    def _move_module(
+        self,
+        frame: FrameType,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_cpu: bool,
+    ) -> None:
+        is_there = False if is_cpu else self._target(frame, args, kwargs)
+        if is_there is None and not is_of_program(frame):
+            # Where a library places a module, that is the device.
+            is_there = bool(args and isinstance(args[0], (str, int, torch.device))) or None
+        if is_there is None:
+            return
+        placement = self._placement
+        for tensor in (*module.parameters(), *module.buffers()):
+            was_there = placement.has_moved and placement.is_on_device(tensor)
+            if was_there != is_there:
+                non_blocking = _is_non_blocking(args, kwargs)
+                kind = self._copy_kind(tensor, non_blocking) if is_there else SyncKind.TO_CPU
+                if kind is not None:
+                    self._record(kind, frame, tensor.nbytes)
+            for one in (tensor, tensor.grad):
+                if one is not None:
+                    placement.put(one, is_there)
+
+    def _converting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if preview.active and type(result) in PLAIN and kwargs.get("device") is not None:
+                frame = caller(sys._getframe(1))
+                try:
+                    with _unheard():
+                        return preview._convert(frame, result)
+                except Exception:
+                    return result
+            return result
+
+        preview = self
+        return function
+
+    def _convert(self, frame: FrameType, result: torch.Tensor) -> torch.Tensor:
+        is_there = is_device(frame, self._placement, undecided=is_of_program(frame))
+        if not is_there or self._placement.is_on_device(result):
+            return result
+        self._record(SyncKind.H2D_PAGEABLE, frame, result.nbytes)
+        return self._placement.moved(result, True)
+
+    def _reading(self, kind: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if (
+                not preview.active
+                or preview._thread.inside
+                or not preview._placement.is_on_device(self)
+            ):
+                return original(self, *args, **kwargs)
+            frame = caller(sys._getframe(1))
+            preview._thread.inside = True
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                preview._thread.inside = False
+            with _unheard():
+                preview._record(kind, frame, self.nbytes)
+            return result
+
+        preview = self
+        return method
+
+    def _cloning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def clone(self: Any) -> Any:
+            result = original(self)
+            preview._placement.follow(self, result)
+            return result
+
+        preview = self
+        return clone
+
+    # Loaders that would pin their batches
+
+    def _iterating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _get_iterator(self: Any) -> Any:
+            iterator = original(self)
+            if self.pin_memory:
+                preview._pinning.add(iterator)
+            return iterator
+
+        preview = self
+        return _get_iterator
+
+    def _fetching(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _next_data(self: Any) -> Any:
+            data = original(self)
+            if preview.active and self in preview._pinning:
+                for tensor in _tensors((data,)):
+                    preview._placement.pin(tensor)
+            return data
+
+        preview = self
+        return _next_data
+
+    # Records
+
+    def _copy_kind(self, source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
+        if not self._placement.is_pinned(source):
+            return SyncKind.H2D_PAGEABLE
+        return None if non_blocking else SyncKind.H2D_PINNED
+
+    def _record(self, kind: SyncKind, frame: FrameType, size: int) -> None:
+        try:
+            site = site_of(frame, kind, ALLOWED if is_sync_allowed() else 0)
+            if site is not None:
+                native.sync_end(site, None, size)
+            if not self._placement.has_moved and kind not in _TO_DEVICE:
+                self._doubt(SyncKind.PRESUMED, frame)
+        except Exception:
+            # A wait that is not counted, and a program that goes on.
+            return
+
+    def _doubt(self, kind: SyncKind, frame: FrameType) -> None:
+        """Note, once a line, what the preview can't know there."""
+        site = site_of(frame, kind, ALLOWED)
+        if site is not None and site not in self._doubts:
+            self._doubts.add(site)
+            native.sync_end(site, None, 0)
+
+
+class _Following(TorchDispatchMode):
+    def __init__(self, preview: Preview) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._preview = preview
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        preview = self._preview
+        if not preview.active:
+            return func(*args, **kwargs)
+        tensors: list[Any] | None
+        try:
+            with _unheard():
+                tensors = preview.before(func, args, kwargs)
+        except Exception:
+            tensors = None
+        result = func(*args, **kwargs)
+        try:
+            if tensors is not None:
+                with _unheard():
+                    preview.after(func, kwargs, tensors, result)
+        except Exception:
+            return result
+        return result
+
+
+def _calling_frame() -> FrameType:
+    """The innermost frame that called an operator: around a dispatch mode lie some of Dynamo's."""
+    frame = caller(sys._getframe(1))
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_AROUND_MODES):
+        frame = frame.f_back
+    return frame
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors that are followed among some values, and in what contains them."""
+    for value in values:
+        if type(value) in PLAIN:
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
+
+
+def _is_non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    # The first positional bool: `copy` stands behind it.
+    flags = [argument for argument in args if isinstance(argument, bool)]
+    return bool(kwargs.get("non_blocking", flags[0] if flags else False))
+
+
+def _size(kind: SyncKind, args: tuple[Any, ...]) -> int:
+    """The bytes that would be copied between host and device."""
+    if kind in (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED):
+        return next((t.nbytes for t in list(_tensors(args))[1:]), 0)
+    if kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
+        return 0
+    return next((tensor.nbytes for tensor in _tensors(args)), 0)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of PyTorch's operators make the host wait for a device, by what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.syncs.preview.placement import Placement
+
+_aten = torch.ops.aten
+
+
+def _kinds(names: Sequence[str], kind: SyncKind) -> dict[Any, SyncKind]:
+    found = {}
+    for name in names:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(_aten, packet, None), overload or "default", None)
+        if operator is not None:  # versions of torch differ
+            found[operator] = kind
+    return found
+
+
+_READING = {
+    **_kinds(
+        (
+            *("nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
+            *("unique_dim_consecutive", "masked_select", "bincount", "repeat_interleave.Tensor"),
+            *("argwhere", "nonzero_numpy", "where"),
+        ),
+        SyncKind.DATA_DEPENDENT_SHAPE,
+    ),
+    **_kinds(("equal", "allclose"), SyncKind.COMPARE),
+    # They read a result of their own on the host, to check what they were given: multinomial in
+    # ATen/native/Distributions.cpp, the others in ATen/native/BatchLinearAlgebra.cpp.
+    **_kinds(("multinomial", "_linalg_check_errors"), SyncKind.CHECK),
+}
+_INDEX = _kinds(("index.Tensor", "_unsafe_index.Tensor"), SyncKind.BOOLEAN_INDEX)
+_INDEX_PUT = _kinds(
+    ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"), SyncKind.BOOLEAN_INDEX
+)
+_MASKED_FILL = _kinds(("masked_fill.Tensor", "masked_fill_.Tensor"), SyncKind.CHECK)
+COPY = _aten.copy_.default
+# In inference mode PyTorch doesn't take such operators apart: they come as they were called.
+READ = {_aten._local_scalar_dense.default, *_kinds(("item", "is_nonzero"), SyncKind.ITEM)}
+MAY_MIX = {COPY, *_INDEX, *_INDEX_PUT}
+"""Operators that take tensors of the host beside those of a device."""
+
+
+def kind_of_wait(
+    operator: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    placement: Placement,
+    copy_kind: Callable[[torch.Tensor, bool], SyncKind | None],
+) -> SyncKind | None:
+    """What an operator waits for; None where it doesn't. At least one of its tensors is on the
+    device.
+
+    Args:
+        copy_kind: of a copy of a tensor to the device, which does not block if so asked.
+    """
+    there = placement.is_on_device
+    if operator in _READING:
+        is_sized = kwargs.get("output_size") is not None
+        return None if is_sized else _READING[operator]
+    if operator in READ:
+        return SyncKind.ITEM
+    if operator is COPY:
+        target, source = args[0], args[1]
+        non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        if there(target) and not there(source):
+            return copy_kind(source, non_blocking)
+        return SyncKind.CPU if there(source) and not there(target) and not non_blocking else None
+    if operator in _MASKED_FILL:
+        return SyncKind.CHECK if there(args[2]) else None
+    if operator in _INDEX or operator in _INDEX_PUT:
+        return _kind_of_index(operator, args, there)
+    return None
+
+
+def _kind_of_index(
+    operator: Any, args: tuple[Any, ...], there: Callable[[Any], bool]
+) -> SyncKind | None:
+    indices = [index for index in args[1] if index is not None]
+    masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+    if masks:
+        # It fills by the mask, without counting what it selects, if the value is one number of the
+        # host (`canDispatchToMaskedFill` in ATen/native/TensorAdvancedIndexingUtils.h).
+        is_filled = (
+            operator in _INDEX_PUT
+            and len(indices) == 1
+            and args[2].numel() == 1
+            and not there(args[2])
+        )
+        return None if is_filled else SyncKind.BOOLEAN_INDEX
+    is_host = there(args[0]) and any(not there(index) for index in indices)
+    return SyncKind.H2D_PAGEABLE if is_host else None

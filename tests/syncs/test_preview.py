@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The preview: loops in the style of public programs, with the lines that would wait for a GPU.
+
+A comment behind a line says what waits there and how often in the whole run. Every other line must
+not be listed.
+"""
+
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.run import Run
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="the position of a call is known from 3.11 on"
+)
+
+NANO_GPT = """
+import math, torch
+from torch import nn
+from torch.nn import functional as F
+device = "cuda"
+device = "cpu" if not torch.cuda.is_available() else device
+data = torch.randint(0, 16, (500,))
+def get_batch():
+    ix = torch.randint(len(data) - 8, (4,))
+    x = torch.stack([data[i:i + 8] for i in ix])
+    y = torch.stack([data[i + 1:i + 9] for i in ix])
+    x, y = x.to(device), y.to(device)  # h2d_pageable 14
+    return x, y
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(16, 8), nn.Embedding(8, 8)
+        self.attn, self.head = nn.Linear(8, 24), nn.Linear(8, 16)
+        self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 8, 8))
+    def forward(self, idx, targets=None):
+        device = idx.device
+        pos = torch.arange(0, idx.size(1), dtype=torch.long, device=device)
+        x = self.wte(idx) + self.wpe(pos)
+        q, k, v = self.attn(x).split(8, dim=2)
+        att = (q @ k.transpose(-2, -1)) / math.sqrt(8)
+        att = att.masked_fill(self.bias[:, :idx.size(1), :idx.size(1)] == 0, float("-inf"))
+        logits = self.head(F.softmax(att, dim=-1) @ v)
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(logits.view(-1, 16), targets.view(-1), ignore_index=-1)
+    @torch.no_grad()
+    def generate(self, idx, count):
+        for _ in range(count):
+            logits, _ = self(idx[:, -8:])
+            probs = F.softmax(logits[:, -1, :], dim=-1)
+            idx_next = torch.multinomial(probs, num_samples=1)  # check 2
+            idx = torch.cat((idx, idx_next), dim=1)
+        return idx
+@torch.no_grad()
+def estimate_loss():
+    losses = torch.zeros(2)
+    for k in range(2):
+        X, Y = get_batch()
+        _, loss = model(X, Y)
+        losses[k] = loss.item()  # item 2
+    return losses.mean()
+model = Block()
+model.to(device)  # h2d_pageable 7
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+X, Y = get_batch()
+for step in range(4):
+    if step == 2:
+        print(f"val {estimate_loss():.4f}")
+    logits, loss = model(X, Y)
+    X, Y = get_batch()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    print(loss.item())  # item 4
+context = torch.zeros((1, 1), dtype=torch.long, device=device)
+print(model.generate(context, 2)[0].tolist())  # tolist 1
+result = [loss.detach(), *model.parameters()]
+"""
+
+MNIST = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+use_cuda = torch.cuda.is_available()
+device = torch.device("cuda" if use_cuda else "cpu")
+def train(model, device, loader, optimizer):
+    model.train()
+    for batch_idx, (data, target) in enumerate(loader):
+        data, target = data.to(device), target.to(device)  # h2d_pageable 8
+        optimizer.zero_grad()
+        loss = F.nll_loss(model(data), target)
+        loss.backward()
+        optimizer.step()
+        if batch_idx % 2 == 0:
+            print("loss {:.6f}".format(loss.item()))  # item 2
+def test(model, device, loader):
+    model.eval()
+    test_loss, correct = 0, 0
+    with torch.no_grad():
+        for data, target in loader:
+            data, target = data.to(device), target.to(device)  # h2d_pageable 8
+            output = model(data)
+            test_loss += F.nll_loss(output, target, reduction="sum").item()  # item 4
+            pred = output.argmax(dim=1, keepdim=True)
+            correct += pred.eq(target.view_as(pred)).sum().item()  # item 4
+    print(test_loss, correct)
+dataset = TensorDataset(torch.randn(16, 6), torch.randint(0, 3, (16,)))
+loader = DataLoader(dataset, batch_size=4, shuffle=True)
+model = nn.Sequential(nn.Linear(6, 3), nn.Dropout(), nn.LogSoftmax(dim=1))
+model = model.to(device)  # h2d_pageable 2
+optimizer = torch.optim.Adadelta(model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+train(model, device, loader, optimizer)
+test(model, device, loader)
+scheduler.step()
+result = list(model.parameters())
+"""
+
+GAN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+cpu = torch.device("cpu")
+loader = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=4, pin_memory=True)
+netD = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Sigmoid())
+netD.to(device)  # h2d_pageable 9
+netG = nn.Sequential(nn.Linear(2, 4), nn.Tanh()).to(device)  # h2d_pageable 2
+criterion = nn.BCELoss()
+fixed_noise = torch.randn(4, 2, device=device)
+optD = torch.optim.Adam(netD.parameters())
+optG = torch.optim.Adam(netG.parameters())
+images, D_losses = [], []
+for i, (real,) in enumerate(loader):
+    netD.zero_grad()
+    real = real.to(device, non_blocking=True)
+    label = torch.full((real.size(0),), 1.0, dtype=torch.float, device=device)
+    output = netD(real).view(-1)
+    errD_real = criterion(output, label)
+    errD_real.backward()
+    D_x = output.mean().item()  # item 2
+    noise = torch.randn(real.size(0), 2, device=device)
+    fake = netG(noise)
+    label.fill_(0.0)
+    errD = criterion(netD(fake.detach()).view(-1), label) + errD_real.detach()
+    errD.backward()
+    optD.step()
+    netG.zero_grad()
+    label.fill_(1.0)
+    errG = criterion(netD(fake).view(-1), label)
+    errG.backward()
+    optG.step()
+    print(f"{errD:.4f} {D_x:.4f}")  # format 2
+    D_losses.append(errD.detach().to(cpu))  # to_cpu 2
+    with torch.no_grad():
+        fake = netG(fixed_noise).detach().cpu()  # cpu 2
+    images.append(fake.numpy())
+    print(fake.mean().item(), torch.stack(D_losses).mean().item())
+result = [*netD.parameters(), *netG.parameters()]
+"""
+
+WORD_MODEL = """
+import math, torch
+from torch import nn
+args_cuda = False
+device = torch.device("cuda" if args_cuda else "cpu")
+def batchify(data, size):
+    count = data.size(0) // size
+    data = data.narrow(0, 0, count * size).view(size, -1).t().contiguous()
+    return data.to(device)  # h2d_pageable 1
+def get_batch(source, i):
+    length = min(5, len(source) - 1 - i)
+    return source[i:i + length], source[i + 1:i + 1 + length].view(-1)
+def repackage(h):
+    return h.detach() if isinstance(h, torch.Tensor) else tuple(repackage(v) for v in h)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.rnn = nn.Embedding(12, 6), nn.LSTM(6, 6)
+        self.decoder = nn.Linear(6, 12)
+        nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
+    def forward(self, words, hidden):
+        output, hidden = self.rnn(self.encoder(words), hidden)
+        return self.decoder(output).view(-1, 12), hidden
+    def init_hidden(self, size):
+        weight = next(self.parameters())
+        return weight.new_zeros(1, size, 6), weight.new_zeros(1, size, 6)
+train_data = batchify(torch.randint(0, 12, (64,)), 4)
+model = Model().to(device)  # h2d_pageable 7
+criterion = nn.CrossEntropyLoss()
+hidden, total_loss = model.init_hidden(4), 0.0
+for batch, i in enumerate(range(0, train_data.size(0) - 1, 5)):
+    words, targets = get_batch(train_data, i)
+    model.zero_grad()
+    hidden = repackage(hidden)
+    output, hidden = model(words, hidden)
+    loss = criterion(output, targets)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+    total_loss += loss.item()  # item 3
+    if math.isnan(total_loss):
+        break
+state = torch.get_rng_state()
+input = torch.randint(12, (1, 1), dtype=torch.long).to(device)  # h2d_pageable 1
+with torch.no_grad():
+    output, hidden = model(input, model.init_hidden(1))
+    weights = output.squeeze().div(1.0).exp().cpu()  # cpu 1
+    word = torch.multinomial(weights, 1)[0]
+    input.fill_(word)
+    print(word.item())
+result = list(model.parameters())
+"""
+
+OTHERS = """
+import copy, torch
+from torch import nn
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = nn.Linear(3, 3, device=device)
+target = copy.deepcopy(net)
+x = torch.ones(4, 3).to(device)  # h2d_pageable 1
+reward = torch.tensor([1.0, 2.0], device=device)  # h2d_pageable 1
+y = target(x)
+mask = y > 0
+y[mask] = 0.0
+selected = y[mask]  # boolean_index 1
+if mask.any():  # bool 1
+    pass
+while not (y < 9).all():  # bool 1
+    break
+found = mask.nonzero()  # data_dependent_shape 1
+index = torch.tensor([0, 1])
+row = y[index]  # h2d_pageable 1
+same = torch.equal(y, y)  # compare 1
+half = y.to(torch.float64)
+host = half.sum().to("cpu")  # to_cpu 1
+host = host.detach()
+float(host), host.item(), bool(host > 0)
+number = int(half.detach().sum())  # int 1
+print(y)  # print 1
+array = y.detach().numpy()  # raises 1
+back = torch.from_numpy(array).sum().item()
+loss = net(x).cpu().sum()  # cpu 1
+loss.backward()
+grad = net.weight.grad.norm().item()  # item 1
+result = [y, *net.parameters(), net.weight.grad]
+"""
+
+PROGRAMS = {
+    "nano_gpt": NANO_GPT,
+    "mnist": MNIST,
+    "gan": GAN,
+    "word_model": WORD_MODEL,
+    "others": OTHERS,
+}
+
+
+def ran(source: str, file: Path) -> dict[str, Any]:
+    torch.manual_seed(1)
+    random.seed(1)
+    space: dict[str, Any] = {"__name__": "program"}
+    exec(compile(source, str(file), "exec"), space)
+    return space
+
+
+def previewed(source: str, folder: Path) -> tuple[Run, dict[str, Any]]:
+    file = folder / "program.py"
+    file.write_text(source)
+    with pig.record() as recording, pig.watch_syncs(as_if_cuda=True):
+        space = ran(source, file)
+    return recording.run, space
+
+
+def expected(source: str) -> Counter[tuple[int, str]]:
+    found: Counter[tuple[int, str]] = Counter()
+    for number, line in enumerate(source.splitlines(), 1):
+        if mark := re.search(r"  # (\w+) (\d+)$", line):
+            found[number, mark[1]] = int(mark[2])
+    return found
+
+
+def waits(run: Run) -> Counter[tuple[int, str]]:
+    found: Counter[tuple[int, str]] = Counter()
+    for site in run.syncs.sites:
+        if site.totals.count:
+            found[site.line, site.kind.name.lower()] += site.totals.count
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_lines_that_would_wait(name: str, tmp_path: Path) -> None:
+    source = PROGRAMS[name]
+    run, space = previewed(source, tmp_path)
+    random_state = torch.get_rng_state()
+    assert waits(run) == expected(source)
+    assert set(run.syncs.events["duration_ns"].tolist()) == {-1}
+    plain = ran(source, tmp_path / "program.py")
+    assert torch.equal(torch.get_rng_state(), random_state)
+    for before, after in zip(plain["result"], space["result"], strict=True):
+        assert before.dtype == after.dtype and torch.equal(before, after)
+
+
+def test_program_that_moves_nothing_is_previewed_by_its_parameters(tmp_path: Path) -> None:
+    source = """
+import torch
+net = torch.nn.Linear(2, 1)
+x = torch.ones(3, 2)
+loss = net(x).sum()
+print(loss.item(), x.sum().item())
+"""
+    run, _ = previewed(source, tmp_path)
+    assert waits(run) == {(6, "item"): 1, (6, "presumed"): 1}
+    assert run.syncs.total.count == 1
+    report = run.report(width=200)
+    assert "Not certain: no tensor had been moved to a device" in report
+    assert "In allow_sync regions" not in report
+
+
+def test_preview_says_where_it_is_wrong(tmp_path: Path) -> None:
+    """Only a program that would fail on a GPU, or one that the preview misreads, mixes tensors."""
+    source = """
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(2, 1).to(device)
+y = net(torch.ones(3, 2))
+"""
+    run, _ = previewed(source, tmp_path)
+    assert [site.kind for site in run.syncs.sites if site.totals.count and site.is_allowed] == [
+        SyncKind.UNPLACED
+    ]
+    assert "Not certain: tensors of the host meet tensors of the device" in run.report(width=200)
+
+
+def test_everything_is_put_back() -> None:
+    places: list[Any] = [torch, torch.Tensor, torch.nn.Module, torch.UntypedStorage]
+    before = [dict(vars(place)) for place in places]
+    with pig.watch_syncs(as_if_cuda=True):
+        assert torch.Tensor.to is not before[1].get("to")
+    for place, names in zip(places, before, strict=True):
+        assert vars(place).keys() == names.keys()
+        assert all(vars(place)[name] is value for name, value in names.items())
+    assert torch._C._len_torch_dispatch_stack() == 0
