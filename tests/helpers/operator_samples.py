@@ -12,6 +12,7 @@ import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.syncs import watch
+from tests.helpers.host_watch import watched_host
 
 
 def outcomes(operator: Any) -> list[Any]:
@@ -66,7 +67,7 @@ def compare_operators(names: set[str] | None) -> int:
             continue
         with pig.record(), pig.watch_syncs():
             watched = outcomes(operator)
-        with pig.record(), pig.watch_syncs(as_if_cuda=True), pig.auto_phases():
+        with pig.record(), watched_host(), pig.auto_phases():
             previewed = outcomes(operator)
         assert is_same(before, watched), operator.name
         assert is_same(before, previewed), operator.name

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed
 from pyinstrument_gpu.syncs.preview.device_argument import is_device
@@ -86,9 +87,15 @@ class Preview:
             dataloader._MultiProcessingDataLoaderIter,
         ):
             patches.wrap(iterator, "_next_data", self._fetching)
+        # Dynamo compiles nothing under a mode, which is an error where a whole graph is asked for.
+        patches.on_remove(when_imported("torch._dynamo", self._run_eagerly))
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         self.active = True
         os.register_at_fork(after_in_child=self._deactivate)
+
+    def _run_eagerly(self) -> None:
+        before = torch.compiler.set_stance("force_eager")
+        self._patches.on_remove(lambda: before.__exit__(None, None, None))
 
     def remove(self) -> None:
         self._deactivate()
