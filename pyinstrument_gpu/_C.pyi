@@ -87,6 +87,9 @@ class MetricAccumulator:
     def launch_error(self) -> str:
         """Why no kernel can be launched any more, or empty."""
 
+    def was_captured(self) -> bool:
+        """Whether a launch was captured into a graph."""
+
     def begin_other(self) -> None:
         """An addition by other means begins, of which there is one at a time: until it ends no
         kernel is launched. Waits, without the GIL, for a launch that is under way."""

@@ -61,7 +61,11 @@ class DeviceClock {
     // Asked for (0) in any case: at the begin and the end.
     return correlation_due_ns_ == 0 || (!sparing && now_ns() >= correlation_due_ns_);
   }
-  void correlate_soon() { correlation_due_ns_ = 0; }
+  /// Anew, where one was under way for long.
+  void correlate_soon() {
+    correlation_due_ns_ = 0;
+    burst_ = {};
+  }
 
   /// The time of a completed event, or nothing while there is no anchor yet.
   DriverError time_of(Event event, std::optional<int64_t>& device_ns);

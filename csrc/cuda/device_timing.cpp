@@ -19,7 +19,7 @@ constexpr double kRecordNs = 2'000;
 constexpr int64_t kMaxOutside = 2048;
 
 /// For how long to try for the device lock.
-constexpr std::chrono::seconds kDriverPatience{1};
+constexpr std::chrono::seconds kLockPatience{1};
 
 /// How many hardware queues the streams of the process share.
 uint32_t connections() {
@@ -27,6 +27,18 @@ uint32_t connections() {
   const int number = value != nullptr ? std::atoi(value) : 0;
   return number > 0 ? static_cast<uint32_t>(std::min(number, 32)) : 8;
 }
+
+/// Says for as long as it lives that the harvester is at the driver.
+class Asking {
+ public:
+  explicit Asking(std::atomic<bool>& asking) : asking_(asking) { asking_.store(true); }
+  ~Asking() { asking_.store(false); }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+ private:
+  std::atomic<bool>& asking_;
+};
 
 }  // namespace
 
@@ -47,15 +59,19 @@ bool DeviceTiming::attach(const TorchFunctions& torch) {
     wanted_.store(false);
     return false;
   }
-  torch_ = torch;
-  driver_.store(found, std::memory_order_release);
+  {
+    const std::lock_guard lock(timelines_mutex_);
+    if (attached()) return true;
+    torch_ = torch;
+    driver_.store(found, std::memory_order_release);
+  }
   open_gate();
   return true;
 }
 
 bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounters& drops,
                          void (*wake)()) {
-  const std::unique_lock lock(device_mutex_, kDriverPatience);
+  const std::unique_lock lock(device_mutex_, kLockPatience);
   if (!lock) {
     warn(
         "device timing is off in this recording: the CUDA driver has not answered a call of the "
@@ -79,6 +95,7 @@ bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
   side_stream_reported_ = false;
   for (EventTimeline* timeline : timelines())
     if (timeline->state() == EventTimeline::State::kReady) timeline->restart(clock);
+  recording_.fetch_add(1);
   wanted_.store(true);
   running_.store(true);
   return true;
@@ -100,6 +117,7 @@ void DeviceTiming::finish() {
 
 void DeviceTiming::stop() {
   running_.store(false);
+  recording_.fetch_add(1);
   device_gate.store(Gate::kClosed);
 }
 
@@ -184,7 +202,7 @@ void DeviceTiming::prepare_current() {
   if (driver().CtxGetCurrent(&context) != kSuccess || context == nullptr) return;
   EventTimeline* timeline = timeline_of(context);
   if (timeline == nullptr) return;
-  const std::unique_lock lock(device_mutex_, kDriverPatience);
+  const std::unique_lock lock(device_mutex_, kLockPatience);
   if (lock && timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
 }
 
@@ -194,21 +212,19 @@ void DeviceTiming::prepare(EventTimeline& timeline) {
     timeline.fail(scope.error());
     return;
   }
-  timeline.prepare();
-  if (timeline.state() == EventTimeline::State::kReady) timeline.restart(*clock_);
+  timeline.prepare(*clock_);
 }
 
 void DeviceTiming::harvest(Findings& findings, bool final) {
   if (!attached()) return;
   // Whoever has it is preparing a device, or is the harvester of an earlier recording.
   const std::unique_lock lock(device_mutex_, std::try_to_lock);
-  if (!lock || clock_ == nullptr) return;
-  asking_.store(true, std::memory_order_relaxed);
+  if (!lock || !wanted_.load(std::memory_order_relaxed)) return;
+  const Asking asking(asking_);
   for (EventTimeline* timeline : timelines()) {
     if (timeline->state() == EventTimeline::State::kPreparing) prepare(*timeline);
     if (timeline->state() == EventTimeline::State::kReady) harvest(*timeline, findings, final);
   }
-  asking_.store(false, std::memory_order_relaxed);
   collect_warnings();
   refill_outside();
 }

@@ -89,6 +89,8 @@ class DeviceTiming {
 
   // --- recording threads ---
 
+  /// Changes where a recording begins or ends.
+  uint32_t recording() const { return recording_.load(std::memory_order_relaxed); }
   const Driver& driver() const { return *driver_.load(std::memory_order_relaxed); }
   int current_stream(Device device, Stream* stream) const {
     return torch_.current_stream(device, reinterpret_cast<void**>(stream));
@@ -157,6 +159,7 @@ class DeviceTiming {
   bool forked_ = false;
   std::atomic<bool> wanted_{false};
   std::atomic<bool> running_{false};
+  std::atomic<uint32_t> recording_{0};
   Options options_;
   bool all_side_streams_ = true;
   uint64_t share_ticks_ = 0;

@@ -10,20 +10,25 @@ namespace pig::cuda {
 void EventRecorder::reset(uint32_t thread) {
   context_ = nullptr;
   timeline_ = nullptr;
-  stream_ = nullptr;
+  stream_ = {};
   last_return_ = 0;
   last_event_ = 0;
+  in_hand_.store(0, std::memory_order_relaxed);
   thread_ = thread;
 }
 
 EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
+  DeviceTiming& timing = DeviceTiming::instance();
+  const uint32_t recording = timing.recording();
   const EventRef before = last_event_;
-  const EventRef event = event_of(now, step);
+  last_event_ = event_of(now, step);
+  // While the driver was at it another thread may have ended the recording and begun the next.
+  if (PIG_UNLIKELY(timing.recording() != recording)) return last_event_ = 0;
+  if (PIG_UNLIKELY(last_event_ == 0)) timing.drops().add(skipped_);
   // A shared event has cost next to nothing. One that was not to be had has cost its search.
-  if (event == 0 || event != before)
-    DeviceTiming::instance().count_cost(read_ticks() - now, event != 0);
-  last_event_ = event;
-  return event;
+  if (last_event_ == 0 || last_event_ != before)
+    timing.count_cost(read_ticks() - now, last_event_ != 0);
+  return last_event_;
 }
 
 // Inlined, like `record`: calls and returns would take a tenth of all that a boundary takes.
@@ -44,67 +49,70 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
     timing.side_stream_skipped();
     return skip(Drop::kDeviceSideStream);
   }
-  const bool same_stream = stream_ != nullptr && stream_->handle == stream;
+  const bool same_stream = stream_.use != nullptr && stream_.handle == stream;
   if (PIG_UNLIKELY(!same_stream)) {
-    stream_ = timeline_->stream_use(stream, thread_);
-    if (stream_ == nullptr) return skip(Drop::kDeviceRingFull);
+    stream_ = timeline_->find_stream(stream, thread_);
+    if (stream_.use == nullptr) return skip(Drop::kDeviceRingFull);
   }
-  stream_->use(thread_, step);
+  stream_.use->use(thread_, step);
 
   if (same_stream && last_event_ != 0 && now - last_return_ < timing.share_ticks() &&
-      !stream_->shared_in(step))
+      !stream_.use->shared_in(step))
     return last_event_;
-
-  const EventTimeline::Recorded recorded = record(driver);
-  if (PIG_UNLIKELY(recorded.sequence == 0))
-    return recorded.error ? skip(recorded.error) : skip(Drop::kDeviceRingFull);
-  return event_ref(timeline_->number(), recorded.sequence);
+  return record(driver);
 }
 
 void EventRecorder::find_timeline(Context context) noexcept {
-  if (context == context_ && timeline_ != nullptr) return;
   DeviceTiming& timing = DeviceTiming::instance();
-  context_ = context;
-  stream_ = nullptr;
+  EventTimeline* const before = timeline_;
   if (context == nullptr) {
+    // The thread's current device may change without its context.
     timeline_ = timing.timeline_of_no_context();
   } else {
     const BlockingCall blocking;
     timeline_ = timing.timeline_of(context);
   }
+  if (context != context_ || timeline_ != before) stream_ = {};
+  context_ = context;
 }
 
-[[gnu::always_inline]] inline EventTimeline::Recorded EventRecorder::record(
-    const Driver& driver) noexcept {
-  const BlockingCall blocking;
-  // A thread of autograd's has no context until its first kernel: for the call it gets the one that
-  // PyTorch has made for the device.
-  if (PIG_UNLIKELY(context_ == nullptr))
-    if (const int result = driver.CtxSetCurrent(timeline_->context()))
-      return {0, {"cuCtxSetCurrent", result}};
-  EventTimeline::Recorded recorded{};
-  CaptureStatus status = kNotCapturing;
-  const int result = driver.StreamIsCapturing(stream_->handle, &status);
-  if (PIG_UNLIKELY(result != kSuccess || status != kNotCapturing)) {
-    recorded.error = {"cuStreamIsCapturing", result != kSuccess ? result : kCapturedEvent};
-  } else {
-    stream_->set_capture_seen(0);
-    recorded = timeline_->record(*stream_);
-    // Before others get the chance to enqueue something.
-    last_return_ = read_ticks();
+[[gnu::always_inline]] inline EventRef EventRecorder::record(const Driver& driver) noexcept {
+  DriverError error;
+  uint64_t sequence = 0;
+  {
+    const BlockingCall blocking;
+    // A thread of autograd's has no context until its first kernel: for the call it gets the one
+    // that PyTorch has made for the device.
+    if (PIG_UNLIKELY(context_ == nullptr))
+      error = {"cuCtxSetCurrent", driver.CtxSetCurrent(timeline_->context())};
+    if (PIG_LIKELY(!error)) {
+      CaptureStatus status = kNotCapturing;
+      error = {"cuStreamIsCapturing", driver.StreamIsCapturing(stream_.handle, &status)};
+      if (PIG_UNLIKELY(status != kNotCapturing)) error.result = kCapturedEvent;
+      if (PIG_LIKELY(!error) && (sequence = timeline_->claim(stream_)) != 0) {
+        // Before it is published: its time may be known before this thread can note it.
+        in_hand_.store(event_ref(timeline_->number(), sequence), std::memory_order_release);
+        stream_.use->set_capture_seen(0);
+        error = {"cuEventRecord", timeline_->record(sequence, stream_.handle)};
+        // Before others get the chance to enqueue something.
+        last_return_ = read_ticks();
+      }
+      if (PIG_UNLIKELY(context_ == nullptr)) driver.CtxSetCurrent(nullptr);
+    }
   }
-  if (PIG_UNLIKELY(context_ == nullptr)) driver.CtxSetCurrent(nullptr);
-  return recorded;
+  if (PIG_UNLIKELY(error)) return skip(error);
+  return PIG_LIKELY(sequence != 0) ? event_ref(timeline_->number(), sequence)
+                                   : skip(Drop::kDeviceRingFull);
 }
 
 EventRef EventRecorder::skip(Drop cause) noexcept {
-  DeviceTiming::instance().drops().add(cause);
+  skipped_ = cause;
   return 0;
 }
 
 EventRef EventRecorder::skip(const DriverError& error) noexcept {
   if (is_capture_code(error.result)) {
-    stream_->set_capture_seen(read_ticks());
+    stream_.use->set_capture_seen(read_ticks());
     return skip(Drop::kDeviceCapturing);
   }
   if (error.result == kInvalidContext) return skip(Drop::kDeviceNoContext);

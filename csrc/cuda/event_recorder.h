@@ -33,20 +33,27 @@ class EventRecorder {
   void reset(uint32_t thread);
 
   /// The event that stands for `now` on the current stream, or 0; why not is counted. `step` is the
-  /// one that is open. May block, see BlockingCall: the recording may be over when this returns.
+  /// one that is open. May block, see BlockingCall. Where the recording is over when it returns,
+  /// that is 0, and nothing is counted.
   EventRef boundary(uint64_t now, uint32_t step) noexcept;
+
+  /// The event of the last boundary, or the one that is being recorded: until the thread has noted
+  /// it elsewhere, the harvester finds it here.
+  EventRef in_hand() const { return in_hand_.load(std::memory_order_acquire); }
 
  private:
   EventRef event_of(uint64_t now, uint32_t step) noexcept;
   void find_timeline(Context context) noexcept;
-  EventTimeline::Recorded record(const Driver& driver) noexcept;
+  EventRef record(const Driver& driver) noexcept;
   EventRef skip(Drop cause) noexcept;
   EventRef skip(const DriverError& error) noexcept;
   Drop unavailable() const;
 
   Context context_ = nullptr;  ///< that was current when `timeline_` was found
   EventTimeline* timeline_ = nullptr;
-  StreamUse* stream_ = nullptr;
+  EventTimeline::FoundStream stream_;
+  std::atomic<EventRef> in_hand_{0};
+  Drop skipped_{};  ///< why the last boundary has no event
   uint64_t last_return_ = 0;
   EventRef last_event_ = 0;
   uint32_t thread_ = 0;

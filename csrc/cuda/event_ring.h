@@ -25,9 +25,9 @@ constexpr uint64_t sequence_of(EventRef event) { return event & ((uint64_t{1} <<
 /// event is in use until the record's time is known. A number whose event is still in use, because
 /// its stream is far behind, is passed over: so a stream that hangs costs the others nothing.
 ///
-/// A recording thread claims a number under the timeline's lock, and says what became of it when
-/// the driver's call has returned, which may be much later. The harvester alone releases events
-/// that were recorded.
+/// A recording thread claims a number under the timeline's lock, and publishes or releases it when
+/// the driver's call has returned, which may be much later. What was published the harvester alone
+/// releases.
 class EventRing {
  public:
   static constexpr uint32_t kEvents = 4096;
@@ -60,8 +60,6 @@ class EventRing {
   void publish(uint64_t sequence) {
     slot(sequence).state.store(State::kRecorded, std::memory_order_release);
   }
-  /// It has not.
-  void abandon(uint64_t sequence) { release(sequence); }
 
   uint64_t head() const { return head_.load(std::memory_order_acquire); }
   /// Of a number up to the newest; kFree for one that was passed over or has come to nothing.
@@ -72,7 +70,7 @@ class EventRing {
     return asked.sequence.load(std::memory_order_acquire) == sequence ? state : State::kFree;
   }
 
-  /// The record's time is known, or will never be. In any order.
+  /// The record's time is known, or will never be, or there was none. In any order.
   void release(uint64_t sequence) {
     slot(sequence).state.store(State::kFree, std::memory_order_relaxed);
     in_use(sequence).fetch_and(~bit(sequence), std::memory_order_release);

@@ -11,21 +11,22 @@ constexpr double kCaptureExpiryS = 1;
 
 }  // namespace
 
-StreamUse* EventTimeline::stream_use(Stream handle, uint32_t thread) {
+EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t thread) {
   // Each thread has a stream of its own behind this handle.
   const auto kPerThreadStream = reinterpret_cast<Stream>(2);
   const uint32_t owner = handle == kPerThreadStream ? thread : 0;
   const std::lock_guard lock(lock_);
   const uint32_t count = stream_count_.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i)
-    if (streams_[i].handle == handle && streams_[i].thread == owner) return &streams_[i];
-  if (count == kMaxStreams) return nullptr;
+    if (streams_[i].handle == handle && streams_[i].thread == owner)
+      return {&streams_[i], handle, i, recording_};
+  if (count == kMaxStreams) return {};
   StreamUse& added = streams_[count];
   added.handle = handle;
   added.thread = owner;
   added.index = count;
   stream_count_.store(count + 1, std::memory_order_release);
-  return &added;
+  return {&added, handle, count, recording_};
 }
 
 void EventTimeline::fail(const DriverError& error) {
@@ -35,7 +36,7 @@ void EventTimeline::fail(const DriverError& error) {
   state_.store(State::kFailed, std::memory_order_release);
 }
 
-void EventTimeline::prepare() {
+void EventTimeline::prepare(const Clock& clock) {
   // The program has one stream at least.
   const bool record = connections_ > 1;
   DriverError error = clock_.create(record);
@@ -44,12 +45,14 @@ void EventTimeline::prepare() {
   if (error) {
     fail(error);
   } else {
+    restart(clock);
     state_.store(State::kReady, std::memory_order_release);
   }
 }
 
 void EventTimeline::restart(const Clock& clock) {
   const std::lock_guard lock(lock_);
+  ++recording_;
   forgotten_ = ring_.release_all();
   collected_ = ring_.head();
   claimed_.clear();

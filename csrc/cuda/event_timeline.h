@@ -72,6 +72,15 @@ class StreamUse {
 
 class EventTimeline {
  public:
+  /// A stream as a thread has found it. It outlives the recording in which it was found, for a
+  /// thread that is inside the driver then.
+  struct FoundStream {
+    StreamUse* use = nullptr;  ///< null: the table is full
+    Stream handle = nullptr;
+    uint32_t index = 0;
+    uint32_t recording = 0;  ///< the timeline's count of recordings
+  };
+
   static constexpr uint32_t kMaxStreams = 256;
   enum class State : uint8_t { kPreparing, kReady, kFailed };
 
@@ -92,26 +101,25 @@ class EventTimeline {
 
   // --- recording threads ---
 
-  /// nullptr when the table is full.
-  StreamUse* stream_use(Stream handle, uint32_t thread);
+  FoundStream find_stream(Stream handle, uint32_t thread);
 
-  struct Recorded {
-    uint64_t sequence;  ///< 0: no event was to be had, or `error`
-    DriverError error;
-  };
-  /// May block.
-  Recorded record(const StreamUse& stream) {
+  /// An event for a record on the stream; 0 when none is to be had, or the recording is over.
+  uint64_t claim(const FoundStream& stream) {
     lock_.lock();
-    const uint64_t sequence = ring_.claim(stream.index);
+    const uint64_t sequence =
+        PIG_LIKELY(stream.recording == recording_) ? ring_.claim(stream.index) : 0;
     lock_.unlock();
-    if (PIG_UNLIKELY(sequence == 0)) return {0, {}};
-    const int result = driver_.EventRecord(ring_.event(sequence), stream.handle);
-    if (PIG_UNLIKELY(result != kSuccess)) {
-      ring_.abandon(sequence);
-      return {0, {"cuEventRecord", result}};
+    return sequence;
+  }
+  /// Records it. May block.
+  int record(uint64_t sequence, Stream stream) {
+    const int result = driver_.EventRecord(ring_.event(sequence), stream);
+    if (PIG_LIKELY(result == kSuccess)) {
+      ring_.publish(sequence);
+    } else {
+      ring_.release(sequence);
     }
-    ring_.publish(sequence);
-    return {sequence, {}};
+    return result;
   }
 
   /// Switches the device off. Only the first reason is kept.
@@ -123,7 +131,7 @@ class EventTimeline {
 
   /// Creates all events and, unless streams share hardware queues, records each once. Milliseconds;
   /// once.
-  void prepare();
+  void prepare(const Clock& clock);
   /// A recording begins: what the last one left is forgotten.
   void restart(const Clock& clock);
 
@@ -170,6 +178,7 @@ class EventTimeline {
   std::string failure_;
 
   SpinLock lock_;  // between recording threads
+  uint32_t recording_ = 0;
   EventRing ring_;
   std::array<StreamUse, kMaxStreams> streams_;
   std::atomic<uint32_t> stream_count_{0};

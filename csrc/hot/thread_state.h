@@ -144,6 +144,9 @@ class alignas(64) ThreadState {
 
   std::atomic<bool> finished{false};  ///< the thread has ended
 
+  /// The event that the owner may be about to note in a frame or a span.
+  cuda::EventRef event_in_hand() const { return event_recorder_.in_hand(); }
+
   /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
   /// that come and go meanwhile are left out.
   void copy_open(std::vector<OpenFrame>& out) const;

@@ -55,6 +55,8 @@ class KernelLauncher {
 
   /// Whether the last of these went into a graph.
   bool has_captured() const { return is_captured_; }
+  /// Whether any of them did.
+  bool was_captured() const { return was_captured_; }
 
   /// Copies the newest whole snapshot, and how many updates the device has lost; false while there
   /// is none, or one is being written, and after an error. At any time, by any thread.

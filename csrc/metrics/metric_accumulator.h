@@ -45,6 +45,9 @@ class MetricAccumulator {
     return last_stream_.exchange(stream, std::memory_order_relaxed) != stream;
   }
 
+  /// Whether a launch was captured into a graph. Once no other thread uses the accumulator.
+  bool was_captured() const { return launcher_.was_captured(); }
+
   /// Around an addition to the state by other means, of which there is one at a time. Without the
   /// GIL.
   void begin_other() {

@@ -21,10 +21,11 @@ struct MappedSnapshot {
 ///
 /// Kernels write a snapshot whenever they run, perhaps long after their accumulator is gone, and
 /// nothing here waits for them. So the memory of an accumulator that is gone goes to the next one
-/// as soon as each of its launches is seen to have published. It is never given back to the driver:
-/// that would wait for the device. There is as much of it, in portions of `kSnapshotsAtOnce`, as
-/// there ever were accumulators on the device at one time, and besides for those whose updates were
-/// captured into a graph, which may be replayed for ever.
+/// as soon as each of its launches is seen to have published, which a launch that met another one
+/// in its slot may never do. It is never given back to the driver: that would wait for the device.
+/// There is as much of it, in portions of `kSnapshotsAtOnce`, as there ever were accumulators on
+/// the device at one time, and besides for those whose updates were captured into a graph, which
+/// may be replayed for ever.
 class MetricDevice {
  public:
   static constexpr int kSnapshotsAtOnce = 8;

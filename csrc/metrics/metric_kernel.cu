@@ -402,15 +402,15 @@ __device__ bool add_blocks(const UpdateParameters& p, const Slot& slot, Totals& 
 // --- the state ---
 
 /// By one thread of a block.
-__device__ void take(unsigned& lock) {
-  while (atomicCAS(&lock, 0u, 1u) != 0) {
+__device__ void lock(unsigned& word) {
+  while (atomicCAS(&word, 0u, 1u) != 0) {
   }
   __threadfence();
 }
 
-__device__ void give_back(unsigned& lock) {
+__device__ void unlock(unsigned& word) {
   __threadfence();
-  atomicExch(&lock, 0u);
+  atomicExch(&word, 0u);
 }
 
 /// Copies the state into the snapshot, by all threads of the block that has the lock.
@@ -468,14 +468,16 @@ __device__ __noinline__ void finish(const UpdateParameters& p, const BlockTotals
   __shared__ Totals totals;
   const bool is_whole = add_blocks(p, slot, totals);
   if (threadIdx.x == 0) {
+    lock(p.scratch->lock);
+    // Under the lock: where two launches met here, one finds both and the other none. In another
+    // order than that of the lock, `lost` would be one below zero in between.
     const U64 lost = atomicExch(&slot.launches, 0ull) - is_whole;
-    take(p.scratch->lock);
     p.scratch->lost += lost;
     p.state->updates += lost;
     if (is_whole) fold_update(p.batch, totals, *p.state);
   }
   publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, *p.snapshot);
-  if (threadIdx.x == 0) give_back(p.scratch->lock);
+  if (threadIdx.x == 0) unlock(p.scratch->lock);
 }
 
 template <Format kFormat, typename Group>
@@ -522,9 +524,9 @@ extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
   using namespace pig::metrics;
   if (threadIdx.x == 0) {
     const double value = p.value == nullptr ? p.number : load_real(p.value, p.format, 0);
-    take(p.scratch->lock);
+    lock(p.scratch->lock);
     fold_scalar(value, p.state->scalars[p.slot]);
   }
   publish(*p.state, *p.scratch, p.confusion_classes, *p.snapshot);
-  if (threadIdx.x == 0) give_back(p.scratch->lock);
+  if (threadIdx.x == 0) unlock(p.scratch->lock);
 }

@@ -13,8 +13,8 @@ constexpr int kThreads = 256;
 /// has 132, a B200 148).
 constexpr int kBlocksPerProcessor = 4;
 constexpr int kMaxBlocks = kBlocksPerProcessor * 192;
-/// Updates on one stream follow one another and share a slot; those on up to so many streams may
-/// run at once.
+/// Updates on one stream follow one another and share a slot. The last slot is for those that were
+/// captured into graphs; those on as many streams as there are others may run at once.
 constexpr int kSlots = 4;
 
 /// Words of 8 bytes in which a block hands on its totals: half of each is a number or the half of

@@ -291,6 +291,7 @@ void pig::add_metric_functions(py::module_& module) {
            py::arg("value"))
       .def("read", &read, py::arg("state"))
       .def("launch_error", &MetricAccumulator::launch_error)
+      .def("was_captured", &MetricAccumulator::was_captured)
       .def("begin_other", &MetricAccumulator::begin_other, py::call_guard<GilRelease>())
       .def("end_other", &MetricAccumulator::end_other, py::arg("added"), py::arg("is_update"),
            py::call_guard<GilRelease>())

@@ -381,7 +381,11 @@ void Recorder::pin_events_in_use() {
   if (!timing.attached()) return;  // no frame has an event
   device_time_join_.begin(timing);
   std::vector<OpenFrame> frames;
-  for (const ThreadState* thread : threads_.states()) thread->copy_open(frames);
+  for (const ThreadState* thread : threads_.states()) {
+    // First: what it has been replaced by then, stands in a frame or a span already.
+    device_time_join_.pin(thread->event_in_hand());
+    thread->copy_open(frames);
+  }
   for (const OpenFrame& frame : frames) device_time_join_.pin(frame.event);
 }
 

@@ -32,8 +32,12 @@ _PLACED_IN_CAPTURE = (
 )
 
 _made_on = WeakIdKeyDictionary()
-"""The streams that were current when tensors were made. PyTorch knows of them, and with
-cudaMallocAsync it warns if it is told again."""
+"""The streams that were current when tensors were made, and events behind their making. PyTorch
+knows of these streams, and with cudaMallocAsync it warns if it is told again."""
+
+_captured: list[tuple[Tensor, Tensor | None]] = []
+"""State and scratch of accumulators that are gone, and of whose updates some were captured into a
+graph: it may be replayed at any time, and the kernels in it write there."""
 
 _numbers = itertools.count(1)
 _live: weakref.WeakValueDictionary[int, MetricAccumulator] = weakref.WeakValueDictionary()
@@ -101,6 +105,7 @@ class MetricAccumulator:
         """What each accumulator has for itself, a copy too."""
         self._native = _new_native(self._options, updates)
         self._scratch: Tensor | None = None
+        self._has_captured = False  # an update in torch operations
         self._warnings: set[str] = set()
         # Held while the state is made or moved, and during an addition in torch operations: that is
         # many of them, and nothing may come in between.
@@ -108,8 +113,15 @@ class MetricAccumulator:
         self._number = next(_numbers)
         _live[self._number] = self
 
+    def __del__(self) -> None:
+        try:
+            if self._has_captured or (self._native is not None and self._native.was_captured()):
+                _captured.append((self._state, self._scratch))
+        except Exception:  # it was never whole, or the interpreter is ending
+            pass
+
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_native", "_scratch", "_warnings", "_lock", "_number"}
+        own = {"_native", "_scratch", "_has_captured", "_warnings", "_lock", "_number"}
         copied = {name: value for name, value in vars(self).items() if name not in own}
         copied["_lost_updates"] = self._all_lost_updates()
         return {**copied, "updates": 0 if self._native is None else self._native.updates()}
@@ -117,6 +129,8 @@ class MetricAccumulator:
     def __setstate__(self, state: dict[str, Any]) -> None:
         updates = state.pop("updates")
         self.__dict__.update(state)
+        with torch.inference_mode(False):  # as in _zeros
+            self._state = self._state.clone()
         self._begin(updates)
         _remember_stream(self._state)
 
@@ -251,17 +265,18 @@ class MetricAccumulator:
         return values_of(state, self._options.topk, names, lost)
 
     def reset(self) -> None:
-        """Discard all values. The numbers of updates continue. This does not wait."""
-        self._lost_updates = 0
-        if _on_cuda(self._state.device):
-            _record_stream(self._state)
-        if self._scratch is not None:
-            _record_stream(self._scratch)
-            _lost_on_device(self._scratch).zero_()
-        self._state[RESET_OFFSET:].zero_()
-        if self._is_placed:
-            self._resets += 1
-            self._state.view(torch.int64)[word("resets")] += 1
+        """Discard all values. The numbers of updates continue. This does not wait for a device."""
+        with self._lock:
+            self._lost_updates = 0
+            if _on_cuda(self._state.device):
+                _record_stream(self._state)
+            if self._scratch is not None:
+                _record_stream(self._scratch)
+                _lost_on_device(self._scratch).zero_()
+            self._state[RESET_OFFSET:].zero_()
+            if self._is_placed:
+                self._resets += 1
+                self._state.view(torch.int64)[word("resets")] += 1
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.
@@ -358,6 +373,7 @@ class MetricAccumulator:
                 error = self._native.launch_error()
             what = "metrics are updated by many small kernels, which is slower"
             try:
+                self._has_captured = self._has_captured or self._is_capturing(state)
                 add(state, *arguments)
                 added = True
                 self._reference_updates += 1
@@ -418,14 +434,7 @@ class MetricAccumulator:
 
     def _is_capturing(self, tensor: Tensor) -> bool:
         """Whether what is enqueued on the tensor's device now becomes part of a CUDA graph."""
-        if not _on_cuda(tensor.device):
-            return False
-        # PyTorch would ask the driver with the GIL.
-        answer: bool | None = None if self._native is None else native.is_capturing(tensor)
-        if answer is not None:
-            return answer
-        with torch.cuda.device(tensor.device):
-            return torch.cuda.is_current_stream_capturing()
+        return _on_cuda(tensor.device) and _current_stream_is_captured(tensor)
 
     def _read(self) -> bytes:
         if self._native is not None and not _on_cuda(self._state.device):
@@ -505,7 +514,9 @@ def _zeros(size: int, device: torch.device) -> Tensor:
 def _remember_stream(tensor: Tensor) -> None:
     """To be called where a tensor was made."""
     if _on_cuda(tensor.device):
-        _made_on[tensor] = torch.cuda.current_stream(tensor.device)
+        stream, made = torch.cuda.current_stream(tensor.device), torch.cuda.Event()
+        made.record(stream)
+        _made_on[tensor] = stream, made
 
 
 def _lost_on_device(scratch: Tensor) -> Tensor:
@@ -513,13 +524,33 @@ def _lost_on_device(scratch: Tensor) -> Tensor:
 
 
 def _record_stream(*tensors: Tensor) -> None:
-    """Keep PyTorch from using the memory of tensors on one device for others before the current
-    stream is done with it. An accumulator may be gone by then."""
+    """Have the current stream wait until tensors on one device are made, and keep PyTorch from
+    using their memory for others before the stream is done with it. An accumulator may be gone by
+    then."""
     with contextlib.suppress(Exception):  # of an allocator that can't
         stream = torch.cuda.current_stream(tensors[0].device)
+        is_captured = None
         for tensor in tensors:
-            if _made_on.get(tensor) != stream:
-                tensor.record_stream(stream)
+            made_on, made = _made_on.get(tensor, (None, None))
+            if made_on == stream:
+                continue
+            if made is not None:
+                # A capture may not wait for what is outside of it. PyTorch has waited for all that
+                # was under way when it began.
+                if is_captured is None:
+                    is_captured = _current_stream_is_captured(tensor)
+                if not is_captured:
+                    made.wait(stream)
+            tensor.record_stream(stream)
+
+
+def _current_stream_is_captured(tensor: Tensor) -> bool:
+    # PyTorch would ask the driver with the GIL.
+    answer: bool | None = None if IMPORT_ERROR is not None else native.is_capturing(tensor)
+    if answer is not None:
+        return answer
+    with torch.cuda.device(tensor.device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def _on_cuda(device: torch.device) -> bool:

@@ -20,8 +20,10 @@ import torch
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.metrics import accumulator, code_cache, kernels
 from pyinstrument_gpu.native import native
+from tests.helpers.driver_calls import driver
 from tests.helpers.simulated_cuda import (
     LEGACY_STREAM,
+    Result,
     SimulatedCuda,
     SimulatedStream,
     simulated_cuda,
@@ -66,6 +68,7 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
             mock.patch.object(
                 torch.cuda, "current_stream", lambda device: _current_stream().handle
             ),
+            mock.patch.object(torch.cuda, "Event", _Event),
             mock.patch.object(torch.Tensor, "record_stream", _record_stream),
             mock.patch.object(torch.cuda, "is_current_stream_capturing", _is_capturing),
             mock.patch.object(torch.cuda, "device", contextlib.nullcontext),
@@ -85,6 +88,17 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
 
 def _current_stream() -> SimulatedStream:
     return SimulatedStream(simulated.current_stream(_device_of_tensors))
+
+
+class _Event:
+    def __init__(self) -> None:
+        self._event = driver.event()
+
+    def record(self, stream: int) -> None:
+        assert driver.record(self._event, SimulatedStream(stream)) == Result.SUCCESS
+
+    def wait(self, stream: int) -> None:
+        SimulatedStream(stream).wait_event(self._event)
 
 
 def _is_capturing() -> bool:

@@ -4,10 +4,13 @@ failures. From Python down to the driver's calls it is the code that runs on a G
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +176,46 @@ def test_pytorchs_allocator_knows_of_each_stream(gpu: SimulatedCuda) -> None:
         metrics.update_scalar("tokens", 2)
     metrics.update(LOGITS, TARGET)
     assert streams_recorded == [(address, side.handle) for address in memory]
+
+
+def test_another_stream_waits_until_the_memory_is_made(gpu: SimulatedCuda) -> None:
+    first, other = (gpu.devices[0].create_stream() for _ in range(2))
+    first.hang()
+    with first.as_current():
+        metrics = started(topk=1)
+    with other.as_current():
+        metrics.update(LOGITS, TARGET)
+    gpu.advance(1_000_000)
+    assert other.pending == 3  # two waits, and the kernel behind them
+    first.release()
+    gpu.run_dry()
+    assert other.pending == 0
+
+
+@pytest.mark.parametrize("in_torch", [False, True])
+def test_what_a_graph_writes_outlives_its_accumulator(in_torch: bool) -> None:
+    with metric_gpu(ready=not in_torch) as gpu:
+        stream = gpu.devices[0].create_stream()
+        with stream.as_current():
+            metrics = started(topk=1)
+            with stream.capture():
+                metrics.update(LOGITS, TARGET)
+        state = weakref.ref(metrics._state)
+        del metrics
+        gc.collect()
+        assert state() is not None
+        other = weakref.ref(started(topk=1)._state)
+        gc.collect()
+        assert other() is None
+
+
+def test_a_copy_made_in_inference_can_be_reset_later() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    metrics.update(LOGITS, TARGET)
+    with torch.inference_mode():
+        copied = copy.deepcopy(metrics)
+    copied.reset()
+    assert copied.compute()["count"] == 0
 
 
 def test_accumulators_that_are_gone_leave_no_memory_behind(gpu: SimulatedCuda) -> None:

@@ -29,8 +29,9 @@ def gpu() -> Iterator[SimulatedCuda]:
 
 @pytest.fixture
 def stream(gpu: SimulatedCuda) -> SimulatedStream:
-    """It is full after three entries, and does not go on."""
-    gpu.devices[0].set_queue_depth(3)
+    """It is full after five entries, and does not go on. The second and third stand behind what an
+    accumulator makes at its first update."""
+    gpu.devices[0].set_queue_depth(5)
     stream = gpu.devices[0].create_stream()
     stream.hang()
     return stream
@@ -68,7 +69,7 @@ def test_nobody_else_waits(gpu: SimulatedCuda, stream: SimulatedStream, one_lock
         other_way = on_thread(gpu, gpu.default_stream, lambda: metrics.update(strange, TARGET))
         if one_lock:
             late = on_thread(gpu, stream, lambda: elsewhere.update(LOGITS, TARGET))
-            gpu.wait_until_blocked(2)
+            gpu.wait_until_blocked(3)  # the other way at its first call of the driver
             assert elsewhere.latest() is None
         else:
             elsewhere.update(LOGITS, TARGET)
@@ -87,7 +88,8 @@ def test_nobody_else_waits(gpu: SimulatedCuda, stream: SimulatedStream, one_lock
     values = metrics.compute()
     assert (values["count"], values["tokens_sum"], values["lost_updates"]) == (44, 20, 0)
     assert (values["loss_min"], values["loss_max"]) == (1, 10)
-    assert metrics.reference_updates == 1
+    # One of the others may have come while the other way was under way.
+    assert metrics.reference_updates >= 1
 
 
 def test_a_program_may_end_while_a_daemon_thread_is_stuck() -> None:

@@ -194,7 +194,16 @@ Seen run_at_once(const std::vector<Update>& updates, Orders orders) {
     accumulator->scratch.lost = 0;
     Machine machine;
     for (const Update& update : updates) accumulator->launch(machine, update);
-    machine.run(std::ref(orders));
+    // The host sees snapshots in between.
+    const U64 sequence = accumulator->scratch.sequence;
+    machine.run([&](const std::vector<size_t>& able, Stop why) {
+      const Snapshot& shown = accumulator->snapshot;
+      if (shown.sequence % 2 == 0 && shown.sequence != sequence) {
+        CHECK(shown.lost <= updates.size());
+        CHECK(shown.state.updates <= updates.size());
+      }
+      return orders(able, why);
+    });
 
     accumulator->check_at_rest();
     const U64 lost = accumulator->scratch.lost;

@@ -5,6 +5,8 @@ lock blocks behind the call that wants to enqueue more. The program must stay ab
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.recording import device_timing
 from tests.helpers.device_program import Program, attached_cuda
-from tests.helpers.simulated_cuda import SimulatedCuda
+from tests.helpers.simulated_cuda import LIBRARY, SimulatedCuda
 from tests.helpers.spans import dropped_of
 
 QUEUE_DEPTH = 1024
@@ -50,7 +52,10 @@ class Training:
     def release(self) -> None:
         """The hang ends, and so does the training."""
         self._cuda.default_stream.release()
-        self._cuda.run_dry()
+        self.finish()
+
+    def finish(self) -> None:
+        """The training comes to its end."""
         while self._thread.is_alive():
             self._cuda.run_dry()
             self._thread.join(0.001)
@@ -179,3 +184,43 @@ def test_a_recording_that_is_stopped_around_a_stuck_phase_leaves_the_next_one_wh
     # What was stuck belongs to neither; what came after it to the second.
     assert first.run.phases["work"].count + second.run.phases["work"].count == 1_499
     assert dropped_of(second.run) == {}
+
+
+def test_what_comes_back_late_is_counted_in_no_other_recording(program: Program) -> None:
+    with program.recording(share_boundaries_ns=0) as first:
+        training = Training(program.cuda, phases(1_500))
+        first.stop()
+    with pig.record(device_timing=False) as second:
+        training.release()
+    assert dropped_of(second.run) == {}
+    assert "per event" not in second.run.report()
+
+
+def test_a_record_that_the_driver_makes_late_keeps_its_time(program: Program) -> None:
+    """Its time is known long before the thread can note which event it was."""
+    cuda = program.cuda
+    library = ctypes.PyDLL(str(LIBRARY))  # its calls keep the GIL
+    library.sim_release.argtypes = [ctypes.c_uint64]
+    side = cuda.devices[0].create_stream()
+    with program.recording(share_boundaries_ns=0) as recording:
+        training = Training(cuda, phases(600))
+        with side.as_current():
+            for i in range(3_900):  # more than two rings of events
+                with gpu_phase("beside"):
+                    cuda.advance(5_000)
+                if i % 100 == 0:
+                    recording.flush(0)
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(100)
+        try:
+            library.sim_release(cuda.default_stream.handle)
+            queries = ctypes.c_uint64()
+            seen = cuda.count("cuCtxSetCurrent")
+            while queries.value < seen + 20:  # two in a turn of the harvester
+                library.sim_run_dry()
+                library.sim_count(b"cuCtxSetCurrent", 0, 1, ctypes.byref(queries))
+        finally:
+            sys.setswitchinterval(interval_s)
+        training.finish()
+        assert recording.flush(10)
+    assert dropped_of(recording.run) == {}

@@ -25,7 +25,9 @@ from tests.helpers.device_program import (
     assert_exact,
     attached_cuda,
 )
+from tests.helpers.script import run_script
 from tests.helpers.simulated_cuda import (
+    LIBRARY,
     CaptureMode,
     Result,
     SimulatedCuda,
@@ -620,7 +622,7 @@ def test_a_thread_without_a_context_is_timed_on_the_device_of_the_others(program
     assert dropped_of(recording.run) == {}
 
 
-def test_of_several_devices_none_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_devices_none_is_guessed() -> None:
     def phase() -> None:
         with gpu_phase("where?"):
             pass
@@ -634,6 +636,39 @@ def test_of_several_devices_none_is_guessed(monkeypatch: pytest.MonkeyPatch) -> 
         in_thread(phase)
         cuda.run_dry()
     assert recording.run.dropped["device_no_context"] == 1
+
+
+def test_a_thread_without_a_context_follows_its_current_device() -> None:
+    source = """
+import ctypes, sys, threading
+from pyinstrument_gpu import gpu_phase
+torch = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+current_device = ctypes.c_int32.in_dll(torch, "inject_current_device")
+from tests.helpers.device_program import Program, attached_cuda
+
+def train():
+    for device in (0, 1, 0):
+        current_device.value = device
+        with gpu_phase("forward"):
+            cuda.advance(5_000)
+
+with attached_cuda(devices=2) as cuda, Program(cuda).recording() as recording:
+    for device in cuda.devices:
+        cuda.make_current(device.activate())
+        with gpu_phase("main"):
+            cuda.advance(5_000)
+        recording.flush(0)
+    before = cuda.record_count
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    cuda.run_dry()
+run = recording.run
+forward = run.spans["path"] == run.paths.index("forward")
+print([run.streams[i].device for i in run.spans["stream"][forward]])
+"""
+    done = run_script(source, LIBRARY.with_name("inject_torch.so"))
+    assert done.stdout == "[0, 1, 0]\n"
 
 
 def test_a_context_that_is_not_the_primary_one_is_not_touched(program: Program) -> None:
@@ -814,7 +849,51 @@ def test_streams_that_share_queues_get_next_to_no_records_of_the_clock(
         assert prepared < 100
 
 
+def test_a_correlation_that_sharing_interrupts_is_made_again_at_the_end(program: Program) -> None:
+    cuda = program.cuda
+
+    def records_of_the_clock() -> int:
+        return sum(record.stream not in program.streams for record in cuda.records())
+
+    sides = [cuda.devices[0].create_stream() for _ in range(8)]
+    with program.recording() as recording:
+        for _ in range(60):
+            cuda.advance(1_000_000)
+            recording.flush(0)
+        before = records_of_the_clock()
+        cuda.advance(500_000_000)
+        while records_of_the_clock() < before + 3:  # the second correlation has begun
+            recording.flush(0)
+        program.streams |= {side.handle for side in sides}
+        for side in sides:
+            with side.as_current(), gpu_phase("side"):
+                cuda.advance(5_000)
+        for _ in range(36):
+            cuda.advance(100_000_000_000)
+            recording.flush(0)
+    run = recording.run
+    assert run.device_clocks[0].run_ns[-1] > run.duration_ns - 1_000_000_000
+
+
 # --- when it begins ---
+
+
+def test_off_means_no_call_after_a_recording_that_was_timed_too(program: Program) -> None:
+    cuda = program.cuda
+    with program.recording() as recording:
+        with gpu_phase("timed"):
+            program.work(1_000)
+        cuda.run_dry()
+        recording.flush(1)
+    before = cuda.end_of_calls
+    with pig.record(device_timing=False) as second:
+        with gpu_phase("host only"):
+            pass
+        for _ in range(20):
+            cuda.advance(1_000_000_000)
+            second.flush(0)
+    assert cuda.calls(since=before) == []
+    assert second.run.device_clocks == ()
 
 
 def test_off_means_no_call_at_all(program: Program) -> None:
