@@ -7,11 +7,11 @@
 // long as a span may still refer to it: a phase around the whole loop began with an event whose
 // place in the ring has been used again many times.
 //
-// Each harvest goes: `begin`, `pin` (what open frames refer to), `add` (the drained spans), `know`
-// (times that became known), `settle`. In this order an event that a span will need is never
-// forgotten: the span was open when frames were looked at, or it is in what was drained afterwards,
-// or it began later. What began later, or was just beginning, refers to one of the newest events:
-// as many as the ring has are kept in any case.
+// Each harvest goes: `begin`, `pin` (what threads have in hand, and what open frames refer to),
+// `add` (the drained spans), `know` (times that became known), `settle`. In this order an event
+// that a span will need is never forgotten: a thread had it in hand, the span was open when frames
+// were looked at, or it is in what was drained afterwards, or it began later. What began later
+// refers to one of the newest events: as many as the ring has are kept in any case.
 //
 // Used by the holder of the harvest lock.
 #pragma once

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import enum
 import functools
-import linecache
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from itertools import islice
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
@@ -20,15 +18,12 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_LOADER = os.path.join(_TORCH, "utils", "data") + os.sep
 _DECORATORS = tuple(os.path.join("utils", name) for name in ("_contextlib.py", "_device.py"))
-_OPTIMIZERS = os.path.join(_TORCH, "optim") + os.sep
 _LAUNCHER = os.path.join(OWN_FOLDER, "launch") + os.sep
 _STANDARD_LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _sites: dict[tuple[str | int, ...], int | None] = {}
-_names_cpu: dict[tuple[CodeType, int], bool] = {}
 os.register_at_fork(after_in_child=_sites.clear)
 
 
@@ -93,36 +88,6 @@ def _lines_of(frame: FrameType) -> tuple[FrameType, FrameType | None]:
     if packaged is not None:
         return packaged, None if packaged is innermost else innermost
     return innermost or caller(frame), None
-
-
-def stays_on_host(frame: FrameType) -> bool:
-    """Whether a tensor that is read here lies on the host in programs that use a device, too: in a
-    data set or its loader, and the counters of optimizers."""
-    if frame.f_code.co_filename.startswith(_OPTIMIZERS) and "lbfgs" not in frame.f_code.co_filename:
-        return True
-    return any(caller.f_code.co_filename.startswith(_LOADER) for caller in _callers(frame))
-
-
-def names_cpu(frame: FrameType) -> bool:
-    """Whether the call that a frame makes names the CPU where it stands in the source, as
-    `x.to("cpu")` does. `x.to(device)` does not: with a device there it may be a copy to that. True
-    where there is no source."""
-    key = (frame.f_code, frame.f_lasti)
-    if key not in _names_cpu:
-        lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-        first, last = _lines_of_call(frame)
-        text = "".join(lines[first - 1 : last])
-        _names_cpu[key] = not text or "cpu" in text.lower()
-    return _names_cpu[key]
-
-
-def _lines_of_call(frame: FrameType) -> tuple[int, int]:
-    line = frame.f_lineno
-    if sys.version_info < (3, 11):
-        return line, line
-    instruction = frame.f_lasti // 2
-    first, last, *_ = next(islice(frame.f_code.co_positions(), instruction, None))
-    return (first or line, last or line)
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
@@ -25,7 +24,7 @@ from pyinstrument_gpu.patching import hooks as hooks_module
 from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
 from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed, sites
-from pyinstrument_gpu.syncs.sites import caller, names_cpu, site_of, stays_on_host
+from pyinstrument_gpu.syncs.sites import caller, site_of
 
 _Waits = Callable[[Arguments, Options], SyncKind | None]
 """Whether a call waits, and how; the first argument is `self`, if there is one."""
@@ -79,10 +78,6 @@ def can_wait() -> bool:
         return False
 
 
-class _ThisThread(threading.local):
-    copied: tuple[int, int, int] | None = None  # tensor and frame, by id, and line
-
-
 class SyncWatch:
     """The patches of one watch.
 
@@ -95,7 +90,6 @@ class SyncWatch:
         self._as_if = as_if
         self._patches = Patches()
         self._hooks = Hooks(self._leaves, as_if)
-        self._thread = _ThisThread()
 
     def install(self) -> None:
         patches, hooks = self._patches, self._hooks
@@ -175,27 +169,12 @@ class SyncWatch:
         try:
             tensor = next((a for a in args if isinstance(a, torch.Tensor)), None)
             is_real = tensor is None or kind in _TO_DEVICE or tensor_device.is_on_device(tensor)
-            if not is_real and (
-                stays_on_host(frame)
-                or (kind is SyncKind.TO_CPU and not names_cpu(frame))
-                or self._was_copied(kind, tensor, frame)
-            ):
-                return
             site = site_of(frame, kind, ALLOWED if is_sync_allowed() else 0)
             if site is not None:
                 native.sync_end(site, begin if is_real else None, _bytes_of(kind, args))
         except Exception:
             # A wait that is not counted, and a program that goes on.
             return
-
-    def _was_copied(self, kind: SyncKind, tensor: Any, frame: FrameType) -> bool:
-        # `x.cpu().numpy()` waits once; where nothing is on a device, both are calls on x.
-        here = (id(tensor), id(frame), frame.f_lineno)
-        before, self._thread.copied = self._thread.copied, None
-        if kind in (SyncKind.CPU, SyncKind.TO_CPU):
-            self._thread.copied = here
-            return False
-        return before == here
 
     # Whether a call waits
 

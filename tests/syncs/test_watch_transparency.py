@@ -149,7 +149,7 @@ def test_ctrl_c_in_an_index_reaches_the_program(monkeypatch: pytest.MonkeyPatch)
 
     mask = torch.tensor([True, False])
     with pig.record(), watched_host():
-        for place in ("_is_mask", "stays_on_host"):  # asked before the call, and after it
+        for place in ("_is_mask", "site_of"):  # asked before the call, and after it
             with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
                 patched.setattr(watch, place, interrupt)
                 torch.ones(2)[mask]
