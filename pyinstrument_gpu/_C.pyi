@@ -187,7 +187,7 @@ def hook_method(
     hears_of_host: bool,
 ) -> bool:
     """Listen to the calls of a method in C, as it stands in its class. `glance` is how to tell that
-    a call touches no device (csrc/python/call_glance.h). False where it can't be hooked."""
+    a call touches no device (csrc/hooks/call_glance.h). False where it can't be hooked."""
 
 def hook_vectorcall(
     function: object,

@@ -2,11 +2,11 @@
 //
 // The hooks of calls of torch, as Python sees them.
 #include "python/bindings.h"
-#include "python/call_listeners.h"
-#include "python/method_hook.h"
-#include "python/subscript_hook.h"
-#include "python/tensor_glance.h"
-#include "python/vectorcall_hook.h"
+#include "hooks/call_listeners.h"
+#include "hooks/method_hook.h"
+#include "hooks/subscript_hook.h"
+#include "hooks/tensor_glance.h"
+#include "hooks/vectorcall_hook.h"
 
 namespace py = pybind11;
 

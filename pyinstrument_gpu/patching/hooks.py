@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks of functions of torch that are written in C, or that a slot of a type calls.
 
-Nothing that a program can see is replaced: the hooks lie below the Python objects (csrc/python/
+Nothing that a program can see is replaced: the hooks lie below the Python objects (csrc/hooks/
 method_hook.cpp, vectorcall_hook.cpp, subscript_hook.cpp). So classes that look functions up, modes,
 pickle, torch.compile and torch.jit find what they know.
 """
@@ -27,7 +27,7 @@ Leave = Callable[[Any, Arguments, bool], object]
 
 class Glance(enum.IntEnum):
     """How it can be told of a call, by its arguments, that no listener need hear of it: no device
-    is touched. csrc/python/call_glance.h has the same numbers."""
+    is touched. csrc/hooks/call_glance.h has the same numbers."""
 
     NEVER = 0
     FIRST = 1  # its first argument is a tensor of the host

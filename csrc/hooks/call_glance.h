@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-#include "python/tensor_glance.h"
+#include "hooks/tensor_glance.h"
 
 namespace pig {
 

@@ -10,13 +10,13 @@
 //
 // As with methods, each function has a trampoline of its own for ever, which calls through where
 // nobody listens.
-#include "python/vectorcall_hook.h"
+#include "hooks/vectorcall_hook.h"
 
 #include <array>
 #include <utility>
 
 #include "base/ticks.h"
-#include "python/call_listeners.h"
+#include "hooks/call_listeners.h"
 
 namespace pig {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/call_listeners.h"
+#include "hooks/call_listeners.h"
 
 #include <algorithm>
 

@@ -10,13 +10,13 @@
 // trampoline of its own, made by a template. A trampoline belongs to one method for ever and calls
 // through where nobody listens: a thread may be inside it, and whoever has kept its address may
 // call it at any time.
-#include "python/method_hook.h"
+#include "hooks/method_hook.h"
 
 #include <array>
 #include <utility>
 
 #include "base/ticks.h"
-#include "python/call_listeners.h"
+#include "hooks/call_listeners.h"
 
 namespace pig {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/tensor_glance.h"
+#include "hooks/tensor_glance.h"
 
 #include <dlfcn.h>
 

@@ -16,11 +16,11 @@
 //
 // The originals are saved once. A thread may still be inside the hook when it is removed, so what
 // it needs to call through stays for ever.
-#include "python/subscript_hook.h"
+#include "hooks/subscript_hook.h"
 
 #include "base/ticks.h"
-#include "python/call_listeners.h"
-#include "python/tensor_glance.h"
+#include "hooks/call_listeners.h"
+#include "hooks/tensor_glance.h"
 
 namespace pig {
 namespace {

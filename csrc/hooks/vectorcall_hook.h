@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-#include "python/call_glance.h"
+#include "hooks/call_glance.h"
 
 namespace pig {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/call_glance.h"
+#include "hooks/call_glance.h"
 
 namespace pig {
 namespace {
