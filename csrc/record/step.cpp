@@ -76,6 +76,7 @@ void end_step(int64_t token, bool complete, bool at_update) {
 }
 
 void drop_step(int64_t token) {
+  if (token == kStepIsOpen) return;
   if (nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().drop(*serial);

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where steps end, told from what a loop does: loops as sequences of activities."""
 
+import math
 import threading
+from collections.abc import Callable
 
+import _step_detector  # type: ignore[import-not-found]
 import pytest
+from _step_detector import StepDetector
 
-from pyinstrument_gpu.auto.step_detector import StepDetector
-
-
-class Loader:
-    pass
-
-
-class Optimizer:
-    pass
+TRAINING, VALIDATION = 1, 2
+"""The loaders."""
 
 
 class Log:
@@ -22,35 +19,66 @@ class Log:
     A step is written as the activities inside it and how it ended: "dzfbo|" complete, "dfb!" not,
     "d~" dropped with what it held; "|=" and "!=" ended at the last update. Activities outside steps
     stand alone.
+
+    Attributes:
+        optimizers: how many there are.
+        on_begin, on_end: called when a step begins, and after it has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: int = 0) -> None:
+        self.optimizers = optimizers
+        self.on_begin: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         self.text = ""
         self.items = 0
         self.samples: list[float] = []
-        self._tokens = 0
+        self._begun = 0
+        self._open = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._open != 0
 
     def step_begin(self) -> int:
+        self.on_begin()
+        if self._open:
+            return -1
         self.text += " "
-        self._tokens += 1
-        return self._tokens
+        self._begun += 1
+        self._open = self._begun
+        return self._open
 
     def step_item(self, token: int, samples: float) -> None:
-        assert token == self._tokens
+        assert token == self._open
         self.items += 1
         self.samples.append(samples)
 
     def step_note_update(self, token: int) -> None:
-        assert token == self._tokens
+        assert token == self._open
 
-    def step_end(self, token: int, complete: bool, at_update: bool = False) -> None:
-        assert token == self._tokens
+    def step_end(self, token: int, complete: bool, at_update: bool) -> None:
+        assert token == self._open
+        self._open = 0
         self.text += ("|" if complete else "!") + ("=" if at_update else "") + " "
 
     def step_drop(self, token: int) -> None:
-        assert token == self._tokens
+        if token == -1:
+            return
+        assert token == self._open
+        self._open = 0
         # One that held nothing leaves no trace: the loader had no item.
         self.text += "~ " if not self.text.endswith(" ") else ""
+
+    def optimizer_count(self) -> int:
+        return self.optimizers
+
+    def step_has_ended(self) -> None:
+        self.on_end()
+
+
+def detector_of(log: Log) -> StepDetector:
+    """A detector whose training thread is this one."""
+    return StepDetector(log, threading.get_ident())
 
 
 def steps_of(activities: str, optimizers: str = "o") -> str:
@@ -61,19 +89,16 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
     f: forward. e: forward without training. b: backward. Other letters: the step of an optimizer.
     s: something that is none of our business. $: the end.
     """
-    log = Log()
-    detector = StepDetector(log)
-    loaders = {"d": Loader(), "v": Loader()}
-    made = {letter: Optimizer() for letter in optimizers}
-    for optimizer in made.values():
-        detector.knows(optimizer)
+    log = Log(len(optimizers))
+    detector = detector_of(log)
+    made = {letter: number for number, letter in enumerate(optimizers)}
     for activity in activities.replace(" ", ""):
         if activity == "w":
-            detector.starts_loader(loaders["d"])
+            detector.starts_loader(TRAINING)
         elif activity in "d.":
-            detector.asks_for_item(loaders["d"], True)
+            detector.asks_for_item(TRAINING, True)
         elif activity in "v,V":
-            detector.asks_for_item(loaders["v"], activity != "V")
+            detector.asks_for_item(VALIDATION, activity != "V")
         elif activity == "z":
             detector.clears_gradients()
         elif activity == "h":
@@ -92,7 +117,7 @@ def steps_of(activities: str, optimizers: str = "o") -> str:
         if activity in "dvV":
             detector.got_item(4)
         elif activity in ".,":
-            detector.got_none(loaders["d" if activity == "." else "v"])
+            detector.got_none(TRAINING if activity == "." else VALIDATION)
         elif activity in made:
             detector.ends_update(made[activity])
     return " ".join(log.text.split())
@@ -173,86 +198,185 @@ def test_loops_with_two_optimizers(loop: str, optimizers: str, expected: str) ->
 
 def test_items_and_samples_count_once_the_step_is_sure() -> None:
     log = Log()
-    detector = StepDetector(log)
-    loader, optimizer = Loader(), Optimizer()
+    detector = detector_of(log)
     for samples in (8, 4):
-        detector.asks_for_item(loader, True)
+        detector.asks_for_item(TRAINING, True)
         detector.got_item(samples)
         detector.runs_forward()
         assert log.items == (0 if samples == 8 else 2)
         detector.runs_backward()
-    detector.ends_update(optimizer)
     assert log.samples == [8, 4]
 
 
-def test_optimizer_that_is_gone_is_not_waited_for() -> None:
+def test_items_that_wait_are_as_many_as_were_fetched() -> None:
     log = Log()
-    detector = StepDetector(log)
-    gone, optimizer = Optimizer(), Optimizer()
-    detector.knows(gone)
-    detector.knows(optimizer)
-    del gone
+    detector = detector_of(log)
+    for samples in (8, math.nan, 8, -math.nan, 3, 8):
+        detector.asks_for_item(TRAINING, True)
+        detector.got_item(samples)
+    detector.runs_backward()
+    assert str(log.samples) == "[8.0, 8.0, 8.0, nan, nan, 3.0]"
+
+
+def test_items_that_are_all_different_have_unknown_samples_in_the_end() -> None:
+    log = Log()
+    detector = detector_of(log)
+    kinds = _step_detector.MOST_KINDS_OF_ITEMS
+    for samples in [*range(kinds + 10), 0]:
+        detector.asks_for_item(TRAINING, True)
+        detector.got_item(samples)
+    detector.runs_backward()
+    assert log.samples[: kinds + 1] == [0, *range(kinds)]
+    assert [str(samples) for samples in log.samples[kinds + 1 :]] == ["nan"] * 10
+
+
+def test_loader_is_known_until_steps_have_trained_on_many_others() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+
+    def trains_on(loaders: range) -> None:
+        for loader in loaders:
+            detector.asks_for_item(loader, True)
+            detector.got_item(1)
+            detector.runs_backward()
+            detector.ends_update(1)
+            detector.got_none(loader)
+
+    def is_known(loader: int) -> bool:
+        """Whether a step that holds an item of it stays open at its end."""
+        detector.asks_for_item(loader, True)
+        detector.got_item(1)
+        detector.got_none(loader)
+        was_open = log.is_open
+        detector.finish()
+        return was_open
+
+    most = _step_detector.MOST_LOADERS
+    trains_on(range(1, most + 1))
+    assert is_known(1)
+    trains_on(range(1, 2))  # again, which makes it the most recent one
+    trains_on(range(most + 1, most + 2))
+    assert not is_known(2)
+    assert is_known(1)
+    assert is_known(3)
+
+
+def test_loader_that_is_not_known_was_never_trained_on() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    for _ in range(2):
+        detector.asks_for_item(0, True)
+        detector.got_item(1)
+        log.text += "d"
+        detector.runs_backward()
+        detector.ends_update(1)
+    detector.asks_for_item(0, True)
+    detector.got_item(1)
+    log.text += "d"
+    detector.got_none(0)
+    assert log.text.split() == ["d|", "d|", "d~"]
+
+
+def test_optimizer_that_is_gone_is_not_waited_for() -> None:
+    log = Log(optimizers=2)
+    detector = detector_of(log)
+    log.optimizers = 1
     for _ in range(3):
         detector.runs_forward()
-        detector.begins_update(optimizer)
-        detector.ends_update(optimizer)
+        detector.begins_update(1)
+        detector.ends_update(1)
     assert log.text.count("|") == 2
 
 
-def test_optimizers_that_step_within_the_backward_pass() -> None:
-    log = Log()
-    detector = StepDetector(log)
-    loader, optimizers = Loader(), [Optimizer() for _ in range(3)]
+@pytest.mark.parametrize("optimizers", [3, 3000])
+def test_optimizers_that_step_within_the_backward_pass(optimizers: int) -> None:
+    log = Log(optimizers)
+    detector = detector_of(log)
     for _ in range(3):
-        detector.asks_for_item(loader, True)
-        detector.got_item()
+        detector.asks_for_item(TRAINING, True)
+        detector.got_item(math.nan)
         detector.runs_forward()
         detector.runs_backward()
-        for optimizer in optimizers:
+        for optimizer in range(optimizers, 0, -1):
             detector.has_stepped(optimizer)
         detector.ends_backward(has_updated=True)
     assert log.text.count("|") == 2
+    assert detector.optimizer_seen is True
+
+
+def test_optimizer_that_has_stepped_often_is_one() -> None:
+    log = Log(optimizers=2)
+    detector = detector_of(log)
+    detector.runs_backward()
+    for _ in range(1000):
+        detector.has_stepped(7)
+    detector.ends_backward(has_updated=True)  # the second update: of a backward pass
+    detector.runs_forward()
+    assert log.text == " |  "
+    for optimizer in (7, 8, 9):
+        detector.begins_update(optimizer)
+        detector.ends_update(optimizer)
+    assert log.text == " |  "  # two updates were enough, but nothing came after the third
+    detector.begins_update(7)
+    assert log.text == " |  |  "
+
+
+def test_update_is_of_a_backward_pass_where_no_optimizer_exists() -> None:
+    log = Log()
+    detector = detector_of(log)
+    assert detector.optimizer_seen is None
+    for _ in range(3):
+        detector.runs_forward()
+        detector.runs_backward()
+        detector.ends_backward(has_updated=False)
+    assert log.text.count("|") == 2
+    assert detector.optimizer_seen is False
+    log.optimizers = 1
+    detector.runs_backward()
+    detector.ends_backward(has_updated=False)
+    detector.runs_backward()
+    assert log.text.count("|") == 3
 
 
 def test_other_threads_do_not_count() -> None:
     log = Log()
-    detector = StepDetector(log)
-    loader = Loader()
+    detector = detector_of(log)
 
     def other() -> None:
-        detector.asks_for_item(loader, True)
-        detector.got_item()
+        detector.asks_for_item(TRAINING, True)
+        detector.got_item(4)
         detector.runs_forward()
-        detector.got_none(loader)
+        detector.got_none(TRAINING)
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
+    in_another_thread(other)
     assert log.text == ""
 
 
 def test_training_thread_is_the_one_that_runs_an_optimizer() -> None:
-    log = Log()
-    detector = StepDetector(log)
-    optimizer = Optimizer()
+    log = Log(1)
+    detector = detector_of(log)
 
     def train() -> None:
         for _ in range(2):
             detector.runs_forward()
-            detector.begins_update(optimizer)
-            detector.ends_update(optimizer)
+            detector.begins_update(1)
+            detector.ends_update(1)
 
-    thread = threading.Thread(target=train)
+    in_another_thread(train)
+    detector.runs_forward()  # of the thread that it was: not any more
+    assert log.text.count("|") == 1
+
+
+def in_another_thread(run: Callable[[], None]) -> None:
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    detector.runs_forward()  # of the main thread: not any more
-    assert log.text.count("|") == 1
 
 
 def test_program_with_steps_of_its_own_is_left_alone() -> None:
     log = Log()
-    detector = StepDetector(log)
-    detector.asks_for_item(Loader(), True)
+    detector = detector_of(log)
+    detector.asks_for_item(TRAINING, True)
     detector.leave_alone()
     detector.runs_forward()
     detector.finish()
@@ -260,13 +384,105 @@ def test_program_with_steps_of_its_own_is_left_alone() -> None:
 
 
 def test_end_of_each_step_is_told_while_none_is_open() -> None:
-    log = Log()
+    log = Log(1)
     ends = []
-    detector = StepDetector(log, lambda: ends.append(log.text.endswith("| ")))
-    optimizer = Optimizer()
+    log.on_end = lambda: ends.append(log.text.endswith("| "))
+    detector = detector_of(log)
     for _ in range(3):
         detector.runs_forward()
-        detector.begins_update(optimizer)
-        detector.ends_update(optimizer)
+        detector.begins_update(1)
+        detector.ends_update(1)
     detector.finish()
     assert ends == [True, True, False]
+
+
+@pytest.mark.parametrize("loop", ["fbo", "bo", "o", "zfbo", "dfbo", "hfbo"])
+def test_what_is_left_alone_at_the_end_of_a_step_opens_no_other(loop: str) -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    log.on_end = detector.leave_alone
+    perform(detector, loop * 2)
+    assert log.text == " | "
+
+
+@pytest.mark.parametrize("loop", ["fbo", "bo", "o", "zfbo", "dfbo"])
+def test_recording_that_ends_at_the_end_of_a_step_can_go_on(loop: str) -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    ended = []
+
+    def on_end() -> None:
+        ended.append(log.text)
+        detector.finish()
+
+    log.on_end = on_end
+    perform(detector, loop * 3)
+    detector.finish()
+    assert log.text == " |  |  |= "
+    assert ended == [" | ", " |  | ", " |  |  |= "]
+
+
+@pytest.mark.parametrize("loop", ["fbo", "bo", "o", "zfbo", "dfbo"])
+def test_step_that_begins_at_the_end_of_another_is_the_one_that_goes_on(loop: str) -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    log.on_end = lambda: perform(detector, "b")
+    perform(detector, loop * 2)
+    log.on_end = lambda: None
+    detector.finish()
+    assert log.text == " |  |= "
+
+
+def test_step_whose_beginning_makes_the_detector_stop_is_dropped() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    log.on_begin = detector.leave_alone
+    detector.runs_forward()
+    assert not log.is_open
+
+
+def test_step_whose_beginning_opens_another_is_that_one() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+
+    def on_begin() -> None:
+        log.on_begin = lambda: None
+        detector.begins_update(1)
+
+    log.on_begin = on_begin
+    detector.runs_forward()
+    assert log.is_open
+    detector.ends_update(1)
+    detector.finish()
+    assert log.text == " |= "
+
+
+def test_update_that_a_finished_recording_has_cut_in_two_is_no_step() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    detector.begins_update(1)
+    detector.finish()
+    detector.ends_update(1)
+    detector.runs_forward()
+    detector.finish()
+    assert log.text.split() == ["!"]
+    assert detector.optimizer_seen is True
+
+
+def perform(detector: StepDetector, activities: str) -> None:
+    """Activities as in `steps_of`, of one loader and one optimizer."""
+    for activity in activities:
+        if activity == "d":
+            detector.asks_for_item(TRAINING, True)
+            detector.got_item(4)
+        elif activity == "z":
+            detector.clears_gradients()
+        elif activity == "h":
+            detector.copies_to_device()
+        elif activity == "f":
+            detector.runs_forward()
+        elif activity == "b":
+            detector.runs_backward()
+        elif activity == "o":
+            detector.begins_update(1)
+            detector.ends_update(1)

@@ -185,6 +185,20 @@ with gpu_step():
     assert tool.ranges.count("pop") == len(pushes)
 
 
+def test_step_that_could_not_be_opened_takes_no_range_with_it(tool: Tool) -> None:
+    tool.run("""
+from pyinstrument_gpu.native import native
+recording = pig.start()
+outer, inner = native.step_begin(), native.step_begin()
+native.step_drop(inner)
+with gpu_phase("forward"):
+    pass
+native.step_end(outer, True)
+recording.stop()
+""")
+    assert tool.ranges == ["push step", "push forward", "pop", "pop"]
+
+
 def test_a_name_has_its_colour(tool: Tool) -> None:
     source = 'for name in ("forward", "backward", "forward"):\n    gpu_phase(name).begin()\n'
     tool.run(source)

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "record/step_detector.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace pig {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+/// Stands among the numbers of optimizers for a backward pass that is an update.
+constexpr uint64_t kBackward = std::numeric_limits<uint64_t>::max();
+
+}  // namespace
+
+void StepDetector::starts_loader(uint64_t) {
+  if (!counts_here()) return;
+  come_back();
+  // A loop that fetches ahead starts its loader again within a step. Any other has only looked at
+  // what it fetched before.
+  if (state_ == State::kWaiting && !waits_with_items_of_the_loop()) drop();
+}
+
+void StepDetector::asks_for_item(uint64_t loader, bool grad_enabled) {
+  if (!counts_here()) return;
+  come_back();
+  is_fetching_ = grad_enabled;
+  if (state_ == State::kWaiting) {
+    // What begins a step before its item is asked for does so each time, or it was not part of the
+    // loop.
+    const bool began_without = feeders_.empty() && !had_unfed_steps_;
+    const bool was_evaluated = !waiting_items_.empty() && was_evaluated_;
+    if (!grad_enabled || began_without || was_evaluated) drop();
+  }
+  if (!grad_enabled) return;
+  open();
+  if (state_ == State::kWaiting) feeders_.add(loader);
+}
+
+void StepDetector::got_item(double samples) {
+  if (!counts_here() || !is_fetching_) return;
+  if (state_ == State::kWaiting) {
+    add_waiting_item(samples);
+  } else if (state_ == State::kTraining) {
+    port_.step_item(token_, samples);
+  }
+}
+
+void StepDetector::got_none(uint64_t loader) {
+  if (!counts_here()) return;
+  if (state_ == State::kWaiting && !waits_with_items_of_the_loop()) {
+    drop();
+  } else if ((state_ == State::kWaiting || state_ == State::kTraining) &&
+             feeders_.contains(loader)) {
+    is_exhausted_ = true;
+    port_.step_note_update(token_);
+  }
+}
+
+void StepDetector::clears_gradients() {
+  if (!counts_here()) return;
+  if (was_cleared_) end_if_done();
+  open();
+  if (state_ != State::kUpdated) was_cleared_ = true;
+}
+
+void StepDetector::follows_update() {
+  if (counts_here() && state_ == State::kUpdated) port_.step_note_update(token_);
+}
+
+void StepDetector::copies_to_device() {
+  if (counts_here() && end_if_done()) open();
+}
+
+void StepDetector::runs_forward() {
+  if (!counts_here()) return;
+  end_if_done();
+  open();
+  was_run_ = true;
+}
+
+void StepDetector::evaluates() {
+  if (!counts_here()) return;
+  if (state_ == State::kUpdated && all_have_updated()) {
+    end(true);
+  } else if (state_ == State::kTraining && is_exhausted_) {
+    end(false, true);
+  }
+  was_evaluated_ = true;
+}
+
+void StepDetector::runs_backward() {
+  if (!counts_here()) return;
+  end_if_updated_by(kBackward);
+  end_if_done();
+  make_certain();
+}
+
+void StepDetector::ends_backward(bool has_updated) {
+  if (!counts_here() || (!has_updated && port_.optimizer_count() != 0)) return;
+  optimizer_seen_ = optimizer_seen_.value_or(false) || has_updated;
+  note_update(kBackward);
+}
+
+void StepDetector::begins_update(uint64_t optimizer) {
+  if (!is_left_alone_ && state_ == State::kClosed) thread_ = static_cast<uint64_t>(pthread_self());
+  if (!counts_here()) return;
+  end_if_updated_by(optimizer);
+  make_certain();
+}
+
+void StepDetector::ends_update(uint64_t optimizer) {
+  if (!counts_here()) return;
+  optimizer_seen_ = true;
+  note_update(optimizer);
+}
+
+void StepDetector::has_stepped(uint64_t optimizer) {
+  if (!is_left_alone_) updated_.add(optimizer);
+}
+
+void StepDetector::finish() {
+  if (state_ == State::kWaiting) {
+    if (!waiting_items_.empty() && was_run_) {
+      make_certain();
+    } else {
+      drop();
+    }
+  }
+  if (state_ == State::kUpdated) {
+    end(true, true);
+  } else if (state_ == State::kTraining) {
+    end(false, is_exhausted_);
+  }
+}
+
+void StepDetector::leave_alone() {
+  if (is_left_alone_) return;
+  is_left_alone_ = true;
+  finish();
+}
+
+bool StepDetector::counts_here() const {
+  return !is_left_alone_ && static_cast<uint64_t>(pthread_self()) == thread_;
+}
+
+/// Whether what was fetched is for training: a step has trained on that loader before.
+bool StepDetector::waits_with_items_of_the_loop() const {
+  return !waiting_items_.empty() && !was_evaluated_ &&
+         std::any_of(feeders_.begin(), feeders_.end(),
+                     [this](uint64_t loader) { return trained_on_.contains(loader); });
+}
+
+/// A loader is asked for something.
+void StepDetector::come_back() {
+  if (state_ == State::kUpdated) {
+    returns_to_loader_ |= !feeders_.empty();
+    end(true);
+  } else if (state_ == State::kTraining && is_exhausted_) {
+    end(false, true);
+  }
+}
+
+/// The loop goes on training after an update. With a loader, that may be to log something before
+/// the loop comes back, or the turn of another optimizer; the next update will tell.
+///
+/// Returns whether the step has ended.
+bool StepDetector::end_if_done() {
+  const bool waits_for_loader = !feeders_.empty() && returns_to_loader_;
+  if (state_ != State::kUpdated || waits_for_loader || !all_have_updated()) return false;
+  end(true);
+  return true;
+}
+
+/// A step has at most one update of each optimizer.
+void StepDetector::end_if_updated_by(uint64_t updater) {
+  if (state_ != State::kUpdated || !updated_.contains(updater)) return;
+  returns_to_loader_ &= feeders_.empty();
+  const bool was_cleared = was_cleared_;
+  end(true);
+  if (open()) was_cleared_ = was_cleared;  // by what the step before already has
+}
+
+/// Whether there are as many updates as in the step before, or at first one of each.
+bool StepDetector::all_have_updated() {
+  return updated_.size() >= (updates_per_step_ != 0 ? updates_per_step_ : port_.optimizer_count());
+}
+
+void StepDetector::note_update(uint64_t updater) {
+  // What began before the step was ended for good, by finish(), is no update of a step.
+  if (state_ == State::kClosed) return;
+  updated_.add(updater);
+  state_ = State::kUpdated;
+  port_.step_note_update(token_);
+}
+
+void StepDetector::make_certain() {
+  open();
+  if (state_ != State::kWaiting) return;
+  for (const uint64_t loader : feeders_) {
+    if (loader != 0) trained_on_.add(loader);
+  }
+  state_ = State::kTraining;
+  if (waiting_items_.empty()) port_.step_item(token_, kUnknown);
+  for (const auto& [samples, count] : waiting_items_) {
+    for (uint64_t i = 0; i < count; ++i) port_.step_item(token_, samples);
+  }
+}
+
+void StepDetector::add_waiting_item(double samples) {
+  const auto same = [](double samples) {
+    return [samples](const auto& kind) {
+      return kind.first == samples || (std::isnan(kind.first) && std::isnan(samples));
+    };
+  };
+  auto kind = std::find_if(waiting_items_.begin(), waiting_items_.end(), same(samples));
+  if (kind == waiting_items_.end() && waiting_items_.size() >= kMostKindsOfItems) {
+    samples = kUnknown;
+    kind = std::find_if(waiting_items_.begin(), waiting_items_.end(), same(samples));
+  }
+  if (kind == waiting_items_.end()) {
+    waiting_items_.emplace_back(samples, 1);
+  } else {
+    ++kind->second;
+  }
+}
+
+/// Opens a step if none is open, and returns whether it has.
+bool StepDetector::open() {
+  if (state_ != State::kClosed || is_left_alone_) return false;
+  const int64_t token = port_.step_begin();
+  if (state_ != State::kClosed || is_left_alone_) {  // Python code ran in it
+    port_.step_drop(token);
+    return false;
+  }
+  token_ = token;
+  state_ = State::kWaiting;
+  waiting_items_.clear();
+  updated_.clear();
+  was_cleared_ = was_run_ = was_evaluated_ = is_exhausted_ = false;
+  return true;
+}
+
+void StepDetector::end(bool complete, bool at_update) {
+  had_unfed_steps_ |= feeders_.empty();
+  if (updated_.size() != 0) updates_per_step_ = updated_.size();
+  state_ = State::kClosed;
+  feeders_.clear();
+  port_.step_end(token_, complete, at_update);
+  port_.step_has_ended();
+}
+
+void StepDetector::drop() {
+  state_ = State::kClosed;
+  feeders_.clear();
+  port_.step_drop(token_);
+}
+
+}  // namespace pig

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where one step ends and the next begins, told from what a training loop does.
+//
+//   CLOSED --item, zero_grad, forward--> WAITING --backward, update--> TRAINING --update--> UPDATED
+//      `------------backward, update--------------------^                                      |
+//      ^----------------------------- the loop has come back ---------------------------------'
+//
+// A step that is WAITING may turn out to be none: what it held was for validation, or only looked
+// at. From the first backward pass on it is certain. docs/honest-time.md has the rules.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "record/number_set.h"
+#include "record/recent_numbers.h"
+
+namespace pig {
+
+/// Where steps are opened and closed, with tokens as in record/step.h.
+class StepPort {
+ public:
+  virtual ~StepPort() = default;
+
+  virtual int64_t step_begin() = 0;
+  virtual void step_item(int64_t token, double samples) = 0;
+  virtual void step_note_update(int64_t token) = 0;
+  virtual void step_end(int64_t token, bool complete, bool at_update) = 0;
+  virtual void step_drop(int64_t token) = 0;
+
+  /// How many optimizers the program has made that still exist.
+  virtual size_t optimizer_count() = 0;
+  /// After each step that ended, while none is open.
+  virtual void step_has_ended() = 0;
+};
+
+/// The state of the loop. Its methods are called before the activity they name, or after it where
+/// they say so, and only for what is no part of another activity.
+///
+/// Loaders and optimizers are named by numbers that are never used again. Only the training thread
+/// counts: the one given, or the one that first runs an optimizer elsewhere.
+///
+/// From any thread, with the GIL. `step_begin` and `step_has_ended` may run Python code, so during
+/// them this or another thread may call anything here: the state is whole before they are called,
+/// and looked at anew after them. Methods throw nothing but std::bad_alloc, if the port throws
+/// nothing. They allocate nothing in a loop whose steps are like those before.
+class StepDetector {
+ public:
+  /// Loaders that a step is fed by, and that steps have trained on. A federated simulation has one
+  /// for each of its clients, up to some hundred. A loader that is forgotten, because steps have
+  /// trained on as many others since, is treated as on its first use: what is fetched from it and
+  /// not trained on is no step.
+  static constexpr size_t kMostLoaders = 1024;
+  /// Of optimizers that update in one step. Those that step within the backward pass are made one
+  /// per parameter, of which large models have thousands.
+  static constexpr size_t kMostUpdaters = 16384;
+  /// Different numbers of samples among the items of a step that is not certain. There are two
+  /// where batches are alike but for the last, and some dozens where they are made by length. The
+  /// items of any further ones have an unknown number of samples.
+  static constexpr size_t kMostKindsOfItems = 256;
+
+  /// `thread`: the training thread until an optimizer steps elsewhere, as its pthread_self().
+  StepDetector(StepPort& port, uint64_t thread) : port_(port), thread_(thread) {}
+  StepDetector(const StepDetector&) = delete;
+  StepDetector& operator=(const StepDetector&) = delete;
+
+  // Loader 0: one that is not known.
+
+  /// A loop over a loader begins.
+  void starts_loader(uint64_t loader);
+  void asks_for_item(uint64_t loader, bool grad_enabled);
+  /// After the loader has answered. NaN: an unknown number of samples.
+  void got_item(double samples);
+  /// After the loader had no further item.
+  void got_none(uint64_t loader);
+
+  /// An optimizer or a module clears its gradients.
+  void clears_gradients();
+  /// After gradients were clipped or cleared, or a scheduler has stepped: if that was after the
+  /// update, then it belongs to it.
+  void follows_update();
+  /// A tensor goes to a device.
+  void copies_to_device();
+  /// A module that is being trained runs.
+  void runs_forward();
+  /// A module runs that is not being trained.
+  void evaluates();
+
+  void runs_backward();
+  /// After a backward pass. `has_updated`: optimizers have stepped in it. Where there is no
+  /// optimizer, the program updates its parameters itself, which can't be seen, after each of them.
+  void ends_backward(bool has_updated);
+
+  // The caller counts an optimizer before it names it here for the first time.
+
+  /// An optimizer's step, or one that a gradient scaler may leave out.
+  void begins_update(uint64_t optimizer);
+  void ends_update(uint64_t optimizer);
+  /// After an optimizer has stepped within the backward pass of the training thread, on any thread.
+  void has_stepped(uint64_t optimizer);
+
+  /// The recording ends, or what is recorded is no longer ours to say.
+  void finish();
+  /// The program opens a step itself: from here on it alone does.
+  void leave_alone();
+
+  /// Whether an optimizer has stepped. Nothing where there was no update at all.
+  std::optional<bool> optimizer_seen() const { return optimizer_seen_; }
+
+ private:
+  enum class State { kClosed, kWaiting, kTraining, kUpdated };
+
+  bool counts_here() const;
+  bool waits_with_items_of_the_loop() const;
+  void come_back();
+  bool end_if_done();
+  void end_if_updated_by(uint64_t updater);
+  bool all_have_updated();
+  void note_update(uint64_t updater);
+  void make_certain();
+  void add_waiting_item(double samples);
+  bool open();
+  void end(bool complete, bool at_update = false);
+  void drop();
+
+  StepPort& port_;
+  uint64_t thread_;
+  State state_ = State::kClosed;
+  int64_t token_ = 0;
+  bool is_left_alone_ = false;
+  std::optional<bool> optimizer_seen_;
+
+  // Of the open step.
+  RecentNumbers feeders_{kMostLoaders};  ///< the loaders that were asked for an item
+  /// How many have so many samples, as there may be any number of them.
+  std::vector<std::pair<double, uint64_t>> waiting_items_;
+  bool is_fetching_ = false;
+  bool was_cleared_ = false;
+  bool was_run_ = false;
+  bool was_evaluated_ = false;
+  bool is_exhausted_ = false;
+  NumberSet updated_{kMostUpdaters};
+
+  // Of the loop.
+  bool returns_to_loader_ = true;  ///< after the first update that follows an item
+  bool had_unfed_steps_ = false;
+  size_t updates_per_step_ = 0;  ///< 0: no step has ended yet
+  RecentNumbers trained_on_{kMostLoaders};
+};
+
+}  // namespace pig
