@@ -51,7 +51,7 @@ class StepPort {
 class StepDetector {
  public:
   /// Loaders that a step is fed by, and that steps have trained on. A federated simulation has one
-  /// for each of its clients, up to some hundred. A loader that is forgotten, because steps have
+  /// for each of its clients, often hundreds. A loader that is forgotten, because steps have
   /// trained on as many others since, is treated as on its first use: what is fetched from it and
   /// not trained on is no step.
   static constexpr size_t kMostLoaders = 1024;
