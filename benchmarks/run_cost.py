@@ -7,7 +7,7 @@ Three ways, from sharp to real:
 
 * In one process, epochs with and without what `run` does (a recording, automatic phases, the sync
   watch) take turns, and a second kind without gives the floor.
-* The calls that come on top, counted, times what one costs, measured in a loop.
+* Single calls, in a loop that does nothing else and with cold caches.
 * Whole processes: the program by `python`, by `python` again, by `pyinstrument-gpu run` and by
   `traceml run`, in turn. The program times its own steps, so that start and report are no part.
 """
@@ -15,6 +15,7 @@ Three ways, from sharp to real:
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import subprocess
@@ -24,10 +25,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
-from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
@@ -35,15 +36,12 @@ from benchmarks.digits_loop import Training
 from benchmarks.gpu.figure import Figure, print_and_write
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.machine import versions
-from pyinstrument_gpu.auto import AutoPhases
-from pyinstrument_gpu.auto.session import Session
-from pyinstrument_gpu.auto.timed_calls import timed
-from pyinstrument_gpu.native import native
 from pyinstrument_gpu.syncs import watch
 
 PROGRAM = Path(__file__).with_name("digits_loop.py")
-_OURS = os.path.dirname(pig.__file__) + os.sep
-_CALLS = 20_000
+_REPEATS = 20_000
+_COLD_REPEATS = 100
+_MEMORY = np.ones(6_000_000)  # 48 MB
 
 
 def in_process(seconds: float) -> Iterator[Figure]:
@@ -53,8 +51,8 @@ def in_process(seconds: float) -> Iterator[Figure]:
     watch.can_wait = lambda: True
 
     def epoch() -> float:
-        # The first after a patch came or went is slower: the interpreter has specialized its code
-        # for what stood there before. In a real run none comes or goes.
+        # The first after a hook came or went is slower: the interpreter has specialized its code
+        # for the functions of before. In a real run none comes or goes.
         training.epoch()
         begin_ns = perf_counter_ns()
         training.epoch()
@@ -73,7 +71,6 @@ def in_process(seconds: float) -> Iterator[Figure]:
     step_ns = float(np.median(results["off"]))
     yield Figure("a step without", step_ns / 1e3, "us", note=f"{len(results['off'])} rounds")
     yield from _differences(results, {"off again": "without, twice", "on": "with less without"})
-    yield from _counted(training, step_ns)
 
 
 def _differences(results: Any, names: dict[str, str]) -> Iterator[Figure]:
@@ -83,68 +80,108 @@ def _differences(results: Any, names: dict[str, str]) -> Iterator[Figure]:
         yield Figure(name, *values)
 
 
-def _counted(training: Training, step_ns: float) -> Iterator[Figure]:
-    """The calls that come on top, and what they cost by themselves."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        if event == "call" and frame.f_code.co_filename.startswith(_OURS):
-            caller = frame.f_back
-            calls += caller is None or not caller.f_code.co_filename.startswith(_OURS)
-
-    phases = AutoPhases()
-    submodule = nn.Identity()
-    without_ns = _per_call(lambda: submodule(0))
-    with pig.record() as recording:
-        phases.install()
-        assert phases.session is not None
-        phase_ns, pass_ns = _costs(phases.session)
-        native.set_in_activity(True)
-        submodule_ns = _per_call(lambda: submodule(0)) - without_ns
-        native.set_in_activity(False)
-        before = recording.snapshot().phases_recorded
-        with pig.watch_syncs():
-            sys.setprofile(count)
-            training.epoch()
-            sys.setprofile(None)
-        spans = recording.snapshot().phases_recorded - before
-        phases.remove()
-    phases_per_step = spans / training.batches
-    passes_per_step = max(0, calls - spans) / training.batches
-    cost_ns = phases_per_step * phase_ns + passes_per_step * pass_ns
-    yield Figure("phases per step", phases_per_step, "")
-    yield Figure("further calls of ours per step", passes_per_step, "")
-    yield Figure("a phase costs", phase_ns, "ns")
-    yield Figure("a call that passes by costs", pass_ns, "ns")
-    yield Figure("a call of a submodule costs", submodule_ns, "ns", note=f"on {without_ns:.0f} ns")
-    yield Figure("calls times cost", 100 * cost_ns / step_ns, "% of a step")
+def calls(rounds: int) -> Iterator[Figure]:
+    """What single calls cost more, by a loop that does nothing else, and with cold caches."""
+    watch.can_wait = lambda: True
+    for name, goal_ns, call in _CALLS:
+        for is_cold, state in ((False, "warm"), (True, "cold")):
+            time = functools.partial(_cold_ns if is_cold else _warm_ns, call)
+            results = interleaved(
+                {"off": time, "off again": time, "on": functools.partial(_recorded, time)},
+                rounds=rounds,
+                warm_up=2,
+            )
+            without_ns = float(np.median(results["off"]))
+            for arm, what in (("off again", "without, twice"), ("on", "with less without")):
+                difference = relative_difference(results["off"], results[arm])
+                yield Figure(
+                    f"{name}, {state}: {what}",
+                    difference.value * without_ns,
+                    "ns",
+                    difference.low * without_ns,
+                    difference.high * without_ns,
+                    goal_ns if arm == "on" and not is_cold else None,
+                    f"on {without_ns:.0f} ns",
+                )
 
 
-def _costs(session: Session) -> tuple[float, float]:
-    """Of the wrapper that most functions have, less the function in it: what it costs where it is
-    a phase, and where it passes by, inside of another one."""
-    wrapped = timed(session, "cost", _nothing)
-    alone_ns = _per_call(_nothing)
-    phase_ns = _per_call(wrapped) - alone_ns
-    native.set_in_activity(True)
-    pass_ns = _per_call(wrapped) - alone_ns
-    native.set_in_activity(False)
-    return phase_ns, pass_ns
+def _recorded(time: Callable[[], float]) -> float:
+    with pig.record(), pig.auto_phases(), pig.watch_syncs():
+        return time()
 
 
-def _nothing() -> None:
-    pass
-
-
-def _per_call(function: Callable[[], object]) -> float:
+def _warm_ns(repeat: Callable[[int], object]) -> float:
     best_ns = float("inf")
     for _ in range(7):
         begin_ns = perf_counter_ns()
-        for _ in range(_CALLS):
-            function()
-        best_ns = min(best_ns, (perf_counter_ns() - begin_ns) / _CALLS)
+        repeat(_REPEATS)
+        best_ns = min(best_ns, (perf_counter_ns() - begin_ns) / _REPEATS)
     return best_ns
+
+
+def _cold_ns(repeat: Callable[[int], object]) -> float:
+    """The median of calls before each of which more memory was read than the caches hold."""
+    times_ns = []
+    repeat(1)
+    for _ in range(_COLD_REPEATS):
+        _MEMORY.sum()
+        begin_ns = perf_counter_ns()
+        repeat(1)
+        times_ns.append(perf_counter_ns() - begin_ns)
+    return float(np.median(times_ns))
+
+
+class _Repeating(nn.Module):
+    """Calls a submodule as often as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, count: int) -> None:
+        inner = self.inner
+        for _ in range(count):
+            inner(0)
+
+
+_submodule, _root, _tensor = _Repeating(), nn.Identity(), torch.rand(3)
+_host_index, _scalar = torch.tensor([0, 2]), torch.tensor(1.0)
+
+
+def _call_root(count: int) -> None:
+    for _ in range(count):
+        _root(0)
+
+
+def _call_item(count: int) -> None:
+    for _ in range(count):
+        _scalar.item()
+
+
+def _call_to(count: int) -> None:
+    for _ in range(count):
+        _tensor.to("cpu")
+
+
+def _index(count: int) -> None:
+    for _ in range(count):
+        _tensor[1]
+
+
+def _index_by_tensor(count: int) -> None:
+    for _ in range(count):
+        _tensor[_host_index]
+
+
+_CALLS: tuple[tuple[str, float | None, Callable[[int], object]], ...] = (
+    ("a submodule", 10.0, _submodule),
+    (".item()", 25.0, _call_item),
+    (".to()", 25.0, _call_to),
+    ("[1]", 25.0, _index),
+    ("[tensor]", 25.0, _index_by_tensor),
+    ("a phase: a module called", None, _call_root),
+)
+"""Calls on the host, and what they may cost more."""
 
 
 def processes(rounds: int, epochs: int) -> Iterator[Figure]:
@@ -203,11 +240,17 @@ def _is_number(line: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="of the first part")
-    parser.add_argument("--rounds", type=int, default=15, help="of the processes")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="of the single calls and of the processes"
+    )
     parser.add_argument("--epochs", type=int, default=20, help="of each process")
     parser.add_argument("--results", type=Path, metavar="FILE", help="write all figures as JSON")
     options = parser.parse_args()
-    parts = in_process(options.seconds), processes(options.rounds, options.epochs)
+    parts = (
+        in_process(options.seconds),
+        calls(options.rounds),
+        processes(options.rounds, options.epochs),
+    )
     print_and_write(chain.from_iterable(parts), options.results)
 
 

@@ -27,6 +27,7 @@ struct HookedMethod {
   PyCFunction trampoline;
   CallGlance glance;
   CallListeners listeners;
+  CallObserver* observer;
 };
 
 constexpr size_t kMost = 48;
@@ -56,6 +57,10 @@ PyObject* joined(PyObject* self, PyObject* const* others, Py_ssize_t count) {
 template <typename Call>
 PyObject* call_hooked(const HookedMethod& method, PyObject* self, PyObject* const* others,
                       Py_ssize_t count, PyObject* kwargs, Call call) {
+  if (method.observer != nullptr) {
+    ObservedCall observed{self, others, count};
+    return observe(*method.observer, observed, call);
+  }
   const bool has_keywords = kwargs != nullptr && PyDict_GET_SIZE(kwargs) > 0;
   if (PIG_LIKELY(is_quiet(method, self, others, count, has_keywords))) return call();
   PyObject* args = joined(self, others, count);
@@ -138,6 +143,12 @@ HookedMethod* entry_of(PyMethodDef* definition) {
   return &entry;
 }
 
+void take_back_if_unused(HookedMethod& entry) {
+  if (entry.listeners.empty() && entry.observer == nullptr &&
+      entry.definition->ml_meth == entry.trampoline)
+    entry.definition->ml_meth = entry.original;
+}
+
 }  // namespace
 
 bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject* leave,
@@ -147,7 +158,9 @@ bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject*
 #endif
   if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
   HookedMethod* entry = entry_of(reinterpret_cast<PyMethodDescrObject*>(method)->d_method);
-  if (entry == nullptr || !entry->listeners.add(enter, leave, hears_of_host)) return false;
+  if (entry == nullptr || entry->observer != nullptr ||
+      !entry->listeners.add(enter, leave, hears_of_host))
+    return false;
   entry->glance = glance;
   Py_INCREF(method);  // for good
   entry->definition->ml_meth = entry->trampoline;
@@ -158,8 +171,27 @@ void unhook_methods(PyObject* leave) {
   for (size_t i = 0; i < method_count; ++i) {
     HookedMethod& entry = methods[i];
     entry.listeners.remove(leave);
-    if (entry.listeners.empty() && entry.definition->ml_meth == entry.trampoline)
-      entry.definition->ml_meth = entry.original;
+    take_back_if_unused(entry);
+  }
+}
+
+bool observe_method(PyObject* method, CallObserver& observer) {
+#ifdef Py_GIL_DISABLED
+  return false;
+#endif
+  if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
+  HookedMethod* entry = entry_of(reinterpret_cast<PyMethodDescrObject*>(method)->d_method);
+  if (entry == nullptr || !entry->listeners.empty() || entry->observer != nullptr) return false;
+  entry->observer = &observer;
+  Py_INCREF(method);  // for good
+  entry->definition->ml_meth = entry->trampoline;
+  return true;
+}
+
+void unobserve_methods() {
+  for (size_t i = 0; i < method_count; ++i) {
+    methods[i].observer = nullptr;
+    take_back_if_unused(methods[i]);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include "hooks/call_glance.h"
+#include "hooks/call_observer.h"
 
 namespace pig {
 
@@ -15,5 +16,11 @@ bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject*
 
 /// Takes the listener with this `leave` back, from all methods.
 void unhook_methods(PyObject* leave);
+
+/// Has an observer hear of the calls, instead of listeners. It must live for ever.
+bool observe_method(PyObject* method, CallObserver& observer);
+
+/// Takes all observers of methods back.
+void unobserve_methods();
 
 }  // namespace pig

@@ -75,6 +75,9 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   parameter = reinterpret_cast<PyTypeObject*>(parameter_type);
   host = host_type();
   offset = at;
+  dim = reinterpret_cast<decltype(dim)>(dlsym(library, "aoti_torch_get_dim"));
+  size = reinterpret_cast<decltype(size)>(dlsym(library, "aoti_torch_get_size"));
+  if (dim == nullptr) size = nullptr;
   device_type = ask;
   return true;
 }

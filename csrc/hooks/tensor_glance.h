@@ -20,6 +20,8 @@ struct TensorGlance {
   int32_t (*device_type)(void* tensor, int32_t* type) = nullptr;
   int32_t host = 0;
   Py_ssize_t offset = 0;
+  int32_t (*dim)(void* tensor, int64_t* dim) = nullptr;
+  int32_t (*size)(void* tensor, int64_t dim, int64_t* size) = nullptr;
 
   /// `on_host` and `on_meta` are tensors of these devices. False, with no error set, where glances
   /// are not to be had.
@@ -33,6 +35,16 @@ struct TensorGlance {
       return false;
     int32_t type = host + 1;
     return device_type(reinterpret_cast<char*>(object) + offset, &type) == 0 && type == host;
+  }
+
+  /// Whether an object is a tensor of exactly these two types, with a first dimension, and how
+  /// large that is. False says nothing.
+  bool has_rows(PyObject* object, int64_t& rows) const {
+    if (size == nullptr || (Py_TYPE(object) != tensor && Py_TYPE(object) != parameter))
+      return false;
+    void* const address = reinterpret_cast<char*>(object) + offset;
+    int64_t dimensions = 0;
+    return dim(address, &dimensions) == 0 && dimensions > 0 && size(address, 0, &rows) == 0;
   }
 };
 

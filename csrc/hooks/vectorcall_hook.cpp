@@ -2,11 +2,14 @@
 //
 // Functions, hooked in the word of their object by which the interpreter calls them.
 //
-// Of a builtin function, the entry of its table (method_hook.cpp) must stay: its hash and its
-// equality are made of it, and torch.compile looks such functions up. But CPython lets a function
-// say how it is to be called, its `vectorcall`. torch's functions take a tuple and a dictionary and
-// have none; ours makes these two and calls the type's way. Functions in Python have one, which is
-// kept and called.
+// Of a builtin function, the C function in the entry of its table (method_hook.cpp) must stay: its
+// hash and its equality are made of it, and torch.compile looks such functions up. But CPython lets
+// a function say how it is to be called, its `vectorcall`. Most of torch's functions take a tuple
+// and a dictionary and have none; ours makes these two and calls the type's way. Others have one,
+// as functions in Python do, which is kept and called. Some of these the interpreter calls without
+// asking, once it has specialised a call: builtin functions that take an array of arguments, by the
+// flags of their entry (so they get a copy of the entry with other flags), and those in Python
+// (asking_function.h).
 //
 // As with methods, each function has a trampoline of its own for ever, which calls through where
 // nobody listens.
@@ -16,6 +19,7 @@
 #include <utility>
 
 #include "base/ticks.h"
+#include "hooks/asking_function.h"
 #include "hooks/call_listeners.h"
 
 namespace pig {
@@ -26,9 +30,12 @@ struct HookedFunction {
   vectorcallfunc original;  ///< nullptr: none
   CallGlance glance;
   CallListeners listeners;
+  CallObserver* observer;
+  PyMethodDef* entry;  ///< of a builtin function: its own
+  PyMethodDef entry_with_flags;
 };
 
-constexpr size_t kMost = 32;
+constexpr size_t kMost = 128;
 HookedFunction functions[kMost];
 size_t function_count = 0;
 
@@ -53,8 +60,10 @@ void set_vectorcall(PyObject* function, vectorcallfunc call) {
 bool is_hookable(PyObject* function) {
   if (PyFunction_Check(function)) return vectorcall_of(function) != nullptr;
   if (!PyCFunction_CheckExact(function)) return false;
-  const int flags = PyCFunction_GET_FLAGS(function) & ~(METH_STATIC | METH_CLASS | METH_COEXIST);
-  return flags == (METH_VARARGS | METH_KEYWORDS) && vectorcall_of(function) == nullptr;
+  const bool takes_tuple =
+      (PyCFunction_GET_FLAGS(function) & (METH_VARARGS | METH_KEYWORDS | METH_FASTCALL)) ==
+      (METH_VARARGS | METH_KEYWORDS);
+  return takes_tuple == (vectorcall_of(function) == nullptr);
 }
 
 /// The arguments of a vectorcall as a tuple and, if there are keywords, a dictionary. False when
@@ -78,15 +87,30 @@ bool unpack(PyObject* const* args, Py_ssize_t count, PyObject* names, PyObject**
   return false;
 }
 
+PyObject* call_original(const HookedFunction& hooked, PyObject* const* args, size_t nargsf,
+                        PyObject* names) {
+  if (PIG_LIKELY(hooked.original != nullptr))
+    return hooked.original(hooked.function, args, nargsf, names);
+  PyObject *tuple, *dictionary;
+  if (!unpack(args, PyVectorcall_NARGS(nargsf), names, &tuple, &dictionary)) return nullptr;
+  PyObject* result = PyCFunction_Type.tp_call(hooked.function, tuple, dictionary);
+  Py_DECREF(tuple);
+  Py_XDECREF(dictionary);
+  return result;
+}
+
 PyObject* call_hooked(const HookedFunction& hooked, PyObject* const* args, size_t nargsf,
                       PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+  if (CallObserver* observer = hooked.observer) {
+    ObservedCall call{count > 0 ? args[0] : nullptr, args + 1, count > 0 ? count - 1 : 0};
+    return observe(*observer, call, [&] { return call_original(hooked, args, nargsf, names); });
+  }
   const bool has_keywords = names != nullptr && PyTuple_GET_SIZE(names) > 0;
   const bool is_quiet = in_watched_call || hooked.listeners.empty() ||
                         (count > 0 && !hooked.listeners.hear_of_host() &&
                          stays_on_host(hooked.glance, args[0], args + 1, count - 1, has_keywords));
-  if (is_quiet && hooked.original != nullptr)
-    return hooked.original(hooked.function, args, nargsf, names);
+  if (is_quiet) return call_original(hooked, args, nargsf, names);
   PyObject *tuple, *dictionary;
   if (!unpack(args, count, names, &tuple, &dictionary)) return nullptr;
   const auto call = [&] {
@@ -94,7 +118,7 @@ PyObject* call_hooked(const HookedFunction& hooked, PyObject* const* args, size_
                ? hooked.original(hooked.function, args, nargsf, names)
                : PyCFunction_Type.tp_call(hooked.function, tuple, dictionary);
   };
-  PyObject* result = is_quiet ? call() : hooked.listeners.around(tuple, dictionary, call);
+  PyObject* result = hooked.listeners.around(tuple, dictionary, call);
   Py_DECREF(tuple);
   Py_XDECREF(dictionary);
   return result;
@@ -126,6 +150,41 @@ size_t index_of(PyObject* function) {
   return function_count++;
 }
 
+bool is_in_use(const HookedFunction& hooked) {
+  return !hooked.listeners.empty() || hooked.observer != nullptr;
+}
+
+/// Points a function at its trampoline. False where it is somebody else's since, or before: theirs
+/// stays, and ours would come by twice.
+bool install(size_t index, Called called) {
+  HookedFunction& hooked = functions[index];
+  PyObject* function = hooked.function;
+  if (vectorcall_of(function) != hooked.original) return false;
+  if (PyFunction_Check(function)) {
+    if (called == Called::anyhow && !make_asking(function)) return false;
+  } else if (hooked.original != nullptr) {
+    auto* builtin = reinterpret_cast<PyCFunctionObject*>(function);
+    hooked.entry = builtin->m_ml;
+    hooked.entry_with_flags = *hooked.entry;
+    hooked.entry_with_flags.ml_flags &= METH_STATIC | METH_CLASS | METH_COEXIST;
+    hooked.entry_with_flags.ml_flags |= METH_VARARGS | METH_KEYWORDS;
+    builtin->m_ml = &hooked.entry_with_flags;
+  }
+  set_vectorcall(function, trampoline_of(index));
+  return true;
+}
+
+void take_back_if_unused(size_t index) {
+  HookedFunction& hooked = functions[index];
+  PyObject* function = hooked.function;
+  if (is_in_use(hooked) || vectorcall_of(function) != trampoline_of(index)) return;
+  set_vectorcall(function, hooked.original);
+  make_plain(function);
+  if (hooked.entry == nullptr) return;
+  auto* builtin = reinterpret_cast<PyCFunctionObject*>(function);
+  if (builtin->m_ml == &hooked.entry_with_flags) builtin->m_ml = hooked.entry;
+}
+
 }  // namespace
 
 bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
@@ -136,21 +195,34 @@ bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyO
   const size_t index = index_of(function);
   if (index == kMost) return false;
   HookedFunction& hooked = functions[index];
-  const bool is_first = hooked.listeners.empty();
-  // Somebody else's since, or before: theirs stays, and ours would come by twice.
-  if (is_first && vectorcall_of(function) != hooked.original) return false;
-  if (!hooked.listeners.add(enter, leave, hears_of_host)) return false;
+  if (hooked.observer != nullptr) return false;
+  if (hooked.listeners.empty() && !install(index, Called::anyhow)) return false;
   hooked.glance = glance;
-  if (is_first) set_vectorcall(function, trampoline_of(index));
-  return true;
+  return hooked.listeners.add(enter, leave, hears_of_host);
 }
 
 void unhook_vectorcalls(PyObject* leave) {
   for (size_t i = 0; i < function_count; ++i) {
     HookedFunction& hooked = functions[i];
     hooked.listeners.remove(leave);
-    if (hooked.listeners.empty() && vectorcall_of(hooked.function) == trampoline_of(i))
-      set_vectorcall(hooked.function, hooked.original);
+    take_back_if_unused(i);
+  }
+}
+
+bool observe_vectorcall(PyObject* function, CallObserver& observer, Called called) {
+#ifdef Py_GIL_DISABLED
+  return false;
+#endif
+  const size_t index = index_of(function);
+  if (index == kMost || is_in_use(functions[index]) || !install(index, called)) return false;
+  functions[index].observer = &observer;
+  return true;
+}
+
+void unobserve_vectorcalls() {
+  for (size_t i = 0; i < function_count; ++i) {
+    functions[i].observer = nullptr;
+    take_back_if_unused(i);
   }
 }
 

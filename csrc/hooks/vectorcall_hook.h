@@ -4,19 +4,28 @@
 #include <Python.h>
 
 #include "hooks/call_glance.h"
+#include "hooks/call_observer.h"
 
 namespace pig {
 
-/// Has a listener hear of the calls of a function: a builtin one that takes a tuple and keywords,
-/// such as `torch.where`, or one in Python that is reached through a slot of a type, such as
-/// `torch.Tensor.__repr__`. False, with no error set, where it can't be hooked.
-///
-/// Of functions in Python, the interpreter makes calls that stand in Python code without asking the
-/// function up to 3.11: these are not heard of.
+/// How a function in Python that is hooked is called.
+enum class Called {
+  anyhow,
+  by_slot,  ///< by a slot of its class: up to Python 3.11 its calls by name are not heard of
+};
+
+/// Has a listener hear of the calls of a function: a builtin one, such as `torch.where`, or one in
+/// Python. False, with no error set, where it can't be hooked.
 bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
                      bool hears_of_host);
 
 /// Takes the listener with this `leave` back, from all functions.
 void unhook_vectorcalls(PyObject* leave);
+
+/// Has an observer hear of the calls, instead of listeners. It must live for ever.
+bool observe_vectorcall(PyObject* function, CallObserver& observer, Called called);
+
+/// Takes all observers of functions back.
+void unobserve_vectorcalls();
 
 }  // namespace pig

@@ -12,11 +12,11 @@ void add_recording_functions(pybind11::module_& module);
 void add_sync_functions(pybind11::module_& module);
 /// Hooks of calls of torch.
 void add_hook_functions(pybind11::module_& module);
+/// Automatic phases and steps.
+void add_auto_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
 /// frame_begin, frame_end, frame_cancel and frame_rename, for decorators and steps.
 extern PyMethodDef frame_functions[];
-/// begin_activities, in_activity and set_in_activity, for automatic phases.
-extern PyMethodDef activity_functions[];
 
 /// `gpu_phase`, or nullptr with a Python error set. Once per process.
 PyObject* new_gpu_phase(PyObject* module);

@@ -32,8 +32,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   start_nvtx(current_thread_name);
   if (!ready_phase_type() || PyType_Ready(&scope_type_object) != 0 || !ready_phase_registry() ||
-      PyModule_AddFunctions(module.ptr(), frame_functions) != 0 ||
-      PyModule_AddFunctions(module.ptr(), activity_functions) != 0)
+      PyModule_AddFunctions(module.ptr(), frame_functions) != 0)
     throw py::error_already_set();
   module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(&phase_type_object));
   module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(&scope_type_object));
@@ -41,6 +40,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
 
   add_sync_functions(module);
   add_hook_functions(module);
+  add_auto_functions(module);
   add_recording_functions(module);
   add_metric_functions(module);
 

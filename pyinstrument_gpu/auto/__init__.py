@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases and steps placed automatically in a program that knows nothing of them.
 
-Each module here is one noun: it patches what torch does under that name. `AutoPhases` puts the
-patches in place once torch is imported and takes them back.
+The functions of torch that a training loop calls are hooked (calls.py, h2d.py), and what their
+calls mean is decided in csrc/auto.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.auto.session import Session
+from pyinstrument_gpu.recording import steps
 
 _active: AutoPhases | None = None
 
@@ -25,6 +24,12 @@ class AutoPhases:
     Args:
         on_step_end: called after each step that was placed automatically.
         on_own_step: called before each step that the program opens itself.
+
+    Attributes:
+        copies: number and bytes of the copies to a device, by whether the memory was pinned and the
+            copy `non_blocking`.
+        error: what went wrong on our side, or None.
+        is_hooked: whether torch was there to be hooked.
     """
 
     def __init__(
@@ -32,47 +37,70 @@ class AutoPhases:
         on_step_end: Callable[[], None] | None = None,
         on_own_step: Callable[[], None] | None = None,
     ) -> None:
-        self.session: Session | None = None
+        self.copies: dict[tuple[bool, bool], list[int]] = {}
+        self.error: Exception | None = None
+        self.is_hooked = False
         self._on_step_end = on_step_end
         self._on_own_step = on_own_step
         self._withdraw: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Patch torch, now or when it is imported. Nothing where another is installed."""
+        """Hook torch, now or when it is imported. Nothing where another is installed."""
         global _active
-        if _active is None:
+        if _active is None and IMPORT_ERROR is None:
             _active = self
-            self._withdraw = when_imported("torch", self._patch)
+            self._withdraw = when_imported("torch", self._hook)
 
     def remove(self) -> None:
-        """Put back what was there, and end the step that is open. Again: nothing."""
+        """Take the hooks back, and end the step that is open. Again: nothing."""
         global _active
         if _active is not self:
             return
         _active = None
         if self._withdraw is not None:
             self._withdraw()
-        if self.session is not None:
-            self.session.remove()
+        if not self.is_hooked:
+            return
+        steps.before_step = None
+        while self._undo:
+            self._undo.pop()()
+        native.end_loop()
+        if native.loop_has_failed() and self.error is None:
+            self.error = MemoryError()
 
-    def _patch(self) -> None:
+    @property
+    def optimizer_seen(self) -> bool | None:
+        """Whether an optimizer has stepped; None where there was no update at all."""
+        return native.optimizer_seen() if self.is_hooked else None
+
+    def tell(self, what: Callable[..., None], *arguments: object) -> None:
+        """Call a function that must not raise into the program."""
+        try:
+            what(*arguments)
+        except Exception as error:
+            self.error = error
+
+    def _hook(self) -> None:
         # Here, as torch is needed to import them.
-        from pyinstrument_gpu.auto import (
-            backward,
-            data,
-            forward,
-            h2d,
-            optimizer,
-            session,
-            timed_calls,
-        )
+        from pyinstrument_gpu.auto import calls, h2d
         from pyinstrument_gpu.patching import dynamo, hooks, tensor_device
 
-        nouns = (data, h2d, forward, backward, optimizer, timed_calls)
-        self.session = session.Session(self._on_step_end, self._on_own_step)
-        self.session.patches.on_remove(dynamo.leave_out(session, hooks, tensor_device, *nouns))
-        for noun in nouns:
-            self.session.tell(noun.install, self.session)
+        self.is_hooked = True
+        on_step_end = self._on_step_end
+        calls.begin_loop(
+            threading.main_thread().ident or 0,
+            None if on_step_end is None else lambda: self.tell(on_step_end),
+        )
+        self._undo = [dynamo.leave_out(h2d, hooks, tensor_device, calls)]
+        for noun in (calls, h2d):
+            self.tell(lambda noun: self._undo.append(noun.install(self)), noun)
+        steps.before_step = self._before_own_step
+
+    def _before_own_step(self) -> None:
+        self.tell(native.leave_steps_alone)
+        if self._on_own_step is not None:
+            self.tell(self._on_own_step)
 
 
 @contextlib.contextmanager
@@ -85,12 +113,11 @@ def auto_phases() -> Iterator[None]:
     are placed. Inside another `auto_phases`, and under `pyinstrument-gpu run`, nothing is done
     twice.
 
-    torch is patched when it is imported, or now if it already is. At the end of the block, the
-    exact objects that were there before are restored.
+    torch is hooked when it is imported, or now if it already is. Its functions stay the objects
+    that they are (docs/honest-time.md).
 
-    Cost: half a microsecond per phase in a loop that does nothing else, several microseconds
-    between kernels, and about 20 ns per call of a submodule (docs/honest-time.md has figures).
-    Never synchronises.
+    Cost: docs/honest-time.md has figures. In a loop, no Python code of ours runs, but for copies to
+    a device. Never synchronises.
     """
     phases = AutoPhases()
     phases.install()

@@ -4,27 +4,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyinstrument_gpu.auto.session import Session
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
 
+if TYPE_CHECKING:
+    from pyinstrument_gpu.auto import AutoPhases
+
 _h2d = native.gpu_phase("h2d")
 
 
-def install(session: Session) -> None:
+def install(phases: AutoPhases) -> Callable[[], None]:
+    """Hook the methods. Returns what takes that back."""
+
     def count(tensor: torch.Tensor, non_blocking: bool) -> None:
-        copies = session.copies.setdefault((tensor.is_pinned(), non_blocking), [0, 0])
+        copies = phases.copies.setdefault((tensor.is_pinned(), non_blocking), [0, 0])
         copies[0] += 1
         copies[1] += tensor.numel() * tensor.element_size()
 
     def entering(source_of: Callable[..., Any]) -> Enter:
         def enter(args: Arguments, kwargs: Options | None) -> int | None:
-            if session.passes_by():
+            if native.loop_passes_by():
                 return None
             tensor, *others = args
             options = kwargs or {}
@@ -32,18 +36,18 @@ def install(session: Session) -> None:
                 source = source_of(tensor, others, options)
                 if source is None or tensor_device.is_fake(source):
                     return None
-                session.tell(count, source, tensor_device.is_non_blocking(others, options))
-            return session.begin(_h2d, session.detector.copies_to_device)
+                phases.tell(count, source, tensor_device.is_non_blocking(others, options))
+            return native.begin_copy(_h2d)
 
         return enter
 
     def leave(token: int, args: Arguments, succeeded: bool) -> None:
-        session.end(_h2d, token)
+        native.end_copy(_h2d, token)
 
     hooks = Hooks(leave)
     for name, (glance, source_of) in _SOURCES.items():
         hooks.method(name, glance, entering(source_of))
-    session.patches.on_remove(hooks.remove)
+    return hooks.remove
 
 
 def _source_of_cuda(tensor: Any, args: Sequence[Any], kwargs: Options) -> Any:

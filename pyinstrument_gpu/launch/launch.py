@@ -58,7 +58,11 @@ class Launch:
         self._options = options
         self._pid = os.getpid()
         self._recording: Recording | None = None
-        self._phases = AutoPhases(self._count_step, self._count_own_step)
+        counts_steps = options.warmup > 0 or options.steps is not None
+        self._phases = AutoPhases(
+            self._count_step if counts_steps else None,
+            self._count_own_step if counts_steps else None,
+        )
         self._watching = Watching(options.as_if_cuda)
         self._steps = 0
         self._own_steps = 0
@@ -144,17 +148,18 @@ class Launch:
         self._is_over = True
         self._phases.remove()
         self._watching.end()
-        session = self._phases.session
         if self._recording is None:
             return
-        if session is not None:
+        if self._phases.is_hooked:
             self._recording._facts["copies_to_device"] = [
                 {"pinned": pinned, "non_blocking": non_blocking, "count": count, "bytes": size}
-                for (pinned, non_blocking), (count, size) in sorted(session.copies.items())
+                for (pinned, non_blocking), (count, size) in sorted(self._phases.copies.items())
             ]
-            self._recording._facts["optimizer_seen"] = session.detector.optimizer_seen
-            if session.error is not None:
-                self._say(f"automatic steps ended early, because of an error: {session.error!r}")
+            self._recording._facts["optimizer_seen"] = self._phases.optimizer_seen
+            if self._phases.error is not None:
+                self._say(
+                    f"automatic steps ended early, because of an error: {self._phases.error!r}"
+                )
         self._recording._finish_if_mine()
 
     def _give_way(self) -> None:

@@ -45,14 +45,9 @@ def _do_nothing(*_: object, **__: object) -> int:
     return 0
 
 
-begin_activities = set_in_activity = sync_watch = _do_nothing
+set_timing_data = sync_watch = _do_nothing
 frame_begin = frame_end = frame_cancel = frame_rename = _do_nothing
 step_begin = step_item = step_note_update = step_end = step_drop = _do_nothing
-
-
-def in_activity() -> bool:
-    """So no automatic phase has anything to do."""
-    return True
 
 
 def status() -> dict[str, Any]:

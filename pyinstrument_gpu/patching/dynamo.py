@@ -62,7 +62,8 @@ def _register() -> None:
         native.frame_begin: lambda phase, /: 0,
         native.frame_end: lambda phase, token, /: None,
         # What is compiled has no automatic phases in it.
-        native.in_activity: lambda: True,
+        native.optimizer_steps: lambda optimizer, args, kwargs, /: None,
+        native.optimizer_has_stepped: lambda optimizer, args, kwargs, /: None,
     }
     try:
         import torch

@@ -36,6 +36,13 @@ class Glance(enum.IntEnum):
     TO = 4  # a tensor of the host, and a dtype or the CPU
 
 
+def glance_at_tensors() -> None:
+    """Have the native module find out how to look at tensors, if it hasn't."""
+    with torch._C.DisableTorchFunction():  # no mode need hear of these two
+        probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
+    native.glance_at_tensors(torch.Tensor, torch.nn.Parameter, *probes)
+
+
 class Hooks:
     """The hooks of one listener, which are taken back together.
 
@@ -51,9 +58,7 @@ class Hooks:
         self._leave = leave
         self._hears_of_host = hears_of_host
         self.not_hooked: list[str] = []
-        with torch._C.DisableTorchFunction():  # no mode need hear of these two
-            probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
-        native.glance_at_tensors(torch.Tensor, torch.nn.Parameter, *probes)
+        glance_at_tensors()
 
     def method(self, name: str, glance: Glance, enter: Enter) -> None:
         """Hook a method of tensors. Nothing where there is none: versions of torch differ."""
@@ -61,7 +66,7 @@ class Hooks:
         self._note(f"torch.Tensor.{name}", method, native.hook_method, glance, enter)
 
     def function(self, owner: Any, name: str, glance: Glance, enter: Enter) -> None:
-        """Hook a builtin function, or one in Python that a slot of a type calls."""
+        """Hook a builtin function, or one in Python."""
         function = getattr(owner, name, None)
         self._note(f"{owner!r}.{name}", function, native.hook_vectorcall, glance, enter)
 

@@ -71,6 +71,7 @@ class _Steps(Generic[_T]):
                 if step is None:
                     step = _OpenStep()
                 frame = native.frame_begin(_data)
+                native.set_timing_data(True)
                 try:
                     # Starting the loader's workers is waiting for the first item.
                     iterator = iter(self._iterable) if iterator is None else iterator
@@ -81,6 +82,8 @@ class _Steps(Generic[_T]):
                 except BaseException:
                     native.frame_end(_data, frame)
                     raise
+                finally:
+                    native.set_timing_data(False)
                 native.frame_end(_data, frame)
                 step.add_item(self._samples_of(item))
                 items += 1

@@ -7,7 +7,6 @@ other only the outermost counts. docs/honest-time.md says what this can't see.
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,14 +14,12 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import dynamo, tensor_device
 from pyinstrument_gpu.patching import hooks as hooks_module
 from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
-from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed, sites
 from pyinstrument_gpu.syncs.sites import caller, site_of
 
@@ -79,7 +76,7 @@ def can_wait() -> bool:
 
 
 class SyncWatch:
-    """The patches of one watch.
+    """The hooks of one watch.
 
     Args:
         as_if: count calls on tensors of the host as if they lay on a device. Nothing is waited for,
@@ -88,14 +85,13 @@ class SyncWatch:
 
     def __init__(self, as_if: bool = False) -> None:
         self._as_if = as_if
-        self._patches = Patches()
         self._hooks = Hooks(self._leaves, as_if)
+        self._withdraw: Callable[[], None] | None = None
 
     def install(self) -> None:
-        patches, hooks = self._patches, self._hooks
+        hooks = self._hooks
         ours = (sys.modules[__name__], hooks_module, tensor_device, sites)
-        patches.on_remove(dynamo.leave_out(*ours))
-        patches.on_remove(hooks.remove)
+        self._withdraw = dynamo.leave_out(*ours)
         for name, kind in _METHODS.items():
             hooks.method(name, Glance.FIRST, self._entering(self._reads(kind)))
         for name, kind in _FUNCTIONS.items():
@@ -115,7 +111,7 @@ class SyncWatch:
         hooks.method("copy_", Glance.ARGUMENTS, self._entering(self._copies))
         hooks.subscripts(self._entering(self._indexes), self._entering(self._assigns))
         for owner, kind in _SYNCHRONIZERS:
-            patches.wrap(owner, "synchronize", functools.partial(self._synchronizing, kind))
+            hooks.function(owner, "synchronize", Glance.NEVER, self._entering(self._always(kind)))
         if hooks.not_hooked:
             warnings.warn(
                 f"this torch is not built as expected: waits in {', '.join(hooks.not_hooked)} "
@@ -125,7 +121,9 @@ class SyncWatch:
             )
 
     def remove(self) -> None:
-        self._patches.remove()
+        self._hooks.remove()
+        if self._withdraw is not None:
+            self._withdraw()
 
     def _entering(self, waits: _Waits) -> Enter:
         """What hears of the begin of a hooked call."""
@@ -145,25 +143,6 @@ class SyncWatch:
         if succeeded:
             with torch._C.DisableTorchFunction():
                 self._record(*wait, args, caller(sys._getframe(1)))
-
-    def _synchronizing(self, kind: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
-        """These are functions in Python, which can only be replaced."""
-        patches = self._patches
-
-        @functools.wraps(original)
-        def synchronize(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or native.in_watched_call() or not patches.active:
-                return original(*args, **kwargs)
-            native.set_in_watched_call(True)
-            begin = native.sync_begin()
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                native.set_in_watched_call(False)
-            self._record(kind, begin, args, caller(sys._getframe(1)))
-            return result
-
-        return synchronize
 
     def _record(self, kind: SyncKind, begin: int, args: Arguments, frame: FrameType) -> None:
         try:
@@ -187,6 +166,9 @@ class SyncWatch:
                 or (self._as_if and tensor_device.is_on_host(tensor))
             )
         )
+
+    def _always(self, kind: SyncKind) -> _Waits:
+        return lambda args, kwargs: kind
 
     def _reads(self, kind: SyncKind) -> _Waits:
         return lambda args, kwargs: kind if args and self._lies_there(args[0]) else None

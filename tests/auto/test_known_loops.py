@@ -472,12 +472,12 @@ def test_known_loop(loop: str) -> None:
         finally:
             phases.remove()
     run = recording.run
-    assert phases.session is not None and phases.session.error is None
+    assert phases.error is None
     assert written(run) == expected.steps
     assert run.step_totals.samples == expected.samples
     outside = {path: phase.count for path, phase in run.phases_in(Scope.OUTSIDE).items()}
     assert outside == expected.outside
-    assert phases.session.detector.optimizer_seen is (not expected.by_hand)
+    assert phases.optimizer_seen is (not expected.by_hand)
 
 
 @pytest.mark.parametrize("loop", ["no_loader_and_gradients_cleared_last", "gradients_cleared_last"])

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,10 @@ def seen(function: Any) -> dict[str, Any]:
         found["pickled"] = pickle.loads(pickle.dumps(function)) is function
     except Exception as error:
         found["pickled"] = str(error)
-    found.update(type=type(function), id=id(function), hash=hash(function), repr=repr(function))
+    found.update(id=id(function), hash=hash(function), repr=repr(function))
+    # On Python 3.11 the exact type of a hooked function in Python is derived from this.
+    is_python = isinstance(function, types.FunctionType)
+    found["type"] = types.FunctionType if is_python else type(function)
     return found
 
 

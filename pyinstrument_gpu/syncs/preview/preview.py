@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching import warning_locations
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed
@@ -65,6 +66,7 @@ class Preview:
     def install(self) -> None:
         _device_constructors()  # it keeps the functions that it finds at its first call
         patches, tensor = self._patches, torch.Tensor
+        warning_locations.install(patches)
         patches.wrap(tensor, "to", functools.partial(self._moving, SyncKind.TO_CPU))
         patches.wrap(tensor, "cpu", functools.partial(self._moving, SyncKind.CPU))
         patches.wrap(torch, "as_tensor", self._converting)

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Automatic phases, as Python sees them.
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string_view>
+
+#include "auto/activities.h"
+#include "hooks/method_hook.h"
+#include "hooks/vectorcall_hook.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+using namespace py::literals;
+
+struct Named {
+  std::string_view name;
+  CallObserver& (*observer)();
+  Called called = Called::anyhow;
+};
+
+/// The names of what pyinstrument_gpu/auto/calls.py lists.
+constexpr Named kNamed[] = {
+    // Calls by name are left out: a plain function is what torch.compile expects there.
+    {"module", module_call, Called::by_slot},
+    {"data start", loader_start},
+    {"data", next_item},
+    {"backward", backward_pass},
+    {"scaler", scaler_step},
+    {"optimizer made", optimizer_made},
+    {"zero_grad", zero_grad},
+    {"loss", loss},
+    {"clip", clip},
+    {"scheduler", scheduler_step},
+    {"checkpoint", checkpoint},
+};
+
+bool observe_calls(py::handle function, std::string_view kind) {
+  for (const Named& named : kNamed) {
+    if (named.name != kind) continue;
+    return Py_IS_TYPE(function.ptr(), &PyMethodDescr_Type)
+               ? observe_method(function.ptr(), named.observer())
+               : observe_vectorcall(function.ptr(), named.observer(), named.called);
+  }
+  throw py::value_error("no such kind of call");
+}
+
+void begin_loop(py::handle loss_type, py::handle compiler_names, py::handle is_grad_enabled,
+                py::handle graph_task_id, py::handle has_parameters, py::handle samples_of,
+                uint64_t main_thread, py::handle on_step_end) {
+  if (!PyType_Check(loss_type.ptr()) || !PyDict_Check(compiler_names.ptr()))
+    throw py::type_error("a class and a dictionary are needed");
+  LoopSession::instance().begin({loss_type.ptr(), compiler_names.ptr(), is_grad_enabled.ptr(),
+                                 graph_task_id.ptr(), has_parameters.ptr(), samples_of.ptr()},
+                                main_thread, on_step_end.ptr());
+}
+
+void end_loop() {
+  unobserve_vectorcalls();
+  unobserve_methods();
+  LoopSession& session = LoopSession::instance();
+  session.end();
+  if (session.raise_kept_error()) throw py::error_already_set();
+}
+
+uint64_t begin_copy(py::handle phase) {
+  const Phase* of = phase_argument(phase.ptr());
+  if (of == nullptr) throw py::error_already_set();
+  LoopSession& session = LoopSession::instance();
+  if (!session.is_updating()) session.detector().copies_to_device();
+  if (session.raise_kept_error()) throw py::error_already_set();
+  return begin_activity(*of);
+}
+
+void end_copy(py::handle phase, uint64_t token) {
+  const Phase* of = phase_argument(phase.ptr());
+  if (of == nullptr) throw py::error_already_set();
+  end_activity(*of, token);
+}
+
+}  // namespace
+
+void add_auto_functions(py::module_& module) {
+  if (PyModule_AddFunctions(module.ptr(), optimizer_functions) != 0) throw py::error_already_set();
+  module.def("observe_calls", &observe_calls, "function"_a, "kind"_a);
+  module.def("begin_loop", &begin_loop, py::kw_only(), "loss_type"_a, "compiler_names"_a,
+             "is_grad_enabled"_a, "graph_task_id"_a, "has_parameters"_a, "samples_of"_a,
+             "main_thread"_a, "on_step_end"_a);
+  module.def("end_loop", &end_loop);
+  module.def("leave_steps_alone", [] {
+    LoopSession& session = LoopSession::instance();
+    session.detector().leave_alone();
+    if (session.raise_kept_error()) throw py::error_already_set();
+  });
+  module.def("loop_passes_by", [] { return LoopSession::instance().passes_by(); });
+  module.def("begin_copy", &begin_copy, "phase"_a);
+  module.def("end_copy", &end_copy, "phase"_a, "token"_a);
+  module.def("set_timing_data", [](bool on) { is_timing_data = on; }, "on"_a);
+  module.def("optimizer_seen", [] { return LoopSession::instance().optimizer_seen(); });
+  module.def("loop_has_failed", [] { return LoopSession::instance().has_failed(); });
+}
+
+}  // namespace pig

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "auto/loop_session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <string>
+
+#include "hooks/tensor_glance.h"
+#include "hot/nvtx_range.h"
+#include "python/phase_registry.h"
+#include "python/phase_use.h"
+#include "python/python_hooks.h"
+#include "record/step.h"
+
+namespace pig {
+
+thread_local uint64_t activity_session = 0;
+thread_local bool is_timing_data = false;
+uint64_t session_number = 1;
+
+namespace {
+
+/// A borrowed value of a module's or an object's dictionary; nullptr where there is none.
+PyObject* value_of(PyObject* dictionary, PyObject* name) {
+  PyObject* value = PyDict_GetItemWithError(dictionary, name);
+  if (value == nullptr) PyErr_Clear();
+  return value;
+}
+
+PyObject* interned(const char* text) {
+  PyObject* name = PyUnicode_InternFromString(text);
+  if (name == nullptr) PyErr_Clear();
+  return name;
+}
+
+/// Whether a plain module or one inside it has a parameter. Nothing where one is not plain.
+enum class Found { no, yes, unknown };
+Found find_parameter(PyObject* module, int depth) {
+  static PyObject* const parameters_name = interned("_parameters");
+  static PyObject* const modules_name = interned("_modules");
+  PyObject* names = PyObject_GenericGetDict(module, nullptr);
+  if (names == nullptr) {
+    PyErr_Clear();
+    return Found::unknown;
+  }
+  PyObject* const parameters = value_of(names, parameters_name);
+  PyObject* const modules = value_of(names, modules_name);
+  Found found = Found::no;
+  if (depth == 0 || parameters == nullptr || modules == nullptr || !PyDict_Check(parameters) ||
+      !PyDict_Check(modules)) {
+    found = Found::unknown;
+  } else {
+    Py_ssize_t at = 0;
+    PyObject *name, *value;
+    while (found == Found::no && PyDict_Next(parameters, &at, &name, &value) != 0)
+      if (value != Py_None) found = Found::yes;
+    at = 0;
+    while (found == Found::no && PyDict_Next(modules, &at, &name, &value) != 0)
+      if (value != Py_None) found = find_parameter(value, depth - 1);
+  }
+  Py_DECREF(names);
+  return found;
+}
+
+}  // namespace
+
+LoopSession& LoopSession::instance() {
+  static auto* const session = new LoopSession;  // threads may use it until the process ends
+  return *session;
+}
+
+void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
+                        PyObject* on_step_end) {
+  auto detector = std::make_unique<StepDetector>(static_cast<StepPort&>(*this), main_thread);
+  if (callbacks_ > 0) (void)detector_.release();  // one of its methods is still running
+  detector_ = std::move(detector);
+  ++session_number;
+  ask_ = questions;
+  for (PyObject* object : {ask_.loss_type, ask_.compiler_names, ask_.is_grad_enabled,
+                           ask_.graph_task_id, ask_.has_parameters, ask_.samples_of})
+    Py_INCREF(object);  // for good: other threads may be asking
+  loaders_.clear();
+  iterators_.clear();
+  optimizers_.clear();
+  is_in_backward = has_updated_in_backward = has_failed_ = false;
+  PyObject* const before = on_step_end_;
+  on_step_end_ = on_step_end != Py_None ? Py_NewRef(on_step_end) : nullptr;
+  is_active_ = true;
+  Py_XDECREF(before);  // last: what goes with it may run any code
+}
+
+void LoopSession::end() {
+  if (!is_active_) return;
+  is_active_ = false;
+  detector_->finish();
+  Py_CLEAR(on_step_end_);
+}
+
+void LoopSession::fail() {
+  has_failed_ = true;
+  try {
+    detector_->leave_alone();
+  } catch (const std::bad_alloc&) {
+    is_active_ = false;
+  }
+}
+
+// --- questions ---
+
+bool LoopSession::is_compiling() const {
+  static PyObject* const name = interned("_is_compiling_flag");
+  return value_of(ask_.compiler_names, name) == Py_True;
+}
+
+bool LoopSession::is_grad_enabled() {
+  PyObject* result = PyObject_CallNoArgs(ask_.is_grad_enabled);
+  if (result == nullptr) take_error();
+  Py_XDECREF(result);
+  return result != Py_False;
+}
+
+bool LoopSession::is_in_graph_task() {
+  PyObject* result = PyObject_CallNoArgs(ask_.graph_task_id);
+  const long number = result != nullptr ? PyLong_AsLong(result) : -1;
+  Py_XDECREF(result);
+  take_error();
+  return number != -1;
+}
+
+bool LoopSession::has_parameters(PyObject* module) {
+  constexpr int kDeepest = 100;
+  const Found found = find_parameter(module, kDeepest);
+  if (found != Found::unknown) return found == Found::yes;
+  PyObject* result = PyObject_CallOneArg(ask_.has_parameters, module);
+  if (result == nullptr) take_error();
+  Py_XDECREF(result);
+  return result == Py_True;
+}
+
+bool LoopSession::is_loss(PyObject* module) const {
+  return PyType_IsSubtype(Py_TYPE(module), reinterpret_cast<PyTypeObject*>(ask_.loss_type)) != 0;
+}
+
+double LoopSession::samples_of(PyObject* item) {
+  // Borrowed all along: nothing here runs code that could let go of them.
+  for (int depth = 0; depth < 8; ++depth) {
+    const PyTypeObject* type = Py_TYPE(item);
+    if (type == &PyDict_Type) {
+      Py_ssize_t at = 0;
+      PyObject *key, *value;
+      if (PyDict_Next(item, &at, &key, &value) == 0) return NAN;
+      item = value;
+    } else if (type == &PyList_Type && PyList_GET_SIZE(item) > 0) {
+      item = PyList_GET_ITEM(item, 0);
+    } else if (type == &PyTuple_Type && PyTuple_GET_SIZE(item) > 0) {
+      item = PyTuple_GET_ITEM(item, 0);
+    } else {
+      break;
+    }
+  }
+  int64_t rows;
+  if (tensor_glance.has_rows(item, rows)) return static_cast<double>(rows);
+  Py_INCREF(item);
+  PyObject* result = PyObject_CallOneArg(ask_.samples_of, item);
+  Py_DECREF(item);
+  const double samples = result != nullptr ? PyFloat_AsDouble(result) : NAN;
+  Py_XDECREF(result);
+  take_error();
+  return samples;
+}
+
+// --- loaders and optimizers ---
+
+uint64_t LoopSession::number_of_loader(PyObject* loader) {
+  if (const uint64_t* number = loaders_.find(loader)) return *number;
+  return loaders_.add(loader, last_number_ + 1) != nullptr ? ++last_number_ : 0;
+}
+
+void LoopSession::note_iterator(PyObject* iterator, Iterator of) { iterators_.add(iterator, of); }
+
+LoopSession::Iterator LoopSession::iterator(PyObject* iterator) {
+  const Iterator* known = iterators_.find(iterator);
+  return known != nullptr ? *known : Iterator{};
+}
+
+uint64_t LoopSession::number_of_optimizer(PyObject* optimizer) {
+  if (const Optimizer* known = optimizers_.find(optimizer)) return known->number;
+  return optimizers_.add(optimizer, {last_number_ + 1, nullptr}) != nullptr ? ++last_number_ : 0;
+}
+
+const Phase* LoopSession::phase_of_optimizer(PyObject* optimizer) {
+  number_of_optimizer(optimizer);
+  Optimizer* known = optimizers_.find(optimizer);
+  if (known != nullptr && known->phase != nullptr) return known->phase;
+  const size_t others =
+      optimizers_.count([](const Optimizer& other) { return other.phase != nullptr; });
+  const std::string number = others > 0 ? " " + std::to_string(others + 1) : "";
+  PyObject* name = PyUnicode_FromString(("optimizer" + number).c_str());
+  const Phase* phase = name != nullptr ? find_phase(name) : nullptr;
+  Py_XDECREF(name);
+  PyErr_Clear();
+  if (known != nullptr) known->phase = phase;
+  return phase;
+}
+
+// --- steps of optimizers ---
+
+bool LoopSession::is_updating() {
+  // The hooks of an optimizer are not told of an exception in its step. Its function is then no
+  // longer among the callers.
+  const unsigned long thread = PyThread_get_thread_ident();
+  const auto is_here = [thread](const Update& update) { return update.thread == thread; };
+  for (;;) {
+    const auto innermost = std::find_if(updates_.rbegin(), updates_.rend(), is_here);
+    if (innermost == updates_.rend()) return false;
+    PyFrameObject* frame = PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame != nullptr && frame != innermost->frame) {
+      PyFrameObject* caller = PyFrame_GetBack(frame);
+      Py_DECREF(frame);
+      frame = caller;
+    }
+    if (frame != nullptr) {
+      Py_DECREF(frame);
+      return true;
+    }
+    end_innermost_update(thread);
+  }
+}
+
+void LoopSession::begin_update(PyObject* optimizer) {
+  const bool is_nested = is_updating();
+  const uint64_t number = number_of_optimizer(optimizer);
+  if (!is_nested) detector_->begins_update(number);
+  const Phase* phase = phase_of_optimizer(optimizer);
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (phase == nullptr || frame == nullptr) return;
+  updates_.reserve(updates_.size() + 1);
+  nvtx_push(phase->nvtx);
+  Py_INCREF(frame);
+  updates_.push_back({PyThread_get_thread_ident(), phase, begin_token(*phase), frame});
+}
+
+void LoopSession::end_update(PyObject* optimizer) {
+  const unsigned long thread = PyThread_get_thread_ident();
+  end_innermost_update(thread);
+  const bool is_nested = std::any_of(updates_.begin(), updates_.end(),
+                                     [thread](const Update& it) { return it.thread == thread; });
+  if (!is_nested && is_active_) detector_->ends_update(number_of_optimizer(optimizer));
+}
+
+void LoopSession::end_innermost_update(unsigned long thread) {
+  for (size_t i = updates_.size(); i-- > 0;) {
+    if (updates_[i].thread != thread) continue;
+    const Update update = updates_[i];
+    updates_.erase(updates_.begin() + static_cast<ptrdiff_t>(i));
+    nvtx_pop(update.phase->nvtx);
+    end_token(update.token, Closing::kEnd);
+    Py_DECREF(update.frame);  // last: its locals may go with it
+    return;
+  }
+}
+
+// --- errors ---
+
+void LoopSession::take_error() {
+  if (PyErr_Occurred() == nullptr) return;
+  if (PyErr_ExceptionMatches(PyExc_Exception) != 0) {
+    PyErr_Clear();
+    return;
+  }
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value != nullptr && traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  Py_XSETREF(kept_error_, value);
+}
+
+bool LoopSession::raise_kept_error() {
+  if (PIG_LIKELY(kept_error_ == nullptr)) return false;
+  PyObject* error = kept_error_;
+  kept_error_ = nullptr;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
+  Py_DECREF(error);
+  return true;
+}
+
+// --- the detector's port ---
+
+int64_t LoopSession::step_begin() {
+  ++callbacks_;
+  // The hooks belong to a recording.
+  if (active_epoch.load(std::memory_order_relaxed) != 0) run_due_hooks();
+  --callbacks_;
+  return begin_step();
+}
+
+void LoopSession::step_item(int64_t token, double samples) { add_step_item(token, samples); }
+void LoopSession::step_note_update(int64_t token) { note_step_update(token); }
+void LoopSession::step_end(int64_t token, bool complete, bool at_update) {
+  end_step(token, complete, at_update);
+}
+void LoopSession::step_drop(int64_t token) { drop_step(token); }
+
+size_t LoopSession::optimizer_count() {
+  return optimizers_.count([](const Optimizer&) { return true; });
+}
+
+void LoopSession::step_has_ended() {
+  if (on_step_end_ == nullptr) return;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);  // the program's: a step may end as a call has failed
+  PyObject* const on_step_end = Py_NewRef(on_step_end_);
+  ++callbacks_;
+  PyObject* result = PyObject_CallNoArgs(on_step_end);
+  --callbacks_;
+  Py_DECREF(on_step_end);
+  Py_XDECREF(result);
+  take_error();
+  PyErr_Restore(type, value, traceback);
+}
+
+uint64_t begin_activity(const Phase& phase) {
+  activity_session = session_number;
+  nvtx_push(phase.nvtx);
+  return begin_token(phase);
+}
+
+void end_activity(const Phase& phase, uint64_t token) {
+  activity_session = 0;
+  nvtx_pop(phase.nvtx);
+  end_token(token, Closing::kEnd);
+}
+
+}  // namespace pig

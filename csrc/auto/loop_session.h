@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the automatic phases of a program share: whether they are on, which activity the thread is
+// in, and the detector of steps, which is told of activities.
+//
+// An activity (a forward pass, a backward pass, ...) is a phase. What it calls is part of it:
+// inside a forward pass no submodule is one of its own. An optimizer's step is the exception, as
+// its closure may run forward and backward passes; they nest in it, and are no step of the loop.
+//
+// All of it happens with the GIL, between two instructions of the program.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "auto/object_table.h"
+#include "base/ticks.h"
+#include "python/phase_type.h"
+#include "record/step_detector.h"
+
+namespace pig {
+
+/// What is asked of torch and of Python; references that are kept for good.
+struct LoopQuestions {
+  PyObject* loss_type;        ///< the class of modules that compute a loss
+  PyObject* compiler_names;   ///< the dictionary of `torch.compiler`
+  PyObject* is_grad_enabled;  ///< () -> bool
+  PyObject* graph_task_id;    ///< () -> int: -1 outside of a backward pass's own threads
+  PyObject* has_parameters;   ///< (module) -> bool, for modules that are not plain
+  PyObject* samples_of;       ///< (item) -> float, for items that are not plain
+};
+
+/// The session whose activity the calling thread is in. It is a number, so that a flag which was
+/// not taken back means nothing to the next session.
+extern thread_local uint64_t activity_session __attribute__((tls_model("initial-exec")));
+/// Whether a loop of the program's own, `gpu_steps`, times the wait for the next item.
+extern thread_local bool is_timing_data __attribute__((tls_model("initial-exec")));
+/// That of the last `begin`.
+PIG_HOT extern uint64_t session_number;
+
+class LoopSession final : private StepPort {
+ public:
+  static LoopSession& instance();
+
+  /// `on_step_end`: called without arguments after each step that was placed automatically, or
+  /// None.
+  void begin(const LoopQuestions& questions, uint64_t main_thread, PyObject* on_step_end);
+  /// Ends the step that is open. Calls that go on end without effect on steps.
+  void end();
+
+  bool is_active() const { return is_active_; }
+  /// Whether what the program calls now is none of our business.
+  bool passes_by() const { return activity_session == session_number || !is_active_; }
+
+  // Questions. None of them leaves an error set.
+  bool is_compiling() const;
+  bool is_grad_enabled();
+  bool is_in_graph_task();
+  bool has_parameters(PyObject* module);
+  bool is_loss(PyObject* module) const;
+  double samples_of(PyObject* item);
+
+  StepDetector& detector() { return *detector_; }
+  /// Whether an optimizer has stepped. Nothing where there was no update at all.
+  std::optional<bool> optimizer_seen() const {
+    return detector_ != nullptr ? detector_->optimizer_seen() : std::nullopt;
+  }
+
+  // Loaders and optimizers as the detector knows them; 0 where an object can't be told.
+  struct Iterator {
+    uint64_t loader = 0;
+    bool is_batched = false;
+  };
+  uint64_t number_of_loader(PyObject* loader);
+  void note_iterator(PyObject* iterator, Iterator of);
+  Iterator iterator(PyObject* iterator);
+  uint64_t number_of_optimizer(PyObject* optimizer);
+  /// "optimizer", "optimizer 2", ...: numbered as they first step. nullptr where there is no room
+  /// for a name.
+  const Phase* phase_of_optimizer(PyObject* optimizer);
+
+  // Steps of optimizers, whose phases are open while other activities come and go.
+  bool is_updating();
+  void begin_update(PyObject* optimizer);
+  void end_update(PyObject* optimizer);
+
+  /// Since the backward pass of the training thread began, and until it has ended.
+  bool is_in_backward = false;
+  bool has_updated_in_backward = false;
+
+  /// An error that was raised by what we have called is dropped, if it is an Exception; else it is
+  /// the program's, such as the KeyboardInterrupt of a signal handler, and is kept.
+  void take_error();
+  /// Sets the error that was kept. False where there was none.
+  bool raise_kept_error();
+  /// Something could not be remembered: from here on no steps are placed.
+  void fail();
+  bool has_failed() const { return has_failed_; }
+
+ private:
+  struct Update {
+    unsigned long thread;
+    const Phase* phase;
+    uint64_t token;
+    PyFrameObject* frame;  ///< of the function that will end it
+  };
+  struct Optimizer {
+    uint64_t number = 0;
+    const Phase* phase = nullptr;
+  };
+
+  LoopSession() = default;
+  void end_innermost_update(unsigned long thread);
+
+  int64_t step_begin() override;
+  void step_item(int64_t token, double samples) override;
+  void step_note_update(int64_t token) override;
+  void step_end(int64_t token, bool complete, bool at_update) override;
+  void step_drop(int64_t token) override;
+  size_t optimizer_count() override;
+  void step_has_ended() override;
+
+  bool is_active_ = false;
+  bool has_failed_ = false;
+  LoopQuestions ask_{};
+  PyObject* on_step_end_ = nullptr;
+  std::unique_ptr<StepDetector> detector_;
+  int callbacks_ = 0;  ///< of the detector's that run Python code now
+  uint64_t last_number_ = 0;
+  ObjectTable<uint64_t> loaders_;
+  ObjectTable<Iterator> iterators_;
+  ObjectTable<Optimizer> optimizers_;
+  std::vector<Update> updates_;  ///< outermost first; of all threads
+  PyObject* kept_error_ = nullptr;
+};
+
+/// The begin of an activity on this thread, as a token for its end.
+uint64_t begin_activity(const Phase& phase);
+void end_activity(const Phase& phase, uint64_t token);
+
+}  // namespace pig

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+namespace pig {
+
+/// A call of a hooked function, and what its observer remembers of it until it ends. All references
+/// are borrowed.
+struct ObservedCall {
+  PyObject* self;           ///< the first argument; nullptr: there is none
+  PyObject* const* others;  ///< the other positional ones
+  Py_ssize_t count;
+
+  uint64_t token = 0;
+  uint64_t session = 0;
+  const void* subject = nullptr;
+};
+
+enum class Observing {
+  ignored,  ///< the call goes on, and its end is of no interest
+  begun,
+  failed,  ///< an error of the program's own is set: the call is not made
+};
+
+/// Hears of the calls of one hooked function, in C++. For Python functions that hear of calls there
+/// are listeners (call_listeners.h).
+class CallObserver {
+ public:
+  CallObserver() = default;
+  CallObserver(const CallObserver&) = delete;
+  CallObserver& operator=(const CallObserver&) = delete;
+
+  virtual Observing begins(ObservedCall& call) noexcept = 0;
+  /// Of what has begun. `result` is nullptr where the call raised, with the error set. False where
+  /// an error of the program's own is set instead.
+  virtual bool ends(ObservedCall& call, PyObject* result) noexcept = 0;
+
+ protected:
+  ~CallObserver() = default;  // they live for ever, as threads may be in calls
+};
+
+/// Makes a call between the two.
+template <typename Function>
+PyObject* observe(CallObserver& observer, ObservedCall& call, Function function) {
+  switch (observer.begins(call)) {
+    case Observing::ignored:
+      return function();
+    case Observing::failed:
+      return nullptr;
+    case Observing::begun:
+      break;
+  }
+  PyObject* result = function();
+  if (!observer.ends(call, result)) Py_CLEAR(result);
+  return result;
+}
+
+}  // namespace pig

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of torch whose calls tell of a training loop."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn, optim, serialization
+from torch.amp.grad_scaler import GradScaler
+from torch.autograd import Variable
+from torch.nn import functional, utils
+from torch.nn.modules.loss import _Loss
+from torch.optim import lr_scheduler, optimizer
+from torch.utils.data import DataLoader, dataloader
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.hooks import glance_at_tensors
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.auto import AutoPhases
+
+_SCHEDULERS = [
+    scheduler
+    for scheduler in set(filter(inspect.isclass, vars(lr_scheduler).values()))
+    if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler)
+]
+_CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("module", nn.Module, ("__call__",)),
+    ("data start", DataLoader, ("__iter__",)),
+    ("data", dataloader._BaseDataLoaderIter, ("__next__",)),
+    ("backward", type(Variable._execution_engine), ("run_backward",)),
+    ("optimizer made", optim.Optimizer, ("__init__",)),
+    ("scaler", GradScaler, ("step",)),
+    ("zero_grad", optim.Optimizer, ("zero_grad",)),
+    ("zero_grad", nn.Module, ("zero_grad",)),
+    ("clip", utils, ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")),
+    *(("scheduler", scheduler, ("step",)) for scheduler in _SCHEDULERS),
+    ("checkpoint", serialization, ("save",)),
+    # Builtin functions, which those of torch.nn.functional call.
+    (
+        "loss",
+        torch._C._nn,
+        (
+            "binary_cross_entropy",
+            "cross_entropy_loss",
+            "huber_loss",
+            "l1_loss",
+            "mse_loss",
+            "multi_margin_loss",
+            "multilabel_margin_loss",
+            "nll_loss_nd",
+            "smooth_l1_loss",
+            "soft_margin_loss",
+        ),
+    ),
+    (
+        "loss",
+        torch,
+        (
+            "binary_cross_entropy_with_logits",
+            "cosine_embedding_loss",
+            "ctc_loss",
+            "hinge_embedding_loss",
+            "kl_div",
+            "margin_ranking_loss",
+            "poisson_nll_loss",
+            "triplet_margin_loss",
+        ),
+    ),
+    # Those that are made of other operations.
+    (
+        "loss",
+        functional,
+        (
+            "gaussian_nll_loss",
+            "multilabel_soft_margin_loss",
+            "triplet_margin_with_distance_loss",
+        ),
+    ),
+)
+"""What csrc/auto calls the kind of call, the owner of the functions, and their names."""
+
+
+def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None:
+    """Forget what was seen of a training loop, and begin to look at one."""
+    glance_at_tensors()
+    native.begin_loop(
+        loss_type=_Loss,
+        compiler_names=vars(torch.compiler),
+        is_grad_enabled=torch.is_grad_enabled,
+        graph_task_id=torch._C._current_graph_task_id,
+        has_parameters=_has_parameters,
+        samples_of=_samples_of,
+        main_thread=main_thread,
+        on_step_end=on_step_end,
+    )
+
+
+def install(phases: AutoPhases) -> Callable[[], None]:
+    """Hook the functions. Returns what takes torch's own hooks back; the others go with the
+    loop."""
+    not_hooked = []
+    for kind, owner, names in _CALLS:
+        for name in names:
+            function = vars(owner).get(name)  # versions of torch differ
+            if function is not None and not native.observe_calls(function, kind):
+                not_hooked.append(f"{owner.__name__}.{name}")
+    handles = [
+        optimizer.register_optimizer_step_pre_hook(native.optimizer_steps),
+        optimizer.register_optimizer_step_post_hook(native.optimizer_has_stepped),
+    ]
+    if not_hooked:
+        warnings.warn(
+            f"this torch is not built as expected: {', '.join(not_hooked)} are no phases",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _samples_of(item: object) -> float:
+    """The length of the first tensor of a batch. NaN where there is none."""
+    with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
+        while not isinstance(item, torch.Tensor):
+            if isinstance(item, Mapping):
+                item = next(iter(item.values()), None)
+            elif isinstance(item, Sequence) and not isinstance(item, str) and item:
+                item = item[0]
+            else:
+                return math.nan
+        return float(item.shape[0]) if item.dim() else math.nan
