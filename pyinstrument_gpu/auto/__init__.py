@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.problems import not_seen, warn_of
 from pyinstrument_gpu.recording import steps
 
 _active: AutoPhases | None = None
@@ -30,6 +31,7 @@ class AutoPhases:
             copy `non_blocking`.
         error: what went wrong on our side, or None.
         is_hooked: whether torch was there to be hooked.
+        not_hooked: functions of torch that are not built as expected.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class AutoPhases:
         self.copies: dict[tuple[bool, bool], list[int]] = {}
         self.error: Exception | None = None
         self.is_hooked = False
+        self.not_hooked: list[str] = []
         self._on_step_end = on_step_end
         self._on_own_step = on_own_step
         self._withdraw: Callable[[], None] | None = None
@@ -63,9 +66,7 @@ class AutoPhases:
         if not self.is_hooked:
             return
         steps.before_step = None
-        while self._undo:
-            self._undo.pop()()
-        native.end_loop()
+        self._unhook()
         if native.loop_has_failed() and self.error is None:
             self.error = MemoryError()
 
@@ -81,20 +82,38 @@ class AutoPhases:
         except Exception as error:
             self.error = error
 
+    def problems(self) -> Iterator[str]:
+        """What went wrong, in sentences."""
+        if self.error is not None:
+            yield f"automatic phases and steps ended early, because of an error: {self.error!r}"
+        if self.not_hooked:
+            yield not_seen("phases", self.not_hooked)
+
     def _hook(self) -> None:
+        self.is_hooked = True
+        try:
+            self._hook_torch()
+        except Exception as error:
+            self.error = error
+            self._unhook()  # nothing stays half hooked
+
+    def _unhook(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _hook_torch(self) -> None:
         # Here, as torch is needed to import them.
         from pyinstrument_gpu.auto import calls, h2d
         from pyinstrument_gpu.patching import dynamo, hooks, tensor_device
 
-        self.is_hooked = True
         on_step_end = self._on_step_end
         calls.begin_loop(
             threading.main_thread().ident or 0,
             None if on_step_end is None else lambda: self.tell(on_step_end),
         )
-        self._undo = [dynamo.leave_out(h2d, hooks, tensor_device, calls)]
+        self._undo = [native.end_loop, dynamo.leave_out(h2d, hooks, tensor_device, calls)]
         for noun in (calls, h2d):
-            self.tell(lambda noun: self._undo.append(noun.install(self)), noun)
+            self._undo.append(noun.install(self))
         steps.before_step = self._before_own_step
 
     def _before_own_step(self) -> None:
@@ -125,3 +144,4 @@ def auto_phases() -> Iterator[None]:
         yield
     finally:
         phases.remove()
+        warn_of(phases.problems())

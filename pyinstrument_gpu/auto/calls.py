@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,22 +103,15 @@ def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None
 def install(phases: AutoPhases) -> Callable[[], None]:
     """Hook the functions. Returns what takes torch's own hooks back; the others go with the
     loop."""
-    not_hooked = []
     for kind, owner, names in _CALLS:
         for name in names:
             function = vars(owner).get(name)  # versions of torch differ
             if function is not None and not native.observe_calls(function, kind):
-                not_hooked.append(f"{owner.__name__}.{name}")
+                phases.not_hooked.append(f"{owner.__name__}.{name}")
     handles = [
         optimizer.register_optimizer_step_pre_hook(native.optimizer_steps),
         optimizer.register_optimizer_step_post_hook(native.optimizer_has_stepped),
     ]
-    if not_hooked:
-        warnings.warn(
-            f"this torch is not built as expected: {', '.join(not_hooked)} are no phases",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
     def remove() -> None:
         for handle in handles:

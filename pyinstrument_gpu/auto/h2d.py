@@ -47,6 +47,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
     hooks = Hooks(leave)
     for name, (glance, source_of) in _SOURCES.items():
         hooks.method(name, glance, entering(source_of))
+    phases.not_hooked += hooks.not_hooked
     return hooks.remove
 
 

@@ -156,10 +156,7 @@ class Launch:
                 for (pinned, non_blocking), (count, size) in sorted(self._phases.copies.items())
             ]
             self._recording._facts["optimizer_seen"] = self._phases.optimizer_seen
-            if self._phases.error is not None:
-                self._say(
-                    f"automatic steps ended early, because of an error: {self._phases.error!r}"
-                )
+        self._said += [*self._phases.problems(), *self._watching.problems()]
         self._recording._finish_if_mine()
 
     def _give_way(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.problems import not_seen, warn_of
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.syncs.preview.preview import Preview
@@ -36,6 +37,7 @@ class Watching:
         self._as_if = as_if
         self._watch: Preview | SyncWatch | None = None
         self._withdraw: Callable[[], None] | None = None
+        self._error: Exception | None = None
 
     def begin(self) -> None:
         """Watch, as soon as torch is imported. Nothing where another watch is on."""
@@ -47,7 +49,7 @@ class Watching:
 
     def tell_recording(self) -> None:
         """Have the active recording know since when it is watched; for one that starts later."""
-        if _active is self:
+        if _active is self and self._error is None:
             native.sync_watch(True, self._as_if)
 
     def end(self) -> None:
@@ -62,7 +64,23 @@ class Watching:
         if self._watch is not None:
             self._watch.remove()
 
+    def problems(self) -> Iterator[str]:
+        """What went wrong, in sentences."""
+        if self._error is not None:
+            yield f"syncs were not watched, because of an error: {self._error!r}"
+        if self._watch is not None and self._watch.not_hooked:
+            yield not_seen("waits", self._watch.not_hooked)
+
     def _install(self) -> None:
+        try:
+            self._watch_torch()
+        except Exception as error:
+            self._error = error
+            if self._watch is not None:
+                self._watch.remove()  # nothing stays half hooked
+            native.sync_watch(False, self._as_if)
+
+    def _watch_torch(self) -> None:
         # Here, as torch is needed to import them.
         from pyinstrument_gpu.syncs import watch
 
@@ -98,6 +116,7 @@ def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
         yield
     finally:
         watching.end()
+        warn_of(watching.problems())
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ other only the outermost counts. docs/honest-time.md says what this can't see.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -112,13 +111,10 @@ class SyncWatch:
         hooks.subscripts(self._entering(self._indexes), self._entering(self._assigns))
         for owner, kind in _SYNCHRONIZERS:
             hooks.function(owner, "synchronize", Glance.NEVER, self._entering(self._always(kind)))
-        if hooks.not_hooked:
-            warnings.warn(
-                f"this torch is not built as expected: waits in {', '.join(hooks.not_hooked)} "
-                "are not seen",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+
+    @property
+    def not_hooked(self) -> list[str]:
+        return self._hooks.not_hooked
 
     def remove(self) -> None:
         self._hooks.remove()

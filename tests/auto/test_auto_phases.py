@@ -8,6 +8,7 @@ import importlib
 import pickle
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset, dataloader
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.recording import steps
@@ -324,6 +326,39 @@ def test_what_is_no_exception_reaches_the_program() -> None:
             train()
         phases.remove()
     assert all_counts(recording.run)["optimizer"] == 1
+
+
+def test_torch_that_is_built_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe_calls = native.observe_calls
+    monkeypatch.setattr(
+        native, "observe_calls", lambda f, kind: kind != "data" and observe_calls(f, kind)
+    )
+    with (
+        pytest.warns(RuntimeWarning, match="phases of _BaseDataLoaderIter.__next__ are not seen"),
+        pig.record() as recording,
+        pig.auto_phases(),
+    ):
+        train()
+    assert "data" not in recording.run.phases
+    assert all_counts(recording.run)["forward"] == 3
+
+
+def test_error_while_hooking_leaves_nothing_hooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise AttributeError("no such thing in this torch")
+
+    monkeypatch.setattr(native, "hook_method", fail)  # when all but h2d is there
+    with (
+        pytest.warns(RuntimeWarning, match="no such thing"),
+        pig.record() as recording,
+        pig.auto_phases(),
+    ):
+        train()
+    assert all_counts(recording.run) == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pig.auto_phases():  # nor does the program end of it
+            train()
 
 
 # What survives

@@ -18,6 +18,7 @@ from torch import nn
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
@@ -772,3 +773,18 @@ def test_compiled_functions() -> None:
             return (x.to(torch.float64)[0] + torch.where(x > 0, x, -x).sum()).to("cpu")
 
         assert step(torch.ones(3)).item() == 4.0
+
+
+def test_torch_that_is_built_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook_method = native.hook_method
+    item = vars(torch._C.TensorBase)["item"]
+    monkeypatch.setattr(
+        native,
+        "hook_method",
+        lambda f, *rest, **how: f is not item and hook_method(f, *rest, **how),
+    )
+    with (
+        pytest.warns(RuntimeWarning, match="waits of torch.Tensor.item are not seen"),
+        pig.watch_syncs(),
+    ):
+        assert torch.ones(1).item() == 1

@@ -55,6 +55,7 @@ class Preview:
     """The patches and the dispatch mode of one preview. It follows the thread that installs it."""
 
     def __init__(self) -> None:
+        self.not_hooked: list[str] = []  # it hooks none
         self._patches = Patches()
         self._placement = Placement()
         self._thread = _ThisThread()
