@@ -58,7 +58,7 @@ class Block(nn.Module):
         for _ in range(count):
             logits, _ = self(idx[:, -8:])
             probs = F.softmax(logits[:, -1, :], dim=-1)
-            idx_next = torch.multinomial(probs, num_samples=1)  # check 2
+            idx_next = torch.multinomial(probs, num_samples=1)
             idx = torch.cat((idx, idx_next), dim=1)
         return idx
 @torch.no_grad()
@@ -259,12 +259,76 @@ grad = net.weight.grad.norm().item()  # item 1
 result = [y, *net.parameters(), net.weight.grad]
 """
 
+READS = """
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(3, 2).to(device)  # h2d_pageable 2
+y = net(torch.ones(4, 3).to(device)).sum(0).detach()  # h2d_pageable 1
+a, b = y[0], y[1]
+rewards = torch.tensor([a, b])  # item 2
+nested = torch.tensor([[a, 1.0], [2.0, 3.0]])  # item 1
+best = max(a, b)  # bool 1
+ordered = sorted([a, b])  # bool 1
+text = "%.1f" % b  # format 1
+result = [rewards, nested, best, *ordered]
+"""
+
+CREATED = """
+import torch
+from torch.nn import functional as F
+device = "cuda" if torch.cuda.is_available() else "cpu"
+labels = torch.tensor([0, 2, 1], device=device)  # h2d_pageable 1
+known = F.one_hot(labels, 4)
+counted = F.one_hot(labels)  # data_dependent_shape 1
+print(known.sum().item())  # item 1
+power = torch.linalg.matrix_power(known[:2, :2].float(), 0)
+print(power[0, 0].item())  # item 1
+buffer = torch.zeros(4, device=device)
+buffer[0] = 5.0  # h2d_pageable 1
+buffer[1:3] = 6.0
+buffer[torch.tensor([True, False, True, False])] = torch.ones(2, device=device)
+chosen = buffer[torch.tensor([True, False, True, False])]
+adjacency = torch.eye(3).to_sparse().to(device)  # h2d_pageable 1
+product = torch.sparse.mm(adjacency, torch.ones(3, 2, device=device))
+print(product.sum().item())  # item 1
+host = F.one_hot(torch.tensor([0, 1]))
+print(host.sum().item())
+result = [known, counted, power, buffer, chosen, product, host]
+"""
+
+CHECKPOINTS = """
+import os, tempfile, torch
+folder = tempfile.mkdtemp()
+path = os.path.join(folder, "model.pt")
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(3, 2).to(device)  # h2d_pageable 2
+state = {"net": net.state_dict(), "twice": net.weight, "step": torch.tensor(4)}
+torch.save(state, path)  # cpu 2
+os.rename(path, path + ".final")
+back = torch.load(path + ".final")  # h2d_pageable 2
+print(back["net"]["bias"].sum().item())  # item 1
+print(back["step"].item())
+net.load_state_dict(back["net"])
+with open(path + ".final", "rb") as file:
+    host = torch.load(file, map_location="cpu")
+print(host["net"]["bias"].sum().item())
+net.load_state_dict(host["net"])  # h2d_pageable 2
+there = torch.load(path + ".final", map_location=device)  # h2d_pageable 3
+other = torch.nn.Linear(3, 2)
+other.load_state_dict(there["net"])  # cpu 2
+torch.save(host["net"], path)
+result = [*back["net"].values(), *host["net"].values(), *other.parameters()]
+"""
+
 PROGRAMS = {
     "nano_gpt": NANO_GPT,
     "mnist": MNIST,
     "gan": GAN,
     "word_model": WORD_MODEL,
     "others": OTHERS,
+    "reads": READS,
+    "created": CREATED,
+    "checkpoints": CHECKPOINTS,
 }
 
 
@@ -328,6 +392,44 @@ print(loss.item(), x.sum().item())
     report = run.report(width=200)
     assert "Not certain: no tensor had been moved to a device" in report
     assert "In allow_sync regions" not in report
+
+
+def test_program_that_moves_nothing_has_no_copies_to_a_device(tmp_path: Path) -> None:
+    """For a GPU, it would have its indices there, too."""
+    source = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+y = net(torch.ones(3, 2))
+print(y[torch.tensor([0, 1])].sum().item())  # item 1
+"""
+    run, _ = previewed(source, tmp_path)
+    assert waits(run) == {(5, "item"): 1, (5, "presumed"): 1}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+def test_functions_for_torch_jit_stay_what_it_knows(tmp_path: Path) -> None:
+    source = """
+import torch
+def function(x):
+    classes = torch.nn.functional.one_hot(torch.tensor([0, 1]), 2)
+    return classes.sum() + torch.as_tensor([1.0, 2.0]).sum() + x
+scripted = torch.jit.script(function)
+result = [scripted(torch.ones(1))]
+"""
+    _, space = previewed(source, tmp_path)
+    assert space["result"] == [torch.tensor([6.0])]
+
+
+def test_checkpoint_of_another_process_may_have_been_saved_on_a_gpu(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "model.pt")
+    source = f"""
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(3, 2).to(device)  # h2d_pageable 2
+net.load_state_dict(torch.load({str(tmp_path / "model.pt")!r}))
+"""
+    run, _ = previewed(source, tmp_path)
+    assert waits(run) == expected(source)
 
 
 def test_preview_says_where_it_is_wrong(tmp_path: Path) -> None:

@@ -14,34 +14,56 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 from pyinstrument_gpu.syncs.preview.placement import Placement
 from pyinstrument_gpu.syncs.preview.source_call import SourceCall, call_of
 
 _MAX_DEPTH = 6
+_FACTORIES = {function.__name__ for function in _device_constructors()}
+"""Functions that make a tensor on the host unless they are told otherwise."""
+_NAMING = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 def is_device(
-    frame: FrameType, placement: Placement, *, undecided: bool | None, position: int | None = None
+    frame: FrameType,
+    placement: Placement,
+    *,
+    undecided: bool | None,
+    position: int | None = None,
+    keyword: str = "device",
 ) -> bool | None:
     """Whether the device argument of the call that a frame makes would be a device. None where the
     source doesn't show it; False where it shows that there is none.
 
     Args:
         undecided: what an argument is that the source shows and doesn't decide.
-        position: where the argument stands without its keyword, `device`, in a call that has it,
-            even if it is hidden, as in `x.to(*args)`. It is then undecided.
+        position: where the argument stands without its keyword, in a call that has it, even if it
+            is hidden, as in `x.to(*args)`. It is then undecided.
+        keyword: what the argument is called.
     """
     call = call_of(frame)
     if call is None:
         return None
-    expression = call.argument(position, "device")
+    resolver = _Resolver(frame, placement, call)
+    expression = call.argument(position, keyword)
     if expression is not None:
-        found = _Resolver(frame, placement, call).resolve(expression, 0)
+        found = resolver.resolve(expression, 0)
         return undecided if found is None else found
     if position is not None:
         return undecided
     return None if call.is_open else False
+
+
+def makes_beside(frame: FrameType, placement: Placement) -> bool:
+    """Whether the call that a frame makes is a function of a tensor on the device, which makes
+    others where that lies."""
+    call = call_of(frame)
+    if call is None or call.argument(None, "device") is not None:
+        return False
+    if call.name in _FACTORIES or call.name.endswith("Tensor"):
+        return False
+    return _Resolver(frame, placement, call).is_given_device(call.node)
 
 
 class _Resolver:
@@ -70,6 +92,11 @@ class _Resolver:
                 return self._of_all(local, depth)
             return self._never_device(expression.id, depth)
         return None
+
+    def is_given_device(self, expression: ast.expr) -> bool:
+        """Whether an expression mentions a tensor that is on the device."""
+        values = (self._value(one) for one in ast.walk(expression) if isinstance(one, _NAMING))
+        return any(isinstance(v, torch.Tensor) and self._placement.is_on_device(v) for v in values)
 
     def _of_literal(self, value: object) -> bool | None:
         if isinstance(value, str):

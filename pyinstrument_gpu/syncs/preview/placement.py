@@ -54,8 +54,14 @@ class Placement:
         self._device = _Storages()
         self._presumed = _Storages()
         self._pinned = _Storages()
+        self._loaded = _Storages()
         self.has_moved = False
         """Whether anything was moved to a device."""
+
+    @property
+    def _here(self) -> _Storages:
+        """What is on the device, as far as is known now."""
+        return self._device if self.has_moved else self._presumed
 
     def is_on_device(self, tensor: Any) -> bool:
         if type(tensor) not in PLAIN:
@@ -69,17 +75,37 @@ class Placement:
             self._presumed.add(storage)  # for what shares it
         return storage in self._presumed
 
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is on the device."""
+        return storage in self._here
+
     def inherit(self, tensor: torch.Tensor) -> None:
         """Put the result of a computation on the device."""
         storage = _storage_of(tensor)
         if storage is not None:
-            (self._device if self.has_moved else self._presumed).add(storage)
+            self._here.add(storage)
+
+    def restore(self, storage: torch.UntypedStorage, on_device: bool | None) -> None:
+        """Put what comes from a file where it was saved from; None where that is not known, because
+        another process saved it, which may not have run on a GPU."""
+        if on_device:
+            self._here.add(storage)
+        elif on_device is None:
+            self._loaded.add(storage)
+
+    def may_be_loaded_there(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of the host comes from a file that might have been saved on a GPU."""
+        storage = _storage_of(tensor)
+        return storage is not None and storage in self._loaded
 
     def put(self, tensor: torch.Tensor, on_device: bool) -> None:
         """Put a tensor, and all that share its storage, where the program moves it."""
         storage = _storage_of(tensor)
-        if storage is None:
-            return
+        if storage is not None:
+            self.put_storage(storage, on_device)
+
+    def put_storage(self, storage: torch.UntypedStorage, on_device: bool) -> None:
+        """Put a storage where the program moves it."""
         if on_device:
             self.has_moved = True
             self._presumed.clear()
@@ -107,11 +133,12 @@ class Placement:
     def moved(self, tensor: torch.Tensor, on_device: bool) -> torch.Tensor:
         """The tensor that stands for a copy of this one in the other place: the same memory, and
         the same gradients, in a storage of its own."""
-        if on_device and tensor.is_leaf and tensor.requires_grad:
-            # It has to stay a leaf, which optimizers know by its identity.
+        is_parameter = on_device and tensor.is_leaf and tensor.requires_grad
+        if is_parameter or tensor.layout is not torch.strided:
+            # A leaf has to stay one, which optimizers know by its identity.
             self.put(tensor, on_device)
             return tensor
-        if tensor.is_conj() or tensor.is_neg() or _storage_of(tensor) is None:
+        if tensor.is_conj() or tensor.is_neg():
             return tensor
         if tensor.requires_grad and torch.is_grad_enabled():
             with torch._C.DisableTorchFunction():
@@ -149,6 +176,14 @@ class _Moved(torch.autograd.Function):
         return gradient, None, None
 
 
+def size_of(tensor: torch.Tensor) -> int:
+    """The bytes that a copy of a tensor moves; of a sparse one, those of its values."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    storage = _storage_of(tensor)
+    return 0 if storage is None else storage.nbytes()
+
+
 def storage_key(tensor: torch.Tensor) -> int | None:
     """What tensors with the same storage share."""
     storage = _storage_of(tensor)
@@ -158,6 +193,10 @@ def storage_key(tensor: torch.Tensor) -> int | None:
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     try:
         with torch._C.DisableTorchFunction():
-            return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # a sparse one has none
+            if tensor.layout is torch.strided:
+                return tensor.untyped_storage()
+            with no_dispatch():  # the values of a sparse one stand for all of it
+                values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+                return values.untyped_storage()
+    except (RuntimeError, NotImplementedError):
         return None

@@ -24,12 +24,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import warning_locations
+from pyinstrument_gpu.patching.hooks import Arguments, Glance, Hooks, Options
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed
-from pyinstrument_gpu.syncs.preview.device_argument import is_device
-from pyinstrument_gpu.syncs.preview.placement import PLAIN, Placement, storage_key
+from pyinstrument_gpu.syncs.preview.checkpoints import Checkpoints
+from pyinstrument_gpu.syncs.preview.device_argument import is_device, makes_beside
+from pyinstrument_gpu.syncs.preview.placement import PLAIN, Placement, size_of, storage_key
 from pyinstrument_gpu.syncs.preview.read_kind import kind_of_read
+from pyinstrument_gpu.syncs.preview.unheard import unheard
 from pyinstrument_gpu.syncs.preview.waiting_operators import MAY_MIX, READ, kind_of_wait
 from pyinstrument_gpu.syncs.sites import caller, is_of_program, program_frame, site_of
 
@@ -42,8 +45,6 @@ _AROUND_MODES = (os.path.join(_TORCH, "_dynamo") + os.sep, os.path.join(_TORCH, 
 _LOADING = {"load_state_dict", "_load_from_state_dict"}
 
 
-_unheard = torch._C.DisableTorchFunction
-"""Around questions of ours, of which no class or mode need hear."""
 _TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
 
 
@@ -55,11 +56,12 @@ class Preview:
     """The patches and the dispatch mode of one preview. It follows the thread that installs it."""
 
     def __init__(self) -> None:
-        self.not_hooked: list[str] = []  # it hooks none
         self._patches = Patches()
         self._placement = Placement()
+        self._checkpoints = Checkpoints(self._placement, self._record)
         self._thread = _ThisThread()
         self._mode = _Following(self)
+        self._hooks = Hooks(self._leave_one_hot, hears_of_host=True)
         self._pinning: weakref.WeakSet[Any] = weakref.WeakSet()
         self._doubts: set[int] = set()
         self.active = False
@@ -70,8 +72,13 @@ class Preview:
         warning_locations.install(patches)
         patches.wrap(tensor, "to", functools.partial(self._moving, SyncKind.TO_CPU))
         patches.wrap(tensor, "cpu", functools.partial(self._moving, SyncKind.CPU))
-        patches.wrap(torch, "as_tensor", self._converting)
-        patches.wrap(torch, "asarray", self._converting)
+        for name in ("as_tensor", "asarray"):
+            patches.wrap(torch, name, self._converting)
+        # Below the Python object, which torch.jit looks up.
+        hooks = self._hooks
+        patches.on_remove(hooks.remove)
+        hooks.function(torch, "tensor", Glance.NEVER, self._enter_tensor)
+        hooks.function(torch.nn.functional, "one_hot", Glance.NEVER, self._enter_one_hot)
         for name in ("to", "cpu"):
             patches.wrap(torch.nn.Module, name, self._moving_module)
         for name, kind in {
@@ -82,6 +89,7 @@ class Preview:
         }.items():
             patches.wrap(tensor, name, functools.partial(self._reading, kind))
         patches.wrap(torch.UntypedStorage, "clone", self._cloning)
+        self._checkpoints.install(patches)
         from torch.utils.data import DataLoader, dataloader
 
         patches.wrap(DataLoader, "_get_iterator", self._iterating)
@@ -109,6 +117,23 @@ class Preview:
     def _deactivate(self) -> None:
         self.active = False
 
+    @property
+    def not_hooked(self) -> list[str]:
+        """Functions that are not built as expected, so that waits in them are not seen."""
+        return self._hooks.not_hooked
+
+    @property
+    def _is_listening(self) -> bool:
+        return self.active and not self._thread.inside
+
+    def _inside(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function whose operators don't count."""
+        self._thread.inside = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._thread.inside = False
+
     # Operators
 
     def before(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -122,14 +147,21 @@ class Preview:
             frame = _calling_frame()
             if operator in READ:
                 kind = kind_of_read(frame)
-            is_loading = kind is SyncKind.H2D_PAGEABLE and frame.f_code.co_name in _LOADING
-            if not is_loading:  # what is loaded for a GPU lies there already
+            if kind is not SyncKind.H2D_PAGEABLE or not self._lies_there_on_gpu(frame, args):
                 self._record(kind, frame, _size(kind, args))
         elif operator not in MAY_MIX and self._placement.has_moved:
             mixed = zip(tensors, there, strict=True)
             if any(not is_there and tensor.dim() for tensor, is_there in mixed):
                 self._doubt(SyncKind.UNPLACED, _calling_frame())
         return tensors
+
+    def _lies_there_on_gpu(self, frame: FrameType, args: tuple[Any, ...]) -> bool:
+        """Whether what an operator copies to the device would already be there on a GPU: in a
+        program that moves nothing, or if it was saved on a GPU."""
+        if not self._placement.has_moved:
+            return True
+        is_loading = frame.f_code.co_name in _LOADING
+        return is_loading and self._placement.may_be_loaded_there(args[1])
 
     def after(self, operator: Any, kwargs: dict[str, Any], tensors: list[Any], result: Any) -> None:
         """Say where the results of an operator lie."""
@@ -149,6 +181,9 @@ class Preview:
             if self._is_created_on_device(frame):
                 for tensor in _tensors((result,)):
                     placement.put(tensor, True)
+            elif makes_beside(frame, placement):
+                for tensor in _tensors((result,)):
+                    placement.inherit(tensor)
 
     def _is_created_on_device(self, frame: FrameType) -> bool:
         in_program = is_of_program(frame)
@@ -171,13 +206,10 @@ class Preview:
         @functools.wraps(original)
         def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
-            if preview.active and type(self) in PLAIN and type(result) in PLAIN:
+            if preview._is_listening and type(self) in PLAIN and type(result) in PLAIN:
                 frame = caller(sys._getframe(1))
-                try:
-                    with _unheard():
-                        return preview._move(to_host, frame, self, result, args, kwargs)
-                except Exception:
-                    return result  # which is right, in the wrong place
+                # Without it, the result is right, in the wrong place.
+                return unheard(result, preview._move, to_host, frame, self, result, args, kwargs)
             return result
 
         preview = self
@@ -192,8 +224,6 @@ class Preview:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> torch.Tensor:
-        if self._thread.inside:
-            return result
         placement = self._placement
         was_there = placement.is_on_device(tensor)
         is_there = False if to_host is SyncKind.CPU else self._target(frame, args, kwargs)
@@ -201,7 +231,7 @@ class Preview:
             return result
         kind = self._copy_kind(tensor, _is_non_blocking(args, kwargs)) if is_there else to_host
         if kind is not None:
-            self._record(kind, frame, tensor.nbytes)
+            self._record(kind, frame, size_of(tensor))
         if result is tensor:
             return placement.moved(tensor, is_there)
         placement.put(result, is_there)
@@ -225,20 +255,11 @@ class Preview:
     def _moving_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not preview.active or preview._thread.inside:
+            if not preview._is_listening:
                 return original(self, *args, **kwargs)
-            frame = caller(sys._getframe(1))
-            preview._thread.inside = True
-            try:
-                result = original(self, *args, **kwargs)
-            finally:
-                preview._thread.inside = False
-            try:
-                with _unheard():
-                    is_cpu = original.__name__ == "cpu"
-                    preview._move_module(frame, self, args, kwargs, is_cpu)
-            except Exception:
-                return result
+            result = preview._inside(original, self, *args, **kwargs)
+            frame, is_cpu = caller(sys._getframe(1)), original.__name__ == "cpu"
+            unheard(None, preview._move_module, frame, self, args, kwargs, is_cpu)
             return result
 
         preview = self
@@ -265,7 +286,7 @@ class Preview:
                 non_blocking = _is_non_blocking(args, kwargs)
                 kind = self._copy_kind(tensor, non_blocking) if is_there else SyncKind.TO_CPU
                 if kind is not None:
-                    self._record(kind, frame, tensor.nbytes)
+                    self._record(kind, frame, size_of(tensor))
             for one in (tensor, tensor.grad):
                 if one is not None:
                     placement.put(one, is_there)
@@ -274,16 +295,13 @@ class Preview:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if preview.active and type(result) in PLAIN and kwargs.get("device") is not None:
-                frame = caller(sys._getframe(1))
-                try:
-                    with _unheard():
-                        return preview._convert(frame, result)
-                except Exception:
-                    return result
+            if preview._is_listening and type(result) in PLAIN and kwargs.get("device") is not None:
+                return unheard(result, preview._convert, caller(sys._getframe(1)), result)
             return result
 
         preview = self
+        if original is torch.as_tensor:
+            self._patches.on_remove(_known_to_jit(function))
         return function
 
     def _convert(self, frame: FrameType, result: torch.Tensor) -> torch.Tensor:
@@ -296,30 +314,41 @@ class Preview:
     def _reading(self, kind: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if (
-                not preview.active
-                or preview._thread.inside
-                or not preview._placement.is_on_device(self)
-            ):
+            if not preview._is_listening or not preview._placement.is_on_device(self):
                 return original(self, *args, **kwargs)
-            frame = caller(sys._getframe(1))
-            preview._thread.inside = True
-            try:
-                result = original(self, *args, **kwargs)
-            finally:
-                preview._thread.inside = False
-            with _unheard():
-                preview._record(kind, frame, self.nbytes)
+            result = preview._inside(original, self, *args, **kwargs)
+            unheard(None, preview._record, kind, caller(sys._getframe(1)), size_of(self))
             return result
 
         preview = self
         return method
 
+    def _enter_tensor(self, args: Arguments, kwargs: Options | None) -> None:
+        """Of a sequence of tensors, `torch.tensor` reads one by one."""
+        if self._is_listening and args and isinstance(args[0], (list, tuple)):
+            for tensor in _elements(args[0]):
+                if self._placement.is_on_device(tensor):
+                    self._record(SyncKind.ITEM, caller(sys._getframe(1)), tensor.nbytes)
+
+    def _enter_one_hot(self, args: Arguments, kwargs: Options | None) -> int | None:
+        """On the host it checks the classes. On a device it only counts them, unless it is told how
+        many there are."""
+        tensor, *count = (*args, *(kwargs or {}).values())
+        if not self._is_listening or not self._placement.is_on_device(tensor):
+            return None
+        self._thread.inside = True
+        return int(count[0]) if count else -1
+
+    def _leave_one_hot(self, count: int, args: Arguments, succeeded: bool) -> None:
+        self._thread.inside = False
+        if count == -1:
+            self._record(SyncKind.DATA_DEPENDENT_SHAPE, caller(sys._getframe(1)), 0)
+
     def _cloning(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def clone(self: Any) -> Any:
             result = original(self)
-            preview._placement.follow(self, result)
+            unheard(None, preview._placement.follow, self, result)
             return result
 
         preview = self
@@ -343,12 +372,15 @@ class Preview:
         def _next_data(self: Any) -> Any:
             data = original(self)
             if preview.active and self in preview._pinning:
-                for tensor in _tensors((data,)):
-                    preview._placement.pin(tensor)
+                unheard(None, preview._pin, data)
             return data
 
         preview = self
         return _next_data
+
+    def _pin(self, data: Any) -> None:
+        for tensor in _tensors((data,)):
+            self._placement.pin(tensor)
 
     # Records
 
@@ -358,15 +390,13 @@ class Preview:
         return None if non_blocking else SyncKind.H2D_PINNED
 
     def _record(self, kind: SyncKind, frame: FrameType, size: int) -> None:
-        try:
-            site = site_of(frame, kind, ALLOWED if is_sync_allowed() else 0)
-            if site is not None:
-                native.sync_end(site, None, size)
-            if not self._placement.has_moved and kind not in _TO_DEVICE:
-                self._doubt(SyncKind.PRESUMED, frame)
-        except Exception:
-            # A wait that is not counted, and a program that goes on.
+        if not self._is_listening:
             return
+        site = site_of(frame, kind, ALLOWED if is_sync_allowed() else 0)
+        if site is not None:
+            native.sync_end(site, None, size)
+        if not self._placement.has_moved and kind not in _TO_DEVICE:
+            self._doubt(SyncKind.PRESUMED, frame)
 
     def _doubt(self, kind: SyncKind, frame: FrameType) -> None:
         """Note, once a line, what the preview can't know there."""
@@ -388,27 +418,25 @@ class _Following(TorchDispatchMode):
         preview = self._preview
         if not preview.active:
             return func(*args, **kwargs)
-        tensors: list[Any] | None
-        try:
-            with _unheard():
-                tensors = preview.before(func, args, kwargs)
-        except Exception:
-            tensors = None
+        tensors = unheard(None, preview.before, func, args, kwargs)
         result = func(*args, **kwargs)
-        try:
-            if tensors is not None:
-                with _unheard():
-                    preview.after(func, kwargs, tensors, result)
-        except Exception:
-            return result
+        if tensors is not None:
+            unheard(None, preview.after, func, kwargs, tensors, result)
         return result
+
+
+def _known_to_jit(as_tensor: Callable[..., Any]) -> Callable[[], None]:
+    """Have torch.jit take our function for the one that it knows. Returns what ends that."""
+    table: dict[int, str] = torch.jit._builtins._get_builtin_table()
+    table[id(as_tensor)] = "aten::as_tensor"
+    return functools.partial(table.__delitem__, id(as_tensor))
 
 
 def _calling_frame() -> FrameType:
     """The innermost frame that called an operator: around a dispatch mode lie some of Dynamo's."""
     frame = caller(sys._getframe(1))
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_AROUND_MODES):
-        frame = frame.f_back
+        frame = caller(frame.f_back)
     return frame
 
 
@@ -423,6 +451,16 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value.values())
 
 
+def _elements(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a sequence, or of sequences in it, if such is what it begins with."""
+    if values and isinstance(values[0], (list, tuple)):
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                yield from _elements(value)
+    elif values and isinstance(values[0], torch.Tensor):
+        yield from (value for value in values if type(value) in PLAIN)
+
+
 def _is_non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     # The first positional bool: `copy` stands behind it.
     flags = [argument for argument in args if isinstance(argument, bool)]
@@ -435,4 +473,4 @@ def _size(kind: SyncKind, args: tuple[Any, ...]) -> int:
         return next((t.nbytes for t in list(_tensors(args))[1:]), 0)
     if kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
         return 0
-    return next((tensor.nbytes for tensor in _tensors(args)), 0)
+    return next((size_of(tensor) for tensor in _tensors(args)), 0)

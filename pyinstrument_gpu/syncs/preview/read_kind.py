@@ -18,7 +18,9 @@ _CALLS = {
     "range": SyncKind.INT,
     "complex": SyncKind.COMPLEX,
 }
+_COMPARING = ("bool", "any", "all", "max", "min", "sorted")
 _INSTRUCTIONS = {
+    "BINARY_OP": SyncKind.FORMAT,  # "%d" % x
     "BINARY_SUBSCR": SyncKind.INT,
     "STORE_SUBSCR": SyncKind.INT,
     "COMPARE_OP": SyncKind.BOOL,
@@ -43,6 +45,4 @@ def kind_of_read(frame: FrameType) -> SyncKind:
     if isinstance(function, ast.Attribute):
         return _CALLS.get(function.attr, SyncKind.ITEM)
     name = function.id if isinstance(function, ast.Name) else ""
-    return _CALLS.get(
-        name, SyncKind.BOOL if name in ("bool", "any", "all", "max") else SyncKind.ITEM
-    )
+    return _CALLS.get(name, SyncKind.BOOL if name in _COMPARING else SyncKind.ITEM)

@@ -65,6 +65,12 @@ class SourceCall:
         self.file = file
 
     @property
+    def name(self) -> str:
+        """The last name of what is called; empty where it has none."""
+        function = self.node.func
+        return getattr(function, "attr", getattr(function, "id", ""))
+
+    @property
     def is_open(self) -> bool:
         """Whether there may be keywords that it doesn't show, as in `f(**options)`."""
         return any(given.arg is None for given in self.node.keywords)

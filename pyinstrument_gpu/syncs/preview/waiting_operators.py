@@ -12,6 +12,7 @@ from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.syncs.preview.placement import Placement
 
 _aten = torch.ops.aten
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def _kinds(names: Sequence[str], kind: SyncKind) -> dict[Any, SyncKind]:
@@ -34,10 +35,12 @@ _READING = {
         SyncKind.DATA_DEPENDENT_SHAPE,
     ),
     **_kinds(("equal", "allclose"), SyncKind.COMPARE),
-    # They read a result of their own on the host, to check what they were given: multinomial in
-    # ATen/native/Distributions.cpp, the others in ATen/native/BatchLinearAlgebra.cpp.
-    **_kinds(("multinomial", "_linalg_check_errors"), SyncKind.CHECK),
+    # They read a result of their own on the host, to check what they were given
+    # (ATen/native/BatchLinearAlgebra.cpp).
+    **_kinds(("_linalg_check_errors",), SyncKind.CHECK),
 }
+if _VERSION < (2, 13):  # which checks on the device (ATen/native/Distributions.cpp)
+    _READING.update(_kinds(("multinomial",), SyncKind.CHECK))
 _INDEX = _kinds(("index.Tensor", "_unsafe_index.Tensor"), SyncKind.BOOLEAN_INDEX)
 _INDEX_PUT = _kinds(
     ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"), SyncKind.BOOLEAN_INDEX
@@ -87,7 +90,7 @@ def _kind_of_index(
 ) -> SyncKind | None:
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
-    if masks:
+    if any(map(there, masks)):
         # It fills by the mask, without counting what it selects, if the value is one number of the
         # host (`canDispatchToMaskedFill` in ATen/native/TensorAdvancedIndexingUtils.h).
         is_filled = (
@@ -97,5 +100,8 @@ def _kind_of_index(
             and not there(args[2])
         )
         return None if is_filled else SyncKind.BOOLEAN_INDEX
-    is_host = there(args[0]) and any(not there(index) for index in indices)
-    return SyncKind.H2D_PAGEABLE if is_host else None
+    # What a mask of the host selects is copied from pinned memory, without a wait (`expandTensors`
+    # in ATen/native/IndexingUtils.h).
+    numbers = [index for index in indices if index.dtype not in (torch.bool, torch.uint8)]
+    is_copied = there(args[0]) and not all(map(there, numbers))
+    return SyncKind.H2D_PAGEABLE if is_copied else None
