@@ -2,7 +2,6 @@
 """Real training programs, which know nothing of us: same output and exit code, right phases and
 steps."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -203,8 +202,6 @@ def test_generator_instead_of_a_loader(programs: Programs, tmp_path: Path) -> No
 
 def run_with_library(library: str, tmp_path: Path) -> Run:
     """Runs the loop that uses a library, both ways, in processes of their own."""
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
     script = str(PROGRAMS / f"with_{library}.py")
     file = tmp_path / "run.gpurun"
     outputs = []
@@ -246,38 +243,6 @@ def test_transformers(tmp_path: Path) -> None:
     assert (found["optimizer"], found["forward"], found["backward"]) == (6, 12, 12)
     assert "eval" not in found
     assert counts(run, Scope.OUTSIDE)["eval"] == 6
-
-
-@pytest.mark.slow
-def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*torchrun, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-
-    script = str(PROGRAMS / "ddp.py")
-    without = run(script)
-    with_us = run("-m", "pyinstrument_gpu", "run", script)
-    assert (with_us.returncode, with_us.stdout) == (without.returncode, without.stdout)
-    assert with_us.stdout
-    files = sorted(tmp_path.glob("ddp-*.gpurun"))
-    assert [path.name.rpartition(".rank")[2] for path in files] == ["0.gpurun", "1.gpurun"]
-    assert len({path.name.partition(".rank")[0] for path in files}) == 1
-    for rank, path in enumerate(files):
-        loaded = Run.load(path)
-        assert loaded.environment["rank"] == rank
-        assert loaded.step_totals.complete == 4
-        assert counts(loaded)["forward"] == counts(loaded)["backward"] == 4
-    assert with_us.stderr.count("Where the step goes") == 1
-    assert "Ranks: 2 of 2" in with_us.stderr
 
 
 def test_torch_that_the_program_imports(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ the program from its `__main__` to the end of the interpreter, as `python` would
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import subprocess
@@ -27,11 +28,15 @@ class Done(NamedTuple):
 
 
 class Programs:
-    """The process that forks."""
+    """The process that forks.
 
-    def __init__(self) -> None:
+    Args:
+        modules: what else it imports before the programs run, where that takes long.
+    """
+
+    def __init__(self, *modules: str) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.programs"],
+            [sys.executable, "-m", "tests.helpers.programs", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -41,23 +46,25 @@ class Programs:
 
     def run(
         self,
-        program: Path,
+        program: Path | str,
         *,
         options: Sequence[str] | None = None,
+        is_module: bool = False,
         environment: Mapping[str, str] | None = None,
         working_directory: Path = ROOT,
     ) -> Done:
         """Run a script.
 
         Args:
-            options: those of `pyinstrument-gpu run`, or None to run it without. After `-m`, the
-                program is the name of a module.
+            options: those of `pyinstrument-gpu run`, or None to run it without.
+            is_module: whether the program is the name of a module, as after `python -m`.
         """
         assert self._server.stdin is not None and self._server.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             request = {
                 "program": str(program),
                 "options": options,
+                "is_module": is_module,
                 "folder": folder,
                 "environment": dict(environment or {}),
                 "working_directory": str(working_directory),
@@ -78,6 +85,8 @@ def _serve() -> dict[str, object]:
     import torch
     import torch._dynamo  # as the first step of an optimizer does
 
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     torch.set_num_threads(1)
     gc.freeze()  # children neither look at what is here nor copy its pages
     answers: IO[str] = os.fdopen(os.dup(1), "w")
@@ -108,11 +117,12 @@ def _main() -> None:
     if isinstance(options, list):
         from pyinstrument_gpu.cli import main
 
-        main(["run", *options, str(program)], prog_name="pyinstrument-gpu")
+        module = ["-m"] if request["is_module"] else []
+        main(["run", *options, *module, str(program)], prog_name="pyinstrument-gpu")
     else:
         from pyinstrument_gpu.launch.program import Program
 
-        loaded = Program(str(program))
+        loaded = Program(str(program), is_module=bool(request["is_module"]))
         loaded.load()
         loaded.run()
 

@@ -2,33 +2,33 @@
 """Training programs in the style of public ones: under `run` they stay what they are, and what is
 recorded of them is what a reader of the program counts.
 
-What is true of a program stands in its comments: the steps, how often phases happen in them, and
-the lines that would wait if the tensors were on a GPU. Counts that are not found yet are left out.
+What is true of a program stands in its comments (tests/helpers/program_truth.py). At its end each
+prints a checksum of its random numbers and its parameters.
 """
 
-import importlib.util
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
-from tests.helpers.launched import errors_of, launched, plain
+from tests.helpers.launched import ROOT
+from tests.helpers.program_truth import FOLDER, Truth, found_in, shared_waits
 from tests.helpers.programs import Done, Programs
-
-FOLDER = Path(__file__).parents[1] / "programs"
-WAYS: dict[str, list[str]] = {"run": [], "preview": ["--as-if-cuda"]}
-SLOW = ("compiled",)
-ELSEWHERE = ("common", "ddp", "endings")
-PROGRAMS = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SLOW or name.startswith("with_") else name
-    for name in sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
-    if name not in ELSEWHERE
-]
+from tests.helpers.training_programs import (
+    LIBRARIES,
+    PACKAGED,
+    SCRIPTS,
+    WAYS,
+    needs_libraries,
+    run_in,
+    truth,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,112 +38,99 @@ def programs() -> Iterator[Programs]:
     programs.close()
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-class Outcome(NamedTuple):
-    done: Done
-    files: dict[str, bytes]
-
-
-def run_in(folder: Path, programs: Programs, name: str, ending: str, *options: str) -> Outcome:
-    folder.mkdir()
-    done = programs.run(
-        FOLDER / f"{name}.py",
-        options=options or None,
-        environment={"ENDING": ending},
-        working_directory=folder,
-    )
-    return Outcome(done, files_in(folder))
+@pytest.fixture(scope="module")
+def library_programs() -> Iterator[Programs]:
+    programs = Programs(*LIBRARIES)
+    yield programs
+    programs.close()
 
 
 def recorded(
-    programs: Programs, name: str, folder: Path, *ways: str, ending: str = ""
+    programs: Programs, name: str, folder: Path, ending: str = ""
 ) -> dict[str, tuple[Done, Run]]:
-    """Runs a program without us and under us in some ways, compares, and returns how it ended under
-    us, and the runs."""
-    plain = run_in(folder / "plain", programs, name, ending)
+    """Runs a program without us and in our ways, compares, and returns how it ended under us, and
+    the runs."""
+    plain = run_in(folder / "plain", programs, name, ending=ending)
     found = {}
-    for way in ways:
+    for way, options in WAYS.items():
         file = folder / f"{way}.gpurun"
-        options = ["-o", str(file), *WAYS[way]]
-        done, files = run_in(folder / way, programs, name, ending, *options)
-        assert without_times(done.output) == without_times(plain.done.output)
-        assert done.exit_code == plain.done.exit_code
-        assert done.errors.startswith(plain.done.errors)
-        assert files == plain.files
-        found[way] = done, Run.load(file)
+        outcome = run_in(folder / way, programs, name, "-o", str(file), *options, ending=ending)
+        outcome.check_same(plain)
+        found[way] = outcome.done, Run.load(file)
     return found
 
 
-def without_times(output: str) -> list[str]:
-    # HF's trainer prints how long it took.
-    return [line for line in output.splitlines() if "_runtime" not in line]
+def check_counts(true: Truth, run: Run) -> None:
+    found = found_in(run)
+    assert found.steps == true.steps
+    assert found.phases in (
+        true.phases,
+        dict(Counter(true.phases) - Counter(true.unseen_phases)),
+    )
 
 
-def truth_of(name: str, what: str) -> str | None:
-    found = re.search(f"^# {what}: (.*)$", (FOLDER / f"{name}.py").read_text(), re.M)
-    return found and found[1]
+def check_waits(true: Truth, run: Run) -> None:
+    found = found_in(run).waits
+    assert true.waits.keys() - true.unseen <= found.keys()
+    assert found.keys() <= true.waits.keys() | true.misnamed | shared_waits()
+    for line, libraries in true.waits.items():
+        for file in libraries if line in found else ():
+            assert any(named.endswith(file) for named in found[line]), (line, found[line])
 
 
-def check_counts(name: str, run: Run) -> None:
-    steps, phases = truth_of(name, "steps"), truth_of(name, "phases")
-    if steps is not None:
-        assert run.step_totals.count == int(steps)
-    found = Counter[str]()
-    for path, phase in run.phases_in(Scope.STEP).items():
-        found[path.rpartition("/")[2]] += phase.count
-    for item in phases.split(", ") if phases else ():
-        phase_name, _, count = item.rpartition(" ")
-        assert (phase_name, found[phase_name]) == (phase_name, int(count))
-
-
-def check_waits(name: str, run: Run) -> None:
-    file = FOLDER / f"{name}.py"
-    lines = file.read_text().splitlines()
-    waiting = {i for i, line in enumerate(lines, 1) if line.endswith("  # waits")}
-    assert waiting <= {site.line for site in run.syncs.sites if Path(site.file).name == file.name}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_program_stays_what_it_is_and_is_counted_right(
-    programs: Programs, name: str, tmp_path: Path
-) -> None:
-    library = name.removeprefix("with_")
-    if library != name and importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
-    found = recorded(programs, name, tmp_path, *WAYS)
+def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
+    true = truth(name)
     for done, run in found.values():
         assert "state " in done.output
         assert "\nRun file: " in done.errors
         assert run.complete
-        check_counts(name, run)
-    check_waits(name, found["preview"][1])
+        check_counts(true, run)
+    assert not found["run"][1].syncs.sites  # a CPU waits for nothing
+    check_waits(true, found["preview"][1])
 
 
-@pytest.mark.parametrize("ending", ["code", "message", "exception", "interrupt"])
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if not needs_libraries(name)])
+def test_program_stays_what_it_is_and_is_counted_right(
+    programs: Programs, name: str, tmp_path: Path
+) -> None:
+    check(name, recorded(programs, name, tmp_path))
+
+
+@pytest.mark.parametrize("name", [*filter(needs_libraries, SCRIPTS), PACKAGED])
+def test_program_of_a_library_stays_what_it_is_and_is_counted_right(
+    library_programs: Programs, name: str, tmp_path: Path
+) -> None:
+    check(name, recorded(library_programs, name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        *("code", "message", "exception", "interrupt", "interrupt raised", "exit function"),
+        *("thread", "child", "child at once"),
+    ],
+)
 def test_program_ends_in_the_middle_of_a_step(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
-    done, run = recorded(programs, "endings", tmp_path, "run", ending=ending)["run"]
-    assert "\nstate " in done.output
-    assert "Run file: " in done.errors
-    check_counts("endings", run)
-    assert [step.complete for step in run.steps] == [True, True, True, False]
+    found = recorded(programs, "endings", tmp_path, ending)
+    check("endings", found)
+    for _, run in found.values():
+        assert [step.complete for step in run.steps] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("ending", ["killed", "at once"])
+@pytest.mark.parametrize("ending", ["terminated", "killed", "aborted", "at once"])
 def test_program_ends_without_pythons_knowledge(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
-    done, run = recorded(programs, "endings", tmp_path, "run", ending=ending)["run"]
-    assert done.output.count("\n") == 4
-    assert not run.complete
+    for done, run in recorded(programs, "endings", tmp_path, ending).values():
+        assert done.exit_code != 0
+        assert done.output.count("\n") == 4
+        assert not run.complete
 
 
 def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_path: Path) -> None:
-    done, _ = recorded(programs, "hogwild", tmp_path, "run")["run"]
+    done, _ = recorded(programs, "hogwild", tmp_path)["run"]
     said = re.findall("^pyinstrument-gpu: no steps: (.*)$", done.errors, re.M)
     assert len(said) == 1
     assert said[0].startswith(
@@ -152,15 +139,37 @@ def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_
     assert "its child processes, which are not recorded, used " in said[0]
 
 
-@pytest.mark.slow
-def test_training_that_is_started_by_its_modules_name(tmp_path: Path) -> None:
-    module = ("-m", "tests.programs.trainer")
-    without = plain(tmp_path, *module)
-    for options in WAYS.values():
-        with_us = launched(tmp_path, *options, *module)
-        assert (with_us.returncode, with_us.stdout) == (without.returncode, without.stdout)
-        assert errors_of(with_us) == without.stderr
-        check_counts("trainer", Run.load(tmp_path / "run.gpurun"))
-    run = Run.load(tmp_path / "run.gpurun")
-    check_waits("trainer", run)
-    assert not [site for site in run.syncs.sites if "pyinstrument_gpu/" in site.file]
+def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    script = str(FOLDER / "ddp.py")
+
+    def launched(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / folder).mkdir()
+        return subprocess.run(
+            [*torchrun, *arguments, script],
+            cwd=tmp_path / folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    plain = launched("plain")
+    for way, options in WAYS.items():
+        done = launched(way, "-m", "pyinstrument_gpu", "run", *options)
+        assert done.returncode == plain.returncode == 0, done.stderr
+        # The ranks print at the same time.
+        assert sorted(done.stdout.splitlines()) == sorted(plain.stdout.splitlines())
+        assert plain.stdout.count("state ") == 2
+        assert done.stderr.count("Where the step goes") == 1
+        assert "Ranks: 2 of 2" in done.stderr
+        files = sorted((tmp_path / way).iterdir())
+        assert [file.name.rpartition(".rank")[2] for file in files] == ["0.gpurun", "1.gpurun"]
+        assert len({file.name.partition(".rank")[0] for file in files}) == 1
+        runs = [Run.load(file) for file in files]
+        assert [run.environment["rank"] for run in runs] == [0, 1]
+        for run in runs:
+            check_counts(truth("ddp"), run)
+        if way == "preview":
+            check_waits(truth("ddp"), runs[0])  # only this rank prints

@@ -2,7 +2,7 @@
 """A program in the style of nanoGPT: steps that are counted, micro-batches, evaluation now and
 then, checkpoints in the working directory, and a second part that resumes from one."""
 # steps: 9
-# phases: forward 18, loss 18, backward 18, optimizer 9, clip 9
+# phases: forward 18, loss 18, backward 18, clip 9, optimizer 9, zero_grad 9
 
 import json
 from pathlib import Path
@@ -16,7 +16,8 @@ from tests.programs import common
 
 def batch() -> tuple[Tensor, Tensor]:
     inputs = torch.randn(common.BATCH, 12)
-    return inputs, (inputs.sum(1) > 0).long()
+    labels = (inputs.sum(1) > 0).long()
+    return inputs.to(common.DEVICE), labels.to(common.DEVICE)  # waits
 
 
 @torch.no_grad()
@@ -30,30 +31,32 @@ def estimate(model: torch.nn.Module) -> float:
     return losses.mean().item()
 
 
-def train(steps: range, *, resume: bool) -> None:
+def train(steps: range, *, resume: bool) -> torch.nn.Module:
     model = common.network()
+    model.to(common.DEVICE)  # waits
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if resume:
-        saved = torch.load("checkpoint.pt")
+        saved = torch.load("checkpoint.pt", map_location=common.DEVICE)  # waits, unseen
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        optimizer.load_state_dict(saved["optimizer"])  # waits not: all of it lies there
     inputs, labels = batch()
     for step in steps:
         if step % 3 == 0:
             print(f"{step} validation {estimate(model):.6f}")
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(saved, "checkpoint.pt")
+            torch.save(saved, "checkpoint.pt")  # waits, unseen in torch/serialization.py
         for _ in range(2):
             loss = functional.cross_entropy(model(inputs), labels) / 2
             inputs, labels = batch()  # while a device would work on the one before
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        optimizer.step()  # waits, unseen: once resumed, the counters of steps lie on the device
         optimizer.zero_grad(set_to_none=True)
         print(f"{step} {loss.item() * 2:.6f}")  # waits
+    return model
 
 
 common.seed()
 train(range(6), resume=False)
-train(range(6, 9), resume=True)
+model = train(range(6, 9), resume=True)
 Path("log.json").write_text(json.dumps({"steps": 9}))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exception in a network's forward pass, in the middle of the fourth step."""
 # steps: 4
-# phases: forward 4, loss 3, backward 3, optimizer 3
+# phases: data 4, zero_grad 4, forward 4, loss 3, backward 3, optimizer 3
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,10 @@ class Fragile(nn.Module):
 
 
 common.seed()
-model = Fragile()
+model = Fragile().to(common.DEVICE)  # waits
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for inputs, labels in common.loader():
+    inputs, labels = inputs.to(common.DEVICE), labels.to(common.DEVICE)  # waits
     optimizer.zero_grad()
     loss = functional.cross_entropy(model(inputs), labels)
     loss.backward()

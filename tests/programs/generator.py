@@ -4,7 +4,7 @@
 Where LOOP_OVER names a file, the moment at which the loop was over goes there.
 """
 # steps: 10
-# phases: forward 10, loss 10, backward 10, optimizer 10
+# phases: zero_grad 10, forward 10, loss 10, backward 10, optimizer 10
 
 import os
 import time

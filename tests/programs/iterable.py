@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream of unknown length that two workers share, read past the end of its epoch."""
 # steps: 10
-# phases: data 10, forward 10, loss 10, backward 10, optimizer 10, zero_grad 10
+# phases: data 10, zero_grad 10, forward 10, loss 10, backward 10, optimizer 10
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
 
 if __name__ == "__main__":
     common.seed()
-    model = common.network()
+    model = common.network().to(common.DEVICE)  # waits
     optimizer = torch.optim.AdamW(model.parameters())
     loader = DataLoader(Stream(), batch_size=common.BATCH, num_workers=2)
     batches = iter(loader)
@@ -35,6 +35,7 @@ if __name__ == "__main__":
         except StopIteration:
             batches = iter(loader)
             inputs, labels = next(batches)
+        inputs, labels = inputs.to(common.DEVICE), labels.to(common.DEVICE)  # waits
         loss = functional.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()

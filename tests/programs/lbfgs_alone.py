@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LBFGS on all the data at once, in the style of pytorch/examples `time_sequence_prediction`."""
 # steps: 5
-# phases: optimizer 5
+# phases: optimizer 5, zero_grad 15, forward 15, loss 15, backward 15
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,6 @@ for i in range(5):
         loss.backward()
         return loss
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # waits in torch/optim/lbfgs.py
     with torch.no_grad():
         print(f"{i} {criterion(model(inputs), targets).item():.6f}")  # waits

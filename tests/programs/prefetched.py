@@ -9,11 +9,12 @@ from torch.nn import functional
 from tests.programs import common
 
 common.seed()
-loader, model = common.loader(24), common.network()
+loader, model = common.loader(24), common.network().to(common.DEVICE)  # waits
 optimizer = torch.optim.Adam(model.parameters())
 batches = iter(loader)
 for step in range(6):
     for inputs, labels in [next(batches) for _ in range(4)]:
+        inputs, labels = inputs.to(common.DEVICE), labels.to(common.DEVICE)  # waits
         loss = functional.cross_entropy(model(inputs), labels) / 4
         loss.backward()
     optimizer.step()

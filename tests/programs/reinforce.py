@@ -5,7 +5,7 @@ Each episode runs the policy several times and updates it once. Returns are gath
 no dimension and become one by `torch.tensor`.
 """
 # steps: 6
-# phases: forward 30, backward 6, optimizer 6
+# phases: forward 30, zero_grad 6, backward 6, optimizer 6
 
 import random
 
@@ -16,21 +16,21 @@ from torch.distributions import Categorical
 from tests.programs import common
 
 common.seed()
-policy = common.network()
+policy = common.network().to(common.DEVICE)  # waits
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 for episode in range(6):
-    position, log_probabilities, rewards = torch.zeros(12), [], []
+    position, log_probabilities, rewards = torch.zeros(12, device=common.DEVICE), [], []
     for _ in range(5):
-        choices = Categorical(logits=policy(position))
-        action = choices.sample()
-        log_probabilities.append(choices.log_prob(action))
+        choices = Categorical(logits=policy(position))  # waits in distributions/distribution.py
+        action = choices.sample()  # waits in distributions/categorical.py
+        log_probabilities.append(choices.log_prob(action))  # waits in distributions/distribution.py
         position = position.roll(1 if action.item() else -1)  # waits
         position[0] += random.random()
         rewards.append(position[0].clone())
     returns: list[Tensor] = []
     for reward in reversed(rewards):
         returns.insert(0, reward + 0.9 * (returns[0] if returns else 0.0))
-    gathered = torch.tensor(returns)
+    gathered = torch.tensor(returns)  # waits, unseen
     gathered = (gathered - gathered.mean()) / (gathered.std() + 1e-6)
     loss = torch.stack([-p * r for p, r in zip(log_probabilities, gathered, strict=True)]).sum()
     optimizer.zero_grad()

@@ -2,7 +2,7 @@
 """Validation after each epoch and within it; the first time before any training, and once without
 `no_grad`."""
 # steps: 12
-# phases: forward 12, loss 12, backward 12, optimizer 12
+# phases: data 12, zero_grad 12, forward 12, loss 12, backward 12, optimizer 12
 
 import torch
 from torch import Tensor, nn

@@ -5,7 +5,7 @@ The style of pytorch/examples `word_language_model`: no loader, no optimizer, an
 that is divided when the validation gets worse.
 """
 # steps: 8
-# phases: forward 8, loss 8, backward 8, clip 8
+# phases: zero_grad 8, forward 8, loss 8, backward 8, clip 8
 
 import math
 
@@ -37,11 +37,13 @@ def batches(text: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 common.seed()
-text = torch.randint(WORDS, (4 * LENGTH + 1, COLUMNS))
-model, criterion, rate, best = WordModel(), nn.CrossEntropyLoss(), 1.0, math.inf
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+text = torch.randint(WORDS, (4 * LENGTH + 1, COLUMNS)).to(device)  # waits
+model, criterion, rate, best = WordModel().to(device), nn.CrossEntropyLoss(), 1.0, math.inf  # waits
 for epoch in range(2):
     model.train()
-    total, hidden = 0.0, (torch.zeros(1, COLUMNS, 8), torch.zeros(1, COLUMNS, 8))
+    zeros = torch.zeros(1, COLUMNS, 8, device=device)
+    total, hidden = 0.0, (zeros, zeros)
     for words, targets in batches(text):
         model.zero_grad()
         hidden = (hidden[0].detach(), hidden[1].detach())

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A loader with worker processes."""
 # steps: 12
-# phases: forward 12, loss 12, backward 12, optimizer 12
+# phases: data 12, zero_grad 12, forward 12, loss 12, backward 12, optimizer 12
 
 import torch
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from tests.programs import common
 
 if __name__ == "__main__":
     common.seed()
-    model = common.network()
+    model = common.network().to(common.DEVICE)  # waits
     optimizer = torch.optim.AdamW(model.parameters())
-    loader = common.loader(workers=2)
+    loader = DataLoader(common.dataset(), common.BATCH, num_workers=2, pin_memory=True)
     for _ in range(2):
         for inputs, labels in loader:
+            inputs = inputs.to(common.DEVICE, non_blocking=True)
+            labels = labels.to(common.DEVICE, non_blocking=True)
             loss = functional.cross_entropy(model(inputs), labels)
             loss.backward()
             optimizer.step()

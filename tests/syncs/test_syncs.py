@@ -620,7 +620,8 @@ def test_installed_module_is_the_program(programs: Programs, tmp_path: Path) -> 
     run_file = tmp_path / "r.gpurun"
     done = programs.run(
         Path("tool.train"),
-        options=["--as-if-cuda", "-o", str(run_file), "-m"],
+        options=["--as-if-cuda", "-o", str(run_file)],
+        is_module=True,
         working_directory=packages,
     )
     assert done.exit_code == 0, done.errors

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of `tests/programs`, run without us and under `run`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.helpers.program_truth import FOLDER, Truth, truth_of, truth_of_script
+from tests.helpers.programs import Done, Programs
+
+WAYS: dict[str, list[str]] = {"run": [], "preview": ["--as-if-cuda"]}
+PACKAGED = "tuning.sft"
+# `common` is what they share. The others are run in ways of their own.
+_ELSEWHERE = ("common", "ddp", "endings")
+SCRIPTS = [n for n in sorted(p.stem for p in FOLDER.glob("[a-z]*.py")) if n not in _ELSEWHERE]
+# What takes seconds to import: a process imports it once for all the programs that use it.
+LIBRARIES = (
+    "accelerate",
+    "pytorch_lightning",
+    "transformers.trainer",
+    "transformers.modeling_utils",
+)
+
+
+def needs_libraries(name: str) -> bool:
+    return name.startswith("with_") or name == PACKAGED
+
+
+class Outcome(NamedTuple):
+    """How a program ended, and the files that it left in its working directory."""
+
+    done: Done
+    files: Mapping[str, bytes]
+
+    def check_same(self, plain: Outcome) -> None:
+        """Raises AssertionError where it is not what it was without us."""
+        assert without_times(self.done.output) == without_times(plain.done.output)
+        assert self.done.exit_code == plain.done.exit_code
+        assert self.done.errors.startswith(plain.done.errors)
+        assert self.files == plain.files
+
+
+def run_in(folder: Path, programs: Programs, name: str, *options: str, ending: str = "") -> Outcome:
+    """Runs a program in a folder that it makes. Without options, without us."""
+    is_module = name == PACKAGED
+    if is_module:
+        folder = folder / "site-packages"
+        shutil.copytree(FOLDER / "installed", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        folder.mkdir()
+    done = programs.run(
+        name if is_module else FOLDER / f"{name}.py",
+        options=options or None,
+        is_module=is_module,
+        environment={
+            "ENDING": ending,
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        working_directory=folder,
+    )
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return Outcome(done, {n: data for n, data in files.items() if "__pycache__" not in n})
+
+
+def truth(name: str) -> Truth:
+    if name == PACKAGED:
+        package = FOLDER / "installed" / "tuning"
+        return truth_of(package / "sft.py", package / "trainer.py")
+    return truth_of_script(name)
+
+
+def without_times(output: str) -> list[str]:
+    # HF's trainer prints how long it took.
+    return [line for line in output.splitlines() if "_runtime" not in line]
