@@ -36,21 +36,21 @@ def train(steps: range, *, resume: bool) -> torch.nn.Module:
     model.to(common.DEVICE)  # waits
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if resume:
-        saved = torch.load("checkpoint.pt", map_location=common.DEVICE)  # waits, unseen
+        saved = torch.load("checkpoint.pt", map_location=common.DEVICE)  # waits
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])  # waits not: all of it lies there
+        optimizer.load_state_dict(saved["optimizer"])
     inputs, labels = batch()
     for step in steps:
         if step % 3 == 0:
             print(f"{step} validation {estimate(model):.6f}")
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(saved, "checkpoint.pt")  # waits, unseen in torch/serialization.py
+            torch.save(saved, "checkpoint.pt")  # waits
         for _ in range(2):
             loss = functional.cross_entropy(model(inputs), labels) / 2
             inputs, labels = batch()  # while a device would work on the one before
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()  # waits, unseen: once resumed, the counters of steps lie on the device
+        optimizer.step()  # waits: the counters of steps are loaded to the device
         optimizer.zero_grad(set_to_none=True)
         print(f"{step} {loss.item() * 2:.6f}")  # waits
     return model

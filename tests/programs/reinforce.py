@@ -22,7 +22,7 @@ for episode in range(6):
     position, log_probabilities, rewards = torch.zeros(12, device=common.DEVICE), [], []
     for _ in range(5):
         choices = Categorical(logits=policy(position))  # waits in distributions/distribution.py
-        action = choices.sample()  # waits in distributions/categorical.py
+        action = choices.sample()  # waits not: up to torch 2.12 it does
         log_probabilities.append(choices.log_prob(action))  # waits in distributions/distribution.py
         position = position.roll(1 if action.item() else -1)  # waits
         position[0] += random.random()
@@ -30,7 +30,7 @@ for episode in range(6):
     returns: list[Tensor] = []
     for reward in reversed(rewards):
         returns.insert(0, reward + 0.9 * (returns[0] if returns else 0.0))
-    gathered = torch.tensor(returns)  # waits, unseen
+    gathered = torch.tensor(returns)  # waits
     gathered = (gathered - gathered.mean()) / (gathered.std() + 1e-6)
     loss = torch.stack([-p * r for p, r in zip(log_probabilities, gathered, strict=True)]).sum()
     optimizer.zero_grad()
