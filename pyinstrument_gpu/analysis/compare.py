@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.drift import Order
 from pyinstrument_gpu.analysis.final_values import FinalValue, final_values
 from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
@@ -23,6 +24,12 @@ from pyinstrument_gpu.model.run_data import RunData
 CONFIDENCE = 0.95
 POWER = 0.8
 DEFAULT_MARGIN_PERCENT = 1.0
+MIN_RUNS = 6
+"""Of both sides together, for a verdict. A program that runs in one of two modes, by chance, has
+all runs of one side in one mode and all of the other side in the other in 2 * 0.5**n of the cases.
+That is below 5 % from six on."""
+_UNEVEN_CALLS = 0.1
+_UNEVEN_SHARE = 0.001
 _ENVIRONMENT = {
     "host": "host",
     "gpus": "GPUs",
@@ -47,15 +54,65 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class PhaseChange:
-    """The mean self time per step of one phase on both sides; 0 where it did not occur."""
+    """The mean self time per step of one phase on both sides; 0 where it did not occur.
+
+    Attributes:
+        is_outside: what happened outside of steps.
+        interval_ns: of the change; all intervals of a comparison hold together at `CONFIDENCE`.
+            None when it is not known.
+    """
 
     path: str
+    is_outside: bool
     before_ns: float
     after_ns: float
+    interval_ns: tuple[float, float] | None
 
     @property
     def change_ns(self) -> float:
         return self.after_ns - self.before_ns
+
+    @property
+    def is_significant(self) -> bool:
+        return self.interval_ns is not None and (self.interval_ns[0] > 0 or self.interval_ns[1] < 0)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A time per step of both sides.
+
+    Attributes:
+        before_ns, after_ns: its mean in each run.
+        change: relative change of it (per sample, where the comparison is); -0.06 is 6 % less.
+        interval: of that change, at `CONFIDENCE`; None when it is not known.
+        smallest_effect: the smallest relative change that such runs show in `POWER` of the cases;
+            None when it is not known.
+        verdict: on that time alone.
+    """
+
+    before_ns: tuple[float, ...]
+    after_ns: tuple[float, ...]
+    change: float
+    interval: tuple[float, float] | None
+    smallest_effect: float | None
+    verdict: Verdict
+
+    @property
+    def before_mean_ns(self) -> float:
+        return sum(self.before_ns) / len(self.before_ns)
+
+    @property
+    def after_mean_ns(self) -> float:
+        return sum(self.after_ns) / len(self.after_ns)
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """A phase outside of steps that one side's loop runs more often: calls per step."""
+
+    path: str
+    before_calls: float
+    after_calls: float
 
 
 @dataclass(frozen=True)
@@ -63,28 +120,27 @@ class Comparison:
     """Two sides of runs.
 
     Attributes:
-        unit: what the change is of: time per "sample" where the samples are known, else per "step".
-        change: relative change of that time; -0.06 is 6 % less.
-        interval: of that change, at `CONFIDENCE`; None when it is not known.
-        smallest_effect: the smallest relative change that such runs show in `POWER` of the cases;
-            None when it is not known.
+        unit: what the changes are of: time per "sample" where the samples are known, else per
+            "step".
         margin: relative change up to which times are called the same.
-        before_ns, after_ns: mean time per step of each run.
-        before_rate, after_rate: mean samples per second; None when not known.
+        elapsed: all time from the first step that was compared to the end of the last work,
+            divided by the steps. The verdict is on this.
+        inside: the time inside steps.
+        uneven: phases outside of steps that one side's loop runs more often.
+        without_uneven: elapsed time without these; None when there are none.
+        before_rate, after_rate: mean samples per second of elapsed time; None when not known.
         steps: number of steps of each run that were compared.
-        phases: the largest change first; the changes add up to that of the step.
+        phases: the largest change first; the changes add up to that of the elapsed time.
         finals: the last values of the metrics that all runs have.
         warnings: sentences on why the sides may not be comparable.
     """
 
-    verdict: Verdict
     unit: str
-    change: float
-    interval: tuple[float, float] | None
-    smallest_effect: float | None
     margin: float
-    before_ns: tuple[float, ...]
-    after_ns: tuple[float, ...]
+    elapsed: Change
+    inside: Change
+    uneven: tuple[Uneven, ...]
+    without_uneven: Change | None
     before_rate: float | None
     after_rate: float | None
     steps: int
@@ -93,19 +149,51 @@ class Comparison:
     warnings: tuple[str, ...]
 
     @property
+    def verdict(self) -> Verdict:
+        return self.elapsed.verdict
+
+    @property
+    def is_moved_out(self) -> bool:
+        """Whether steps became faster or slower, and the elapsed time did not: what left the steps
+        happens outside of them, or the other way round."""
+        return (
+            self.inside.verdict in (Verdict.FASTER, Verdict.SLOWER)
+            and self.verdict is not self.inside.verdict
+            and not _holds(self.elapsed.interval, self._inside_share)
+        )
+
+    @property
     def left_ns(self) -> float:
-        """Time per step that went out of phases which became shorter."""
-        return -sum(phase.change_ns for phase in self.phases if phase.change_ns < 0)
+        """Time per step that went out of phases which became shorter beyond noise. None is named
+        where the comparison shows nothing."""
+        return -sum(change for change in self._significant_ns if change < 0)
 
     @property
     def arrived_ns(self) -> float:
-        """Time per step that came into phases which became longer."""
-        return sum(phase.change_ns for phase in self.phases if phase.change_ns > 0)
+        """Time per step that came into phases which became longer beyond noise."""
+        return sum(change for change in self._significant_ns if change > 0)
 
     @property
     def moved_ns(self) -> float:
         """Time per step that only moved from one phase to another."""
         return min(self.left_ns, self.arrived_ns)
+
+    @property
+    def _significant_ns(self) -> list[float]:
+        return [phase.change_ns for phase in self.significant_phases]
+
+    @property
+    def significant_phases(self) -> tuple[PhaseChange, ...]:
+        if self.verdict is Verdict.AMBIGUOUS and not self.is_moved_out:
+            return ()
+        return tuple(phase for phase in self.phases if phase.is_significant)
+
+    @property
+    def _inside_share(self) -> float:
+        """What the elapsed time would have changed by, had nothing else changed than the steps."""
+        return (self.inside.after_mean_ns - self.inside.before_mean_ns) / (
+            self.elapsed.before_mean_ns
+        )
 
 
 def compare(
@@ -118,8 +206,8 @@ def compare(
     """Compare the runs without a change with those that have it.
 
     Args:
-        noise_percent: a floor for the standard deviation between runs of one side; single runs need
-            it for a verdict.
+        noise_percent: a floor for the standard deviation between runs of one side; fewer than
+            `MIN_RUNS` runs need it for a verdict.
         margin_percent: change up to which times are called the same.
 
     Raises:
@@ -131,58 +219,103 @@ def compare(
     samples = run_samples([*before, *after])
     sides = samples[: len(before)], samples[len(before) :]
     unit = "step" if any(s.samples_per_step is None for s in samples) else "sample"
-    times = [np.array([_time(sample, unit) for sample in side]) for side in sides]
-    change, error, freedom = _difference(times[0], times[1], noise_percent)
-    interval = smallest = None
-    if error is not None:
-        quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + CONFIDENCE) / 2, POWER))
-        interval = (change - quantile * error, change + quantile * error)
-        smallest = (quantile + power_quantile) * error
+    order = Order(before, after)
     margin = margin_percent / 100
+
+    def change_of(time_ns: Callable[[RunSample], float]) -> Change:
+        before_ns, after_ns = (tuple(map(time_ns, side)) for side in sides)
+        divisors = [
+            np.array([s.samples_per_step or 1 if unit == "sample" else 1 for s in side])
+            for side in sides
+        ]
+        times = [np.array(before_ns) / divisors[0], np.array(after_ns) / divisors[1]]
+        change, interval, smallest = _relative(times[0], times[1], noise_percent, order)
+        verdict = _verdict(interval, margin)
+        return Change(before_ns, after_ns, change, interval, smallest, verdict)
+
+    uneven = _uneven(*sides)
+    left_out = {phase.path for phase in uneven}
+
+    def without_uneven_ns(sample: RunSample) -> float:
+        return sample.elapsed_ns - sum(
+            phase.total_ns for path, phase in sample.outside.items() if path in left_out
+        )
+
     rates = [_rate(side) for side in sides]
     finals = final_values(before, after)
     return Comparison(
-        verdict=_verdict(interval, margin),
         unit=unit,
-        change=change,
-        interval=interval,
-        smallest_effect=smallest,
         margin=margin,
-        before_ns=tuple(sample.step_ns for sample in sides[0]),
-        after_ns=tuple(sample.step_ns for sample in sides[1]),
+        elapsed=change_of(lambda sample: sample.elapsed_ns),
+        inside=change_of(lambda sample: sample.step_ns),
+        uneven=uneven,
+        without_uneven=change_of(without_uneven_ns) if uneven else None,
         before_rate=rates[0],
         after_rate=rates[1],
         steps=samples[0].steps,
         phases=_phase_changes(*sides),
         finals=finals,
-        warnings=(*_warnings(before, after, sides), *_differing(finals)),
+        warnings=(*_warnings(before, after, sides, order), *_differing(finals)),
     )
 
 
-def _time(sample: RunSample, unit: str) -> float:
-    return sample.step_ns / (sample.samples_per_step or 1 if unit == "sample" else 1)
-
-
 def _rate(side: Sequence[RunSample]) -> float | None:
-    rates = [s.samples_per_step / s.step_ns * 1e9 for s in side if s.samples_per_step is not None]
+    rates = [
+        s.samples_per_step / s.elapsed_ns * 1e9 for s in side if s.samples_per_step is not None
+    ]
     return sum(rates) / len(rates) if len(rates) == len(side) else None
 
 
-def _difference(
+def _relative(
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    noise_percent: float | None,
+    order: Order,
+) -> tuple[float, tuple[float, float] | None, float | None]:
+    """The relative change of the mean, its interval, and the smallest effect that shows."""
+    base = float(before.mean()) or math.inf
+    change = float(after.mean()) / base - 1
+    error, freedom = _error(before / base, after / base, noise_percent)
+    if error is None:
+        return change, None, None
+    reach, smallest = _reach(error, freedom)
+    interval = (change - reach, change + reach)
+    if order.is_in_turn is False:
+        # A drift would count as a change. So the interval also holds what is left without one.
+        without_drift = order.difference(np.concatenate([before, after]) / base)
+        if without_drift is None:
+            return change, None, None
+        middle, drift_error, drift_freedom = without_drift
+        drift_reach, drift_smallest = _reach(max(drift_error, error), drift_freedom)
+        interval = (
+            min(interval[0], middle - drift_reach),
+            max(interval[1], middle + drift_reach),
+        )
+        smallest = max(smallest, drift_smallest)
+    return change, interval, smallest
+
+
+def _reach(error: float, freedom: float) -> tuple[float, float]:
+    """How far an interval reaches to each side, and the effect that shows in `POWER` of cases."""
+    quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + CONFIDENCE) / 2, POWER))
+    return quantile * error, (quantile + power_quantile) * error
+
+
+def _error(
     before: NDArray[np.float64], after: NDArray[np.float64], noise_percent: float | None
-) -> tuple[float, float | None, float]:
-    """The relative change of the mean, its standard error (None: not known) and the degrees of
+) -> tuple[float | None, float]:
+    """The standard error of the difference of the means (None: not known) and the degrees of
     freedom."""
-    base = float(before.mean())
-    ratio = float(after.mean()) / base
     error, freedom = welch(before, after)
-    if error is not None:
-        error /= base
-    if noise_percent is not None:
+    if noise_percent is None:
+        if len(before) + len(after) < MIN_RUNS:
+            error = None
+    else:
+        ratio = float(after.mean())
         floor = noise_percent / 100 * math.sqrt(1 / len(before) + ratio**2 / len(after))
         if error is None or floor > error:
             error, freedom = floor, math.inf
-    return ratio - 1, error, freedom
+    return error, freedom
 
 
 def _verdict(interval: tuple[float, float] | None, margin: float) -> Verdict:
@@ -196,20 +329,66 @@ def _verdict(interval: tuple[float, float] | None, margin: float) -> Verdict:
     return Verdict.SLOWER if low > 0 else Verdict.AMBIGUOUS
 
 
+def _holds(interval: tuple[float, float] | None, value: float) -> bool:
+    return interval is None or interval[0] <= value <= interval[1]
+
+
+def _uneven(before: Sequence[RunSample], after: Sequence[RunSample]) -> tuple[Uneven, ...]:
+    """Phases outside of steps that one side's loop runs more often, and that matter."""
+    paths = dict.fromkeys(path for sample in (*before, *after) for path in sample.outside)
+    found = []
+    for path in paths:
+        calls = [
+            _mean(s.outside[path].calls if path in s.outside else 0 for s in side)
+            for side in (before, after)
+        ]
+        share = max(
+            _mean(s.outside[path].total_ns / s.elapsed_ns if path in s.outside else 0 for s in side)
+            for side in (before, after)
+        )
+        differs = abs(calls[1] - calls[0]) > _UNEVEN_CALLS * max(calls)
+        if differs and share > _UNEVEN_SHARE:
+            found.append(Uneven(path, *calls))
+    return tuple(found)
+
+
 def _phase_changes(
     before: Sequence[RunSample], after: Sequence[RunSample]
 ) -> tuple[PhaseChange, ...]:
-    paths = dict.fromkeys(path for sample in (*before, *after) for path in sample.phase_ns)
-    changes = [PhaseChange(path, _mean_ns(before, path), _mean_ns(after, path)) for path in paths]
+    keys = dict.fromkeys(
+        (is_outside, path)
+        for sample in (*before, *after)
+        for is_outside, times_ns in ((False, sample.phase_ns), (True, sample.outside_ns))
+        for path in times_ns
+    )
+    changes = []
+    for is_outside, path in keys:
+        times = [
+            np.array([(s.outside_ns if is_outside else s.phase_ns).get(path, 0.0) for s in side])
+            for side in (before, after)
+        ]
+        interval_ns = None
+        error, freedom = welch(times[0], times[1])
+        if error is not None and len(before) + len(after) >= MIN_RUNS:
+            # Shared among the phases (Bonferroni).
+            reach = t_quantile(1 - (1 - CONFIDENCE) / 2 / len(keys), freedom) * error
+            change = float(times[1].mean() - times[0].mean())
+            interval_ns = (change - reach, change + reach)
+        means_ns = float(times[0].mean()), float(times[1].mean())
+        changes.append(PhaseChange(path, is_outside, means_ns[0], means_ns[1], interval_ns))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
 
 
-def _mean_ns(side: Sequence[RunSample], path: str) -> float:
-    return sum(sample.phase_ns.get(path, 0.0) for sample in side) / len(side)
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)
 
 
 def _warnings(
-    before: Sequence[RunData], after: Sequence[RunData], sides: Sequence[Sequence[RunSample]]
+    before: Sequence[RunData],
+    after: Sequence[RunData],
+    sides: Sequence[Sequence[RunSample]],
+    order: Order,
 ) -> list[str]:
     both = before, after
     facts: dict[str, list[set[Any]]] = {
@@ -225,6 +404,12 @@ def _warnings(
         for what, found in facts.items()
         if found[0] != found[1]
     ]
+    if order.is_in_turn is False:
+        warnings.append(
+            "the sides did not take turns: what drifts from run to run (clock rates, temperature, "
+            "other programs) looks like a change, so the interval is as wide as the drift allows. "
+            "Record before, after, before, after, ..."
+        )
     if any(not run.complete for run in (*before, *after)):
         warnings.append("some runs were not recorded to their end")
     if any(len(run.spans) < run.phases_recorded for run in (*before, *after)):

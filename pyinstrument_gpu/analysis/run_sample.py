@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one observation: its step times without the warm-up, and where they went."""
+"""A run as one observation: its times per step without the warm-up, and where they went."""
 
 from __future__ import annotations
 
@@ -14,23 +14,40 @@ from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
 
 UNATTRIBUTED = "unattributed"
+"""What no phase accounts for, inside steps or outside."""
 _BATCH = 5
 
 
 @dataclass(frozen=True)
+class Outside:
+    """An outermost phase outside of steps, with all that it holds, as means per step."""
+
+    calls: float
+    total_ns: float
+
+
+@dataclass(frozen=True)
 class RunSample:
-    """Some steps of a run, as means per step.
+    """Some steps of a run and what came between them, as means per step.
 
     Attributes:
+        elapsed_ns: from the begin of the first of the steps to that of the step after the last of
+            them. Where that was the last one, to the end of the last work on the host or a device.
         samples_per_step: None when not all are known.
         phase_ns: self time by path, on the step's own thread; what no phase accounts for is
             `UNATTRIBUTED`. They add up to `step_ns`.
+        outside_ns: the same of what is outside of steps: validation, checkpoints, gaps. They add up
+            to `elapsed_ns - step_ns`.
+        outside: the outermost phases outside of steps, by name.
     """
 
     steps: int
+    elapsed_ns: float
     step_ns: float
     samples_per_step: float | None
     phase_ns: Mapping[str, float]
+    outside_ns: Mapping[str, float]
+    outside: Mapping[str, Outside]
 
 
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
@@ -68,24 +85,70 @@ def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
 def _sample(run: RunData, steps: NDArray[np.void]) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     samples = steps["samples"]
+    end_ns = _end_ns(run, steps)
+    elapsed_ns = float(end_ns - steps["begin_ns"][0]) / len(steps)
+    spans, scopes = run.spans, span_scopes(run.spans)
+    inside = (scopes == Scope.STEP) & np.isin(spans["step"], steps["index"])
+    begin_ns = spans["host_begin_ns"]
+    outside = (scopes == Scope.OUTSIDE) & np.isin(spans["thread"], np.unique(steps["thread"]))
+    # A phase around steps (an epoch) is neither inside nor outside of them.
+    around = outside & _holds_a_step(run)
+    outside &= ~around & (begin_ns >= steps["begin_ns"][0]) & (begin_ns < end_ns)
+    parents = np.array(run.path_parents, np.int64)[spans["path"]]
+    is_outermost = (parents < 0) | np.isin(parents, np.unique(spans["path"][around]))
     return RunSample(
         steps=len(steps),
+        elapsed_ns=elapsed_ns,
         step_ns=step_ns,
         samples_per_step=None if np.isnan(samples).any() else float(samples.mean()),
-        phase_ns=_phase_ns(run, steps, step_ns),
+        phase_ns=_phase_ns(run, inside, len(steps), step_ns),
+        outside_ns=_phase_ns(run, outside, len(steps), elapsed_ns - step_ns),
+        outside=_outermost(run, outside & is_outermost, len(steps)),
     )
 
 
-def _phase_ns(run: RunData, steps: NDArray[np.void], step_ns: float) -> dict[str, float]:
-    chosen = (span_scopes(run.spans) == Scope.STEP) & (run.span_self_ns >= 0)
-    chosen &= np.isin(run.spans["step"], steps["index"])
+def _holds_a_step(run: RunData) -> NDArray[np.bool_]:
+    steps, spans = run.steps.closed, run.spans
+    first = np.searchsorted(np.sort(steps["begin_ns"]), spans["host_begin_ns"], "left")
+    behind = np.searchsorted(np.sort(steps["end_ns"]), spans["host_end_ns"], "right")
+    holds: NDArray[np.bool_] = behind > first
+    return holds
+
+
+def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
+    closed = run.steps.closed
+    later = closed["begin_ns"][closed["begin_ns"] > steps["begin_ns"][-1]]
+    if len(later):
+        return int(later.min())
+    of_thread = np.isin(run.spans["thread"], np.unique(steps["thread"]))
+    host_ns = run.spans["host_end_ns"][of_thread]
+    ends_ns = (steps["end_ns"], host_ns, run.spans["device_end_ns"])
+    return int(max(ends.max(initial=-1) for ends in ends_ns))
+
+
+def _phase_ns(
+    run: RunData, chosen: NDArray[np.bool_], steps: int, whole_ns: float
+) -> dict[str, float]:
+    chosen = chosen & (run.span_self_ns >= 0)
     sums_ns = np.bincount(
         run.spans["path"][chosen], run.span_self_ns[chosen], minlength=len(run.paths)
     )
     means_ns = {
-        path: float(sum_ns) / len(steps)
+        path: float(sum_ns) / steps
         for path, sum_ns in zip(run.paths, sums_ns, strict=True)
         if sum_ns
     }
-    means_ns[UNATTRIBUTED] = step_ns - sum(means_ns.values())
+    means_ns[UNATTRIBUTED] = whole_ns - sum(means_ns.values())
     return means_ns
+
+
+def _outermost(run: RunData, chosen: NDArray[np.bool_], steps: int) -> dict[str, Outside]:
+    spans = run.spans[chosen]
+    durations_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
+    counts = np.bincount(spans["path"], minlength=len(run.paths))
+    sums_ns = np.bincount(spans["path"], durations_ns, minlength=len(run.paths))
+    return {
+        path: Outside(float(count) / steps, float(sum_ns) / steps)
+        for path, count, sum_ns in zip(run.paths, counts, sums_ns, strict=True)
+        if count
+    }

@@ -46,7 +46,7 @@ class _ManyRuns(click.Command):
     type=click.FloatRange(min=0, min_open=True),
     metavar="PCT",
     help="Assume at least this standard deviation between runs of the same program, in percent of "
-    "their step time. Needed for a verdict if a side has only one run.",
+    "their step time. Needed for a verdict if there are fewer than six runs.",
 )
 @click.option(
     "--margin",
@@ -77,9 +77,10 @@ def compare(
 ) -> None:
     """Tell whether a change made training faster or slower.
 
+    The verdict is on the elapsed time per step, which holds validation, checkpoints and gaps, too.
     Also shows which phases changed, and how much time only moved from one phase to another. Give
-    several runs per side: one run per side cannot separate the change from noise, however many
-    steps it has.
+    three or more runs per side, recorded in turn: fewer cannot separate the change from noise,
+    however many steps they have.
     """
     try:
         comparison = compare_runs(
@@ -92,5 +93,5 @@ def compare(
     else:
         print(comparison_report(comparison))
     is_slower = comparison.verdict is Verdict.SLOWER
-    if fail_percent is not None and is_slower and 100 * comparison.change > fail_percent:
+    if fail_percent is not None and is_slower and 100 * comparison.elapsed.change > fail_percent:
         context.exit(_EXIT_SLOWER)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.compare import CONFIDENCE, Comparison, PhaseChange, Verdict
+from pyinstrument_gpu.analysis.compare import CONFIDENCE, MIN_RUNS, Change, Comparison, PhaseChange
 from pyinstrument_gpu.analysis.final_values import FinalValue
 from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
@@ -22,21 +22,29 @@ _MAX_ROWS = 30
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
-    before_ns, after_ns = (_mean(side) for side in (comparison.before_ns, comparison.after_ns))
-    unit = Unit.fitting(max(before_ns, after_ns))
+    elapsed, inside = comparison.elapsed, comparison.inside
+    unit = Unit.fitting(max(elapsed.before_mean_ns, elapsed.after_mean_ns))
 
     def row(name: str, before_ns: float, after_ns: float) -> Row:
         texts = [unit.text(before_ns), unit.text(after_ns), _signed(after_ns - before_ns, unit)]
-        share = 100 * (after_ns - before_ns) / before_step_ns
+        share = 100 * (after_ns - before_ns) / elapsed.before_mean_ns
         return Row(name, [*texts, f"{share:+.1f}"])
 
-    before_step_ns = before_ns
-    rows = [row(p.path, p.before_ns, p.after_ns) for p in comparison.phases[:_MAX_ROWS]]
-    headers = [f"{unit.name} per step", "before", "after", "change", "% step"]
+    def phases(is_outside: bool) -> list[Row]:
+        chosen = [phase for phase in comparison.phases if phase.is_outside is is_outside]
+        return [row(phase.path, phase.before_ns, phase.after_ns) for phase in chosen[:_MAX_ROWS]]
+
+    def whole(name: str, of: Change) -> list[Row]:
+        return [row(name, of.before_mean_ns, of.after_mean_ns)]
+
+    headers = [f"{unit.name} per step", "before", "after", "change", "% elapsed"]
     parts: list[Text | Table] = [
         *map(Text, _verdict_lines(comparison)),
         Text(),
-        table(headers, [rows, [row("step", before_ns, after_ns)]], width),
+        table(headers, [phases(is_outside=False), whole("step", inside)], width),
+        Text(),
+        Text("Outside steps, divided by the number of steps"),
+        table(headers, [phases(is_outside=True), whole("elapsed", elapsed)], width),
         Text(),
         Text(_moved(comparison, unit)),
     ]
@@ -51,6 +59,12 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     facts = dataclasses.asdict(comparison)
     facts["verdict"] = comparison.verdict.value
+    for name in ("elapsed", "inside", "without_uneven"):
+        if facts[name] is not None:
+            facts[name]["verdict"] = facts[name]["verdict"].value
+    facts["is_moved_out"] = comparison.is_moved_out
+    for phase, phase_facts in zip(comparison.phases, facts["phases"], strict=True):
+        phase_facts["is_significant"] = phase.is_significant
     facts["confidence"] = CONFIDENCE
     for name in ("left_ns", "arrived_ns", "moved_ns"):
         facts[name] = getattr(comparison, name)
@@ -63,7 +77,28 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
 
 
 def _verdict_lines(comparison: Comparison) -> list[str]:
-    lines = [f"{comparison.verdict.value}: {_change(comparison)}"]
+    elapsed = comparison.elapsed
+    lines = [
+        f"{comparison.verdict.value}: {_change(elapsed, f'elapsed time per {comparison.unit}')}"
+    ]
+    inside = _change(comparison.inside, f"per {comparison.unit}")
+    if comparison.is_moved_out:
+        lines.append(
+            f"Moved, not saved: inside steps {inside}, but what left them is outside steps now"
+        )
+    else:
+        lines.append(f"Inside steps: {inside}")
+    if comparison.without_uneven is not None:
+        without = _change(comparison.without_uneven, f"elapsed time per {comparison.unit}")
+        calls = (
+            f"{phase.path} {1000 * phase.before_calls:,.4g} and {1000 * phase.after_calls:,.4g}"
+            for phase in comparison.uneven
+        )
+        lines.append(
+            "The loops differ outside steps, in calls per 1,000 steps before and after: "
+            f"{', '.join(calls)}"
+        )
+        lines.append(f"Without these: {comparison.without_uneven.verdict.value}, {without}")
     if comparison.before_rate is not None and comparison.after_rate is not None:
         lines.append(
             f"{comparison.before_rate:,.4g} -> {comparison.after_rate:,.4g} samples/s, over "
@@ -72,47 +107,57 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     else:
         lines.append(f"Over {counted(comparison.steps, 'step')} of each run")
     runs = (
-        f"{counted(len(comparison.before_ns), 'run')} before, "
-        f"{counted(len(comparison.after_ns), 'run')} after"
+        f"{counted(len(elapsed.before_ns), 'run')} before, "
+        f"{counted(len(elapsed.after_ns), 'run')} after"
     )
-    if comparison.smallest_effect is None:
+    if elapsed.smallest_effect is None:
         lines.append(
-            f"{runs}: one run per side cannot separate the change from noise. Record several per "
-            "side, or pass --noise"
+            f"{runs}: they cannot separate the change from noise. Record at least "
+            f"{MIN_RUNS // 2} per side, in turn, or pass --noise"
         )
     else:
         lines.append(
-            f"{runs}: they can show a change of {100 * comparison.smallest_effect:.2g} % or more; "
+            f"{runs}: they can show a change of {100 * elapsed.smallest_effect:.2g} % or more; "
             f"a change of {100 * comparison.margin:.2g} % or less counts as the same"
         )
     return lines
 
 
-def _change(comparison: Comparison) -> str:
-    text = f"{100 * comparison.change:+.2f} % time per {comparison.unit}"
-    if comparison.interval is not None:
-        low, high = (100 * end for end in comparison.interval)
+def _change(change: Change, what: str) -> str:
+    text = f"{100 * change.change:+.2f} % {what}"
+    if change.interval is not None:
+        low, high = (100 * end for end in change.interval)
         text += f" ({100 * CONFIDENCE:.0f} % interval {low:+.2f} % to {high:+.2f} %)"
     return text
 
 
 def _moved(comparison: Comparison, unit: Unit) -> str:
-    left = [phase for phase in comparison.phases if phase.change_ns < 0]
-    arrived = [phase for phase in comparison.phases if phase.change_ns > 0]
-    step = 100 * (_mean(comparison.after_ns) / _mean(comparison.before_ns) - 1)
-    text = (
-        f"{unit.text(comparison.left_ns)} {unit.name} left {_names(left)}, "
-        f"{unit.text(comparison.arrived_ns)} {unit.name} arrived in {_names(arrived)}: "
-        f"step {step:+.1f} %"
-    )
-    if comparison.verdict in (Verdict.FASTER, Verdict.SLOWER) and comparison.moved_ns > 0:
+    """Where time left and where it arrived, as far as that is more than noise."""
+    significant = comparison.significant_phases
+    left = [phase for phase in significant if phase.change_ns < 0]
+    arrived = [phase for phase in significant if phase.change_ns > 0]
+    if not significant:
+        return "No phase changed by more than the noise between runs"
+    elapsed = comparison.elapsed
+    share = 100 * (elapsed.after_mean_ns / elapsed.before_mean_ns - 1)
+    sides = []
+    if left:
+        sides.append(f"{unit.text(comparison.left_ns)} {unit.name} left {_names(left)}")
+    if arrived:
+        sides.append(f"{unit.text(comparison.arrived_ns)} {unit.name} arrived in {_names(arrived)}")
+    text = f"{', '.join(sides)}: elapsed time per step {share:+.1f} %"
+    if comparison.moved_ns > 0:
         return f"{text}. {unit.text(comparison.moved_ns)} {unit.name} only moved"
     return text
 
 
 def _names(phases: list[PhaseChange]) -> str:
     total_ns = sum(abs(phase.change_ns) for phase in phases)
-    named = [p.path for p in phases if abs(p.change_ns) >= _MIN_SHARE_NAMED * total_ns]
+    named = [
+        f"{p.path} outside steps" if p.is_outside else p.path
+        for p in phases
+        if abs(p.change_ns) >= _MIN_SHARE_NAMED * total_ns
+    ]
     if not named:
         return "nothing"
     more = ", ..." if len(named) > _MAX_NAMED else ""
@@ -133,10 +178,6 @@ def _finals(finals: Sequence[FinalValue], width: int) -> Table:
         ]
         rows.append(Row(final.name, cells))
     return table(headers, [rows], width)
-
-
-def _mean(values: tuple[float, ...]) -> float:
-    return sum(values) / len(values)
 
 
 def _signed(duration_ns: float, unit: Unit) -> str:
