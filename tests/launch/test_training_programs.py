@@ -70,6 +70,8 @@ def check_counts(true: Truth, run: Run) -> None:
 
 
 def check_waits(true: Truth, run: Run) -> None:
+    if sys.version_info < (3, 11):
+        return  # what moves to a device is not seen
     found = found_in(run).waits
     assert true.waits.keys() - true.unseen <= found.keys()
     assert found.keys() <= true.waits.keys() | true.misnamed | shared_waits()

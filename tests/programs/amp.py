@@ -20,8 +20,8 @@ for i, (inputs, labels) in enumerate(loader):
     if i == 2:
         loss = loss * float("inf")
     before = [parameter.clone() for parameter in model.parameters()]
-    scaler.scale(loss).backward()  # waits not: the scale is made where the loss lies
-    scaler.step(optimizer)  # waits, unseen in torch/amp/grad_scaler.py
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)  # waits in torch/amp/grad_scaler.py
     scaler.update()
     is_same = all(map(torch.equal, before, model.parameters()))  # waits
-    print(f"{is_same} {scaler.get_scale()}")  # waits, unseen
+    print(f"{is_same} {scaler.get_scale()}")  # waits

@@ -21,8 +21,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for inputs, labels in DataLoader(data, batch_size=common.BATCH, sampler=sampler):
     inputs, labels = inputs.to(common.DEVICE), labels.to(common.DEVICE)  # waits
     optimizer.zero_grad()
-    loss = functional.cross_entropy(model(inputs), labels)
-    loss.backward()  # waits not: the buckets of gradients lie where the parameters do
+    output = model(inputs)  # waits in torch/nn/parallel/distributed.py: the ranks agree on buckets
+    loss = functional.cross_entropy(output, labels)
+    loss.backward()
     optimizer.step()
 weight = next(model.parameters()).detach().sum()
 dist.all_reduce(weight)

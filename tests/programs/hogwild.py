@@ -26,7 +26,7 @@ def train(rank: int, model: nn.Module) -> None:
 if __name__ == "__main__":
     common.seed()
     model = common.network()
-    model.share_memory()  # waits not: memory of a device is shared as it is
+    model.share_memory()
     for rank in range(2):
         process = mp.get_context("fork").Process(target=train, args=(rank, model))
         process.start()

@@ -432,6 +432,37 @@ net.load_state_dict(torch.load({str(tmp_path / "model.pt")!r}))
     assert waits(run) == expected(source)
 
 
+def test_device_of_a_tensor_is_followed_through_a_parameter(tmp_path: Path) -> None:
+    source = """
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+class Scale:
+    def make(self, place, size=1):
+        return torch.ones(size, device=place)
+    def of(self, x):
+        return self.make(x.device)
+host = torch.ones(2)
+x = host.to(device)  # h2d_pageable 1
+Scale().of(x).item()  # item 1
+Scale().of(host).item()
+Scale().make(size=3, place=x.device).tolist()  # tolist 1
+"""
+    run, _ = previewed(source, tmp_path)
+    assert waits(run) == expected(source)
+
+
+def test_sharing_memory_with_other_processes_is_no_wait(tmp_path: Path) -> None:
+    source = """
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(3, 2).to(device)  # h2d_pageable 2
+net.share_memory()
+net.weight.sum().item()  # item 1
+"""
+    run, _ = previewed(source, tmp_path)
+    assert waits(run) == expected(source)
+
+
 def test_preview_says_where_it_is_wrong(tmp_path: Path) -> None:
     """Only a program that would fail on a GPU, or one that the preview misreads, mixes tensors."""
     source = """

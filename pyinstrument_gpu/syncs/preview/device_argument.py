@@ -3,7 +3,7 @@
 
 On a CPU its value says nothing: it is the CPU in any case. What the call's source says is the
 literal "cpu", a name like `cpu_device`, or one to which only CPU literals are assigned: the host.
-`x.device` is where `x` is. Everything else is taken for the device.
+`x.device` is where `x` is, also where a caller gives it for a parameter. Everything else is taken for the device.
 """
 
 from __future__ import annotations
@@ -90,8 +90,24 @@ class _Resolver:
             local = self._call.file.assigned_in(self._call.function, expression.id)
             if local:
                 return self._of_all(local, depth)
+            given = self._of_parameter(expression.id, depth)
+            if given is not None:
+                return given
             return self._never_device(expression.id, depth)
         return None
+
+    def _of_parameter(self, name: str, depth: int) -> bool | None:
+        """Of a parameter for which the caller gives `x.device`."""
+        caller, code = self._frame.f_back, self._frame.f_code
+        parameters = code.co_varnames[: code.co_argcount]
+        call = call_of(caller) if caller is not None and name in parameters else None
+        if caller is None or call is None:
+            return None
+        is_method = parameters[0] == "self" and isinstance(call.node.func, ast.Attribute)
+        expression = call.argument(parameters.index(name) - is_method, name)
+        if not isinstance(expression, ast.Attribute) or expression.attr != "device":
+            return None
+        return _Resolver(caller, self._placement, call).resolve(expression, depth + 1)
 
     def is_given_device(self, expression: ast.expr) -> bool:
         """Whether an expression mentions a tensor that is on the device."""

@@ -42,6 +42,7 @@ _PLACING = {"send_to_device", "batch_to", "_prepare_input", "to", "move_data_to_
 given to the device."""
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _AROUND_MODES = (os.path.join(_TORCH, "_dynamo") + os.sep, os.path.join(_TORCH, "_compile.py"))
+_DDP = os.path.join(_TORCH, "nn", "parallel", "distributed.py")
 _LOADING = {"load_state_dict", "_load_from_state_dict"}
 
 
@@ -89,6 +90,8 @@ class Preview:
         }.items():
             patches.wrap(tensor, name, functools.partial(self._reading, kind))
         patches.wrap(torch.UntypedStorage, "clone", self._cloning)
+        for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
+            patches.wrap(torch.UntypedStorage, name, self._sharing)
         self._checkpoints.install(patches)
         from torch.utils.data import DataLoader, dataloader
 
@@ -186,6 +189,8 @@ class Preview:
                     placement.inherit(tensor)
 
     def _is_created_on_device(self, frame: FrameType) -> bool:
+        if frame.f_code.co_filename == _DDP:
+            return self._placement.has_moved  # the buckets lie where the parameters do
         in_program = is_of_program(frame)
         found = is_device(frame, self._placement, undecided=True if in_program else None)
         if found is None and not in_program:
@@ -353,6 +358,16 @@ class Preview:
 
         preview = self
         return clone
+
+    def _sharing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Only memory of the host is copied to be shared with other processes."""
+
+        @functools.wraps(original)
+        def share(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return preview._inside(original, self, *args, **kwargs)
+
+        preview = self
+        return share
 
     # Loaders that would pin their batches
 
