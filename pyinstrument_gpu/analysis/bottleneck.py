@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.ledger import are_data
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -72,15 +73,18 @@ class PhaseBottleneck:
 def bottlenecks(
     run: RunData, of_spans: NDArray[np.int64], scope: Scope | None = None
 ) -> Mapping[int, PhaseBottleneck]:
-    """What limits each path with a stream time; `of_spans` are the `span_bottlenecks`."""
+    """What limits each path with a stream time; `of_spans` are the `span_bottlenecks`. A wait for
+    data is none of these: that the device then waits for the host says nothing of launches."""
     timed = run.span_device_ns >= 0
     if scope is not None:
         timed &= span_scopes(run.spans) == scope
     kinds, paths = of_spans[timed], run.spans["path"][timed]
+    is_data = are_data(run)
     stream_ns, blocked_known = run.span_device_ns[timed], run.spans["blocked_ns"][timed] >= 0
     return {
         path: _phase_bottleneck(kinds[places], stream_ns[places], blocked_known[places])
         for path, places in groups(paths)
+        if not is_data[path]
     }
 
 

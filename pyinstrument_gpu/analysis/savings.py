@@ -199,6 +199,10 @@ class _Case:
         def taken_before(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
             return covered_before(part.begins_ns, part.ends_ns, times_ns)
 
+        if points.stream < 0 and part.change == Change.DATA_WAIT:
+            # The device was not timed: nothing says that it would have had more to do.
+            return np.diff(taken_before(self._steps["end_ns"]), prepend=0)
+
         taken_ns = taken_before(points.host_ns[1:]) - taken_before(points.resume_ns[:-1])
         if part.change == Change.LAUNCHES:
             # What was launched over a time is now launched at once, and then takes its time.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
 from rich.table import Table
@@ -16,7 +16,8 @@ from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.table import Row, Unit, counted
 
 _WIDTH_FOR_WORDS = 100
-_SIDES = ("phase", "computing", "blocked", "| busy")
+_HOST_HEADERS = ("phase", "computing", "blocked")
+_SIDES = (*_HOST_HEADERS, "| busy")
 _WIDE_HEADERS = (*_SIDES, "data wait", "host blocked", "host late", "unattributed")
 _HEADERS = (*_SIDES, "data", "sync", "late", "rest")
 _SHORT = "data: data wait, sync: host blocked, late: host late, rest: unattributed"
@@ -35,19 +36,29 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     steps, means = found.ledger.means()
     total = MeanEntry.total(means.values())
     unit = Unit.fitting(total.host_ns)
-    rows = {path: Row("", _cells(mean, unit)) for path, mean in means.items() if path >= 0}
-    sums = [Row("step", _cells(total, unit), style="bold")]
+    is_timed = total.busy_ns is not None
+    headers: Sequence[str] = _WIDE_HEADERS if width >= _WIDTH_FOR_WORDS else _HEADERS
+    legend: Sequence[str] = _LEGEND if headers is _WIDE_HEADERS else (*_LEGEND, _SHORT)
+    sides, adds_up = "host side | device side", "Each side adds up"
+    if not is_timed:  # a side of which nothing is known is no side
+        headers, legend = _HOST_HEADERS, _LEGEND[:1]
+        sides, adds_up = "host side; the device was not timed", "They add up"
+
+    def cells(mean: MeanEntry) -> list[str]:
+        return _cells(mean, unit)[: len(headers) - 1]
+
+    rows = {path: Row("", cells(mean)) for path, mean in means.items() if path >= 0}
+    sums = [Row("step", cells(total), style="bold")]
     if -1 in means:
-        sums.insert(0, Row("outside phases", _cells(means[-1], unit)))
+        sums.insert(0, Row("outside phases", cells(means[-1])))
     yield Text()
-    yield Text(f"Ledger: {unit.name} per step, host side | device side", "bold")
-    wide = width >= _WIDTH_FOR_WORDS
-    yield from phase_table(run, _WIDE_HEADERS if wide else _HEADERS, rows, width, sums)
+    yield Text(f"Ledger: {unit.name} per step, {sides}", "bold")
+    yield from phase_table(run, headers, rows, width, sums)
     yield Text(
-        f"Each side adds up to the step: {unit.text(total.host_ns)} {unit.name} "
+        f"{adds_up} to the step: {unit.text(total.host_ns)} {unit.name} "
         f"(mean of {counted(steps, 'step')})"
     )
-    for line in _LEGEND if wide else (*_LEGEND, _SHORT):
+    for line in legend:
         yield Text(line, "dim")
     if total.blocked_ns is None:
         yield Text("?: computing and blocked together, because syncs were not watched", "dim")

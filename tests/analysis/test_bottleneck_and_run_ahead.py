@@ -266,3 +266,10 @@ def test_who_is_at_the_host_s_pace_had_begun_before_its_last_work_was_enqueued(
 ) -> None:
     if of_spans(run(span))[0] in (Bottleneck.LAUNCH, Bottleneck.BLOCKED):
         assert span[9] < span[8]
+
+
+def test_wait_for_data_is_never_launch_bound() -> None:
+    spans = [span((100 * i, 100 * i + 90), (100 * i, 100 * i + 90), path=1) for i in range(20)]
+
+    assert analysis.of(run(*spans, names=("forward", "data"))).bottlenecks() == {}
+    assert 1 in analysis.of(run(*spans, names=("forward", "loader"))).bottlenecks()

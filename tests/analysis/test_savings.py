@@ -210,6 +210,19 @@ def test_the_wait_for_data() -> None:
     assert row.spread_ns == pytest.approx((10 * MS, 10 * MS), abs=0.1 * MS)
 
 
+def test_without_device_times_the_wait_for_data_is_the_saving() -> None:
+    run = run_of_program(_program(30 * MS, 1 * MS, syncs=1, loader_ns=10 * MS)).run
+    for name in ("device", "stream", "device_begin_ns", "device_end_ns"):
+        run.spans[name] = -1
+    run.span_device_ns[:] = -1
+    run.device_clocks = ()
+    row = _row(analysis.of(run).savings, Change.DATA_WAIT)
+
+    assert row.likely_ns == pytest.approx(10 * MS, abs=0.1 * MS)
+    assert row.spread_ns == pytest.approx((10 * MS, 10 * MS), abs=0.1 * MS)
+    assert row.limit == Limit.TIME
+
+
 def test_launches_save_what_the_device_does_not_need() -> None:
     launches = (Launch(1 * MS, 10_000),) * 10
     found = analysis.of(run_of_program(Made((launches,), (), (0,) * STEPS)).run).savings
