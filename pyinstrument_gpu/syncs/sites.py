@@ -27,21 +27,24 @@ _sites: dict[tuple[str | int, ...], int | None] = {}
 os.register_at_fork(after_in_child=_sites.clear)
 
 
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and those that called it, innermost first, as far as our launcher, which runs the
+    program."""
+    while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCHER):
+        yield frame
+        frame = frame.f_back
+
+
 def caller(frame: FrameType) -> FrameType:
     """The innermost frame that is not ours."""
     return next(
-        (f for f in _callers(frame) if not f.f_code.co_filename.startswith(OWN_FOLDER)), frame
+        (f for f in callers(frame) if not f.f_code.co_filename.startswith(OWN_FOLDER)), frame
     )
 
 
 def is_of_program(frame: FrameType) -> bool:
     """Whether a frame is code of the program."""
     return _origin_of(frame) is _Origin.PROGRAM or _is_of_main_package(frame)
-
-
-def program_frame(frame: FrameType) -> FrameType | None:
-    """The innermost caller that is code of the program, if there is one."""
-    return next(filter(is_of_program, _callers(frame)), None)
 
 
 def site_of(frame: FrameType, kind: SyncKind, flags: int) -> int | None:
@@ -76,7 +79,7 @@ def _lines_of(frame: FrameType) -> tuple[FrameType, FrameType | None]:
     """
     innermost: FrameType | None = None
     packaged: FrameType | None = None
-    for outer in _callers(frame):
+    for outer in callers(frame):
         origin = _origin_of(outer)
         if origin is _Origin.INTERNAL:
             continue
@@ -88,14 +91,6 @@ def _lines_of(frame: FrameType) -> tuple[FrameType, FrameType | None]:
     if packaged is not None:
         return packaged, None if packaged is innermost else innermost
     return innermost or caller(frame), None
-
-
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and those that called it, innermost first, as far as our launcher, which runs the
-    program."""
-    while frame is not None and not frame.f_code.co_filename.startswith(_LAUNCHER):
-        yield frame
-        frame = frame.f_back
 
 
 class _Origin(enum.Enum):

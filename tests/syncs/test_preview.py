@@ -288,12 +288,21 @@ buffer[0] = 5.0  # h2d_pageable 1
 buffer[1:3] = 6.0
 buffer[torch.tensor([True, False, True, False])] = torch.ones(2, device=device)
 chosen = buffer[torch.tensor([True, False, True, False])]
+noise = torch.distributions.Normal(buffer, 1.0, validate_args=False)  # h2d_pageable 1
+noise = noise.sample()  # check 1
+again = torch.normal(buffer, 1.0)
+middle = buffer.nanmedian()  # check 1
+encoder = torch.nn.TransformerEncoderLayer(4, 1, 4, batch_first=True)
+encoder = torch.nn.TransformerEncoder(encoder, 1, enable_nested_tensor=False)
+encoder.to(device)  # h2d_pageable 12
+causal = torch.nn.Transformer.generate_square_subsequent_mask(3, device=device)
+encoded = encoder(torch.ones(1, 3, 4, device=device), mask=causal)  # bool 1
 adjacency = torch.eye(3).to_sparse().to(device)  # h2d_pageable 1
 product = torch.sparse.mm(adjacency, torch.ones(3, 2, device=device))
 print(product.sum().item())  # item 1
 host = F.one_hot(torch.tensor([0, 1]))
 print(host.sum().item())
-result = [known, counted, power, buffer, chosen, product, host]
+result = [known, counted, power, buffer, chosen, noise, again, encoded, product, host]
 """
 
 CHECKPOINTS = """
@@ -370,7 +379,7 @@ def test_lines_that_would_wait(name: str, tmp_path: Path) -> None:
     source = PROGRAMS[name]
     run, space = previewed(source, tmp_path)
     random_state = torch.get_rng_state()
-    assert waits(run) == expected(source)
+    assert waits(run) == expected(source)  # without a doubt: those are counted, too
     assert set(run.syncs.events["duration_ns"].tolist()) == {-1}
     plain = ran(source, tmp_path / "program.py")
     assert torch.equal(torch.get_rng_state(), random_state)

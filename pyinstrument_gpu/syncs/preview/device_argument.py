@@ -3,7 +3,8 @@
 
 On a CPU its value says nothing: it is the CPU in any case. What the call's source says is the
 literal "cpu", a name like `cpu_device`, or one to which only CPU literals are assigned: the host.
-`x.device` is where `x` is, also where a caller gives it for a parameter. Everything else is taken for the device.
+`x.device` is where `x` is, also where a caller gives it for a parameter. Everything else is taken
+for the device.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from pyinstrument_gpu.syncs.preview.source_call import SourceCall, call_of
 _MAX_DEPTH = 6
 _FACTORIES = {function.__name__ for function in _device_constructors()}
 """Functions that make a tensor on the host unless they are told otherwise."""
-_NAMING = (ast.Name, ast.Attribute, ast.Subscript)
+_NUMBERS = {"size", "dim", "ndimension", "numel", "nelement", "stride", "item", "tolist"}
+"""Methods of tensors that return something else."""
 
 
 def is_device(
@@ -63,7 +65,8 @@ def makes_beside(frame: FrameType, placement: Placement) -> bool:
         return False
     if call.name in _FACTORIES or call.name.endswith("Tensor"):
         return False
-    return _Resolver(frame, placement, call).is_given_device(call.node)
+    resolver = _Resolver(frame, placement, call)
+    return any(map(resolver.lies_there, resolver.given(call.node)))
 
 
 class _Resolver:
@@ -109,10 +112,29 @@ class _Resolver:
             return None
         return _Resolver(caller, self._placement, call).resolve(expression, depth + 1)
 
-    def is_given_device(self, expression: ast.expr) -> bool:
-        """Whether an expression mentions a tensor that is on the device."""
-        values = (self._value(one) for one in ast.walk(expression) if isinstance(one, _NAMING))
-        return any(isinstance(v, torch.Tensor) and self._placement.is_on_device(v) for v in values)
+    def lies_there(self, expression: ast.expr) -> bool:
+        """Whether an expression is a tensor on the device, or a function of one."""
+        if isinstance(expression, ast.Call):
+            function = expression.func
+            if not isinstance(function, ast.Attribute) or function.attr in _NUMBERS:
+                return False
+            return any(map(self.lies_there, self.given(expression)))
+        value = self._value(expression)
+        if isinstance(value, torch.Tensor):
+            return self._placement.is_on_device(value)
+        if isinstance(expression, (ast.Subscript, ast.Starred)):
+            return self.lies_there(expression.value)
+        if isinstance(expression, ast.BinOp):
+            return self.lies_there(expression.left) or self.lies_there(expression.right)
+        if isinstance(expression, (ast.Tuple, ast.List)):
+            return any(map(self.lies_there, expression.elts))
+        return False
+
+    @staticmethod
+    def given(call: ast.Call) -> list[ast.expr]:
+        """What a call is given: its arguments and, of a method, its object."""
+        owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+        return [*owner, *call.args, *(keyword.value for keyword in call.keywords)]
 
     def _of_literal(self, value: object) -> bool | None:
         if isinstance(value, str):

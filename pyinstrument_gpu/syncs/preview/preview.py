@@ -34,7 +34,7 @@ from pyinstrument_gpu.syncs.preview.placement import PLAIN, Placement, size_of, 
 from pyinstrument_gpu.syncs.preview.read_kind import kind_of_read
 from pyinstrument_gpu.syncs.preview.unheard import unheard
 from pyinstrument_gpu.syncs.preview.waiting_operators import MAY_MIX, READ, kind_of_wait
-from pyinstrument_gpu.syncs.sites import caller, is_of_program, program_frame, site_of
+from pyinstrument_gpu.syncs.sites import caller, callers, is_of_program, site_of
 
 _lift = torch.ops.aten.lift_fresh.default
 _PLACING = {"send_to_device", "batch_to", "_prepare_input", "to", "move_data_to_device"}
@@ -44,8 +44,6 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _AROUND_MODES = (os.path.join(_TORCH, "_dynamo") + os.sep, os.path.join(_TORCH, "_compile.py"))
 _DDP = os.path.join(_TORCH, "nn", "parallel", "distributed.py")
 _LOADING = {"load_state_dict", "_load_from_state_dict"}
-
-
 _TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
 
 
@@ -193,12 +191,17 @@ class Preview:
             return self._placement.has_moved  # the buckets lie where the parameters do
         in_program = is_of_program(frame)
         found = is_device(frame, self._placement, undecided=True if in_program else None)
-        if found is None and not in_program:
-            # A module of torch's passes on what it was made with.
-            program = program_frame(frame)
-            if program is not None:
-                found = is_device(program, self._placement, undecided=True)
-        return bool(found)
+        if found is not None or in_program:
+            return bool(found)
+        # A library passes on what it was given, or takes the place of a tensor that it was given.
+        for outer in callers(frame.f_back):
+            in_program = is_of_program(outer)
+            found = is_device(outer, self._placement, undecided=True if in_program else None)
+            if found or makes_beside(outer, self._placement):
+                return True
+            if in_program:
+                break
+        return False
 
     def _create(self, tensor: Any, frame: FrameType) -> None:
         if type(tensor) in PLAIN and self._is_created_on_device(frame):
@@ -338,11 +341,11 @@ class Preview:
     def _enter_one_hot(self, args: Arguments, kwargs: Options | None) -> int | None:
         """On the host it checks the classes. On a device it only counts them, unless it is told how
         many there are."""
-        tensor, *count = (*args, *(kwargs or {}).values())
-        if not self._is_listening or not self._placement.is_on_device(tensor):
+        if not self._is_listening or not self._placement.is_on_device(args[0]):
             return None
+        count = int(args[1] if len(args) > 1 else (kwargs or {}).get("num_classes", -1))
         self._thread.inside = True
-        return int(count[0]) if count else -1
+        return count
 
     def _leave_one_hot(self, count: int, args: Arguments, succeeded: bool) -> None:
         self._thread.inside = False

@@ -30,14 +30,14 @@ _READING = {
         (
             *("nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
             *("unique_dim_consecutive", "masked_select", "bincount", "repeat_interleave.Tensor"),
-            *("argwhere", "nonzero_numpy", "where"),
+            *("argwhere", "nonzero_numpy", "where", "_to_sparse"),
         ),
         SyncKind.DATA_DEPENDENT_SHAPE,
     ),
     **_kinds(("equal", "allclose"), SyncKind.COMPARE),
     # They read a result of their own on the host, to check what they were given
     # (ATen/native/BatchLinearAlgebra.cpp).
-    **_kinds(("_linalg_check_errors",), SyncKind.CHECK),
+    **_kinds(("_linalg_check_errors", "nanmedian"), SyncKind.CHECK),
 }
 if _VERSION < (2, 13):  # which checks on the device (ATen/native/Distributions.cpp)
     _READING.update(_kinds(("multinomial",), SyncKind.CHECK))
@@ -45,7 +45,17 @@ _INDEX = _kinds(("index.Tensor", "_unsafe_index.Tensor"), SyncKind.BOOLEAN_INDEX
 _INDEX_PUT = _kinds(
     ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"), SyncKind.BOOLEAN_INDEX
 )
-_MASKED_FILL = _kinds(("masked_fill.Tensor", "masked_fill_.Tensor"), SyncKind.CHECK)
+_READ_ARGUMENTS = {
+    operator: positions
+    for positions, names in {
+        (1,): ("normal.float_Tensor", "normal.Tensor_Tensor"),
+        (2,): ("masked_fill.Tensor", "masked_fill_.Tensor"),
+        (2, 3): ("_ctc_loss.Tensor",),
+    }.items()
+    for operator in _kinds(names, SyncKind.CHECK)
+}
+"""Operators that read some of their tensors on the host: a standard deviation, to check that it is
+not negative (ATen/native/DistributionTemplates.h), a value to fill in, and lengths."""
 COPY = _aten.copy_.default
 # In inference mode PyTorch doesn't take such operators apart: they come as they were called.
 READ = {_aten._local_scalar_dense.default, *_kinds(("item", "is_nonzero"), SyncKind.ITEM)}
@@ -78,8 +88,9 @@ def kind_of_wait(
         if there(target) and not there(source):
             return copy_kind(source, non_blocking)
         return SyncKind.CPU if there(source) and not there(target) and not non_blocking else None
-    if operator in _MASKED_FILL:
-        return SyncKind.CHECK if there(args[2]) else None
+    if operator in _READ_ARGUMENTS:
+        is_read = any(there(args[position]) for position in _READ_ARGUMENTS[operator])
+        return SyncKind.CHECK if is_read else None
     if operator in _INDEX or operator in _INDEX_PUT:
         return _kind_of_index(operator, args, there)
     return None
