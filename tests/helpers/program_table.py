@@ -11,7 +11,18 @@ from pathlib import Path
 from pyinstrument_gpu.run import Run
 from tests.helpers.program_truth import Found, Truth, found_in, shared_waits
 from tests.helpers.programs import Programs
-from tests.helpers.training_programs import LIBRARIES, PACKAGED, SCRIPTS, WAYS, run_in, truth
+from tests.helpers.training_programs import (
+    ENDINGS,
+    LIBRARIES,
+    PACKAGED,
+    RUN_RANKS,
+    SCRIPTS,
+    SUDDEN_ENDINGS,
+    WAYS,
+    run_in,
+    run_ranks,
+    truth,
+)
 
 COLUMNS = (
     *("program", "style", "steps: true, run, preview", "phases in steps"),
@@ -20,26 +31,55 @@ COLUMNS = (
 
 
 def row_of(name: str, programs: Programs, folder: Path) -> tuple[str, ...]:
-    true = truth(name)
-    plain = run_in(folder / f"{name}-plain", programs, name)
+    """Of a program, or of `endings: ` and how it ends."""
+    script, _, ending = name.partition(": ")
+    if script == "ddp":
+        return _row_of_ranks(folder)
+    plain = run_in(folder / f"{name}-plain", programs, script, ending=ending)
     found: dict[str, Found] = {}
-    different = ""
+    different = []
     for way, options in WAYS.items():
         file = folder / f"{name}-{way}.gpurun"
-        outcome = run_in(folder / f"{name}-{way}", programs, name, "-o", str(file), *options)
+        written = ("-o", str(file), *options)
+        outcome = run_in(folder / f"{name}-{way}", programs, script, *written, ending=ending)
         found[way] = found_in(Run.load(file))
         try:
             outcome.check_same(plain)
         except AssertionError:
-            different += f" {way} differs"
+            different.append(way)
+    true = truth(script)
+    if ending in SUDDEN_ENDINGS:
+        # What the harvester had not written yet is lost, so the counts are not those of the loop.
+        steps = "as far as written"
+        return name, true.style, steps, steps, steps, _same(different)
+    return _row(name, true, found, different)
+
+
+def _row_of_ranks(folder: Path) -> tuple[str, ...]:
+    plain = run_ranks(folder / "ddp-plain")
+    found: dict[str, Found] = {}
+    different = []
+    for way, options in WAYS.items():
+        outcome = run_ranks(folder / f"ddp-{way}", *RUN_RANKS, *options)
+        found[way] = found_in(Run.load(outcome.files[0]))
+        if (outcome.exit_code, outcome.output) != (plain.exit_code, plain.output):
+            different.append(way)
+    return _row("ddp", truth("ddp"), found, different)
+
+
+def _row(name: str, true: Truth, found: dict[str, Found], different: list[str]) -> tuple[str, ...]:
     return (
         name,
         true.style,
         f"{true.steps}, {found['run'].steps}, {found['preview'].steps}",
         _phases(true, found),
         _waits(true, found["preview"]),
-        different.strip() or "yes",
+        _same(different),
     )
+
+
+def _same(different: list[str]) -> str:
+    return f"no: {', '.join(different)}" if different else "yes"
 
 
 def _phases(true: Truth, found: dict[str, Found]) -> str:
@@ -60,11 +100,16 @@ def _waits(true: Truth, found: Found) -> str:
     return text + (f"; false: {', '.join(sorted(false))}" if false else "")
 
 
+def _all() -> list[str]:
+    endings = [f"endings: {ending}" for ending in (*ENDINGS, *SUDDEN_ENDINGS)]
+    return [*SCRIPTS, PACKAGED, "ddp", *endings]
+
+
 def main() -> None:
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     programs = Programs(*LIBRARIES)
     with tempfile.TemporaryDirectory() as folder:
-        for name in sys.argv[1:] or [*SCRIPTS, PACKAGED]:
+        for name in sys.argv[1:] or _all():
             print(f"| {' | '.join(row_of(name, programs, Path(folder)))} |", flush=True)
     programs.close()
 

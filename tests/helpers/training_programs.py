@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.helpers.program_truth import FOLDER, Truth, truth_of, truth_of_script
-from tests.helpers.programs import Done, Programs
+from tests.helpers.programs import ROOT, Done, Programs
 
+ENDINGS = (
+    *("code", "message", "exception", "interrupt", "interrupt raised", "exit function"),
+    *("thread", "child", "child at once"),
+)
+SUDDEN_ENDINGS = ("terminated", "killed", "aborted", "at once")
+"""Those that Python doesn't hear of."""
+RUN_RANKS = ("-m", "pyinstrument_gpu", "run")
 WAYS: dict[str, list[str]] = {"run": [], "preview": ["--as-if-cuda"]}
 PACKAGED = "tuning.sft"
 # `common` is what they share. The others are run in ways of their own.
@@ -64,6 +74,32 @@ def run_in(folder: Path, programs: Programs, name: str, *options: str, ending: s
     )
     files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     return Outcome(done, {n: data for n, data in files.items() if "__pycache__" not in n})
+
+
+class Ranks(NamedTuple):
+    """How the two ranks of `ddp` ended."""
+
+    exit_code: int
+    output: list[str]  # sorted lines: the ranks print at the same time
+    errors: str
+    files: list[Path]
+
+
+def run_ranks(folder: Path, *options: str) -> Ranks:
+    """Runs `ddp` by torchrun in a folder that it makes. Options are those of the interpreter."""
+    folder.mkdir()
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, *torchrun, *options, str(FOLDER / "ddp.py")],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    files = sorted(folder.iterdir())
+    return Ranks(done.returncode, sorted(done.stdout.splitlines()), done.stderr, files)
 
 
 def truth(name: str) -> Truth:

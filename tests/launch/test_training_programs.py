@@ -6,9 +6,7 @@ What is true of a program stands in its comments (tests/helpers/program_truth.py
 prints a checksum of its random numbers and its parameters.
 """
 
-import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,16 +15,19 @@ from pathlib import Path
 import pytest
 
 from pyinstrument_gpu.run import Run
-from tests.helpers.launched import ROOT
-from tests.helpers.program_truth import FOLDER, Truth, found_in, shared_waits
+from tests.helpers.program_truth import Truth, found_in, shared_waits
 from tests.helpers.programs import Done, Programs
 from tests.helpers.training_programs import (
+    ENDINGS,
     LIBRARIES,
     PACKAGED,
+    RUN_RANKS,
     SCRIPTS,
+    SUDDEN_ENDINGS,
     WAYS,
     needs_libraries,
     run_in,
+    run_ranks,
     truth,
 )
 
@@ -105,13 +106,7 @@ def test_program_of_a_library_stays_what_it_is_and_is_counted_right(
     check(name, recorded(library_programs, name, tmp_path))
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        *("code", "message", "exception", "interrupt", "interrupt raised", "exit function"),
-        *("thread", "child", "child at once"),
-    ],
-)
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_program_ends_in_the_middle_of_a_step(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
@@ -121,7 +116,7 @@ def test_program_ends_in_the_middle_of_a_step(
         assert [step.complete for step in run.steps] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("ending", ["terminated", "killed", "aborted", "at once"])
+@pytest.mark.parametrize("ending", SUDDEN_ENDINGS)
 def test_program_ends_without_pythons_knowledge(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
@@ -142,34 +137,18 @@ def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_
 
 
 def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    script = str(FOLDER / "ddp.py")
-
-    def launched(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / folder).mkdir()
-        return subprocess.run(
-            [*torchrun, *arguments, script],
-            cwd=tmp_path / folder,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-
-    plain = launched("plain")
+    plain = run_ranks(tmp_path / "plain")
+    assert plain.output[-1].startswith("state ") and plain.output[-2].startswith("state ")
     for way, options in WAYS.items():
-        done = launched(way, "-m", "pyinstrument_gpu", "run", *options)
-        assert done.returncode == plain.returncode == 0, done.stderr
-        # The ranks print at the same time.
-        assert sorted(done.stdout.splitlines()) == sorted(plain.stdout.splitlines())
-        assert plain.stdout.count("state ") == 2
-        assert done.stderr.count("Where the step goes") == 1
-        assert "Ranks: 2 of 2" in done.stderr
-        files = sorted((tmp_path / way).iterdir())
-        assert [file.name.rpartition(".rank")[2] for file in files] == ["0.gpurun", "1.gpurun"]
-        assert len({file.name.partition(".rank")[0] for file in files}) == 1
-        runs = [Run.load(file) for file in files]
+        done = run_ranks(tmp_path / way, *RUN_RANKS, *options)
+        assert done.exit_code == plain.exit_code == 0, done.errors
+        assert done.output == plain.output
+        assert done.errors.count("Where the step goes") == 1
+        assert "Ranks: 2 of 2" in done.errors
+        parts = [file.name.rpartition(".rank") for file in done.files]
+        assert [last for *_, last in parts] == ["0.gpurun", "1.gpurun"]
+        assert len({first for first, *_ in parts}) == 1
+        runs = [Run.load(file) for file in done.files]
         assert [run.environment["rank"] for run in runs] == [0, 1]
         for run in runs:
             check_counts(truth("ddp"), run)
