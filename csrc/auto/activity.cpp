@@ -7,11 +7,10 @@
 
 namespace pig {
 
-Observing Activity::begins(ObservedCall& call) noexcept {
+Observing Activity::begins(ObservedCall& call) {
   if (PIG_LIKELY(activity_session == session_number)) return Observing::ignored;
   LoopSession& session = LoopSession::instance();
-  if (!session.is_active() || call.self == nullptr || session.is_compiling())
-    return Observing::ignored;
+  if (!session.is_active() || session.is_compiling()) return Observing::ignored;
   try {
     const Phase* phase = phase_of(session, call);
     if (phase == nullptr) return Observing::ignored;
@@ -27,7 +26,7 @@ Observing Activity::begins(ObservedCall& call) noexcept {
   return Observing::begun;
 }
 
-bool Activity::ends(ObservedCall& call, PyObject* result) noexcept {
+bool Activity::ends(ObservedCall& call, PyObject* result) {
   LoopSession& session = LoopSession::instance();
   const bool is_of_session = session.is_active() && call.session == session_number;
   try {

@@ -12,8 +12,8 @@ namespace pig {
 /// session's questions.
 class Activity : public CallObserver {
  public:
-  Observing begins(ObservedCall& call) noexcept final;
-  bool ends(ObservedCall& call, PyObject* result) noexcept final;
+  Observing begins(ObservedCall& call) final;
+  bool ends(ObservedCall& call, PyObject* result) final;
 
  protected:
   ~Activity() = default;

@@ -24,18 +24,18 @@ struct Named {
   Called called = Called::anyhow;
 };
 
-/// The names of what pyinstrument_gpu/auto/calls.py lists.
+/// The names of what pyinstrument_gpu/auto/calls.py lists. What torch.compile looks into must be
+/// a plain function for it, hence `from_c`.
 constexpr Named kNamed[] = {
-    // Calls by name are left out: a plain function is what torch.compile expects there.
-    {"module", module_call, Called::by_slot},
+    {"module", module_call, Called::from_c},
     {"data start", loader_start},
     {"data", next_item},
     {"backward", backward_pass},
     {"scaler", scaler_step},
     {"optimizer made", optimizer_made},
     {"zero_grad", zero_grad},
-    {"loss", loss},
-    {"clip", clip},
+    {"loss", loss, Called::from_c},
+    {"clip", clip, Called::from_c},
     {"scheduler", scheduler_step},
     {"checkpoint", checkpoint},
 };

@@ -9,8 +9,8 @@ namespace pig {
 namespace {
 
 class LoaderStart final : public Activity {
-  const Phase* phase_of(LoopSession&, const ObservedCall&) override {
-    return is_timing_data ? nullptr : start_;
+  const Phase* phase_of(LoopSession&, const ObservedCall& call) override {
+    return is_timing_data || call.self == nullptr ? nullptr : start_;
   }
 
   void announce(LoopSession& session, const ObservedCall& call) override {
@@ -30,8 +30,8 @@ class LoaderStart final : public Activity {
 };
 
 class NextItem final : public Activity {
-  const Phase* phase_of(LoopSession&, const ObservedCall&) override {
-    return is_timing_data ? nullptr : data_;
+  const Phase* phase_of(LoopSession&, const ObservedCall& call) override {
+    return is_timing_data || call.self == nullptr ? nullptr : data_;
   }
 
   void announce(LoopSession& session, const ObservedCall& call) override {

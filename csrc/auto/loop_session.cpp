@@ -83,7 +83,7 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();
-  is_in_backward = has_updated_in_backward = has_failed_ = false;
+  has_updated_in_backward = has_failed_ = false;
   PyObject* const before = on_step_end_;
   on_step_end_ = on_step_end != Py_None ? Py_NewRef(on_step_end) : nullptr;
   is_active_ = true;
@@ -93,8 +93,9 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
 void LoopSession::end() {
   if (!is_active_) return;
   is_active_ = false;
-  detector_->finish();
+  detector_->leave_alone();  // also where it is what has called us
   Py_CLEAR(on_step_end_);
+  while (!updates_.empty()) end_innermost_update(updates_.back().thread);
 }
 
 void LoopSession::fail() {
@@ -173,8 +174,9 @@ double LoopSession::samples_of(PyObject* item) {
 // --- loaders and optimizers ---
 
 uint64_t LoopSession::number_of_loader(PyObject* loader) {
-  if (const uint64_t* number = loaders_.find(loader)) return *number;
-  return loaders_.add(loader, last_number_ + 1) != nullptr ? ++last_number_ : 0;
+  if (const uint64_t* known = loaders_.find(loader)) return *known;
+  const uint64_t number = ++last_number_;
+  return loaders_.add(loader, number) != nullptr ? number : 0;
 }
 
 void LoopSession::note_iterator(PyObject* iterator, Iterator of) { iterators_.add(iterator, of); }
@@ -186,7 +188,8 @@ LoopSession::Iterator LoopSession::iterator(PyObject* iterator) {
 
 uint64_t LoopSession::number_of_optimizer(PyObject* optimizer) {
   if (const Optimizer* known = optimizers_.find(optimizer)) return known->number;
-  return optimizers_.add(optimizer, {last_number_ + 1, nullptr}) != nullptr ? ++last_number_ : 0;
+  const uint64_t number = ++last_number_;
+  return optimizers_.add(optimizer, {number, nullptr}) != nullptr ? number : 0;
 }
 
 const Phase* LoopSession::phase_of_optimizer(PyObject* optimizer) {
@@ -214,9 +217,11 @@ bool LoopSession::is_updating() {
   for (;;) {
     const auto innermost = std::find_if(updates_.rbegin(), updates_.rend(), is_here);
     if (innermost == updates_.rend()) return false;
+    // To look at callers makes objects, and so may collect garbage, which runs any code.
+    const PyFrameObject* const begun_by = innermost->frame;
     PyFrameObject* frame = PyEval_GetFrame();
     Py_XINCREF(frame);
-    while (frame != nullptr && frame != innermost->frame) {
+    while (frame != nullptr && frame != begun_by) {
       PyFrameObject* caller = PyFrame_GetBack(frame);
       Py_DECREF(frame);
       frame = caller;
@@ -233,6 +238,7 @@ void LoopSession::begin_update(PyObject* optimizer) {
   const bool is_nested = is_updating();
   const uint64_t number = number_of_optimizer(optimizer);
   if (!is_nested) detector_->begins_update(number);
+  if (!is_active_) return;  // it may have ended the session
   const Phase* phase = phase_of_optimizer(optimizer);
   PyFrameObject* frame = PyEval_GetFrame();
   if (phase == nullptr || frame == nullptr) return;

@@ -49,7 +49,7 @@ class LoopSession final : private StepPort {
   /// `on_step_end`: called without arguments after each step that was placed automatically, or
   /// None.
   void begin(const LoopQuestions& questions, uint64_t main_thread, PyObject* on_step_end);
-  /// Ends the step that is open. Calls that go on end without effect on steps.
+  /// Ends the step and the steps of optimizers that are open. Calls that go on end without effect.
   void end();
 
   bool is_active() const { return is_active_; }
@@ -59,6 +59,7 @@ class LoopSession final : private StepPort {
   // Questions. None of them leaves an error set.
   bool is_compiling() const;
   bool is_grad_enabled();
+  /// Whether the calling thread is in a backward pass, which may have threads of autograd's own.
   bool is_in_graph_task();
   bool has_parameters(PyObject* module);
   bool is_loss(PyObject* module) const;
@@ -88,8 +89,7 @@ class LoopSession final : private StepPort {
   void begin_update(PyObject* optimizer);
   void end_update(PyObject* optimizer);
 
-  /// Since the backward pass of the training thread began, and until it has ended.
-  bool is_in_backward = false;
+  /// Whether optimizers have stepped in the backward pass of the training thread.
   bool has_updated_in_backward = false;
 
   /// An error that was raised by what we have called is dropped, if it is an Exception; else it is

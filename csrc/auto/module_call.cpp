@@ -9,6 +9,7 @@ namespace {
 
 class ModuleCall final : public Activity {
   const Phase* phase_of(LoopSession& session, const ObservedCall& call) override {
+    if (call.self == nullptr) return nullptr;
     if (!is_training(session, call.self)) return eval_;
     return session.is_loss(call.self) ? loss_ : forward_;
   }
@@ -16,10 +17,10 @@ class ModuleCall final : public Activity {
   void announce(LoopSession& session, const ObservedCall& call) override {
     // A loss, a metric or a transform is in training mode in a validation loop too.
     if (session.is_loss(call.self) || !session.has_parameters(call.self)) return;
-    if (is_training(session, call.self)) {
-      session.detector().runs_forward();
-    } else {
+    if (call.subject == eval_) {
       session.detector().evaluates();
+    } else {
+      session.detector().runs_forward();
     }
   }
 

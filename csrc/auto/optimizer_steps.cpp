@@ -29,11 +29,11 @@ class ScalerStep final : public Activity {
 /// An optimizer's constructor, which is no activity.
 class OptimizerMade final : public CallObserver {
  public:
-  Observing begins(ObservedCall& call) noexcept override {
+  Observing begins(ObservedCall& call) override {
     return call.self != nullptr ? Observing::begun : Observing::ignored;
   }
 
-  bool ends(ObservedCall& call, PyObject* result) noexcept override {
+  bool ends(ObservedCall& call, PyObject* result) override {
     LoopSession& session = LoopSession::instance();
     if (result == nullptr || !session.is_active()) return true;
     try {
@@ -60,15 +60,9 @@ PyObject* for_optimizer(PyObject* const* arguments, Py_ssize_t count, Function f
   Py_RETURN_NONE;
 }
 
-/// Whether an optimizer steps as a part of the backward pass of the training thread. The other
-/// threads of a backward pass are autograd's own: those that run a graph.
-bool is_part_of_backward(LoopSession& session) {
-  return session.is_in_backward && session.is_in_graph_task();
-}
-
 PyObject* optimizer_steps(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return for_optimizer(arguments, count, [](LoopSession& session, PyObject* optimizer) {
-    if (is_part_of_backward(session)) {
+    if (session.is_in_graph_task()) {
       session.has_updated_in_backward = true;
       session.detector().has_stepped(session.number_of_optimizer(optimizer));
     } else if (!session.passes_by()) {
@@ -79,7 +73,7 @@ PyObject* optimizer_steps(PyObject*, PyObject* const* arguments, Py_ssize_t coun
 
 PyObject* optimizer_has_stepped(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return for_optimizer(arguments, count, [](LoopSession& session, PyObject* optimizer) {
-    if (!is_part_of_backward(session) && !session.passes_by()) session.end_update(optimizer);
+    if (!session.is_in_graph_task() && !session.passes_by()) session.end_update(optimizer);
   });
 }
 

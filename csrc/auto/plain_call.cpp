@@ -70,7 +70,8 @@ class SchedulerStep final : public OfUpdate {
 
  private:
   const Phase* phase_of(LoopSession& session, const ObservedCall& call) override {
-    return is_in_constructor(session, call.self) ? nullptr : Plain::phase_of(session, call);
+    if (call.self == nullptr || is_in_constructor(session, call.self)) return nullptr;
+    return Plain::phase_of(session, call);
   }
 
   /// Which sets the first learning rate.

@@ -27,16 +27,20 @@ enum class Observing {
 
 /// Hears of the calls of one hooked function, in C++. For Python functions that hear of calls there
 /// are listeners (call_listeners.h).
+///
+/// Its methods throw nothing. They are not `noexcept`: where Python ends while they ask it
+/// something, it unwinds the stacks of daemon threads (`pthread_exit`), which `noexcept` would make
+/// an abort.
 class CallObserver {
  public:
   CallObserver() = default;
   CallObserver(const CallObserver&) = delete;
   CallObserver& operator=(const CallObserver&) = delete;
 
-  virtual Observing begins(ObservedCall& call) noexcept = 0;
+  virtual Observing begins(ObservedCall& call) = 0;
   /// Of what has begun. `result` is nullptr where the call raised, with the error set. False where
   /// an error of the program's own is set instead.
-  virtual bool ends(ObservedCall& call, PyObject* result) noexcept = 0;
+  virtual bool ends(ObservedCall& call, PyObject* result) = 0;
 
  protected:
   ~CallObserver() = default;  // they live for ever, as threads may be in calls

@@ -4,12 +4,10 @@
 //
 // Of a builtin function, the C function in the entry of its table (method_hook.cpp) must stay: its
 // hash and its equality are made of it, and torch.compile looks such functions up. But CPython lets
-// a function say how it is to be called, its `vectorcall`. Most of torch's functions take a tuple
-// and a dictionary and have none; ours makes these two and calls the type's way. Others have one,
-// as functions in Python do, which is kept and called. Some of these the interpreter calls without
-// asking, once it has specialised a call: builtin functions that take an array of arguments, by the
-// flags of their entry (so they get a copy of the entry with other flags), and those in Python
-// (asking_function.h).
+// a function say how it is to be called, its `vectorcall`. Torch's builtin functions take a tuple
+// and a dictionary and have none; ours makes these two and calls the type's way. (Those that take
+// an array of arguments the interpreter calls without asking, once it has specialised a call. They
+// can't be hooked.) Functions in Python have one, which is kept and called (asking_function.h).
 //
 // As with methods, each function has a trampoline of its own for ever, which calls through where
 // nobody listens.
@@ -31,8 +29,6 @@ struct HookedFunction {
   CallGlance glance;
   CallListeners listeners;
   CallObserver* observer;
-  PyMethodDef* entry;  ///< of a builtin function: its own
-  PyMethodDef entry_with_flags;
 };
 
 constexpr size_t kMost = 128;
@@ -63,7 +59,7 @@ bool is_hookable(PyObject* function) {
   const bool takes_tuple =
       (PyCFunction_GET_FLAGS(function) & (METH_VARARGS | METH_KEYWORDS | METH_FASTCALL)) ==
       (METH_VARARGS | METH_KEYWORDS);
-  return takes_tuple == (vectorcall_of(function) == nullptr);
+  return takes_tuple && vectorcall_of(function) == nullptr;
 }
 
 /// The arguments of a vectorcall as a tuple and, if there are keywords, a dictionary. False when
@@ -160,16 +156,8 @@ bool install(size_t index, Called called) {
   HookedFunction& hooked = functions[index];
   PyObject* function = hooked.function;
   if (vectorcall_of(function) != hooked.original) return false;
-  if (PyFunction_Check(function)) {
-    if (called == Called::anyhow && !make_asking(function)) return false;
-  } else if (hooked.original != nullptr) {
-    auto* builtin = reinterpret_cast<PyCFunctionObject*>(function);
-    hooked.entry = builtin->m_ml;
-    hooked.entry_with_flags = *hooked.entry;
-    hooked.entry_with_flags.ml_flags &= METH_STATIC | METH_CLASS | METH_COEXIST;
-    hooked.entry_with_flags.ml_flags |= METH_VARARGS | METH_KEYWORDS;
-    builtin->m_ml = &hooked.entry_with_flags;
-  }
+  if (PyFunction_Check(function) && called == Called::anyhow && !make_asking(function))
+    return false;
   set_vectorcall(function, trampoline_of(index));
   return true;
 }
@@ -180,9 +168,6 @@ void take_back_if_unused(size_t index) {
   if (is_in_use(hooked) || vectorcall_of(function) != trampoline_of(index)) return;
   set_vectorcall(function, hooked.original);
   make_plain(function);
-  if (hooked.entry == nullptr) return;
-  auto* builtin = reinterpret_cast<PyCFunctionObject*>(function);
-  if (builtin->m_ml == &hooked.entry_with_flags) builtin->m_ml = hooked.entry;
 }
 
 }  // namespace

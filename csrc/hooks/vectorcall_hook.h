@@ -11,7 +11,9 @@ namespace pig {
 /// How a function in Python that is hooked is called.
 enum class Called {
   anyhow,
-  by_slot,  ///< by a slot of its class: up to Python 3.11 its calls by name are not heard of
+  /// By a slot of its class, or as `function(*args)`. On Python 3.11 other calls are not heard of,
+  /// and the function's type stays.
+  from_c,
 };
 
 /// Has a listener hear of the calls of a function: a builtin one, such as `torch.where`, or one in

@@ -108,13 +108,14 @@ class StepDetector {
   /// The program opens a step itself: from here on it alone does.
   void leave_alone();
 
+  /// Whether what the calling thread does counts.
+  bool counts_here() const;
   /// Whether an optimizer has stepped. Nothing where there was no update at all.
   std::optional<bool> optimizer_seen() const { return optimizer_seen_; }
 
  private:
   enum class State { kClosed, kWaiting, kTraining, kUpdated };
 
-  bool counts_here() const;
   bool waits_with_items_of_the_loop() const;
   void come_back();
   bool end_if_done();

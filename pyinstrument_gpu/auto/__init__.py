@@ -139,8 +139,8 @@ def auto_phases() -> Iterator[None]:
     a device. Never synchronises.
     """
     phases = AutoPhases()
-    phases.install()
     try:
+        phases.install()
         yield
     finally:
         phases.remove()

@@ -71,7 +71,7 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
             "triplet_margin_loss",
         ),
     ),
-    # Those that are made of other operations.
+    # Those that are made of other operations. (On Python 3.11 they are not heard of.)
     (
         "loss",
         functional,
@@ -83,6 +83,10 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ),
 )
 """What csrc/auto calls the kind of call, the owner of the functions, and their names."""
+
+
+_DEEPEST_ITEM = 8
+"""Lists in lists, of which one may contain itself."""
 
 
 def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None:
@@ -106,6 +110,8 @@ def install(phases: AutoPhases) -> Callable[[], None]:
     for kind, owner, names in _CALLS:
         for name in names:
             function = vars(owner).get(name)  # versions of torch differ
+            if kind == "clip":  # decorated; what the decorator's function calls
+                function = getattr(function, "__wrapped__", function)
             if function is not None and not native.observe_calls(function, kind):
                 phases.not_hooked.append(f"{owner.__name__}.{name}")
     handles = [
@@ -127,11 +133,13 @@ def _has_parameters(module: nn.Module) -> bool:
 def _samples_of(item: object) -> float:
     """The length of the first tensor of a batch. NaN where there is none."""
     with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
-        while not isinstance(item, torch.Tensor):
+        for _ in range(_DEEPEST_ITEM):
             if isinstance(item, Mapping):
                 item = next(iter(item.values()), None)
             elif isinstance(item, Sequence) and not isinstance(item, str) and item:
                 item = item[0]
             else:
-                return math.nan
-        return float(item.shape[0]) if item.dim() else math.nan
+                break
+        if not isinstance(item, torch.Tensor) or item.dim() == 0:
+            return math.nan
+        return float(item.shape[0])

@@ -71,8 +71,8 @@ class _Steps(Generic[_T]):
                 if step is None:
                     step = _OpenStep()
                 frame = native.frame_begin(_data)
-                native.set_timing_data(True)
                 try:
+                    native.set_timing_data(True)
                     # Starting the loader's workers is waiting for the first item.
                     iterator = iter(self._iterable) if iterator is None else iterator
                     item = next(iterator)

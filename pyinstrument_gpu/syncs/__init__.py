@@ -111,8 +111,8 @@ def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
     Never synchronises.
     """
     watching = Watching(as_if_cuda)
-    watching.begin()
     try:
+        watching.begin()
         yield
     finally:
         watching.end()

@@ -5,9 +5,11 @@ import contextlib
 import copy
 import gc
 import importlib
+import io
 import pickle
 import sys
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -361,6 +363,32 @@ def test_error_while_hooking_leaves_nothing_hooked(monkeypatch: pytest.MonkeyPat
             train()
 
 
+def test_interrupted_while_hooking(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(native, "hook_method", interrupt)
+        with pig.auto_phases():
+            pass
+    with pig.record() as recording:
+        train()
+        with pig.auto_phases():
+            train()
+    assert all_counts(recording.run)["forward"] == 3
+
+
+def test_session_that_ends_at_the_end_of_a_step_opens_no_other() -> None:
+    phases = auto.AutoPhases(on_step_end=lambda: phases.remove())
+    with pig.record() as recording:
+        phases.install()
+        train()
+        with pig.gpu_step():
+            pass
+    assert recording.run.step_totals.count == recording.run.step_totals.complete == 2
+    assert recording.run.dropped["nested_steps"] == 0
+
+
 # What survives
 
 
@@ -500,6 +528,104 @@ def test_warnings_name_the_line_of_the_program(recording: pig.Recording) -> None
         functional.mse_loss(torch.zeros(2, 1), torch.zeros(2))
     assert found[0].filename == __file__
     recording.stop()
+
+
+def test_arguments_by_name(recording: pig.Recording) -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    torch.save(obj=None, f=io.BytesIO())
+    nn.utils.clip_grad_norm_(parameters=parameter, max_norm=1.0)
+    nn.utils.clip_grad_value_(parameters=parameter, clip_value=1.0)
+    assert all_counts(recording.stop()) == {"checkpoint": 1, "clip": 2}
+
+
+def test_functions_that_are_compiled_stay_plain() -> None:
+    """Dynamo's guards look at the exact type, and fail the program otherwise."""
+    functions = (nn.utils.clip_grad_norm_, functional.triplet_margin_with_distance_loss)
+    with pig.auto_phases():
+        assert [type(function) for function in functions] == 2 * [types.FunctionType]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_functions_that_are_hooked() -> None:
+    @torch.compile(fullgraph=True, backend="eager")
+    def clipped(x: Tensor) -> Tensor:
+        nn.utils.clip_grad_norm_([x], 1.0)
+        nn.utils.clip_grad_value_([x], 1.0)
+        return functional.triplet_margin_with_distance_loss(x, x + 1, x + 2)
+
+    expected = clipped(torch.ones(2, 3))
+    with pig.auto_phases():
+        torch._dynamo.reset()
+        assert torch.equal(clipped(torch.ones(2, 3)), expected)
+
+
+def test_batch_that_contains_itself(recording: pig.Recording) -> None:
+    batch: list[Any] = []
+    batch.append(batch)
+    assert list(DataLoader(TensorDataset(torch.ones(2)), 2, collate_fn=lambda _: batch)) == [batch]
+    assert all_counts(recording.stop())["data"] == 1
+
+
+def test_loop_that_was_interrupted_as_it_began_to_wait(
+    recording: pig.Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = native.set_timing_data
+
+    def interrupted(on: bool) -> None:
+        original(on)
+        if on:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(native, "set_timing_data", interrupted)
+        list(pig.gpu_steps(range(1)))
+    list(DataLoader(TensorDataset(torch.ones(4))))
+    assert all_counts(recording.stop())["data"] == 5  # the interrupted one is one of them
+
+
+def test_backward_pass_of_another_thread_within_one(recording: pig.Recording) -> None:
+    """As a checkpointed module has on a device, whose part of the pass has a thread of its own."""
+
+    class Elsewhere(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            thread = threading.Thread(
+                target=lambda: torch.ones(1, requires_grad=True).sum().backward()
+            )
+            thread.start()
+            thread.join()
+            return gradient
+
+    model = nn.Linear(4, 2)
+    first, last = (torch.optim.SGD([p], lr=0.1) for p in (model.bias, model.weight))
+    model.bias.register_post_accumulate_grad_hook(lambda _: first.step())
+    model.weight.register_post_accumulate_grad_hook(lambda _: last.step())
+    passed: Any = Elsewhere.apply
+    for (x,) in DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=8):
+        passed(model(x)).sum().backward()
+    run = recording.stop()
+    assert run.step_totals.count == run.step_totals.complete == 3
+
+
+def test_optimizer_that_failed_is_not_kept_alive() -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            raise ArithmeticError
+
+    optimizer = Failing([nn.Parameter(torch.ones(2))])
+    with pig.record() as recording, pig.auto_phases(), contextlib.suppress(ArithmeticError):
+        optimizer.step()
+    reference = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert reference() is None
+    assert all_counts(recording.run) == {"optimizer": 1}
 
 
 def test_nothing_is_kept_alive(recording: pig.Recording) -> None:

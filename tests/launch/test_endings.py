@@ -58,6 +58,34 @@ ENDINGS = {
         locale.setlocale(locale.LC_ALL, "C")
         """,
     "empty environment": "import os; os.environ.clear()",
+    "daemon thread that waits for data": """
+        import collections, os, sys, threading
+        from torch.utils.data import DataLoader
+
+        class Batch(collections.UserDict):
+            def values(self):
+                waiting.set()
+                os.read(reader, 1)
+                return super().values()
+
+        reader, writer = os.pipe()
+        waiting = threading.Event()
+        loader = DataLoader(range(1), collate_fn=lambda items: Batch(x=items))
+        thread = threading.Thread(target=lambda: list(loader), daemon=True)
+        thread.start()
+        waiting.wait(20)
+
+        class Last:  # goes when the modules have gone
+            def __del__(
+                self, write=os.write, exists=os.access, to=writer,
+                task=f"/proc/self/task/{thread.native_id}",
+            ):
+                write(to, b"x")
+                while exists(task, 0):
+                    pass
+
+        sys.last = Last()
+        """,
     "standard output closed": "import sys; sys.stdout.close()",
     "daemon thread": """
         import threading

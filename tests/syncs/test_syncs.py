@@ -2,6 +2,7 @@
 """`watch_syncs`: what waits, at which line, for how long. Without a GPU: some tensors are declared
 to lie on a device, and reading them takes time on a clock that the test moves."""
 
+import math
 import os
 import pickle
 import threading
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu import syncs
 from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
@@ -774,6 +776,25 @@ def test_compiled_functions() -> None:
             return (x.to(torch.float64)[0] + torch.where(x > 0, x, -x).sum()).to("cpu")
 
         assert step(torch.ones(3)).item() == 4.0
+
+
+@pytest.mark.parametrize("function", [math.sqrt, math.hypot, sorted])
+def test_functions_that_the_interpreter_calls_without_asking(function: object) -> None:
+    def hears(*_: object) -> None:
+        pass
+
+    assert not native.hook_vectorcall(function, 0, enter=hears, leave=hears, hears_of_host=True)
+
+
+def test_interrupted_while_hooking(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(native, "hook_subscripts", interrupt)
+        with pig.watch_syncs():
+            pass
+    assert syncs._active is None
 
 
 def test_torch_that_is_built_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
