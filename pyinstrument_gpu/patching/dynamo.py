@@ -25,19 +25,24 @@ def register_when_imported() -> None:
 
 
 def leave_out(*modules: ModuleType) -> Callable[[], None]:
-    """Have Dynamo compile no call of a function of these modules by itself, as it does where a
-    graph breaks there and the call is made. Traced they are as before.
+    """Have Dynamo compile no call of a function of these modules by itself, nor what it calls, as
+    it does where a graph breaks there and the call is made. Traced they are as before.
 
     Returns the function that takes this back, as long as Dynamo is not imported.
     """
 
     def skip() -> None:
         with contextlib.suppress(Exception):  # all that is lost is time, and a warning of Dynamo's
-            from torch._dynamo.eval_frame import skip_code
+            from torch._C._dynamo.eval_frame import (
+                _FrameAction,
+                _FrameExecStrategy,
+                set_code_exec_strategy,
+            )
 
+            strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
             for module in modules:
                 for code in _codes(vars(module).values(), module.__name__):
-                    skip_code(code)
+                    set_code_exec_strategy(code, strategy)
 
     return when_imported("torch._dynamo", skip)
 
