@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch under `watch_syncs`, and after it, is the torch that the program knows."""
 
-import inspect
-import pickle
 import subprocess
 import sys
 import threading
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.sync_kind import SyncKind
@@ -186,92 +181,6 @@ def test_watches_come_and_go_while_threads_index() -> None:
             thread.join()
     assert failures == []
     assert all_slots() == before
-
-
-# What a program can see of torch's functions
-
-METHODS = (
-    *("item", "__float__", "__int__", "__index__", "__bool__", "__complex__", "tolist", "numpy"),
-    *("cpu", "__repr__", "__format__", "__contains__", "nonzero", "argwhere", "unique"),
-    *("unique_consecutive", "masked_select", "bincount", "equal", "allclose", "is_nonzero"),
-    *("repeat_interleave", "to", "cuda", "copy_", "__getitem__", "__setitem__", "__delitem__"),
-)
-BUILTINS = (
-    *("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "bincount", "equal"),
-    *("allclose", "is_nonzero", "repeat_interleave", "where", "_unique2"),
-)
-
-
-def functions() -> dict[str, Any]:
-    return {
-        **{f"torch.Tensor.{name}": getattr(torch.Tensor, name) for name in METHODS},
-        **{f"torch.{name}": getattr(torch, name) for name in BUILTINS},
-    }
-
-
-def seen(function: Any) -> dict[str, Any]:
-    found = {
-        name: getattr(function, name, None)
-        for name in ("__name__", "__qualname__", "__module__", "__doc__", "__text_signature__")
-    }
-    try:
-        found["signature"] = str(inspect.signature(function))
-    except (TypeError, ValueError) as error:
-        found["signature"] = str(error)
-    try:
-        found["pickled"] = pickle.loads(pickle.dumps(function)) is function
-    except Exception as error:
-        found["pickled"] = str(error)
-    found.update(id=id(function), hash=hash(function), repr=repr(function))
-    # On Python 3.11 the exact type of a hooked function in Python is derived from this.
-    is_python = isinstance(function, types.FunctionType)
-    found["type"] = types.FunctionType if is_python else type(function)
-    return found
-
-
-@pytest.mark.parametrize("place", [pig.watch_syncs, pig.auto_phases])
-def test_functions_are_the_very_objects_that_they_were(place: Callable[[], Any]) -> None:
-    originals = functions()
-    before = {name: seen(function) for name, function in originals.items()}
-    with place():
-        for name, function in functions().items():
-            assert function is originals[name]
-            assert seen(function) == before[name]
-            assert function in {originals[name]}
-    assert {name: seen(function) for name, function in functions().items()} == before
-
-
-def test_modes_hear_of_what_the_program_calls_and_no_more(as_if_cuda: bool) -> None:
-    class Functions(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            heard.append(func.__name__)
-            return func(*args, **(kwargs or {}))
-
-    class Operators(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            heard.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    def body(mode: Any) -> list[Any]:
-        x = torch.tensor([1.0, 0.0])
-        heard.clear()
-        with mode:
-            x.tolist(), x.to("cpu"), x.to(torch.float64), x[x > 0], x.nonzero(), torch.unique(x)
-            x.sum().item(), float(x[0]), bool(x[1]), repr(x), f"{x[0]}", 1.0 in x, x.cpu()
-            torch.where(x), torch.equal(x, x), x.copy_(torch.ones(2)), torch.bincount(x.long())
-            x[x > 0] = 1.0
-            x[0] = 2.0
-        return list(heard)
-
-    heard: list[str] = []
-    modes: list[Any] = [Functions(), Operators()]  # type: ignore[no-untyped-call]
-    without = [body(mode) for mode in modes]
-    with pig.watch_syncs(as_if_cuda=as_if_cuda), pig.auto_phases():
-        assert [body(mode) for mode in modes] == without
 
 
 def test_methods_taken_earlier_are_seen_too() -> None:

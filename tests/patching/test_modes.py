@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What classes and modes that listen to torch hear: what the program calls, and no more."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.helpers.hooked import Hooked, seen_alike
+from tests.helpers.training import Training
+
+Heard = list[tuple[Any, ...]]
+
+
+def told(value: Any) -> Any:
+    """A value as far as it is the same in every training."""
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(told, value))
+    if isinstance(value, dict):
+        return {key: told(one) for key, one in value.items()}
+    if isinstance(value, Tensor):
+        return type(value).__name__, tuple(value.shape), str(value.dtype)
+    return value if isinstance(value, (int, float, str, torch.dtype)) else type(value).__name__
+
+
+class Functions(TorchFunctionMode):
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()
+        self.heard = heard
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.heard.append((func, told(args), told(kwargs), types))
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self, heard: Heard) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.heard = heard
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.heard.append((func, told(args), told(kwargs), types))
+        return func(*args, **(kwargs or {}))
+
+
+def waits() -> None:
+    x = torch.tensor([1.0, 0.0])
+    x.tolist(), x.to("cpu"), x.to(torch.float64), x[x > 0], x.nonzero(), torch.unique(x)
+    x.sum().item(), float(x[0]), bool(x[1]), repr(x), f"{x[0]}", 1.0 in x, x.cpu()
+    torch.where(x), torch.equal(x, x), x.copy_(torch.ones(2)), torch.bincount(x.long())
+    x.repeat_interleave(torch.tensor([1, 2])), x.allclose(x), torch.unique_consecutive(x)
+    x[x > 0] = 1.0
+    x[0] = 2.0
+
+
+def test_a_mode_of_functions_hears_the_same(hooked: Hooked) -> None:
+    def observe() -> Heard:
+        training, heard = Training(), Heard()
+        with Functions(heard):
+            training.run()
+            waits()
+        return heard
+
+    assert len(seen_alike(observe, hooked)) > 200
+
+
+def test_a_mode_of_operators_hears_the_same(hooked: Hooked) -> None:
+    def observe() -> Heard:
+        training, heard = Training(), Heard()
+        with Operators(heard):
+            training.run()
+            waits()
+        return heard
+
+    assert len(seen_alike(observe, hooked)) > 200
+
+
+class Listening(Tensor):
+    """A class that hears of its functions and operators."""
+
+    heard: ClassVar[Heard] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.heard.append((func, len(args), kwargs))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+class Wrapping(Tensor):
+    """A class that is made of another tensor, and computes nothing itself."""
+
+    heard: ClassVar[Heard] = []
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "Wrapping":
+        made: Wrapping = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.held = inner
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return "Wrapping"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        cls.heard.append((func, len(args), kwargs))
+        found = func(*(a.held if isinstance(a, cls) else a for a in args), **(kwargs or {}))
+        return cls(found) if isinstance(found, Tensor) else found
+
+
+def test_classes_hear_the_same(hooked: Hooked) -> None:
+    def observe() -> list[Any]:
+        Listening.heard.clear()
+        Wrapping.heard.clear()
+        x = torch.tensor([[1.0, 0.0]])
+        listening, wrapping = x.as_subclass(Listening), Wrapping(x)
+        model = nn.Linear(2, 2)
+        found = [
+            type(model(listening)),
+            type(listening.to(torch.float64)),
+            type(listening.to("cpu")),
+            listening[listening > 0].tolist(),
+            listening.sum().item(),
+            type(nn.functional.mse_loss(listening, listening)),
+            repr(listening),
+            type(wrapping + 1),
+            type(wrapping.to(torch.float64)),
+            type(wrapping[0]),
+            type(nn.MSELoss()(wrapping, wrapping)),
+            bool((wrapping.sum() == 1).item()),
+        ]
+        return [*found, list(Listening.heard), list(Wrapping.heard)]
+
+    seen_alike(observe, hooked)
