@@ -76,10 +76,18 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
   if (callbacks_ > 0) (void)detector_.release();  // one of its methods is still running
   detector_ = std::move(detector);
   ++session_number;
-  ask_ = questions;
-  for (PyObject* object : {ask_.loss_type, ask_.compiler_names, ask_.is_grad_enabled,
-                           ask_.graph_task_id, ask_.has_parameters, ask_.samples_of})
-    Py_INCREF(object);  // for good: other threads may be asking
+  // Those that are new are kept for good: other threads may still be asking the ones before.
+  const auto keep = [](PyObject*& before, PyObject* now) {
+    if (before == now) return;
+    Py_INCREF(now);
+    before = now;
+  };
+  keep(ask_.loss_type, questions.loss_type);
+  keep(ask_.compiler_names, questions.compiler_names);
+  keep(ask_.is_grad_enabled, questions.is_grad_enabled);
+  keep(ask_.graph_task_id, questions.graph_task_id);
+  keep(ask_.has_parameters, questions.has_parameters);
+  keep(ask_.samples_of, questions.samples_of);
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();

@@ -130,13 +130,15 @@ PyCFunction trampoline_for(size_t index, int flags) {
 }
 
 /// Of one that was hooked before, what was saved then.
-HookedMethod* entry_of(PyMethodDef* definition) {
+HookedMethod* entry_of(PyObject* method) {
+  PyMethodDef* definition = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
   for (size_t i = 0; i < method_count; ++i)
     if (methods[i].definition == definition) return &methods[i];
   if (method_count == kMost) return nullptr;
   PyCFunction trampoline = trampoline_for(method_count, definition->ml_flags);
   if (trampoline == nullptr) return nullptr;
   HookedMethod& entry = methods[method_count++];
+  Py_INCREF(method);  // for good
   entry.definition = definition;
   entry.original = definition->ml_meth;
   entry.trampoline = trampoline;
@@ -157,12 +159,11 @@ bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject*
   return false;  // other threads may be reading the table
 #endif
   if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
-  HookedMethod* entry = entry_of(reinterpret_cast<PyMethodDescrObject*>(method)->d_method);
+  HookedMethod* entry = entry_of(method);
   if (entry == nullptr || entry->observer != nullptr ||
       !entry->listeners.add(enter, leave, hears_of_host))
     return false;
   entry->glance = glance;
-  Py_INCREF(method);  // for good
   entry->definition->ml_meth = entry->trampoline;
   return true;
 }
@@ -180,10 +181,9 @@ bool observe_method(PyObject* method, CallObserver& observer) {
   return false;
 #endif
   if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
-  HookedMethod* entry = entry_of(reinterpret_cast<PyMethodDescrObject*>(method)->d_method);
+  HookedMethod* entry = entry_of(method);
   if (entry == nullptr || !entry->listeners.empty() || entry->observer != nullptr) return false;
   entry->observer = &observer;
-  Py_INCREF(method);  // for good
   entry->definition->ml_meth = entry->trampoline;
   return true;
 }

@@ -144,7 +144,7 @@ bool hook_subscripts(PyObject* base, PyObject* enter_get, PyObject* enter_set, P
   if (!get_listeners.add(enter_get, leave, hears_of_host)) return false;
   set_listeners.add(enter_set, leave, hears_of_host);
   if (is_hooked) return true;
-  Py_INCREF(base);  // for good
+  if (base_type == nullptr) Py_INCREF(base);  // for good
   base_type = type;
   original_get = type->tp_as_mapping->mp_subscript;
   original_set = type->tp_as_mapping->mp_ass_subscript;

@@ -26,7 +26,6 @@ from pyinstrument_gpu import auto
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.recording import steps
 from pyinstrument_gpu.run import Run
 from tests.helpers.spans import dropped_of, spans_of
@@ -102,44 +101,6 @@ def test_inside_itself_it_does_nothing() -> None:
             train(1)
         train(1)
     assert all_counts(recording.run)["forward"] == 2
-
-
-def test_patch_of_somebody_else_above_ours_stays() -> None:
-    class Place:
-        @staticmethod
-        def call() -> list[str]:
-            return []
-
-    def adding(what: str, patches: Patches) -> None:
-        def wrap(original: Any) -> Any:
-            return staticmethod(lambda: [*original(), what])
-
-        patches.wrap(Place, "call", wrap)
-
-    before = vars(Place)["call"]
-    first, second = Patches(), Patches()
-    adding("first", first)
-    adding("second", second)
-    first.remove()
-    assert Place.call() == ["first", "second"]
-    second.remove()
-    assert vars(Place)["call"] is before
-
-
-def test_inherited_attribute_does_not_become_the_class_own() -> None:
-    class Base:
-        def method(self) -> int:
-            return 1
-
-    class Derived(Base):
-        pass
-
-    patches = Patches()
-    patches.wrap(Derived, "method", lambda original: lambda self: original(self) + 1)
-    patches.wrap(Derived, "none_such", lambda original: original)
-    assert Derived().method() == 2 and Base().method() == 1
-    patches.remove()
-    assert "method" not in vars(Derived)
 
 
 def test_function_that_was_kept_calls_through_afterwards(recording: pig.Recording) -> None:

@@ -92,7 +92,8 @@ def test_references_are_given_back(hooked: Hooked) -> None:
     module, dtype, anything = nn.Linear(4, 4), torch.float64, keywords_of(torch.float64)
     given = [x, mask, index, target, module, dtype, anything, training.optimizer, training.loader]
     given += [training.model, training.scaler, training.scheduler, torch.where]
-    given += [nn.Module.__call__, torch.Tensor.__dict__, nn.Module, torch.Tensor, None]
+    given += [nn.Module.__call__, torch.Tensor.__dict__, nn.Module, torch.Tensor]
+    given += [torch.Tensor.item, torch.is_grad_enabled, None]
 
     def act() -> None:
         training.run()

@@ -17,8 +17,8 @@ from typing import Any
 from torch import serialization
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs.preview.device_argument import is_device
+from pyinstrument_gpu.syncs.preview.patches import Patches
 from pyinstrument_gpu.syncs.preview.placement import Placement
 from pyinstrument_gpu.syncs.preview.unheard import unheard
 from pyinstrument_gpu.syncs.sites import caller, is_of_program

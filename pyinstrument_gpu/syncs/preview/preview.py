@@ -23,13 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching import warning_locations
 from pyinstrument_gpu.patching.hooks import Arguments, Glance, Hooks, Options
 from pyinstrument_gpu.patching.import_hook import when_imported
-from pyinstrument_gpu.patching.patches import Patches
 from pyinstrument_gpu.syncs import is_sync_allowed
+from pyinstrument_gpu.syncs.preview import warning_locations
 from pyinstrument_gpu.syncs.preview.checkpoints import Checkpoints
 from pyinstrument_gpu.syncs.preview.device_argument import is_device, makes_beside
+from pyinstrument_gpu.syncs.preview.patches import Patches
 from pyinstrument_gpu.syncs.preview.placement import PLAIN, Placement, size_of, storage_key
 from pyinstrument_gpu.syncs.preview.read_kind import kind_of_read
 from pyinstrument_gpu.syncs.preview.unheard import unheard

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from pyinstrument_gpu.patching.hidden_frames import OWN_FOLDER
-from pyinstrument_gpu.patching.patches import Patches
+from pyinstrument_gpu.syncs.preview.patches import Patches
 
 
 def install(patches: Patches) -> None:
