@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The hooks of calls of torch, as Python sees them.
-#include "python/bindings.h"
 #include "hooks/call_listeners.h"
 #include "hooks/method_hook.h"
 #include "hooks/subscript_hook.h"
 #include "hooks/tensor_glance.h"
 #include "hooks/vectorcall_hook.h"
+#include "python/bindings.h"
 
 namespace py = pybind11;
 
