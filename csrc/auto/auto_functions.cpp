@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "auto/activities.h"
 #include "hooks/method_hook.h"
@@ -100,7 +101,7 @@ void add_auto_functions(py::module_& module) {
   module.def("loop_passes_by", [] { return LoopSession::instance().passes_by(); });
   module.def("begin_copy", &begin_copy, "phase"_a);
   module.def("end_copy", &end_copy, "phase"_a, "token"_a);
-  module.def("set_timing_data", [](bool on) { is_timing_data = on; }, "on"_a);
+  module.def("set_timing_data", [](bool on) { return std::exchange(is_timing_data, on); }, "on"_a);
   module.def("optimizer_seen", [] { return LoopSession::instance().optimizer_seen(); });
   module.def("loop_has_failed", [] { return LoopSession::instance().has_failed(); });
 }

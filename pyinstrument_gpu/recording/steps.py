@@ -70,9 +70,9 @@ class _Steps(Generic[_T]):
             while True:
                 if step is None:
                     step = _OpenStep()
-                frame = native.frame_begin(_data)
+                frame, was_timing_data = native.frame_begin(_data), False
                 try:
-                    native.set_timing_data(True)
+                    was_timing_data = native.set_timing_data(True)
                     # Starting the loader's workers is waiting for the first item.
                     iterator = iter(self._iterable) if iterator is None else iterator
                     item = next(iterator)
@@ -83,7 +83,7 @@ class _Steps(Generic[_T]):
                     native.frame_end(_data, frame)
                     raise
                 finally:
-                    native.set_timing_data(False)
+                    native.set_timing_data(was_timing_data)
                 native.frame_end(_data, frame)
                 step.add_item(self._samples_of(item))
                 items += 1

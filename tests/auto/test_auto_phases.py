@@ -194,6 +194,17 @@ def test_exception_in_an_optimizer_closes_its_phase(recording: pig.Recording) ->
     assert not any(path.startswith("optimizer/optimizer") for path in run.phases)
 
 
+def test_steps_of_the_program_s_own_within_each_other_time_the_data_once(
+    recording: pig.Recording,
+) -> None:
+    def batches() -> Iterator[Tensor]:
+        for (x,) in pig.gpu_steps(DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)):
+            yield next(iter(DataLoader(x)))
+
+    assert len(list(pig.gpu_steps(batches()))) == 2
+    assert "data start" not in recording.stop().names
+
+
 def test_threads_have_phases_and_no_steps(recording: pig.Recording) -> None:
     thread = threading.Thread(target=nn.Linear(4, 2), args=(torch.ones(1, 4),), name="other")
     thread.start()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile under the hooks: the same graphs, no break more, nothing compiled again."""
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(autouse=True)
 def _reset() -> Iterator[None]:
     torch._dynamo.reset()
+    # Garbage of other tests that is found within a compiled call, and calls Python code as it goes,
+    # would have that compiled and counted.
+    gc.collect()
+    gc.disable()
     yield
+    gc.enable()
     torch._dynamo.reset()
 
 
@@ -35,9 +41,12 @@ class Graphs:
 
 
 def told() -> dict[str, dict[str, int]]:
-    """What torch counted: frames, graphs, breaks and their reasons."""
-    kinds = ("frames", "stats", "graph_break", "unimplemented", "recompiles")
-    return {kind: dict(counters[kind]) for kind in kinds if kind in counters}
+    """What torch counted: frames that it compiled, graphs, breaks and their reasons."""
+    kinds = ("stats", "graph_break", "unimplemented", "recompiles")
+    counted = {kind: dict(counters[kind]) for kind in kinds if kind in counters}
+    # Not those that it looked at: where the interpreter calls a function of ours by itself in the
+    # middle of a compiled one, as it does now and then while something is recorded, it is one more.
+    return {**counted, "frames": {"ok": counters["frames"]["ok"]}}
 
 
 def test_graphs_are_those_without_hooks() -> None:
