@@ -15,6 +15,7 @@ from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.paths import join_paths
+from pyinstrument_gpu.model.program_facts import ProgramFacts
 from pyinstrument_gpu.model.schema import (
     METRIC_DTYPE,
     SPAN_DTYPE,
@@ -203,6 +204,11 @@ class RunData:
         or from the program's folder."""
         folders = (self.environment.get(key) for key in ("cwd", "program_folder"))
         return line.seen_from([folder for folder in folders if isinstance(folder, str)])
+
+    @property
+    def program_facts(self) -> ProgramFacts:
+        """What is known of the program beside its phases."""
+        return ProgramFacts.of(self.environment)
 
     @property
     def overhead(self) -> dict[str, Any]:
