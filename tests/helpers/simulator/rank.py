@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a simulated program: its training thread, its streams and its loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from tests.helpers.simulator.edit import Edit
+from tests.helpers.simulator.loader import Loader
+from tests.helpers.simulator.operations import (
+    STAGED_AT_ONCE_BYTES,
+    AwaitReduced,
+    AwaitStaged,
+    Copy,
+    Launches,
+    NextBatch,
+    Operation,
+    Phase,
+    Read,
+    Reduce,
+    StageBatch,
+    Work,
+)
+from tests.helpers.simulator.program import Program
+from tests.helpers.simulator.recorder import Recorder
+from tests.helpers.simulator.stream import Stream
+
+_STAGING_BYTES_PER_NS = 8
+_Act = Callable[[int], None]
+
+
+class Rank:
+    """One rank under way. Each act of the host moves `now_ns` on."""
+
+    def __init__(
+        self, program: Program, number: int, timed_steps: Sequence[bool] | None = None
+    ) -> None:
+        self._program = program
+        self._number = number
+        self._edits = program.edits if number < program.edited_ranks else frozenset()
+        self._compute = Stream(program.queue_depth, program.latency_ns)
+        self._copies = Stream(program.queue_depth, program.latency_ns)
+        self._collectives = Stream(program.queue_depth, program.latency_ns)
+        self._staged_ns = 0
+        self._path: list[str] = []
+        self.recorder = Recorder(program, self._compute, timed_steps)
+        self.now_ns = 0
+        turns = program.steps
+        self._warm_up = 1 + (program.warm_up_factor - 1) * np.where(
+            np.arange(turns) < program.warm_up_steps, 0.5 ** np.arange(turns), 0.0
+        )
+        self._loader: Loader | None = None
+        if program.loader is not None:
+            makes_ns = program.loader.make.draw(self._rng(0), (turns,), 1.0).tolist()
+            is_instant = Edit("data") in self._edits
+            self._loader = Loader(program.loader, makes_ns, is_instant=is_instant)
+
+    @property
+    def done_ns(self) -> int:
+        """When the host and all streams are done."""
+        streams = (self._compute, self._copies, self._collectives)
+        return max(self.now_ns, *(stream.free_ns for stream in streams))
+
+    def run(self) -> Generator[tuple[int, int], int, None]:
+        """The whole program. Yields at each collective when this rank has arrived and what it
+        takes, and wants to be sent when it is done."""
+        program, recorder = self._program, self.recorder
+        step = self._acts(program.step, program.steps, self._warm_up)
+        between = self._acts(program.between, program.steps, None)
+        periodic = [
+            (
+                each,
+                self._acts(
+                    (Phase(each.name, each.body),), self._turns(each.every, each.turns), None
+                ),
+            )
+            for each in program.periodic
+        ]
+        for turn in range(program.steps):
+            recorder.begin_step(self.now_ns)
+            yield from self._do(step, turn)
+            recorder.end_step(self.now_ns)
+            yield from self._do(between, turn)
+            for each, acts in periodic:
+                times, rest = divmod(turn + 1, each.every)
+                if not rest:
+                    for again in range(each.turns):
+                        yield from self._do(acts, (times - 1) * each.turns + again)
+
+    def _turns(self, every: int, turns: int) -> int:
+        return self._program.steps // every * turns
+
+    def _do(
+        self, acts: list[tuple[_Act | None, Reduce | None, list[int], list[int]]], turn: int
+    ) -> Generator[tuple[int, int], int, None]:
+        for act, reduce, calls_ns, durations_ns in acts:
+            if act is not None:
+                act(turn)
+                continue
+            assert reduce is not None
+            stream = self._collectives if reduce.is_overlapped else self._compute
+            self.now_ns = stream.room_ns(self.now_ns + calls_ns[turn])
+            stream.wait_until(self._compute.free_ns)
+            arrived_ns = stream.put(self.now_ns, 0)
+            done_ns = yield arrived_ns, durations_ns[turn]
+            stream.last_done_at(done_ns)
+
+    # --- operations become acts ---
+
+    def _acts(
+        self, body: Sequence[Operation], turns: int, warm_up: NDArray[np.float64] | None
+    ) -> list[tuple[_Act | None, Reduce | None, list[int], list[int]]]:
+        acts: list[tuple[_Act | None, Reduce | None, list[int], list[int]]] = []
+        for operation in body:
+            if isinstance(operation, Phase):
+                acts.append((self._entering(operation.name), None, [], []))
+                self._path.append(operation.name)
+                acts += self._acts(operation.body, turns, warm_up)
+                self._path.pop()
+                acts.append((self._leave, None, [], []))
+            elif isinstance(operation, Reduce):
+                rng = self._rng(operation.place)
+                calls_ns = operation.call.draw(rng, (turns,), 1.0).tolist()
+                durations_ns = operation.device.draw(rng, (turns,), 1.0).tolist()
+                acts.append((None, operation, calls_ns, durations_ns))
+            else:
+                act = self._act(operation, turns, warm_up)
+                if act is not None:
+                    acts.append((act, None, [], []))
+        return acts
+
+    def _rng(self, place: int) -> np.random.Generator:
+        return np.random.default_rng([self._program.seed, self._number, place])
+
+    def _act(
+        self, operation: Operation, turns: int, warm_up: NDArray[np.float64] | None
+    ) -> _Act | None:
+        scale = 1.0 if warm_up is None else warm_up
+        if isinstance(operation, Work):
+            hosts_ns = operation.host.draw(self._rng(operation.place), (turns,), scale)
+            return self._working(hosts_ns.tolist())
+        if isinstance(operation, Launches):
+            return self._launching(operation, turns, warm_up)
+        if isinstance(operation, Read):
+            return self._reading(operation, turns)
+        if isinstance(operation, Copy):
+            return self._copying(operation, turns)
+        if isinstance(operation, NextBatch):
+            return self._take_batch
+        if isinstance(operation, StageBatch):
+            return self._staging(operation, turns)
+        if isinstance(operation, AwaitStaged):
+            return lambda turn: self._compute.wait_until(self._staged_ns)
+        assert isinstance(operation, AwaitReduced)
+        return lambda turn: self._compute.wait_until(self._collectives.free_ns)
+
+    def _entering(self, name: str) -> _Act:
+        def enter(turn: int) -> None:
+            self.now_ns = self.recorder.enter(name, self.now_ns)
+
+        return enter
+
+    def _leave(self, turn: int) -> None:
+        self.now_ns = self.recorder.leave(self.now_ns)
+
+    def _working(self, hosts_ns: list[int]) -> _Act:
+        def work(turn: int) -> None:
+            self.now_ns += hosts_ns[turn]
+
+        return work
+
+    def _launching(
+        self, operation: Launches, turns: int, warm_up: NDArray[np.float64] | None
+    ) -> _Act:
+        rng = self._rng(operation.place)
+        shape = (turns, len(operation.kernels_ns))
+        scale = np.ones((turns, 1)) if warm_up is None else warm_up[:, None]
+        hosts_ns = operation.host.draw(rng, shape, scale)
+        kernels_ns = operation.device.draw(rng, shape, np.array(operation.kernels_ns) * scale)
+        kernels_of, stream = kernels_ns.tolist(), self._compute
+        is_graph = Edit("launches", path="/".join(self._path)) in self._edits
+
+        if not self._program.has_device:
+            both_ns = kernels_ns.sum(axis=1) + (0 if is_graph else hosts_ns.sum(axis=1))
+            return self._working(both_ns.tolist())
+
+        def replay(turn: int) -> None:
+            self.now_ns = stream.room_ns(self.now_ns)
+            stream.put_graph(self.now_ns, kernels_of[turn])
+
+        if is_graph:
+            return replay
+        hosts_of = hosts_ns.tolist()
+
+        def launch(turn: int) -> None:
+            self.now_ns = stream.launch(self.now_ns, hosts_of[turn], kernels_of[turn])
+
+        return launch
+
+    def _reading(self, operation: Read, turns: int) -> _Act | None:
+        if self._edits & {Edit("sync", operation.site), Edit("all syncs")}:
+            return None
+        calls_ns = operation.call.draw(self._rng(operation.place), (turns,), 1.0).tolist()
+
+        def read(turn: int) -> None:
+            if turn % operation.every:
+                return
+            if self._program.has_device:
+                self._wait(operation.site, calls_ns[turn], operation.copy_ns, operation.size)
+            else:
+                self.now_ns += calls_ns[turn]
+
+        return read
+
+    def _wait(self, site: int, call_ns: int, copy_ns: int, size: int) -> None:
+        """A copy that the host waits for."""
+        begin_ns = self.now_ns
+        called_ns = self._compute.room_ns(begin_ns + call_ns // 2)
+        done_ns = self._compute.put(called_ns, copy_ns)
+        self.now_ns = done_ns + self._program.wake_ns + call_ns - call_ns // 2
+        self.recorder.sync(site, begin_ns, self.now_ns, size)
+
+    def _copying(self, operation: Copy, turns: int) -> _Act:
+        calls_ns = operation.call.draw(self._rng(operation.place), (turns,), 1.0).tolist()
+        site, size, stream = operation.site, operation.size, self._compute
+        is_pageable = operation.kind == SyncKind.H2D_PAGEABLE
+        edits = {Edit("sync", site), Edit("all syncs"), Edit("copies")}
+        copy_ns = round(
+            size / (operation.bytes_per_ns if is_pageable else operation.pinned_bytes_per_ns)
+        )
+        pinned_ns = round(size / operation.pinned_bytes_per_ns)
+        staging_ns = round(size / _STAGING_BYTES_PER_NS)
+
+        def enqueue(turn: int) -> None:
+            self.now_ns = stream.room_ns(self.now_ns + calls_ns[turn])
+            stream.put(self.now_ns, pinned_ns)
+
+        def wait(turn: int) -> None:
+            self._wait(site, calls_ns[turn], copy_ns, size)
+
+        def stage(turn: int) -> None:
+            # `non_blocking` from pageable memory. Little is copied with the command, and the host
+            # goes on. For more the driver waits for the stream, and the host takes part.
+            begin_ns = self.now_ns
+            self.now_ns = stream.room_ns(begin_ns + calls_ns[turn] + staging_ns)
+            done_ns = stream.put(self.now_ns, copy_ns)
+            if size > STAGED_AT_ONCE_BYTES:
+                self.now_ns = max(self.now_ns, done_ns + self._program.wake_ns)
+            self.recorder.sync(site, begin_ns, self.now_ns, size)
+
+        if not self._program.has_device:
+            return self._working([0] * turns)
+        if self._edits & edits:
+            return enqueue
+        return stage if is_pageable and operation.non_blocking else wait
+
+    def _take_batch(self, turn: int) -> None:
+        assert self._loader is not None
+        self.now_ns = self._loader.next_ns(self.now_ns)
+
+    def _staging(self, operation: StageBatch, turns: int) -> _Act:
+        rng = self._rng(operation.place)
+        calls_ns = operation.call.draw(rng, (turns,), 1.0).tolist()
+        copies_ns = operation.copy.draw(rng, (turns,), 1.0).tolist()
+
+        def stage(turn: int) -> None:
+            self.now_ns = self._copies.room_ns(self.now_ns + calls_ns[turn])
+            self._staged_ns = self._copies.put(self.now_ns, copies_ns[turn])
+
+        return stage
