@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice: the savings of a run that are worth an edit, each with the edit (docs/ledger.md)."""
+"""Advice: the savings of a run that are worth an edit, and doubts: those that may be.
+
+Both come with the edit; docs/ledger.md explains them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.ledger import Ledger
+from pyinstrument_gpu.analysis.premises import Premises
 from pyinstrument_gpu.analysis.savings import Change, Limit, Saving, Savings
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
-MIN_SHARE = 0.02
-"""The least share of the step that a change must be likely to save to be recommended."""
+MIN_SHARE = 0.01
+"""The least share of the step that a change must save, by the low end of its range, to be
+recommended. Of changes between steps it is the share of the elapsed time."""
+DOUBT_SHARE = 0.05
+"""The least share that one which is not recommended may save, to be named all the same."""
 MIN_STEPS = 5
 """The least number of steps that a saving must be based on."""
 BUSY_SHARE = 0.7
@@ -62,35 +70,63 @@ class Advice:
 
 
 def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
-    if found.steps < MIN_STEPS:
-        return []
+    """What is worth an edit, the largest sure saving first."""
     given = [
         Advice(subject(run, row), _edit(run, row), reason(row, found), row)
-        for row in found.rows
-        if row.likely_ns >= MIN_SHARE * found.step_ns and row.change != Change.ALL_SYNCS
+        for row in _candidates(found)
+        if row.low_ns >= MIN_SHARE * _whole_ns(row, found)
     ]
     return [*given, *_device_limit(run, found, ledger.entries)]
+
+
+def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
+    """What may be worth an edit or not: the run can't tell. The likeliest first."""
+    rows = [
+        row
+        for row in _candidates(found)
+        if row.low_ns < MIN_SHARE * _whole_ns(row, found)
+        and row.high_ns >= DOUBT_SHARE * _whole_ns(row, found)
+    ]
+    rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
+    return [Advice(subject(run, row), _edit(run, row), _doubt(row, premises), row) for row in rows]
+
+
+def _candidates(found: Savings) -> Iterator[Saving]:
+    if found.steps >= MIN_STEPS:
+        yield from (row for row in found.rows if row.change != Change.ALL_SYNCS)
+
+
+def _whole_ns(saving: Saving, found: Savings) -> float:
+    return found.step_ns if saving.is_inside else found.elapsed_ns
+
+
+def _doubt(saving: Saving, premises: Premises) -> str:
+    if saving.change == Change.LAUNCHES:
+        return "as far as this time is spent launching, and not on the program's own work"
+    if premises.doubt is not None:
+        return f"the stream may wait {premises.doubt} where it looks busy"
+    return "events don't tell how much work the device has behind it"
 
 
 def subject(run: RunData, saving: Saving) -> str:
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
-        return f"{site.kind.label} at {run.name_of_line(site.program)}"
+        where = "" if saving.is_inside else " (between steps)"
+        return f"{site.kind.label} at {run.name_of_line(site.program)}{where}"
     if saving.change == Change.LAUNCHES:
         return f"launches in {run.paths[saving.path]}"
     words: str = saving.change.value
-    return words
+    return words if saving.is_inside else f"{words} (between steps)"
 
 
 def reason(saving: Saving, found: Savings) -> str:
-    time = f"{_ms(saving.time_ns)} of {_ms(found.step_ns)} ms per step"
-    if saving.limit == Limit.DEVICE and found.busy_ns is not None:
-        return f"{time}, but the device has at least {_ms(found.busy_ns)} ms of work"
-    if saving.change == Change.LAUNCHES:
-        return f"{time}, as far as it is spent launching; the device keeps pace with the host"
-    if saving.likely_ns < 0.95 * saving.at_most_ns:
-        return f"{time}; part of the wait will likely move elsewhere"
-    return f"{time}; no other wait is likely to take its place"
+    time = f"takes {_ms(saving.time_ns)} of {_ms(_whole_ns(saving, found))} ms per step"
+    if saving.low_ns < 0.95 * saving.time_ns:
+        kept = f"{time}; saves {_ms(saving.low_ns)} to {_ms(saving.high_ns)} ms"
+        if saving.limit == Limit.DEVICE and found.busy_ns is not None:
+            return f"{kept}, because the device has at least {_ms(found.busy_ns)} ms of work"
+        return f"{kept}, because part of the wait moves elsewhere"
+    return f"{time}; no other wait takes its place"
 
 
 def _edit(run: RunData, saving: Saving) -> str:

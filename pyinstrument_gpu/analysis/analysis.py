@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import (
     advice,
+    batches,
     bottleneck,
     correlation_points,
     host_timeline,
     ledger,
+    premises,
     run_ahead,
     savings,
     step_detail,
     step_times,
 )
+from pyinstrument_gpu.analysis.advice import Advice
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import Scope
 
@@ -130,14 +133,37 @@ class Analysis:
 
     @property
     @_once
+    def batches(self) -> batches.Batches:
+        """When the loop asked for each batch, when it had it, and when the loader had made it."""
+        return batches.batches(self._run, self.host_timeline)
+
+    @property
+    @_once
+    def premises(self) -> premises.Premises:
+        """What the conclusions from device times rest on, as far as it is known."""
+        return premises.premises(self._run, self.correlation_points)
+
+    @property
+    @_once
     def savings(self) -> savings.Savings:
         """What changes could save."""
         return savings.savings(
-            self._run, self.host_timeline, self.correlation_points, self.bottlenecks(Scope.STEP)
+            self._run,
+            self.host_timeline,
+            self.correlation_points,
+            self.bottlenecks(Scope.STEP),
+            self.batches,
+            self.premises,
         )
 
     @property
     @_once
-    def advice(self) -> list[advice.Advice]:
-        """What to change, the largest likely saving first."""
+    def advice(self) -> list[Advice]:
+        """What to change, the largest sure saving first."""
         return advice.advice(self._run, self.savings, self.ledger)
+
+    @property
+    @_once
+    def doubts(self) -> list[Advice]:
+        """What may be worth a change or not, because the run can't tell; the likeliest first."""
+        return advice.doubts(self._run, self.savings, self.premises)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
+from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
@@ -26,8 +27,17 @@ COPY_NS_PER_BYTE = 1
 LATENCY_NS = 10_000
 """How long after the call an event or a kernel takes place on an idle device, at most."""
 
-_COLUMNS = ("host_ns", "resume_ns", "device_ns", "uncertainty_ns", "path", "site", "kind")
-_CLOSING = np.iinfo(np.int64).max
+_COLUMNS = (
+    "host_ns",
+    "resume_ns",
+    "device_ns",
+    "uncertainty_ns",
+    "path",
+    "site",
+    "kind",
+    "is_behind_cut",
+)
+_OPENING, _CLOSING = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _DRAIN_NOTHING = (
     SyncKind.H2D_PAGEABLE,
     SyncKind.EVENT_SYNCHRONIZE,
@@ -50,6 +60,7 @@ class CorrelationPoints:
         path: the innermost phase behind the point; -1 none.
         site: of a sync its site, an index into `Run.syncs.sites`; -1 for a phase's boundary.
         kind: the same number for points of the same boundary of the same path, or of the same site.
+        is_behind_cut: whether something was cut out between it and the point before.
     """
 
     thread: int
@@ -62,6 +73,7 @@ class CorrelationPoints:
     path: NDArray[np.int64]
     site: NDArray[np.int64]
     kind: NDArray[np.int64]
+    is_behind_cut: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.host_ns)
@@ -75,18 +87,52 @@ class CorrelationPoints:
         segment_kind: NDArray[np.int64] = np.unique(pair, return_inverse=True)[1]
         return segment_kind
 
-    def within(self, begin_ns: int, end_ns: int) -> CorrelationPoints:
-        """Those of a time, from the last one before it on, so that the first segment is whole. One
-        more stands at the end, where the host is then; nothing is enqueued before it."""
-        first = max(0, int(np.searchsorted(self.host_ns, begin_ns, side="right")) - 1)
-        beyond = int(np.searchsorted(self.host_ns, end_ns, side="right"))
-        device_ns = self.device_ns[beyond - 1] if beyond else end_ns
-        added = (end_ns, end_ns, device_ns, 0, -1, -1, _CLOSING)
-        columns: dict[str, Any] = {
-            name: np.append(getattr(self, name)[first:beyond], value)
-            for name, value in zip(_COLUMNS, added, strict=True)
+    def chained(
+        self, begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
+    ) -> CorrelationPoints:
+        """Those within windows of time, with what lies between the windows cut out: on an axis on
+        which each window begins where the one before it ends, the first at 0.
+
+        What the device did across a cut is not known, only how far behind the host it was on both
+        sides. One more point stands at the end, where the host is then; nothing is enqueued before
+        it, and nothing is known of the device before the first point.
+        """
+        first = np.searchsorted(self.host_ns, begins_ns, side="left")
+        beyond = np.searchsorted(self.host_ns, ends_ns, side="right")
+        counts = np.maximum(beyond - np.maximum(first, np.append(0, beyond[:-1])), 0)
+        starts = beyond - counts
+        window = np.repeat(np.arange(len(counts)), counts)
+        places = np.arange(len(window)) - np.repeat(np.cumsum(counts) - counts, counts)
+        places += starts[window]
+        host_ns = covered_before(begins_ns, ends_ns, self.host_ns[places])
+        shift_ns = self.host_ns[places] - host_ns
+        device_ns = self.device_ns[places] - shift_ns
+        end_ns = int((ends_ns - begins_ns).sum())
+        chained: dict[str, Any] = {
+            "host_ns": host_ns,
+            "resume_ns": covered_before(begins_ns, ends_ns, self.resume_ns[places]),
+            "device_ns": device_ns,
+            "is_behind_cut": np.diff(window, prepend=-1) > 0,
         }
-        return replace(self, **columns)
+        chained |= {name: getattr(self, name)[places] for name in _COLUMNS if name not in chained}
+        opening = (0, 0, 0, 0, -1, -1, _OPENING, False)
+        closing = (end_ns, end_ns, device_ns[-1] if len(places) else 0, 0, -1, -1, _CLOSING, False)
+        for name, opened, closed in zip(_COLUMNS, opening, closing, strict=True):
+            column = np.empty(len(places) + 2, getattr(self, name).dtype)
+            column[0], column[1:-1], column[-1] = opened, chained[name], closed
+            chained[name] = column
+        return replace(self, **chained)
+
+    def with_clock_off(self, sign: int) -> CorrelationPoints:
+        """The same with the device as late (1) or as early (-1) as the clocks leave open."""
+        device_ns = self.device_ns + sign * self.uncertainty_ns
+        parts = np.split(device_ns, np.flatnonzero(self.is_behind_cut))
+        # What is exact stays where it is, and the order stays what it was.
+        if sign > 0:
+            parts = [np.minimum.accumulate(part[::-1])[::-1] for part in parts]
+        else:
+            parts = [np.maximum.accumulate(part) for part in parts]
+        return replace(self, device_ns=np.concatenate(parts))
 
 
 def correlation_points(
@@ -130,6 +176,7 @@ def correlation_points(
         path=path,
         site=site,
         kind=kind,
+        is_behind_cut=np.zeros(len(host_ns), dtype=bool),
     )
 
 

@@ -119,13 +119,13 @@ def ledger(run: RunData, timeline: HostTimeline, points: CorrelationPoints) -> L
     entries["host_ns"] += entries["blocked_ns"]
     is_watched = run.syncs.are_known(steps["begin_ns"], steps["end_ns"])
     entries["blocked_ns"][~is_watched[position] | run.syncs.is_as_if] = -1
-    is_timed = _timed_steps(run, points, steps)[position]
+    is_timed = are_timed(run, points, steps)[position]
     for name in DEVICE_COLUMNS:
         entries[name][~is_timed] = -1
     return Ledger(steps, entries[(entries["host_ns"] > 0) | is_timed])
 
 
-def _timed_steps(
+def are_timed(
     run: RunData, points: CorrelationPoints, steps: NDArray[np.void]
 ) -> NDArray[np.bool_]:
     """Whether the device was timed in each step, on the stream of the points."""

@@ -21,22 +21,32 @@ from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, Correlation
 
 WORK_SHARE = 0.5
 """Where between its limits the work is taken to be that no passage shows."""
+LEAD_NS = 100_000
+"""A lead of the host that a full launch queue may be the reason of is at least so long."""
+KEPT_LEAD = 0.8
+"""The share of its lead that the host still has behind a segment in which the device never was
+without work."""
 _TOLERANCE_NS = 2 * LATENCY_NS
+_NEVER_NS = -(1 << 60)
 
 
 @dataclass(frozen=True)
 class Segments:
     """What lies between the correlation points of a run, one fewer than points.
 
-    `host_ns` is how long the host takes, without what it waits in a sync at the begin.
+    `host_ns` is how long the host takes, without what it waits in a sync at the begin. `until_ns`
+    is a time before which the host can't be at the end, however soon it comes.
     """
 
     host_ns: NDArray[np.int64]
     work_ns: NDArray[np.int64]
     tail_ns: NDArray[np.int64]
+    until_ns: NDArray[np.int64]
 
 
-def fit(points: CorrelationPoints, is_empty: NDArray[np.bool_]) -> Segments:
+def fit(
+    points: CorrelationPoints, is_empty: NDArray[np.bool_], work_share: float = WORK_SHARE
+) -> Segments:
     """The numbers of each segment, so that the replay of all gives the points as they were.
 
     `is_empty` says of each segment whether it is known to enqueue nothing.
@@ -46,24 +56,36 @@ def fit(points: CorrelationPoints, is_empty: NDArray[np.bool_]) -> Segments:
     backlog_ns = device1_ns - host1_ns
     # What the segment enqueues cannot begin before the host enters it.
     most_ns = device1_ns - np.maximum(device0_ns, host0_ns)
-    kinds = points.segment_kind
+    kinds, is_whole = points.segment_kind, ~points.is_behind_cut[1:]
     late = device0_ns >= host1_ns
     idle = device0_ns <= host0_ns + _TOLERANCE_NS
-    tails = _medians(kinds, backlog_ns, idle)
+    tails = _medians(kinds, backlog_ns, idle & is_whole)
     known_tail = ~np.isnan(tails)
     behind_tail = known_tail & (backlog_ns > tails + _TOLERANCE_NS)
     shows_work = late | (~idle & behind_tail)
-    works = _medians(kinds, most_ns, shows_work)
-    least_ns = np.clip(backlog_ns, 0, most_ns)
-    limit_ns = np.where(is_empty, least_ns, np.minimum(most_ns, _minima(kinds, most_ns)))
-    guess_ns = least_ns + WORK_SHARE * np.maximum(limit_ns - least_ns, 0)
-    assumed_ns = np.where(np.isnan(works), guess_ns, np.clip(works, least_ns, most_ns))
+    works = _medians(kinds, most_ns, shows_work & is_whole)
+    least_ns = np.clip(backlog_ns, 0, np.maximum(most_ns, 0))
+    minima_ns = _minima(kinds[is_whole], most_ns[is_whole], kinds)
+    limit_ns = np.where(is_empty, least_ns, np.minimum(most_ns, minima_ns))
+    # A host that keeps its lead was held back by the device, as by a full launch queue.
+    lead_ns = device0_ns - host0_ns
+    keeps_lead = (lead_ns >= LEAD_NS) & (backlog_ns >= KEPT_LEAD * lead_ns)
+    share = np.where(keeps_lead & (work_share >= WORK_SHARE), 1.0, work_share)
+    guess_ns = least_ns + share * np.maximum(limit_ns - least_ns, 0)
+    assumed_ns = np.where(
+        np.isnan(works), guess_ns, np.clip(works, least_ns, np.maximum(most_ns, least_ns))
+    )
     work_ns = np.where(shows_work, most_ns, np.rint(assumed_ns).astype(np.int64))
     # Where the work alone explains the end, the tail is no more than elsewhere.
     explained = device0_ns + work_ns >= device1_ns
     usual_ns = np.rint(np.where(known_tail, tails, work_ns)).astype(np.int64)
     tail_ns = np.where(explained, np.minimum(backlog_ns, usual_ns), backlog_ns)
-    return Segments(host1_ns - host0_ns, work_ns, tail_ns)
+    return Segments(
+        host_ns=host1_ns - host0_ns,
+        work_ns=np.where(is_whole, work_ns, device1_ns - device0_ns),
+        tail_ns=np.where(is_whole, tail_ns, _NEVER_NS),
+        until_ns=np.full(len(work_ns), _NEVER_NS),
+    )
 
 
 @dataclass(frozen=True)
@@ -88,11 +110,17 @@ def replay(
     costs_ns = np.where(waits, points.resume_ns - np.maximum(points.host_ns, points.device_ns), -1)
     host, device = int(points.host_ns[0]), int(points.device_ns[0])
     hosts, devices = [host], [device]
-    columns = (costs_ns[:-1], segments.host_ns, segments.work_ns, segments.tail_ns)
-    for cost, stay, work, tail in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (
+        costs_ns[:-1],
+        segments.host_ns,
+        segments.work_ns,
+        segments.tail_ns,
+        segments.until_ns,
+    )
+    for cost, stay, work, tail, until in zip(*(column.tolist() for column in columns), strict=True):
         if cost >= 0:
             host = max(host, device) + cost
-        host += stay
+        host = max(host + stay, until)
         device = max(device + work, host + tail)
         hosts.append(host)
         devices.append(device)
@@ -111,7 +139,9 @@ def _medians(
     return medians[kinds]
 
 
-def _minima(kinds: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
-    minima = np.full(int(kinds.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+def _minima(
+    kinds: NDArray[np.int64], values: NDArray[np.int64], of: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    minima = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(minima, kinds, values)
-    return minima[kinds]
+    return minima[of]

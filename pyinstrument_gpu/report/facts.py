@@ -18,7 +18,7 @@ import numpy as np
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
-from pyinstrument_gpu.analysis.savings import SPREAD
+from pyinstrument_gpu.analysis.savings import SPREAD, Limit
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
 from pyinstrument_gpu.analysis.step_times import (
     QUANTILES,
@@ -38,7 +38,7 @@ from pyinstrument_gpu.report.syncs import allowed_sites, listed_sites, waits_per
 Facts: TypeAlias = dict[str, Any]
 
 _STATISTIC = ("count", "total_ns", "mean_ns", "min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")
-_SAVING = ("calls", "time_ns", "likely_ns", "at_most_ns")
+_SAVING = ("calls", "time_ns", "low_ns", "likely_ns", "high_ns")
 _ENVIRONMENT = ("command", "host", "rank", "world_size", "torch", "gpus")
 
 
@@ -169,13 +169,17 @@ def _savings(run: RunData) -> Facts | None:
     found = analysis.of(run).savings
     return {
         "steps": found.steps,
+        "steps_replayed": found.replayed,
         "step_ns": found.step_ns if found.steps else None,
+        "elapsed_ns": found.elapsed_ns if found.steps else None,
         "busy_ns": found.busy_ns,
         "per_step": [
             {
                 "taken_out": row.change.value,
                 "about": subject(run, row),
+                "is_inside_steps": row.is_inside,
                 **{name: getattr(row, name) for name in _SAVING},
+                "at_most_ns": None if row.limit == Limit.NONE else row.at_most_ns,
                 "at_most_is_limited_by": row.limit.value,
                 **_quantiles(SPREAD, row.spread_ns, "likely_"),
             }

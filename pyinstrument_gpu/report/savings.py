@@ -10,13 +10,14 @@ from rich.text import Text
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
-from pyinstrument_gpu.analysis.savings import Saving
+from pyinstrument_gpu.analysis.savings import Limit, Saving, Savings
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.table import Row, Unit, counted, percent, printable, table
+from pyinstrument_gpu.report.table import Row, Unit, counted, printable, table
 
 _MAX_ROWS = 20
+_MAX_DOUBTS = 3
 _WIDTH_FOR_SPREAD = 100
-_HEADERS = ("removed", "calls", "takes", "likely", "at most", "% step", "p10", "p90")
+_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most", "p10", "p90")
 
 
 def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
@@ -29,7 +30,7 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         unit = Unit.fitting(max(row.time_ns for row in found.rows))
         columns = len(_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(_HEADERS) - 2
         rows = [
-            Row(subject(run, row), _cells(row, unit, found.step_ns)[: columns - 1])
+            Row(subject(run, row), _cells(row, unit)[: columns - 1])
             for row in found.rows[:_MAX_ROWS]
         ]
         yield Text()
@@ -38,8 +39,8 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         if len(found.rows) > _MAX_ROWS:
             yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
         yield Text(
-            "at most: an upper limit. likely: the run replayed without it, over "
-            + counted(found.steps, "step"),
+            "low to high: what the run, replayed without it, leaves open; at most: an upper limit. "
+            f"A step takes {unit.text(found.step_ns)} {unit.name} ({_based_on(found)})",
             "dim",
         )
     given = analysis.of(run).advice
@@ -49,12 +50,28 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
     for number, one in enumerate(given, 1):
         yield Text(f"{number}. {printable(one.about)}: {one.edit}")
         yield Text(f"   {one.reason}", "dim")
+    unsure = analysis.of(run).doubts[:_MAX_DOUBTS]
+    if unsure:
+        yield Text()
+        yield Text("May be worth a try: this run can't tell", "bold")
+    for one in unsure:
+        assert one.saving is not None
+        low, high = (f"{ns / 1e6:.3f}" for ns in (one.saving.low_ns, one.saving.high_ns))
+        yield Text(f"- {printable(one.about)}: {one.edit}")
+        yield Text(f"   saves {low} to {high} ms per step; {one.reason}", "dim")
 
 
-def _cells(row: Saving, unit: Unit, step_ns: float) -> list[str]:
+def _based_on(found: Savings) -> str:
+    steps = f"mean of {counted(found.steps, 'step')}"
+    return steps if found.replayed == found.steps else f"{steps}, of which {found.replayed} timed"
+
+
+def _cells(row: Saving, unit: Unit) -> list[str]:
+    range_ns = (row.time_ns, row.low_ns, row.likely_ns, row.high_ns)
+    at_most = unit.text(row.at_most_ns) if row.limit != Limit.NONE else "-"
     return [
         f"{row.calls:.2f}",
-        *(unit.text(ns) for ns in (row.time_ns, row.likely_ns, row.at_most_ns)),
-        percent(row.likely_ns, step_ns),
-        *(unit.text(ns) for ns in row.spread_ns),
+        *map(unit.text, range_ns),
+        at_most,
+        *map(unit.text, row.spread_ns),
     ]

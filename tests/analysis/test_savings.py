@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.replay import fit, replay
 from pyinstrument_gpu.analysis.savings import (
+    NO_SAVINGS,
     Change,
     Limit,
     Saving,
@@ -104,6 +105,7 @@ def timelines(draw: st.DrawFn) -> CorrelationPoints:
         path=none,
         site=np.array(sites, np.int64),
         kind=np.array(kinds, np.int64),
+        is_behind_cut=np.zeros(len(hosts), dtype=bool),
     )
 
 
@@ -256,7 +258,7 @@ def test_waits_that_are_meant_are_left_in() -> None:
 
 
 def test_nothing_to_save() -> None:
-    assert analysis.of(Run()).savings == Savings(0, 0.0, None, ())
+    assert analysis.of(Run()).savings == NO_SAVINGS
     assert analysis.of(Run()).advice == []
 
 
@@ -318,7 +320,18 @@ def _saving(change: Change = Change.SYNC, likely_ns: float = 2 * MS, **parts: in
     where = {"site": -1, "path": -1, **parts}
     spread_ns = (likely_ns, likely_ns)
     return Saving(
-        change, where["site"], where["path"], 1, 9 * MS, likely_ns, 9 * MS, spread_ns, Limit.TIME
+        change=change,
+        site=where["site"],
+        path=where["path"],
+        is_inside=True,
+        calls=1,
+        time_ns=9 * MS,
+        low_ns=likely_ns,
+        likely_ns=likely_ns,
+        high_ns=9 * MS,
+        at_most_ns=9 * MS,
+        spread_ns=spread_ns,
+        limit=Limit.TIME,
     )
 
 
@@ -326,7 +339,9 @@ def _advice(*rows: Saving, steps: int = 50, kind: SyncKind = SyncKind.ITEM) -> l
     names = ("forward", "optimizer2", "zero_grad")
     run = run_of([], names, path_parents=[-1] * 3)
     run.syncs = Syncs((SyncSite("train.py", 31, "train", kind, False),))
-    return advice(run, Savings(steps, 100 * MS, None, rows), analysis.of(run).ledger)
+    return advice(
+        run, Savings(steps, steps, 100 * MS, 120 * MS, None, rows), analysis.of(run).ledger
+    )
 
 
 def test_advice_names_place_edit_and_numbers() -> None:
@@ -335,13 +350,14 @@ def test_advice_names_place_edit_and_numbers() -> None:
     assert given.about == ".item() at train.py:31"
     assert "MetricAccumulator" in given.edit
     assert given.reason == (
-        "9.000 of 100.000 ms per step; part of the wait will likely move elsewhere"
+        "takes 9.000 of 100.000 ms per step; saves 2.000 to 9.000 ms, "
+        "because part of the wait moves elsewhere"
     )
     assert given.saving == _saving(site=0)
 
 
 def test_no_advice_without_evidence() -> None:
-    assert _advice(_saving(site=0, likely_ns=2 * MS - 1)) == []
+    assert _advice(_saving(site=0, likely_ns=1 * MS - 1)) == []
     assert _advice(_saving(site=0), steps=advising.MIN_STEPS - 1) == []
     # What all syncs would save is said in the table; each site has its own edit.
     assert _advice(_saving(Change.ALL_SYNCS)) == []
@@ -392,9 +408,10 @@ def test_the_report_shows_the_interval_and_the_edit() -> None:
 
     assert lines[0].split("  ")[0] == "removed"
     (row,) = (line.split() for line in lines if line.startswith(".item() at train.py:10"))
-    likely, at_most = (float(value) for value in row[5:7])
+    low, likely, high, at_most = (float(value) for value in row[5:9])
     assert row[3] == "1.00"
-    assert 4.9 < likely <= at_most < 5.1
+    assert 0 < low < likely <= high <= at_most < 5.1
+    assert likely > 4.9
     assert ". .item() at train.py:10: keep the value on the device" in report
     assert "p10" not in run.report(width=80, color=False).split("What a change")[1].split("\n\n")[0]
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When batches arrived: the loader's own timeline, as far as the waits for it show it.
+
+A loader with workers runs beside the loop. While the loop waits, each batch is handed over the
+moment it is made, so the end of such a wait is a time of the loader's: a loop that asks sooner
+waits longer. Between two waits in succession the loader does nothing but make a batch, which gives
+its capacity. A batch that was there when it was asked for had arrived at some time before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.host_timeline import HostTimeline
+from pyinstrument_gpu.model.run_data import RunData
+
+READY_NS = 300_000
+"""A batch that takes no longer was there already: what it takes to hand it over."""
+BATCH_PHASE = "data"
+MIN_INTERVALS = 3
+"""The least number of intervals that tell the capacity."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches that the loop of the steps asked for, as columns of equal length.
+
+    Attributes:
+        asked_ns: when it asked.
+        given_ns: when it had the batch.
+        arrived_ns: when the loader had made it, as late as it may have been: `given_ns` where the
+            loop waited; never later than `asked_ns` where it did not.
+        interval_ns: the loader's time per batch while the loop waited for it; None where it never
+            did so for two in succession.
+    """
+
+    asked_ns: NDArray[np.int64]
+    given_ns: NDArray[np.int64]
+    arrived_ns: NDArray[np.int64]
+    interval_ns: float | None
+
+    @property
+    def waited(self) -> NDArray[np.bool_]:
+        """Whether the loop waited for it."""
+        waited: NDArray[np.bool_] = self.given_ns - self.asked_ns > READY_NS
+        return waited
+
+
+def batches(run: RunData, timeline: HostTimeline) -> Batches:
+    is_batch = np.array([run.names[name] == BATCH_PHASE for name in run.path_names], dtype=bool)
+    spans = run.spans[run.spans["thread"] == timeline.thread]
+    spans = spans[is_batch[spans["path"]]] if len(spans) else spans
+    spans = spans[np.argsort(spans["host_begin_ns"], kind="stable")]
+    asked_ns, given_ns = spans["host_begin_ns"], spans["host_end_ns"]
+    waited = given_ns - asked_ns > READY_NS
+    both = waited[1:] & waited[:-1]
+    intervals_ns = np.diff(given_ns)[both]
+    interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
+    # A batch that was there had been made since the last one that was waited for, at the loader's
+    # pace, if that is known; else long before.
+    places = np.arange(len(spans))
+    last = np.maximum.accumulate(np.where(waited, places, -1))
+    since_ns = given_ns[np.maximum(last, 0)] if len(spans) else given_ns
+    pace_ns = 0 if interval_ns is None else interval_ns
+    likely_ns = since_ns + np.rint((places - last) * pace_ns).astype(np.int64)
+    known = (last >= 0) & (interval_ns is not None)
+    before_ns = np.where(known, np.minimum(likely_ns, asked_ns), np.iinfo(np.int64).min)
+    return Batches(asked_ns, given_ns, np.where(waited, given_ns, before_ns), interval_ns)
