@@ -52,7 +52,7 @@ FAMILIES = (
     "mixed",
 )
 _READS = (SyncKind.ITEM, SyncKind.FLOAT, SyncKind.CPU, SyncKind.TOLIST, SyncKind.BOOL)
-_MAX_KERNELS = 40_000
+_MAX_KERNELS = 50_000
 
 
 def drawn(family: str, seed: int) -> Program:
@@ -71,6 +71,12 @@ class _Draw:
     places: int = 0
     sites: int = 0
     rng: random.Random = field(init=False)
+    features: set[str] = field(init=False)
+    device_ns: float = 0.0
+    launch_ns: float = 0.0
+    kernels: int = 0
+    jitter: float = 0.0
+    step_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"{self.family} {self.seed}")
@@ -85,19 +91,22 @@ class _Draw:
         rng = self.rng
         is_deep = "deep queue" in self.features
         is_cpu = "cpu only" in self.features
-        self.device_ns = self.log_uniform(1 * MS, 200 * MS)
-        self.kernels = round(self.log_uniform(800, 2000) if is_deep else self.log_uniform(20, 400))
-        self.device_ns = max(self.device_ns, 3_000.0 * self.kernels)
         # How long the host takes for the launches of a step, against what the device does.
-        ratio = self.log_uniform(0.1, 1.2)
+        ratio = self.log_uniform(0.03, 1.2)
+        self.launch_ns = self.log_uniform(5_000, 40_000)
+        kernels = self.log_uniform(20, 500)
         if "launch bound" in self.features:
-            ratio = self.log_uniform(0.8, 4)
+            ratio, self.launch_ns = self.log_uniform(0.8, 4), self.log_uniform(8_000, 40_000)
+            kernels = self.log_uniform(50, 500)
         if is_deep:
-            ratio = self.log_uniform(0.1, 0.7)
-        launch_ns = min(max(ratio * self.device_ns / self.kernels, 5_000.0), 100_000.0)
-        self.launch_ns = launch_ns
+            ratio, self.launch_ns = self.log_uniform(0.1, 0.7), self.log_uniform(4_000, 15_000)
+            kernels = self.log_uniform(800, 2000)
+        # At least a millisecond of work, of kernels of at least 2 us.
+        least_ns = max(1 * MS, 2_000 * kernels)
+        self.device_ns = min(max(kernels * self.launch_ns / ratio, least_ns), 300 * MS)
+        self.kernels = round(kernels)
         self.jitter = self.log_uniform(0.01, 0.3)
-        self.step_ns = max(self.device_ns, launch_ns * self.kernels)
+        self.step_ns = max(self.device_ns, self.launch_ns * self.kernels)
         steps = rng.randint(80, 160)
         steps = max(30, min(steps, _MAX_KERNELS // self.kernels))
 
@@ -202,7 +211,7 @@ class _Draw:
         else:
             sizes = [self.log_uniform(1, 100) for _ in range(count)]
         unit_ns = self.device_ns * share / sum(sizes)
-        kernels_ns = tuple(max(1_500.0, size * unit_ns) for size in sizes)
+        kernels_ns = tuple(max(1_000.0, size * unit_ns) for size in sizes)
         is_bimodal = "bimodal" in self.features and rng.random() < 0.6
         stalls = "stalls" in self.features and rng.random() < 0.5
         device = Duration(
@@ -314,7 +323,7 @@ class _Draw:
             workers=workers,
             prefetch_factor=rng.choice((2, 2, 2, 4)),
             fetch_ns=round(self.log_uniform(20_000, 300_000)),
-            startup_ns=round(self.log_uniform(20 * MS, 500 * MS)) if workers else 0,
+            startup_ns=round(self.step_ns * self.log_uniform(0.5, 8)) if workers else 0,
         )
 
     def periodic(self, steps: int) -> tuple[Periodic, ...]:

@@ -70,7 +70,8 @@ class Program:
         queue_depth: how many commands may be enqueued and not done.
         latency_ns: from a launch to its begin on an idle device.
         wake_ns: until a host that waited for the device goes on.
-        warm_up_steps, warm_up_factor: the first steps are slower by so much, at first.
+        warm_up_steps, warm_up_factor: the host takes so many times as long in the first step, and
+            half as much more in each of these steps.
         ranks: how many train together.
         edits: the changes that were made to it.
         edited_ranks: on how many ranks, the recorded one first.

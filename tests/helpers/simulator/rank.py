@@ -178,28 +178,28 @@ class Rank:
     ) -> _Act:
         rng = self._rng(operation.place)
         shape = (turns, len(operation.kernels_ns))
-        scale = np.ones((turns, 1)) if warm_up is None else warm_up[:, None]
-        hosts_ns = operation.host.draw(rng, shape, scale)
-        kernels_ns = operation.device.draw(rng, shape, np.array(operation.kernels_ns) * scale)
-        kernels_of, stream = kernels_ns.tolist(), self._compute
+        hosts_ns = operation.host.draw(rng, shape, 1.0)
+        kernels_ns = operation.device.draw(rng, shape, np.array(operation.kernels_ns))
+        # The first launches compile, choose algorithms and allocate, which is not launching.
+        slower = np.zeros(turns) if warm_up is None else warm_up - 1
+        warm_ns = np.rint(hosts_ns.sum(axis=1) * slower).astype(np.int64)
         is_graph = Edit("launches", path="/".join(self._path)) in self._edits
-
         if not self._program.has_device:
-            both_ns = kernels_ns.sum(axis=1) + (0 if is_graph else hosts_ns.sum(axis=1))
+            both_ns = warm_ns + kernels_ns.sum(axis=1) + (0 if is_graph else hosts_ns.sum(axis=1))
             return self._working(both_ns.tolist())
 
+        warm_of, hosts_of, kernels_of = warm_ns.tolist(), hosts_ns.tolist(), kernels_ns.tolist()
+        stream = self._compute
+
         def replay(turn: int) -> None:
-            self.now_ns = stream.room_ns(self.now_ns)
+            self.now_ns = stream.room_ns(self.now_ns + warm_of[turn])
             stream.put_graph(self.now_ns, kernels_of[turn])
 
-        if is_graph:
-            return replay
-        hosts_of = hosts_ns.tolist()
-
         def launch(turn: int) -> None:
-            self.now_ns = stream.launch(self.now_ns, hosts_of[turn], kernels_of[turn])
+            now_ns = self.now_ns + warm_of[turn]
+            self.now_ns = stream.launch(now_ns, hosts_of[turn], kernels_of[turn])
 
-        return launch
+        return replay if is_graph else launch
 
     def _reading(self, operation: Read, turns: int) -> _Act | None:
         if self._edits & {Edit("sync", operation.site), Edit("all syncs")}:
