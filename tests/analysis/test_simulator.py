@@ -232,6 +232,9 @@ def test_what_is_done_between_steps_counts_as_elapsed_and_not_as_step() -> None:
     steps = before.run.steps.array
     assert (steps["end_ns"] - steps["begin_ns"]).tolist() == [100] * 4
     assert before.run.spans["step"].tolist() == [-1] * 6
+    inside = Edit("launches", path="eval")
+    assert before.saved_ns(inside) == (0,)
+    assert before.saved_ns(replace(inside, is_inside=False)) == ((60 + 1 - 3) / 4,)
 
 
 def test_without_a_device_launching_is_computing() -> None:

@@ -45,11 +45,13 @@ _WORTHLESS, _WORTH, _LARGE = 0.005, 0.02, 0.05
 def edit_of(run: Run, saving: Any) -> Edit | None:
     """The change that a saving speaks of; None where programs here can't be changed so."""
     kind = _KINDS.get(saving.change.name)
+    if kind is None:
+        return None
+    is_inside = saving.is_inside
     if kind == "sync":
-        return Edit(kind, site=saving.site)
-    if kind == "launches":
-        return Edit(kind, path=run.paths[saving.path])
-    return None if kind is None else Edit(kind)
+        return Edit(kind, site=saving.site, is_inside=is_inside)
+    path = run.paths[saving.path] if kind == "launches" else ""
+    return Edit(kind, path=path, is_inside=is_inside)
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ class Calibration:
         bad.sort(
             key=lambda each: (each.first.truth - each.best.truth) if each.best and each.first else 0
         )
-        lines = tuple(f"best {each.best}\n      first {each.first}" for each in bad)
+        lines = tuple(f"{each.best}\n      first {each.first}" for each in bad)
         return Share(len(of) - len(bad), len(of), lines)
 
     def unmentioned(self, kind: str | None = None) -> Share:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edit:
-    """A change.
+    """A change, to what is done inside steps or to what is done between them.
 
     Attributes:
         kind: "sync" takes the calls of a site out, or, where it is a copy, makes it from pinned
@@ -23,8 +23,14 @@ class Edit:
     kind: str
     site: int = -1
     path: str = ""
+    is_inside: bool = True
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind}{f' {self.site}' if self.site >= 0 else ''}{self.path and ' '}{self.path}"
-        )
+        words = [self.kind]
+        if self.site >= 0:
+            words.append(str(self.site))
+        if self.path:
+            words.append(self.path)
+        if not self.is_inside:
+            words.append("outside")
+        return " ".join(words)

@@ -6,24 +6,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tests.helpers.simulator.edit import Edit
-from tests.helpers.simulator.operations import Copy, Launches, Operation, Phase, Read
+from tests.helpers.simulator.operations import (
+    Copy,
+    Launches,
+    MakeBatch,
+    NextBatch,
+    Operation,
+    Phase,
+    Read,
+    walk,
+)
 from tests.helpers.simulator.program import Program
 
 
 def edits(program: Program) -> Iterator[Edit]:
-    operations = list(program.operations)
+    for is_inside in (True, False):
+        yield from _edits(program, is_inside)
+
+
+def _edits(program: Program, is_inside: bool) -> Iterator[Edit]:
+    body = program.step if is_inside else program.outside
+    operations = list(walk(body))
+    calls = [each for each in operations if isinstance(each, Read | Copy)]
     if program.has_device:
-        sites = sorted({each.site for each in operations if isinstance(each, Read)})
-        for site in sites:
-            yield Edit("sync", site=site)
-        if program.sites:
-            yield Edit("all syncs")
-        if any(isinstance(each, Copy) for each in operations):
-            yield Edit("copies")
-        for path in dict.fromkeys(_launching(program.step)):
-            yield Edit("launches", path=path)
-    if program.takes_batches:
-        yield Edit("data")
+        for site in sorted({each.site for each in calls if isinstance(each, Read)}):
+            yield Edit("sync", site=site, is_inside=is_inside)
+        if calls:
+            yield Edit("all syncs", is_inside=is_inside)
+        if any(isinstance(each, Copy) for each in calls):
+            yield Edit("copies", is_inside=is_inside)
+        for path in dict.fromkeys(_launching(body)):
+            yield Edit("launches", path=path, is_inside=is_inside)
+    if any(isinstance(each, NextBatch | MakeBatch) for each in operations):
+        yield Edit("data", is_inside=is_inside)
 
 
 def _launching(body: Sequence[Operation], path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -22,6 +22,7 @@ from tests.helpers.simulator.operations import (
     AwaitStaged,
     Copy,
     Launches,
+    MakeBatch,
     NextBatch,
     Operation,
     Periodic,
@@ -333,7 +334,7 @@ class _Draw:
             body: list[Operation] = []
             if rng.random() < 0.7:
                 data_ns = self.step_ns * self.log_uniform(0.01, 0.3)
-                body.append(Phase("data", (Work(self.place(), self.host(data_ns)),)))
+                body.append(Phase("data", (MakeBatch(self.place(), self.host(data_ns)),)))
             body.append(Phase("forward", (self.launches(0.3),)))
             if rng.random() < 0.8:
                 body.append(self.read())

@@ -85,6 +85,14 @@ class NextBatch:
 
 
 @dataclass(frozen=True)
+class MakeBatch:
+    """A batch is made in the process itself, apart from the loader: one of an evaluation."""
+
+    place: int
+    host: Duration
+
+
+@dataclass(frozen=True)
 class StageBatch:
     """A copy on a second stream, which the host does not wait for: a prefetcher's."""
 
@@ -133,6 +141,7 @@ Operation = (
     | Read
     | Copy
     | NextBatch
+    | MakeBatch
     | StageBatch
     | AwaitStaged
     | Reduce

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
@@ -14,6 +13,7 @@ from tests.helpers.simulator.operations import (
     NextBatch,
     Operation,
     Periodic,
+    Phase,
     Read,
     Reduce,
     StageBatch,
@@ -101,12 +101,14 @@ class Program:
         return replace(self, edits=self.edits | {edit}, edited_ranks=ranks)
 
     @property
-    def operations(self) -> Iterator[Operation]:
+    def outside(self) -> tuple[Operation, ...]:
+        """What is done outside of steps, in their phases."""
+        return (*self.between, *(Phase(each.name, each.body) for each in self.periodic))
+
+    @property
+    def operations(self) -> list[Operation]:
         """All, wherever they are."""
-        yield from walk(self.step)
-        yield from walk(self.between)
-        for periodic in self.periodic:
-            yield from walk(periodic.body)
+        return list(walk((*self.step, *self.outside)))
 
     @property
     def sites(self) -> dict[int, SyncKind]:
@@ -120,10 +122,4 @@ class Program:
 
     @property
     def takes_batches(self) -> bool:
-        return self.loader is not None and any(
-            isinstance(each, NextBatch) for each in self.step_operations
-        )
-
-    @property
-    def step_operations(self) -> list[Operation]:
-        return list(walk(self.step))
+        return any(isinstance(each, NextBatch) for each in self.operations)

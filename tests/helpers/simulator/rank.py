@@ -17,6 +17,7 @@ from tests.helpers.simulator.operations import (
     AwaitStaged,
     Copy,
     Launches,
+    MakeBatch,
     NextBatch,
     Operation,
     Phase,
@@ -47,6 +48,7 @@ class Rank:
         self._collectives = Stream(program.queue_depth, program.latency_ns)
         self._staged_ns = 0
         self._path: list[str] = []
+        self._is_inside = True
         self.recorder = Recorder(program, self._compute, timed_steps)
         self.now_ns = 0
         turns = program.steps
@@ -69,7 +71,9 @@ class Rank:
         """The whole program. Yields at each collective when this rank has arrived and what it
         takes, and wants to be sent when it is done."""
         program, recorder = self._program, self.recorder
+        self._is_inside = True
         step = self._acts(program.step, program.steps, self._warm_up)
+        self._is_inside = False
         between = self._acts(program.between, program.steps, None)
         periodic = [
             (
@@ -136,6 +140,9 @@ class Rank:
     def _rng(self, place: int) -> np.random.Generator:
         return np.random.default_rng([self._program.seed, self._number, place])
 
+    def _has(self, kind: str, site: int = -1, path: str = "") -> bool:
+        return Edit(kind, site, path, self._is_inside) in self._edits
+
     def _act(
         self, operation: Operation, turns: int, warm_up: NDArray[np.float64] | None
     ) -> _Act | None:
@@ -143,6 +150,10 @@ class Rank:
         if isinstance(operation, Work):
             hosts_ns = operation.host.draw(self._rng(operation.place), (turns,), scale)
             return self._working(hosts_ns.tolist())
+        if isinstance(operation, MakeBatch):
+            if self._has("data"):
+                return None
+            return self._act(Work(operation.place, operation.host), turns, warm_up)
         if isinstance(operation, Launches):
             return self._launching(operation, turns, warm_up)
         if isinstance(operation, Read):
@@ -183,7 +194,7 @@ class Rank:
         # The first launches compile, choose algorithms and allocate, which is not launching.
         slower = np.zeros(turns) if warm_up is None else warm_up - 1
         warm_ns = np.rint(hosts_ns.sum(axis=1) * slower).astype(np.int64)
-        is_graph = Edit("launches", path="/".join(self._path)) in self._edits
+        is_graph = self._has("launches", path="/".join(self._path))
         if not self._program.has_device:
             both_ns = warm_ns + kernels_ns.sum(axis=1) + (0 if is_graph else hosts_ns.sum(axis=1))
             return self._working(both_ns.tolist())
@@ -202,7 +213,7 @@ class Rank:
         return replay if is_graph else launch
 
     def _reading(self, operation: Read, turns: int) -> _Act | None:
-        if self._edits & {Edit("sync", operation.site), Edit("all syncs")}:
+        if self._has("sync", site=operation.site) or self._has("all syncs"):
             return None
         calls_ns = operation.call.draw(self._rng(operation.place), (turns,), 1.0).tolist()
 
@@ -228,7 +239,7 @@ class Rank:
         calls_ns = operation.call.draw(self._rng(operation.place), (turns,), 1.0).tolist()
         site, size, stream = operation.site, operation.size, self._compute
         is_pageable = operation.kind == SyncKind.H2D_PAGEABLE
-        edits = {Edit("sync", site), Edit("all syncs"), Edit("copies")}
+        is_pinned = any(map(self._has, ("all syncs", "copies"))) or self._has("sync", site=site)
         copy_ns = round(
             size / (operation.bytes_per_ns if is_pageable else operation.pinned_bytes_per_ns)
         )
@@ -254,7 +265,7 @@ class Rank:
 
         if not self._program.has_device:
             return self._working([0] * turns)
-        if self._edits & edits:
+        if is_pinned:
             return enqueue
         return stage if is_pageable and operation.non_blocking else wait
 
