@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the edits save: each case is recorded without and with its edit, in turn.
+
+    python -m examples.cases.measure -o benchmarks/results/DATE-cases.json
+
+The runs without the edit predict what it will save, and `pyinstrument_gpu.analysis.compare` tells
+what came of it. `python -m examples.cases.page` then writes the tables of docs/cases.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from benchmarks.machine import describe_machine
+from examples.cases.case import CASES, SIDES, Case
+from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.report.comparison import comparison_facts
+from pyinstrument_gpu.run import Run
+
+ROOT = Path(__file__).parents[2]
+_FINAL_LOSS = "final loss "
+_OF_COMPARISON = ("verdict", "unit", "steps", "elapsed", "inside", "uneven", "without_uneven")
+
+
+def record(case: Case, side: str, file: Path, seed: int, steps: int | None) -> tuple[Run, float]:
+    """Record one script, and return the run and the script's last loss.
+
+    Raises:
+        RuntimeError: the script failed.
+    """
+    program = ["-m", case.module(side), "--seed", str(seed)]
+    if steps is not None:
+        program += ["--steps", str(steps)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pyinstrument_gpu", "run", "-o", str(file), *program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    losses = [line for line in done.stdout.splitlines() if line.startswith(_FINAL_LOSS)]
+    if done.returncode or not losses:
+        raise RuntimeError(
+            f"{case.module(side)} ended with exit code {done.returncode}:\n{done.stderr[-2000:]}"
+        )
+    return Run.load(file), float(losses[-1].removeprefix(_FINAL_LOSS))
+
+
+def measure(case: Case, pairs: int, steps: int | None) -> dict[str, Any]:
+    """The predictions and the comparison of a case, as values for JSON."""
+    runs: dict[str, list[Run]] = {side: [] for side in SIDES}
+    losses: dict[str, list[float]] = {side: [] for side in SIDES}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(pairs):
+            # The first of a pair changes, so that a drift from run to run falls on both sides.
+            for side in SIDES if seed % 2 == 0 else SIDES[::-1]:
+                print(f"{case.name}: {side}, {seed + 1} of {pairs}", file=sys.stderr, flush=True)
+                run, loss = record(case, side, Path(folder, f"{side}{seed}.gpurun"), seed, steps)
+                runs[side].append(run)
+                losses[side].append(loss)
+    facts = comparison_facts(compare(runs["before"], runs["after"]))
+    return {
+        "name": case.name,
+        "gpus": runs["before"][0].environment.get("gpus") or [],
+        "final_losses": losses,
+        "predictions": [asdict(case.predict(run)) for run in runs["before"]],
+        "comparison": {name: facts[name] for name in _OF_COMPARISON},
+        "warnings": facts["warnings"],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="examples.cases.measure", description=__doc__)
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs, per case (%(default)s)")
+    parser.add_argument("--steps", type=int, help="of each run; by default what its script says")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
+    options = parser.parse_args(arguments)
+    begin = monotonic()
+    machine = describe_machine()
+    cases = [
+        measure(case, options.pairs, options.steps)
+        for case in CASES
+        if options.case in (None, case.name)
+    ]
+    gpus = cases[0]["gpus"]
+    results = {
+        "machine": machine,
+        "device": gpus[0] if gpus else "CPU",
+        "pairs": options.pairs,
+        "seconds": round(monotonic() - begin, 1),
+        "cases": cases,
+    }
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what is measured and what is edited into docs/cases.md, between its marks.
+
+    python -m examples.cases.page
+
+For each device the newest of the results counts. A test compares the page with them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from examples.cases.case import CASES, SIDES, Case
+
+_ROOT = Path(__file__).parents[2]
+PAGE = _ROOT / "docs" / "cases.md"
+RESULTS = _ROOT / "benchmarks" / "results"
+_MARKED = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+_HEAD = (
+    "| edit | said to save | predicted, % | saved, % | 95 % interval | verdict | as predicted |\n"
+    "|---|---|---:|---:|---:|---|---|"
+)
+_UNKNOWN = "unknown"
+
+
+def filled(page: str, results: list[dict[str, Any]]) -> str:
+    """The page with its marked parts as the results and the scripts have them."""
+    parts = {case.name: f"```diff\n{edit_of(case)}```\n" for case in CASES}
+    parts["results"] = "\n".join(map(table, results)) or "Nothing has been measured yet.\n"
+    return _MARKED.sub(lambda mark: f"{mark[1]}{parts[mark[2]]}{mark[3]}", page)
+
+
+def newest_results() -> list[dict[str, Any]]:
+    """Of each device those whose file was named last; the names begin with the date."""
+    files = sorted(RESULTS.glob("*-cases.json"))
+    found = [json.loads(file.read_text()) | {"file": file.name} for file in files]
+    return list({results["device"]: results for results in found}.values())
+
+
+def edit_of(case: Case) -> str:
+    """The difference of the two scripts, as `diff -U1` shows it."""
+    before, after = (case.script(side).read_text().splitlines(keepends=True) for side in SIDES)
+    one, other = (f"{case.name}/{side}.py" for side in SIDES)
+    return "".join(difflib.unified_diff(before, after, one, other, n=1))
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results of one device."""
+    machine = results["machine"]
+    cores = f", {machine['cores']} cores" if results["device"] == "CPU" else ""
+    link = f" ([all figures](../benchmarks/results/{results['file']}))" if "file" in results else ""
+    lines = [
+        f"**{results['device']}** ({machine['cpu']}{cores}, load {machine['load']}, "
+        f"torch {machine['torch']}, {machine['date']}), {results['pairs']} pairs of runs per case"
+        f"{link}:",
+        "",
+        _HEAD,
+        *(_row(found) for found in results["cases"]),
+        "",
+        *_notes(results["cases"]),
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _row(found: dict[str, Any]) -> str:
+    case = next(case for case in CASES if case.name == found["name"])
+    predicted = _median(found["predictions"])
+    elapsed = found["comparison"]["elapsed"]
+    saved, interval = -100 * elapsed["change"], _saved_interval(elapsed)
+    cells = [
+        f"[{case.edit}](#{case.name.replace('_', '-')})",
+        case.claimed,
+        _predicted(predicted),
+        f"{saved:+.1f}",
+        _UNKNOWN if interval is None else _range(interval),
+        found["comparison"]["verdict"],
+        _is_as_predicted(predicted, interval),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _notes(cases: list[dict[str, Any]]) -> Iterator[str]:
+    for found in cases:
+        losses = found["final_losses"]
+        same = sum(one == other for one, other in zip(*losses.values(), strict=True))
+        reasons = dict.fromkeys(one["because"] for one in found["predictions"])
+        line = (
+            f"* `{found['name']}`: predicted from {'; or '.join(reasons)}. The last loss was the "
+            f"same in {same} of {len(losses['before'])} pairs."
+        )
+        without = found["comparison"]["without_uneven"]
+        if without is not None:
+            names = ", ".join(f"`{one['path']}`" for one in found["comparison"]["uneven"])
+            interval = _saved_interval(without)
+            saved = f"{-100 * without['change']:+.1f} %"
+            if interval is not None:
+                saved += f" ({_range(interval)})"
+            line += f" Without {names}, of which one side has more: {saved}, {without['verdict']}."
+        yield line
+        yield from (f"  Warning: {warning}." for warning in found["warnings"])
+
+
+def _median(predictions: list[dict[str, Any]]) -> tuple[float, float | None, float | None]:
+    """Low, likely and high in percent of the elapsed time; each the median of those of the runs."""
+
+    def middle(name: str) -> float | None:
+        if any(one[name] is None for one in predictions):
+            return None
+        return 100 * float(median(one[name] / one["elapsed_ns"] for one in predictions))
+
+    low = middle("low_ns")
+    assert low is not None
+    return low, middle("likely_ns"), middle("high_ns")
+
+
+def _predicted(predicted: tuple[float, float | None, float | None]) -> str:
+    low, likely, high = predicted
+    if high is None:
+        return _UNKNOWN
+    if low == high:
+        return f"{high:.1f}"
+    text = f"{low:.1f} to {high:.1f}"
+    return text if likely is None else f"{text}, likely {likely:.1f}"
+
+
+def _is_as_predicted(
+    predicted: tuple[float, float | None, float | None], interval: tuple[float, float] | None
+) -> str:
+    """Whether the range and the interval have anything in common."""
+    low, _, high = predicted
+    if high is None:
+        return "nothing was predicted"
+    if interval is None:
+        return _UNKNOWN
+    return "yes" if interval[0] <= high and low <= interval[1] else "**no**"
+
+
+def _saved_interval(change: dict[str, Any]) -> tuple[float, float] | None:
+    """In percent of the elapsed time."""
+    interval = change["interval"]
+    return None if interval is None else (-100 * interval[1], -100 * interval[0])
+
+
+def _range(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:+.1f} to {interval[1]:+.1f}"
+
+
+def main() -> None:
+    PAGE.write_text(filled(PAGE.read_text(), newest_results()))
+
+
+if __name__ == "__main__":
+    main()
