@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ExportError,
+    GateError,
     MissingDependencyError,
     PhaseNameError,
     PyinstrumentGpuError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ExportError",
+    "GateError",
     "MetricAccumulator",
     "MissingDependencyError",
     "PhaseNameError",

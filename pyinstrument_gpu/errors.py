@@ -11,6 +11,7 @@ PyinstrumentGpuError
 │   └── RunFileVersionError                written by a newer, incompatible version
 ├── ExportError                            a run cannot be written in the format asked for
 ├── SinkError (RuntimeError)               a live sink cannot be opened
+├── GateError (RuntimeError)               what a gate runs fails, or can't be compared
 └── MissingDependencyError (ImportError)   an optional package is not installed
 
 Errors of the operating system while reading (no such file, no permission) stay `OSError`.
@@ -57,6 +58,10 @@ class ExportError(PyinstrumentGpuError):
 
 class SinkError(PyinstrumentGpuError, RuntimeError):
     """A live sink cannot be opened."""
+
+
+class GateError(PyinstrumentGpuError, RuntimeError):
+    """A gate has no result: a run of a side failed, or its runs can't be compared."""
 
 
 class MissingDependencyError(PyinstrumentGpuError, ImportError):

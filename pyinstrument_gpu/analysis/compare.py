@@ -58,7 +58,7 @@ class PhaseChange:
 
     Attributes:
         is_outside: what happened outside of steps.
-        interval_ns: of the change; all intervals of a comparison hold together at `CONFIDENCE`.
+        interval_ns: of the change; all intervals of a comparison hold together at its confidence.
             None when it is not known.
     """
 
@@ -84,7 +84,7 @@ class Change:
     Attributes:
         before_ns, after_ns: its mean in each run.
         change: relative change of it (per sample, where the comparison is); -0.06 is 6 % less.
-        interval: of that change, at `CONFIDENCE`; None when it is not known.
+        interval: of that change, at the confidence of the comparison; None when it is not known.
         smallest_effect: the smallest relative change that such runs show in `POWER` of the cases;
             None when it is not known.
         verdict: on that time alone.
@@ -123,6 +123,7 @@ class Comparison:
         unit: what the changes are of: time per "sample" where the samples are known, else per
             "step".
         margin: relative change up to which times are called the same.
+        confidence: of the intervals.
         elapsed: all time from the first step that was compared to the end of the last work,
             divided by the steps. The verdict is on this.
         inside: the time inside steps.
@@ -137,6 +138,7 @@ class Comparison:
 
     unit: str
     margin: float
+    confidence: float
     elapsed: Change
     inside: Change
     uneven: tuple[Uneven, ...]
@@ -202,6 +204,7 @@ def compare(
     *,
     noise_percent: float | None = None,
     margin_percent: float = DEFAULT_MARGIN_PERCENT,
+    confidence: float = CONFIDENCE,
 ) -> Comparison:
     """Compare the runs without a change with those that have it.
 
@@ -209,6 +212,8 @@ def compare(
         noise_percent: a floor for the standard deviation between runs of one side; fewer than
             `MIN_RUNS` runs need it for a verdict.
         margin_percent: change up to which times are called the same.
+        confidence: of the intervals, but for those of the final values of metrics. More than the
+            default where the same runs are looked at more than once (looks.py).
 
     Raises:
         ValueError: a side has no run, or a run has no complete step.
@@ -229,7 +234,7 @@ def compare(
             for side in sides
         ]
         times = [np.array(before_ns) / divisors[0], np.array(after_ns) / divisors[1]]
-        change, interval, smallest = _relative(times[0], times[1], noise_percent, order)
+        change, interval, smallest = _relative(times[0], times[1], noise_percent, order, confidence)
         verdict = _verdict(interval, margin)
         return Change(before_ns, after_ns, change, interval, smallest, verdict)
 
@@ -246,6 +251,7 @@ def compare(
     return Comparison(
         unit=unit,
         margin=margin,
+        confidence=confidence,
         elapsed=change_of(lambda sample: sample.elapsed_ns),
         inside=change_of(lambda sample: sample.step_ns),
         uneven=uneven,
@@ -253,7 +259,7 @@ def compare(
         before_rate=rates[0],
         after_rate=rates[1],
         steps=samples[0].steps,
-        phases=_phase_changes(*sides),
+        phases=_phase_changes(*sides, confidence),
         finals=finals,
         warnings=(*_warnings(before, after, sides, order), *_differing(finals)),
     )
@@ -271,6 +277,7 @@ def _relative(
     after: NDArray[np.float64],
     noise_percent: float | None,
     order: Order,
+    confidence: float,
 ) -> tuple[float, tuple[float, float] | None, float | None]:
     """The relative change of the mean, its interval, and the smallest effect that shows."""
     base = float(before.mean()) or math.inf
@@ -278,7 +285,7 @@ def _relative(
     error, freedom = _error(before / base, after / base, noise_percent)
     if error is None:
         return change, None, None
-    reach, smallest = _reach(error, freedom)
+    reach, smallest = _reach(error, freedom, confidence)
     interval = (change - reach, change + reach)
     if order.is_in_turn is False:
         # A drift would count as a change. So the interval also holds what is left without one.
@@ -286,7 +293,7 @@ def _relative(
         if without_drift is None:
             return change, None, None
         middle, drift_error, drift_freedom = without_drift
-        drift_reach, drift_smallest = _reach(max(drift_error, error), drift_freedom)
+        drift_reach, drift_smallest = _reach(max(drift_error, error), drift_freedom, confidence)
         interval = (
             min(interval[0], middle - drift_reach),
             max(interval[1], middle + drift_reach),
@@ -295,9 +302,9 @@ def _relative(
     return change, interval, smallest
 
 
-def _reach(error: float, freedom: float) -> tuple[float, float]:
+def _reach(error: float, freedom: float, confidence: float) -> tuple[float, float]:
     """How far an interval reaches to each side, and the effect that shows in `POWER` of cases."""
-    quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + CONFIDENCE) / 2, POWER))
+    quantile, power_quantile = (t_quantile(p, freedom) for p in ((1 + confidence) / 2, POWER))
     return quantile * error, (quantile + power_quantile) * error
 
 
@@ -353,7 +360,7 @@ def _uneven(before: Sequence[RunSample], after: Sequence[RunSample]) -> tuple[Un
 
 
 def _phase_changes(
-    before: Sequence[RunSample], after: Sequence[RunSample]
+    before: Sequence[RunSample], after: Sequence[RunSample], confidence: float
 ) -> tuple[PhaseChange, ...]:
     keys = dict.fromkeys(
         (is_outside, path)
@@ -371,7 +378,7 @@ def _phase_changes(
         error, freedom = welch(times[0], times[1])
         if error is not None and len(before) + len(after) >= MIN_RUNS:
             # Shared among the phases (Bonferroni).
-            reach = t_quantile(1 - (1 - CONFIDENCE) / 2 / len(keys), freedom) * error
+            reach = t_quantile(1 - (1 - confidence) / 2 / len(keys), freedom) * error
             change = float(times[1].mean() - times[0].mean())
             interval_ns = (change - reach, change + reach)
         means_ns = float(times[0].mean()), float(times[1].mean())

@@ -36,10 +36,11 @@ def t_quantile(probability: float, freedom: float) -> float:
         MissingDependencyError: scipy is not installed.
     """
     try:
-        from scipy import stats
+        from scipy import special
     except ImportError as error:
         raise MissingDependencyError(
             "comparing runs needs scipy: pip install 'pyinstrument-gpu[compare]'"
         ) from error
-    distribution = stats.norm if math.isinf(freedom) else stats.t(freedom)
-    return float(distribution.ppf(probability))
+    if math.isinf(freedom):
+        return float(special.ndtri(probability))
+    return float(special.stdtrit(freedom, probability))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `pyinstrument-gpu`: record programs, look at run files and export them.
 
-Exit codes: 0 for success, 1 for an error (one line on standard error), 2 for wrong usage and 4 for
-`compare --fail-if-slower`. `run` ends with the exit code of its program, or with 3 for
-`--fail-on-sync`.
+Exit codes: 0 for success, 1 for an error (told on standard error), 2 for wrong usage, 4 for
+`compare --fail-if-slower` and `gate` if training became slower, and 5 for `gate --strict` if that
+is unclear. `run` ends with the exit code of its program, or with 3 for `--fail-on-sync`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyinstrument_gpu.cli.run import Leave
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
 from pyinstrument_gpu.version import __version__
 
-_COMMANDS = ("run", "report", "export", "compare", "overhead", "info")
+_COMMANDS = ("run", "report", "export", "compare", "gate", "overhead", "info")
 """Each is the function of its name in the module of its name."""
 
 

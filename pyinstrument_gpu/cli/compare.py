@@ -13,7 +13,7 @@ from pyinstrument_gpu.analysis.compare import compare as compare_runs
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
 
-_EXIT_SLOWER = 4
+EXIT_SLOWER = 4
 
 
 class _ManyRuns(click.Command):
@@ -94,4 +94,4 @@ def compare(
         print(comparison_report(comparison))
     is_slower = comparison.verdict is Verdict.SLOWER
     if fail_percent is not None and is_slower and 100 * comparison.elapsed.change > fail_percent:
-        context.exit(_EXIT_SLOWER)
+        context.exit(EXIT_SLOWER)

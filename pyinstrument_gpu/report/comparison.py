@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.compare import CONFIDENCE, MIN_RUNS, Change, Comparison, PhaseChange
+from pyinstrument_gpu.analysis.compare import MIN_RUNS, Change, Comparison, PhaseChange
 from pyinstrument_gpu.analysis.final_values import FinalValue
 from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
@@ -65,7 +65,6 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     facts["is_moved_out"] = comparison.is_moved_out
     for phase, phase_facts in zip(comparison.phases, facts["phases"], strict=True):
         phase_facts["is_significant"] = phase.is_significant
-    facts["confidence"] = CONFIDENCE
     for name in ("left_ns", "arrived_ns", "moved_ns"):
         facts[name] = getattr(comparison, name)
     for final, final_facts in zip(comparison.finals, facts["finals"], strict=True):
@@ -77,11 +76,10 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
 
 
 def _verdict_lines(comparison: Comparison) -> list[str]:
-    elapsed = comparison.elapsed
-    lines = [
-        f"{comparison.verdict.value}: {_change(elapsed, f'elapsed time per {comparison.unit}')}"
-    ]
-    inside = _change(comparison.inside, f"per {comparison.unit}")
+    elapsed, confidence = comparison.elapsed, comparison.confidence
+    what = f"elapsed time per {comparison.unit}"
+    lines = [f"{comparison.verdict.value}: {_change(elapsed, what, confidence)}"]
+    inside = _change(comparison.inside, f"per {comparison.unit}", confidence)
     if comparison.is_moved_out:
         lines.append(
             f"Moved, not saved: inside steps {inside}, but what left them is outside steps now"
@@ -89,7 +87,7 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     else:
         lines.append(f"Inside steps: {inside}")
     if comparison.without_uneven is not None:
-        without = _change(comparison.without_uneven, f"elapsed time per {comparison.unit}")
+        without = _change(comparison.without_uneven, what, confidence)
         calls = (
             f"{phase.path} {1000 * phase.before_calls:,.4g} and {1000 * phase.after_calls:,.4g}"
             for phase in comparison.uneven
@@ -123,11 +121,11 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _change(change: Change, what: str) -> str:
+def _change(change: Change, what: str, confidence: float) -> str:
     text = f"{100 * change.change:+.2f} % {what}"
     if change.interval is not None:
         low, high = (100 * end for end in change.interval)
-        text += f" ({100 * CONFIDENCE:.0f} % interval {low:+.2f} % to {high:+.2f} %)"
+        text += f" ({100 * confidence:.3g} % interval {low:+.2f} % to {high:+.2f} %)"
     return text
 
 

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu gate`: fail where training has become slower, and only there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, MIN_RUNS
+from pyinstrument_gpu.analysis.slowdown import Slowdown
+from pyinstrument_gpu.cli.compare import EXIT_SLOWER
+from pyinstrument_gpu.errors import GateError
+from pyinstrument_gpu.gate import summary
+from pyinstrument_gpu.gate.command_side import CommandSide
+from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan
+from pyinstrument_gpu.gate.progress import Progress
+
+EXIT_UNCLEAR = 5
+_EXIT_SIGNAL = 128
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="--baseline CMD_OR_DIR [OPTIONS]",
+)
+@click.option(
+    "--baseline",
+    metavar="CMD_OR_DIR",
+    required=True,
+    help="What to compare with: a directory in which the same command runs the old code, a "
+    "checkout for example, or a command of its own. '.' compares the code with itself, which "
+    "shows what can be seen on this machine.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=MIN_RUNS // 2),
+    default=DEFAULT_RUNS,
+    show_default=True,
+    metavar="N",
+    help="Run each side N times, in turn, before the first look.",
+)
+@click.option(
+    "--max-runs",
+    type=click.IntRange(min=MIN_RUNS // 2),
+    metavar="N",
+    help="Run each side up to N times while the result is unclear.  [default: 3 times --runs]",
+)
+@click.option(
+    "--fail-if-slower",
+    "limit_percent",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="PCT",
+    help="Fail only if the candidate is slower by more than PCT percent: if the whole interval "
+    "lies above.  [default: fail if it is slower at all]",
+)
+@click.option(
+    "--margin",
+    "margin_percent",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_MARGIN_PERCENT,
+    show_default=True,
+    metavar="PCT",
+    help="Pass if the candidate is slower by PCT percent at most, even if that is certain.",
+)
+@click.option("--strict", is_flag=True, help="Exit with code 5 if the result is unclear.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep the runs and what the commands wrote in this new directory.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the result to FILE as JSON.",
+)
+@click.option("--show-output", is_flag=True, help="Show what the commands write.")
+@click.argument("command", metavar="[--] CMD...", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.pass_context
+def gate(
+    context: click.Context,
+    /,
+    command: tuple[str, ...],
+    baseline: str,
+    runs: int,
+    max_runs: int | None,
+    limit_percent: float,
+    margin_percent: float,
+    strict: bool,
+    output: Path | None,
+    json_file: Path | None,
+    show_output: bool,
+) -> None:
+    """Fail if training has become slower: a test that does not flake.
+
+    Runs the baseline and the command CMD (`python train.py`, for example) in turn, each under
+    `pyinstrument-gpu run`, and compares them as `compare` does. While the result is unclear, more
+    runs are made. Prints a summary in Markdown, which on GitHub also goes to the summary of the
+    job. docs/gate.md has the rules.
+
+    Exit codes: 0 not slower, or unclear; 1 a command failed, or the sides can't be compared; 2
+    wrong usage; 4 slower; 5 unclear, with --strict.
+    """
+    try:
+        plan = Plan(runs, max_runs, limit_percent, margin_percent)
+        sides = _sides(baseline, command, show_output)
+    except (ValueError, GateError) as error:
+        raise click.UsageError(str(error), context) from error
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise click.UsageError(f"--json: {json_file.absolute().parent} is not a directory", context)
+    with contextlib.ExitStack() as leave:
+        if output is None:
+            place = Path(
+                leave.enter_context(tempfile.TemporaryDirectory(prefix="pyinstrument-gpu-gate-"))
+            )
+        else:
+            place = output
+            place.mkdir(parents=True)
+        progress = Progress(sys.stderr, in_one_line=not show_output)
+        running = Gate(sides, plan, place, progress)
+        leave.callback(progress.close)
+        leave.enter_context(_ended_by_signals())
+        try:
+            result = running.result()
+        except KeyboardInterrupt:
+            progress.close()
+            kept = f"; they are in {output}" if output is not None else ""
+            click.echo(
+                f"Interrupted: {len(running.order)} runs were made, which is no result{kept}",
+                sys.stderr,
+            )
+            context.exit(_EXIT_SIGNAL + signal.SIGINT)
+    text = summary.markdown(result)
+    print(text)
+    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(page, "a", encoding="utf-8") as file:
+            file.write(text + "\n\n")
+    if json_file is not None:
+        json_file.write_text(json.dumps(summary.facts(result), indent=2) + "\n")
+    if result.is_slower:
+        context.exit(EXIT_SLOWER)
+    if strict and result.slowdown is Slowdown.UNCLEAR:
+        context.exit(EXIT_UNCLEAR)
+
+
+def _sides(
+    baseline: str, command: tuple[str, ...], show_output: bool
+) -> tuple[CommandSide, CommandSide]:
+    candidate = CommandSide(command, show_output=show_output)
+    if not os.path.isdir(baseline):
+        if os.sep in baseline and len(baseline.split()) == 1:
+            raise GateError(f"--baseline: there is no directory {baseline}")
+        return CommandSide(baseline, show_output=show_output), candidate
+    is_here = os.path.samefile(baseline, ".")
+    return CommandSide(command, None if is_here else Path(baseline), show_output), candidate
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A signal to end raises, so that what runs is ended, too."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(_EXIT_SIGNAL + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, end) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

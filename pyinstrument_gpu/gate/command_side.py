@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A side that is a command: each of its runs is a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyinstrument_gpu.errors import GateError
+from pyinstrument_gpu.gate.recorded_command import RecordedCommand
+from pyinstrument_gpu.run import Run
+
+_TAIL_LINES = 20
+_TAIL_BYTES = 8192
+_PATIENCE_S = 5.0
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
+
+
+class CommandSide:
+    """A command, run under `pyinstrument-gpu run`.
+
+    Of several ranks on this machine, each writes a run; that of rank 0 is compared.
+
+    Args:
+        command: its words, or one string that is split as a shell does. Leading NAME=VALUE words
+            set the environment.
+        working_directory: None for that of this process.
+        show_output: whether the command writes to standard error of this process instead of a file.
+
+    Raises:
+        GateError: it can't be seen which program is to be recorded.
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        working_directory: Path | None = None,
+        show_output: bool = False,
+    ) -> None:
+        words = _split(command) if isinstance(command, str) else [*command]
+        self._environment: dict[str, str] = {}
+        while words and _ASSIGNMENT.fullmatch(words[0]):
+            name, _, value = words.pop(0).partition("=")
+            self._environment[name] = value
+        self.command = RecordedCommand(words)
+        self.working_directory = working_directory
+        self._show_output = show_output
+
+    @property
+    def text(self) -> str:
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in self._environment.items()]
+        command = " ".join([*assignments, self.command.text])
+        place = self.working_directory
+        return command if place is None else f"{command} (in {place})"
+
+    def record(self, name: str, folder: Path) -> Run:
+        path, log = folder / f"{name}.gpurun", folder / f"{name}.log"
+        words = self.command.recorded_into(os.path.abspath(path))
+        with contextlib.ExitStack() as open_files:
+            output = None if self._show_output else open_files.enter_context(log.open("wb"))
+            try:
+                process = subprocess.Popen(
+                    words,
+                    cwd=self.working_directory,
+                    env={**os.environ, **self._environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=sys.stderr.fileno() if output is None else output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a group, which can be stopped as a whole
+                )
+            except OSError as error:
+                place = error.filename or words[0]
+                raise GateError(f"can't run {self.text}: {place}: {error.strerror}") from error
+        try:
+            code = process.wait()
+        except BaseException:
+            _stop(process)
+            raise
+        if code:
+            how = f"was ended by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+            raise GateError(f"{name} {how}: {self.text}{self._tail(log)}")
+        # Under a launcher, each rank has put its number into the name.
+        for file in (path, path.with_name(f"{name}.rank0.gpurun")):
+            if file.exists():
+                return self._checked(Run.load(file), name, log)
+        why = (
+            "PYINSTRUMENT_GPU in the environment turns recording off"
+            if os.environ.get("PYINSTRUMENT_GPU", "1") != "1"
+            else "it wrote no run file"
+        )
+        raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
+
+    def _checked(self, run: Run, name: str, log: Path) -> Run:
+        """Raises GateError if there is no step, or the code is not that of the directory."""
+        if not run.steps.closed["complete"].any():
+            raise GateError(
+                f"{name} had no step, so there is nothing to compare. Steps that can't be found "
+                f"are named by gpu_steps or gpu_step: {self.text}{self._tail(log)}"
+            )
+        folder = run.environment.get("program_folder")
+        if self.working_directory is not None and isinstance(folder, str):
+            place = self.working_directory.resolve()
+            if not Path(folder).resolve().is_relative_to(place):
+                raise GateError(
+                    f"the program that ran in {place} is that of {folder}, so it is not the code "
+                    "of that directory. Give a command that runs the code there, the interpreter "
+                    "of its environment for example, in place of the directory"
+                )
+        return run
+
+    def _tail(self, log: Path) -> str:
+        if self._show_output:
+            return ""
+        data = log.read_bytes()[-_TAIL_BYTES:]
+        lines = data.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+        if not lines:
+            return "\nIt has written nothing"
+        return "\nThe last lines that it wrote:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise GateError(f"can't split {command!r} into words: {error}") from error
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it has started in its group."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
+                break
+    finally:  # what is left of it, also after a second Ctrl-C, or of those that it did not wait for
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs two sides in turn until it is known whether the second is slower, or the runs are spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Protocol
+
+from pyinstrument_gpu.analysis.compare import (
+    CONFIDENCE,
+    DEFAULT_MARGIN_PERCENT,
+    MIN_RUNS,
+    Comparison,
+    compare,
+)
+from pyinstrument_gpu.analysis.looks import Look, looks
+from pyinstrument_gpu.analysis.slowdown import Slowdown, slowdown
+from pyinstrument_gpu.analysis.welch import t_quantile
+from pyinstrument_gpu.errors import GateError
+from pyinstrument_gpu.gate.machine import OtherLoad, gpu_users
+from pyinstrument_gpu.gate.order import pairs_in_order
+from pyinstrument_gpu.gate.side import Side
+from pyinstrument_gpu.run import Run
+
+SIDES = ("baseline", "candidate")
+DEFAULT_RUNS = 5
+DEFAULT_MAX_RUNS = 3
+"""Times the runs of the first look."""
+_MANY_OTHERS = 0.1
+"""Share of the processors that others use from which on it is said."""
+_MUST_AGREE = {"host": "another machine", "gpus": "another GPU", "world_size": "other ranks"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many runs to make, and what counts as slower.
+
+    Attributes:
+        runs: of each side, until the first look.
+        max_runs: of each side, at most; None for three times as many.
+        limit_percent: by how much the candidate may be slower.
+        margin_percent: change up to which times are called the same.
+
+    Raises:
+        ValueError: it can't be done.
+    """
+
+    runs: int = DEFAULT_RUNS
+    max_runs: int | None = None
+    limit_percent: float = 0.0
+    margin_percent: float = DEFAULT_MARGIN_PERCENT
+
+    def __post_init__(self) -> None:
+        if self.runs < MIN_RUNS // 2:
+            raise ValueError(
+                f"a gate needs at least {MIN_RUNS // 2} runs of each side, got {self.runs}"
+            )
+        if self.most_runs < self.runs:
+            raise ValueError(
+                f"the most runs of each side must be at least the {self.runs} of the first look, "
+                f"got {self.max_runs}"
+            )
+        if self.limit_percent < 0 or self.margin_percent < 0:
+            raise ValueError("percentages must not be negative")
+
+    @property
+    def most_runs(self) -> int:
+        return DEFAULT_MAX_RUNS * self.runs if self.max_runs is None else self.max_runs
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        return looks(self.runs, self.most_runs, CONFIDENCE)
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What a gate has found.
+
+    Attributes:
+        slowdown: SLOWER, NOT SLOWER or UNCLEAR.
+        comparison: of all runs.
+        plan, looks_taken: what was to be done, and how many of its looks were needed.
+        sides: what was run, as text: the baseline first.
+        order: which side ran when: 0 for the baseline, 1 for the candidate.
+        other_processors: how many processors other programs used meanwhile; None if unknown.
+        warnings: sentences on why the times may mean less than they seem to.
+    """
+
+    slowdown: Slowdown
+    comparison: Comparison
+    plan: Plan
+    looks_taken: int
+    sides: tuple[str, str]
+    order: tuple[int, ...]
+    other_processors: float | None
+    warnings: tuple[str, ...]
+
+    @property
+    def is_slower(self) -> bool:
+        return self.slowdown is Slowdown.SLOWER
+
+
+class Listener(Protocol):
+    """Hears how far a gate is."""
+
+    def begin(self, side: str, runs: int, max_runs: int) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass
+class Gate:
+    """One comparison of two sides, from the first run to the result.
+
+    Attributes:
+        random: decides on the order of the runs.
+        runs: what was recorded so far, by side.
+        order: the sides in the order in which they ran.
+    """
+
+    sides: Sequence[Side]
+    plan: Plan
+    folder: Path
+    listener: Listener | None = None
+    random: Random = field(default_factory=SystemRandom)
+    runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []), init=False)
+    order: list[int] = field(default_factory=list, init=False)
+    _load: OtherLoad = field(default_factory=OtherLoad, init=False)
+    _uses_gpu: bool = field(default=False, init=False)
+    _gpu_users_known: bool = field(default=True, init=False)
+
+    def result(self) -> GateResult:
+        """Run it.
+
+        Raises:
+            GateError: a side failed, or the sides can't be compared.
+            MissingDependencyError: scipy is not installed.
+        """
+        t_quantile(CONFIDENCE, 1)  # what is missing is said before the runs
+        pairs = pairs_in_order(self.random)
+        taken = 0
+        for look in self.plan.looks:
+            taken += 1
+            while len(self.runs[0]) < look.runs:
+                for side in next(pairs):
+                    self._record(side, look.runs)
+            comparison = compare(
+                *self.runs,
+                margin_percent=self.plan.margin_percent,
+                confidence=look.confidence,
+            )
+            found = slowdown(comparison, self.plan.limit_percent / 100)
+            if found is not Slowdown.UNCLEAR:
+                break
+        return GateResult(
+            found,
+            comparison,
+            self.plan,
+            taken,
+            (self.sides[0].text, self.sides[1].text),
+            tuple(self.order),
+            self._load.processors,
+            (*comparison.warnings, *self._warnings()),
+        )
+
+    def _record(self, side: int, runs_of_look: int) -> None:
+        if self.listener is not None:
+            self.listener.begin(SIDES[side], 2 * runs_of_look, 2 * self.plan.most_runs)
+        # Of the first run, it shows only afterwards whether it uses a GPU.
+        users = gpu_users() if self._uses_gpu or not self.order else None
+        name = f"{SIDES[side]}-{len(self.runs[side]) + 1:02}"
+        with self._load:
+            run = self.sides[side].record(name, self.folder)
+        self.runs[side].append(run)
+        self.order.append(side)
+        self._check(run, name)
+        if run.environment.get("gpus"):
+            self._uses_gpu = True
+            self._check_gpu_users(users)
+        if self.listener is not None:
+            self.listener.end()
+
+    def _check(self, run: Run, name: str) -> None:
+        """Raises GateError where a run can't be compared with the first one."""
+        first = self.runs[self.order[0]][0]
+        first_name = f"{SIDES[self.order[0]]}-01"
+        if not (run.steps.closed["complete"]).any():
+            raise GateError(
+                f"{name} had no step, so there is nothing to compare. Steps that can't be found "
+                "are named by gpu_steps or gpu_step; a function that is one step needs `steps`"
+            )
+        for key, what in _MUST_AGREE.items():
+            values = [str(of.environment.get(key, "unknown")) for of in (first, run)]
+            if values[0] != values[1]:
+                raise GateError(
+                    f"{name} ran on {what} than {first_name}: {values[1]}, not {values[0]}. "
+                    "The gate compares code, so everything else has to be the same"
+                )
+        counts = [of.step_totals.count for of in (first, run)]
+        if counts[0] != counts[1]:
+            raise GateError(
+                f"{name} has {counts[1]} steps and {first_name} {counts[0]}. Times per step of "
+                "trainings of different length can't be compared: give both the same number"
+            )
+
+    def _check_gpu_users(self, users: dict[int, str] | None) -> None:
+        """Raises GateError if another process computed on a GPU that the runs use.
+
+        Args:
+            users: those before a run, when none of ours was there.
+        """
+        if users is None:
+            self._gpu_users_known = False
+            return
+        others = [f"{name} ({pid})" for pid, name in users.items() if pid != os.getpid()]
+        if others:
+            raise GateError(
+                f"other processes use the GPU: {', '.join(others)}. Their work would count as a "
+                "change. Wait for their end, or set CUDA_VISIBLE_DEVICES to the GPUs that the "
+                "training uses"
+            )
+
+    def _warnings(self) -> list[str]:
+        warnings = []
+        others, processors = self._load.processors, os.cpu_count() or 1
+        if others is not None and others > _MANY_OTHERS * processors:
+            warnings.append(
+                f"other programs used {others:.1f} of {processors} processors while this was "
+                "measured: the less they use, the smaller the changes that can be shown"
+            )
+        if self._uses_gpu and not self._gpu_users_known:
+            warnings.append(
+                "it is not known whether others used the GPU: nvidia-smi could not be asked"
+            )
+        return warnings

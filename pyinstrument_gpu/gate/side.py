@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of the two things that a gate compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from pyinstrument_gpu.run import Run
+
+
+class Side(Protocol):
+    """Something that trains and can be recorded many times.
+
+    Attributes:
+        text: what it is, for people.
+    """
+
+    @property
+    def text(self) -> str: ...
+
+    def record(self, name: str, folder: Path) -> Run:
+        """Train once, and return the run, which is kept in the folder under that name.
+
+        Raises:
+            GateError: it failed, or left no run.
+        """

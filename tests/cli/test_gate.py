@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `gate`: what it runs, what it says, and how it ends."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.run import Run
+from tests.helpers.launched import ENVIRONMENT, write
+from tests.helpers.run_encoder import save
+from tests.helpers.timed_runs import MS, made_run, runs_of
+
+TRAINING = """
+    import sys
+    from pyinstrument_gpu import gpu_phase, gpu_steps
+    print("trains", *sys.argv[1:])
+    for _ in gpu_steps(range(12)):
+        with gpu_phase("forward"):
+            sum(range(1000))
+    """
+# A stand-in for `pyinstrument-gpu run -o FILE --overwrite SIDE`: the runs are there already.
+PLAYER = """\
+#!/bin/sh
+number=${3##*-}
+echo "plays $5 into $3"
+cp "$5-${number%.gpurun}.gpurun" "$3"
+"""
+GATE = ("-m", "pyinstrument_gpu", "gate", "--baseline", ".")
+SPREAD = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    # No machine of the tests has another GPU user than the tests say.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def player(tmp_path: Path) -> Path:
+    (tmp_path / "player").mkdir()
+    path = tmp_path / "player" / "pyinstrument-gpu"
+    path.write_text(PLAYER)
+    path.chmod(0o755)
+    return path
+
+
+def record(side: str, *means_ms: float, **options: Any) -> None:
+    for number, run in enumerate(runs_of(*means_ms, **options), 1):
+        save(run, f"{side}-{number:02}.gpurun")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["gate", *arguments], prog_name="pyinstrument-gpu")
+
+
+def play(player: Path, *options: str) -> Result:
+    """A gate of the recorded runs."""
+    return invoke("--baseline", f"{player} run old", *options, "--", str(player), "run", "new")
+
+
+def test_real_programs_are_recorded_in_turn(tmp_path: Path) -> None:
+    for folder in ("work", "old"):
+        write(tmp_path, f"{folder}/train.py", TRAINING)
+    os.chdir(tmp_path / "work")
+    options = ("--runs", "3", "--max-runs", "4", "--fail-if-slower", "100000", "-o", "kept")
+    result = invoke("--baseline", "../old", *options, "--json", "a.json", "train.py", "--lr", "1")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(Path("a.json").read_text())
+    assert facts["result"] in ("NOT SLOWER", "UNCLEAR")
+    assert facts["sides"] == {
+        "baseline": f"train.py --lr 1 (in {Path('..', 'old')})",
+        "candidate": "train.py --lr 1",
+    }
+    made = len(facts["order"])
+    for side, folder in (("baseline", "old"), ("candidate", "work")):
+        assert facts["order"].count(side) == made / 2
+        for number in range(1, made // 2 + 1):
+            name = f"{side}-{number:02}"
+            run = Run.load(Path("kept", f"{name}.gpurun"))
+            assert run.complete and run.step_totals.count == 12
+            assert run.environment["program_folder"] == str(tmp_path / folder)
+            assert Path("kept", f"{name}.log").read_text().startswith("trains --lr 1\n")
+    # Of each two runs, one is of either side; of four, either side has an inner and an outer one.
+    ranks = [side == "candidate" for side in facts["order"]]
+    assert ranks[0] is not ranks[1]
+    assert ranks[2:4] == [ranks[1], ranks[0]]
+    assert f"gate: run 1 of 6 ({facts['order'][0]}), 0:0" in result.stderr
+    assert "; up to 8 runs if it stays unclear\n" in result.stderr
+    assert "left" not in result.stderr.splitlines()[0]
+    assert "gate: run 6 of 6 (" in result.stderr
+
+
+def test_slower(player: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record("old", *(100 * f for f in SPREAD))
+    record("new", *(106 * f for f in SPREAD))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "page.md")
+    Path("page.md").write_text("before\n")
+    result = play(player, "--json", "a.json")
+    assert result.exit_code == 4
+    assert result.stdout.startswith(
+        "### SLOWER: +6.00 % elapsed time per step (99.4 % interval +5."
+    )
+    assert "| elapsed | 100.000 | 106.000 | +6.00 % | +5." in result.stdout
+    assert "| forward | 50.000 | 53.000 | +3.00 % of elapsed | +" in result.stdout
+    assert "5 runs of each side in turn, of at most 15, and " in result.stdout
+    assert "Look 1 of 4: the intervals of all looks hold together in 95 %" in result.stdout
+    assert f"* baseline: `{player} run old`\n" in result.stdout
+    assert Path("page.md").read_text() == "before\n" + result.stdout + "\n"
+    facts = json.loads(Path("a.json").read_text())
+    assert (facts["result"], facts["comparison"]["verdict"]) == ("SLOWER", "SLOWER")
+    assert [look["taken"] for look in facts["looks"]] == [True, False, False, False]
+    assert len(facts["order"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("percent", "exit_code", "text"),
+    [
+        ("8", 0, "The candidate is not slower by more than 8 %."),
+        ("4", 4, "The candidate is slower by more than 4 %."),
+    ],
+)
+def test_limit(player: Path, percent: str, exit_code: int, text: str) -> None:
+    record("old", *(100 * f for f in SPREAD))
+    record("new", *(106 * f for f in SPREAD))
+    result = play(player, "--fail-if-slower", percent)
+    assert (result.exit_code, text in result.stdout) == (exit_code, True)
+
+
+def test_margin(player: Path) -> None:
+    record("old", *[100.0] * 5)
+    record("new", *[102.0] * 5)
+    assert play(player).exit_code == 4
+    result = play(player, "--margin", "3")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("### NOT SLOWER: +2.00 %")
+
+
+def test_runs_are_added_while_it_is_unclear(player: Path) -> None:
+    # The first five of each side differ far more by themselves than the rest.
+    record("old", 100, 112, 92, 108, 96, *[101, 100, 99] * 5)
+    record("new", 108, 96, 112, 101, 113, *[109, 110, 111] * 5)
+    result = play(player, "--max-runs", "20", "--json", "a.json")
+    assert result.exit_code == 4
+    facts = json.loads(Path("a.json").read_text())
+    taken = [look["runs"] for look in facts["looks"] if look["taken"]]
+    assert taken[0] == 5 and len(taken) > 1
+    assert len(facts["order"]) == 2 * taken[-1]
+
+
+@pytest.mark.parametrize(("options", "exit_code"), [((), 0), (("--strict",), 5)])
+def test_unclear(player: Path, options: tuple[str, ...], exit_code: int) -> None:
+    record("old", 100, 120, 80, 110)
+    record("new", 105, 125, 90, 104)
+    result = play(player, "--runs", "3", "--max-runs", "4", *options)
+    assert result.exit_code == exit_code
+    assert result.stdout.startswith("### UNCLEAR: +")
+    assert "The runs show neither that the candidate is slower nor" in result.stdout
+    assert re.search(r"They can show a change of \d+ % or more\.", result.stdout)
+    assert "4 runs of each side in turn, of at most 4" in result.stdout
+
+
+def test_metacharacters_stay_what_they_are(player: Path) -> None:
+    phases = {"a|b<c": 0.5}
+    record("old", *[100.0] * 3, phases=phases)
+    record("new", *[110.0] * 3, phases=phases)
+    command = ["--", str(player), "run", "new", "`x`"]
+    result = invoke("--baseline", f"{player} run old", "--runs", "3", *command)
+    assert "| a\\|b&lt;c | 50.000 | 55.000 |" in result.stdout
+    assert "* candidate: `` " in result.stdout
+
+
+# What is not compared
+
+
+def test_command_that_fails(tmp_path: Path) -> None:
+    source = "import sys\nprint('one\\ntwo', flush=True)\nsys.exit('no data' if {} else 7)"
+    for fails, text in ((0, "candidate-01 ended with exit code 7: "), (1, "no data")):
+        (tmp_path / "train.py").write_text(source.format(fails))
+        result = invoke("--baseline", ".", "--runs", "3", sys.executable, "train.py")
+        assert (result.exit_code, result.stdout) == (1, "")
+        said = result.stderr.replace("baseline-01", "candidate-01")
+        assert "Error: candidate-01 ended with exit code " in said
+        assert text in said
+        assert "\nThe last lines that it wrote:\n  one\n  two\n" in said
+
+
+def test_command_that_does_not_exist() -> None:
+    result = invoke("--baseline", ".", "no-such-dir/python", "train.py")
+    assert result.exit_code == 1
+    assert "Error: can't run no-such-dir/python train.py: " in result.stderr
+    assert "No such file or directory" in result.stderr
+
+
+def test_output_is_shown_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('it says this')\nraise SystemExit(7)")
+    done = subprocess.run(
+        [sys.executable, *GATE, "--show-output", "train.py"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "\nit says this\n" in done.stderr
+    assert "The last lines" not in done.stderr
+
+
+def test_program_without_steps(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    result = invoke("--baseline", ".", "train.py")
+    assert result.exit_code == 1
+    assert re.search(r"Error: \w+-01 had no step, so there is nothing to compare", result.stderr)
+    assert "no steps: this process did not import torch" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ({"gpus": ["H100"]}, {"gpus": ["A100"]}, "ran on another GPU than"),
+        ({"host": "a"}, {"host": "b"}, "ran on another machine than"),
+        ({"world_size": 2}, {"world_size": 4}, "ran on other ranks than"),
+    ],
+)
+def test_what_is_not_the_same(
+    player: Path, old: dict[str, Any], new: dict[str, Any], reason: str
+) -> None:
+    record("old", *[100.0] * 3, **old)
+    record("new", *[100.0] * 3, **new)
+    result = play(player, "--runs", "3")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert reason in result.stderr
+
+
+def test_trainings_of_different_length(player: Path) -> None:
+    record("old", *[100.0] * 3)
+    for number in range(1, 4):
+        save(made_run([100 * MS] * 15), f"new-{number:02}.gpurun")
+    result = play(player, "--runs", "3")
+    assert result.exit_code == 1
+    assert re.search(r"has (15|20) steps and \w+-01 (15|20)\.", result.stderr)
+
+
+def nvidia_smi(folder: Path, rows: str) -> None:
+    path = folder / "player" / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\necho \"$@\" >> {folder}/asked\nprintf '{rows}'\n")
+    path.chmod(0o755)
+
+
+def test_other_users_of_the_gpu(
+    player: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("old", "new"):
+        record(side, *[100.0] * 3, gpus=["H100"])
+    monkeypatch.setenv("PATH", f"{player.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
+    nvidia_smi(tmp_path, "4711, python\\n")
+    result = play(player, "--runs", "3")
+    assert result.exit_code == 1
+    assert "Error: other processes use the GPU: python (4711)." in result.stderr
+    assert (tmp_path / "asked").read_text().startswith("-i 2,3 --query-compute-apps=pid,")
+    nvidia_smi(tmp_path, "")
+    result = play(player, "--runs", "3")
+    assert result.exit_code == 0
+    assert "whether others used the GPU" not in result.stdout
+
+
+def test_other_users_of_the_gpu_are_unknown_without_nvidia_smi(
+    player: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("old", "new"):
+        record(side, *[100.0] * 3, gpus=["H100"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", f"{player.parent}:{os.environ['PATH']}")
+    nvidia_smi(tmp_path, "no devices were found\\n")
+    result = play(player, "--runs", "3")
+    assert result.exit_code == 0
+    assert "* **Warning:** it is not known whether others used the GPU" in result.stdout
+
+
+def test_directory_whose_code_does_not_run(tmp_path: Path) -> None:
+    write(tmp_path, "work/train.py", TRAINING)
+    (tmp_path / "old").mkdir()
+    os.chdir(tmp_path / "work")
+    result = invoke("--baseline", "../old", str(tmp_path / "work" / "train.py"))
+    assert result.exit_code == 1
+    assert f"is that of {tmp_path / 'work'}, so it is not the code of that" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["train.py"], "Missing option '--baseline'"),
+        (["--baseline", "."], "Missing argument"),
+        (["--baseline", "../nowhere", "train.py"], "there is no directory ../nowhere"),
+        (["--baseline", ".", "--runs", "2", "train.py"], "--runs"),
+        (["--baseline", ".", "--max-runs", "4", "train.py"], "at least the 5 of the first look"),
+        (["--baseline", ".", "make"], "can't see which program of 'make'"),
+        (["--baseline", "python 'a", "train.py"], "can't split"),
+        (["--baseline", ".", "--json", "no/a.json", "train.py"], "no is not a directory"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], reason: str) -> None:
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in " ".join(result.stderr.split())
+
+
+def test_folder_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    result = invoke("--baseline", ".", "-o", "kept", "train.py")
+    assert result.exit_code == 1
+    assert "Error: kept: File exists" in result.stderr
+
+
+# Interrupted
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX"
+
+
+def until(holds: Any) -> None:
+    deadline_s = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def gate_under_way(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
+    """A gate whose program waits for ever, and the ids of that and of a process that it started."""
+    write(
+        folder,
+        "train.py",
+        """
+        import os, signal, subprocess, sys
+        waiting = "import signal; print(flush=True); signal.pause()"
+        child = subprocess.Popen([sys.executable, "-c", waiting], stdout=subprocess.PIPE)
+        child.stdout.readline()
+        with open("pids.part", "w") as file:
+            file.write(f"{os.getpid()} {child.pid}")
+        os.rename("pids.part", "pids")
+        signal.pause()
+        """,
+    )
+    gate = subprocess.Popen(
+        [sys.executable, *GATE, "train.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until(lambda: (folder / "pids").exists())
+        yield gate, [int(pid) for pid in (folder / "pids").read_text().split()]
+    finally:
+        gate.kill()
+        gate.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_gate_leaves_no_process(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with gate_under_way(tmp_path) as (gate, pids):
+        gate.send_signal(number)
+        output, errors = gate.communicate()
+        assert (gate.returncode, output) == (code, "")
+        assert ("Interrupted: 0 runs were made, which is no result" in errors) is (code == 130)
+        until(lambda: not any(map(is_alive, pids)))

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs made by hand of which the times are known, to compare."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.run import Run
+
+MS = 1_000_000
+
+
+def made_run(
+    steps_ns: ArrayLike,
+    phases: Mapping[str, float] | None = None,
+    samples: float = math.nan,
+    **environment: Any,
+) -> Run:
+    """A run of steps of these durations, in which each phase takes its share of the step."""
+    phases = phases or {"forward": 0.5}
+    ends_ns = np.cumsum(np.array(steps_ns, np.int64))
+    begins_ns = np.append(0, ends_ns[:-1])
+    steps = np.zeros(len(ends_ns), STEP_DTYPE)
+    steps["index"] = np.arange(len(ends_ns))
+    steps["begin_ns"], steps["end_ns"] = begins_ns, ends_ns
+    steps["samples"], steps["items"], steps["complete"] = samples, 1, True
+    spans = np.full((len(ends_ns), len(phases)), -1, np.int64).astype(SPAN_DTYPE)
+    spans["step"] = steps["index"][:, None]
+    spans["path"] = spans["phase"] = np.arange(len(phases))
+    spans["flags"] = 1
+    spans["thread"] = spans["depth"] = 0
+    shares = np.append(0, np.cumsum(list(phases.values())))
+    durations_ns = (ends_ns - begins_ns)[:, None]
+    moments_ns = begins_ns[:, None] + (durations_ns * shares).astype(np.int64)
+    spans["host_begin_ns"], spans["host_end_ns"] = moments_ns[:, :-1], moments_ns[:, 1:]
+    flat = spans.reshape(-1)
+    return Run(
+        names=list(phases),
+        path_parents=[-1] * len(phases),
+        path_names=range(len(phases)),
+        threads=[Thread(1, "MainThread")],
+        spans=flat,
+        span_self_ns=flat["host_end_ns"] - flat["host_begin_ns"],
+        steps=Steps(steps),
+        duration_ns=int(ends_ns[-1]),
+        environment=environment,
+    )
+
+
+def runs_of(*means_ms: float, **options: Any) -> list[Run]:
+    """Runs of twenty equal steps."""
+    return [made_run([mean * MS] * 20, **options) for mean in means_ms]
