@@ -18,6 +18,8 @@ import numpy as np
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
+from pyinstrument_gpu.analysis.rules import findings
+from pyinstrument_gpu.analysis.rules.finding import Finding
 from pyinstrument_gpu.analysis.savings import SPREAD, Limit
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
 from pyinstrument_gpu.analysis.step_times import (
@@ -66,6 +68,7 @@ def _run(run: RunData) -> Facts:
             {"about": one.about, "edit": one.edit, "reason": one.reason}
             for one in (analysis.of(run).advice if analysis.of(run).knows_waits else ())
         ],
+        "findings": [_finding(one) for one in findings(run)],
         "syncs": _syncs(run),
         "metrics": [
             {"name": name, **dict(zip(("last", "min", "max"), map(_reading, found), strict=True))}
@@ -185,6 +188,20 @@ def _savings(run: RunData) -> Facts | None:
             }
             for row in found.rows
         ],
+    }
+
+
+def _finding(one: Finding) -> Facts:
+    worth = one.worth
+    return {
+        "advice": one.advice,
+        "promised": one.promised,
+        "low_ns": None if worth is None else worth.low_ns,
+        "high_ns": None if worth is None else worth.high_ns,
+        "of_ns": None if worth is None else worth.whole_ns,
+        "of": None if worth is None else worth.whole.value,
+        "evidence": one.evidence,
+        "edit": one.edit,
     }
 
 

@@ -25,6 +25,7 @@ from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.recorder import recorder_section
+from pyinstrument_gpu.report.rules import rules_section
 from pyinstrument_gpu.report.savings import savings_section
 from pyinstrument_gpu.report.syncs import syncs_section
 from pyinstrument_gpu.report.table import (
@@ -50,6 +51,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         parts += device_times(run, Scope.STEP, width)
         parts += ledger_section(run, width)
         parts += savings_section(run, width)
+        parts += rules_section(run)
         parts += _other_threads(run, width)
         parts += _outside(run, width)
     elif run.phases:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules: what guides tell everybody to do, and what each piece of advice is worth in one run.
+
+A rule is a function of a `Case` that yields a few findings, or none where the advice does not apply
+to the run. docs/rules.md has them all, with their premises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import MIN_STEPS
+from pyinstrument_gpu.analysis.rules.batch_size import batch_size
+from pyinstrument_gpu.analysis.rules.case import Case
+from pyinstrument_gpu.analysis.rules.copies import (
+    blocking_copies,
+    evaluation_copies,
+    small_tensors,
+)
+from pyinstrument_gpu.analysis.rules.finding import Finding, worth_of
+from pyinstrument_gpu.analysis.rules.loader import loader_workers
+from pyinstrument_gpu.analysis.rules.logging_steps import logging_steps
+from pyinstrument_gpu.analysis.rules.occasional_phases import occasional_phases
+from pyinstrument_gpu.analysis.rules.optimizer import optimizer_host_time
+from pyinstrument_gpu.analysis.rules.precision import precision
+from pyinstrument_gpu.analysis.rules.repeated_reads import repeated_reads
+from pyinstrument_gpu.model.run_data import RunData
+
+RULES: tuple[Callable[[Case], Iterable[Finding]], ...] = (
+    repeated_reads,
+    blocking_copies,
+    small_tensors,
+    evaluation_copies,
+    logging_steps,
+    occasional_phases,
+    optimizer_host_time,
+    loader_workers,
+    batch_size,
+    precision,
+)
+
+EDIT_SHARE = 0.01
+"""The share of the step, or of the elapsed time, below which a change is not worth an edit."""
+
+
+def findings(run: RunData) -> list[Finding]:
+    """What the rules find, the largest first, and then what can't be told."""
+    case = Case(run, analysis.of(run))
+    if run.syncs.is_as_if or len(case.steps) < MIN_STEPS:
+        return []
+    found = [finding for rule in RULES for finding in rule(case)]
+    return sorted(found, key=lambda one: one.worth.high_share if one.worth else -1.0, reverse=True)
+
+
+def is_nothing_worth_an_edit(run: RunData, found: list[Finding]) -> bool:
+    """Whether all that the run's savings and these findings say is worth less than `EDIT_SHARE`.
+
+    Not where one of them can't tell, or the time that a step takes has no premise to rest on.
+    """
+    savings = analysis.of(run).savings
+    if savings.steps < MIN_STEPS or not analysis.of(run).knows_waits or analysis.of(run).advice:
+        return False
+    worths = [finding.worth for finding in found]
+    worths += [worth_of(row, savings) for row in savings.rows]
+    return all(worth is not None and worth.high_share < EDIT_SHARE for worth in worths)

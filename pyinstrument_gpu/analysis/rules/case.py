@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules look at: a run, its analysis, and what several of them need of both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.analysis import Analysis
+from pyinstrument_gpu.analysis.ledger import MeanEntry
+from pyinstrument_gpu.analysis.rules.occasions import Timeline
+from pyinstrument_gpu.analysis.savings import Change, Saving
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.sync_kind import SyncKind
+
+READS = (
+    *(SyncKind.ITEM, SyncKind.FLOAT, SyncKind.INT, SyncKind.BOOL, SyncKind.COMPLEX),
+    *(SyncKind.TOLIST, SyncKind.NUMPY, SyncKind.CPU, SyncKind.TO_CPU),
+    *(SyncKind.PRINT, SyncKind.FORMAT, SyncKind.COMPARE),
+)
+"""What brings a result to the host, and so waits for all work before it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A run and its analysis. Steps, waits and times are those of the thread of the steps."""
+
+    run: RunData
+    found: Analysis
+
+    @property
+    def steps(self) -> NDArray[np.void]:
+        """The closed steps of which all spans are kept."""
+        return self.found.host_timeline.steps
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The mean duration of the steps."""
+        return float((self.steps["end_ns"] - self.steps["begin_ns"]).mean())
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Whether there is a sign that the program used a device."""
+        run = self.run
+        is_priced = bool((run.syncs.events["duration_ns"] >= 0).any())
+        return bool(run.streams or run.environment.get("gpus") or is_priced)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        waits, thread = self.found.host_timeline.waits, self.found.host_timeline.thread
+        reads = waits[self.of_kinds(waits, READS)] if self.has_device else None
+        return Timeline(self.run, thread, self.steps, reads)
+
+    def computing_ns(self, path: int) -> float:
+        """The host's own time in a phase per step, without what it is known to be blocked."""
+        mean = self._means.get(path)
+        if mean is None:
+            return 0.0
+        return mean.host_ns if mean.computing_ns is None else mean.computing_ns
+
+    @cached_property
+    def _means(self) -> Mapping[int, MeanEntry]:
+        return self.found.ledger.means()[1]
+
+    @cached_property
+    def waits(self) -> NDArray[np.void]:
+        """The waits inside the steps that are not meant (`SYNC_DTYPE`), by begin."""
+        waits = self.all_waits
+        return waits[np.isin(waits["step"], self.steps["index"])]
+
+    @cached_property
+    def all_waits(self) -> NDArray[np.void]:
+        """The same with those outside of steps."""
+        waits = self.found.host_timeline.waits
+        return waits[~self.run.syncs.is_meant(waits)]
+
+    def of_kinds(self, waits: NDArray[np.void], kinds: Collection[SyncKind]) -> NDArray[np.bool_]:
+        """Whether each wait is of one of the kinds."""
+        wanted = np.array([site.kind in kinds for site in self.run.syncs.sites], dtype=bool)
+        are: NDArray[np.bool_] = wanted[waits["site"]] if len(waits) else np.zeros(0, dtype=bool)
+        return are
+
+    def line(self, site: int) -> str:
+        """What waits at a site, and where: ".item() at train.py:31"."""
+        found = self.run.syncs.sites[site]
+        return f"{found.kind.label} at {self.run.name_of_line(found.program)}"
+
+    def lines(self, sites: Collection[int]) -> str:
+        """The lines of some sites, of which the first two are named."""
+        named = [self.line(site) for site in list(sites)[:2]]
+        more = len(sites) - len(named)
+        return ", ".join(named) + (f" and {more} more" if more else "")
+
+    def saving(
+        self, change: Change, *, site: int = -1, path: int = -1, is_inside: bool = True
+    ) -> Saving | None:
+        """What the run's savings say of a change, if anything."""
+        wanted = (change, site, path, is_inside)
+        for row in self.found.savings.rows:
+            if (row.change, row.site, row.path, row.is_inside) == wanted:
+                return row
+        return None
+
+    def is_listed(self, saving: Saving) -> bool:
+        """Whether the report recommends the change, or names it as a doubt, anyway."""
+        return any(one.saving == saving for one in (*self.found.advice, *self.found.doubts))
+
+
+def ms(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.3f} ms"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the loader takes for a batch, and how many workers the loop would need.
+
+The loop takes for a batch what its step takes without what the wait for data is worth. The number
+of workers is a bound: it is assumed that twice as many deliver twice as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.analysis.rules.case import Case, ms
+from pyinstrument_gpu.analysis.rules.finding import Finding, worth_of
+from pyinstrument_gpu.analysis.savings import Change
+
+NO_WAIT_SHARE = 0.01
+"""The share of the step below which batches wait for the loop."""
+_ADVICE = "use more loader workers, prefetching or pinned memory"
+
+
+def loader_workers(case: Case) -> Iterator[Finding]:
+    saving, loader = case.saving(Change.DATA_WAIT), case.found.batches
+    if saving is None:
+        return
+    worth = worth_of(saving, case.found.savings)
+    takes = f"the host waits for data for {ms(saving.time_ns)} of a step"
+    inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
+    workers = case.found.premises.loader_workers
+    if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not inside.any():
+        yield Finding(_ADVICE, None, worth, takes)
+    elif workers is None:
+        yield Finding(_ADVICE, None, worth, f"{takes}; by how many workers is not known")
+    else:
+        per_step = np.count_nonzero(inside) / len(case.steps)
+        batch_ns = loader.interval_ns if workers else saving.time_ns / per_step
+        if batch_ns is None:
+            why = "seldom for two batches in a row: the loader is late now and then only"
+            yield Finding(_ADVICE, None, worth, f"{takes}, {why}")
+            return
+        loop_ns = (worth.whole_ns - worth.high_ns) / per_step
+        paces = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
+        yield Finding(_ADVICE, None, worth, paces + _needed(workers, batch_ns, loop_ns))
+
+
+def _needed(workers: int, batch_ns: float, loop_ns: float) -> str:
+    if loop_ns <= 0:
+        return ""
+    needed = max(1, math.ceil(batch_ns * max(workers, 1) / loop_ns))
+    return f"; if workers scale, {needed} would do instead of {workers}"

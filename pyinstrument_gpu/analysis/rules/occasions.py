@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluations, checkpoints and other phases that come only now and then, and what each takes.
+
+An evaluation is what lies between two steps if a phase of evaluation is among it: its loader, its
+copies and its losses too. Checkpoints and other phases in between are left out. The time outside of
+phases may belong to the evaluation or not, so that it takes from `low_ns` to `high_ns`.
+
+The host begins an evaluation while the device is still at the steps before, and waits for those at
+the evaluation's first read. If a program has a device, `low_ns` therefore begins behind that read,
+and how long an evaluation takes in which nothing is read is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.analysis.ledger import DATA_PHASES
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import Scope
+
+MAX_SHARE = 0.5
+"""The share of the steps from which on a phase in them is a part of the step and no occasion."""
+EVALUATION_PHASES = ("eval", "evaluate", "evaluation", "test", "val", "validate", "validation")
+CHECKPOINT_PHASES = ("checkpoint", "save", "save_checkpoint")
+_LOOP_PHASES = ("h2d", "forward", "loss", *DATA_PHASES)
+"""What a loop of evaluation has as well as one of training."""
+_STEP_PHASES = ("backward", "zero_grad", "clip", "scheduler", "optimizer")
+
+
+@dataclass(frozen=True)
+class Occasions:
+    """The occasions of one kind, as columns of equal length.
+
+    Attributes:
+        begins_ns, ends_ns: the steps, or the times between steps, in which they are.
+        low_ns, high_ns: how long each took is between these two.
+        are_known: whether that is known of all.
+    """
+
+    begins_ns: NDArray[np.int64]
+    ends_ns: NDArray[np.int64]
+    low_ns: NDArray[np.int64]
+    high_ns: NDArray[np.int64]
+    are_known: bool = True
+
+    def __len__(self) -> int:
+        return len(self.begins_ns)
+
+
+class Timeline:
+    """The outermost phases of a thread from its first step on, each in a step or in the gap behind
+    one. Phases around steps, such as epochs, are none of them.
+
+    Attributes:
+        elapsed_ns: from the begin of the first step to the end of the last step, phase or read.
+    """
+
+    def __init__(
+        self, run: RunData, thread: int, steps: NDArray[np.void], reads: NDArray[np.void] | None
+    ) -> None:
+        """`reads` are the thread's waits for results by begin; None if there is no device."""
+        spans, scopes = run.spans, span_scopes(run.spans)
+        chosen = (spans["thread"] == thread) & (scopes != Scope.OTHER_THREADS)
+        chosen &= spans["host_begin_ns"] >= steps["begin_ns"][0]
+        begun = np.searchsorted(steps["begin_ns"], spans["host_begin_ns"], "left")
+        ended = np.searchsorted(steps["end_ns"], spans["host_end_ns"], "right")
+        is_around = ended > begun
+        around = np.unique(spans["path"][is_around])
+        parents = run.path_parents[spans["path"]] if len(spans) else np.empty(0, np.int64)
+        is_outermost = (parents < 0) | np.isin(parents, around)
+        self._spans = spans[chosen & ~is_around & is_outermost]
+        self._names = [run.names[name].rstrip("0123456789 ").lower() for name in run.path_names]
+        self._steps, self._reads = steps, reads
+        end_ns = max(int(self._spans["host_end_ns"].max(initial=-1)), int(steps["end_ns"][-1]))
+        if reads is not None and len(reads):
+            end_ns = max(end_ns, int((reads["begin_ns"] + reads["duration_ns"]).max()))
+        if run.open_step is not None:
+            end_ns = max(run.open_step.begin_ns, int(steps["end_ns"][-1]))
+        self.elapsed_ns = end_ns - int(steps["begin_ns"][0])
+        self._gaps = steps["end_ns"], np.append(steps["begin_ns"][1:], end_ns)
+        begins_ns = self._spans["host_begin_ns"]
+        self._gap = interval_at(*self._gaps, begins_ns)
+        self._step = interval_at(steps["begin_ns"], steps["end_ns"], begins_ns)
+
+    def evaluations(self) -> Occasions:
+        is_evaluation = self._are(EVALUATION_PHASES)
+        return _together(self._in_gaps(is_evaluation), self._in_steps(is_evaluation))
+
+    def checkpoints(self) -> Occasions:
+        return self._of_phases(self._are(CHECKPOINT_PHASES))
+
+    def others(self) -> dict[str, Occasions]:
+        """The occasions of all other phases that are part of no loop, by name."""
+        usual = {*EVALUATION_PHASES, *CHECKPOINT_PHASES, *_LOOP_PHASES, *_STEP_PHASES}
+        present = np.unique(self._spans["path"]).tolist()
+        names = dict.fromkeys(self._names[path] for path in present)
+        return {name: self._of_phases(self._are((name,))) for name in names if name not in usual}
+
+    def _are(self, names: Collection[str]) -> NDArray[np.bool_]:
+        of_paths = np.array([name in names for name in self._names], dtype=bool)
+        are: NDArray[np.bool_] = of_paths[self._spans["path"]]
+        return are
+
+    def _in_gaps(self, is_evaluation: NDArray[np.bool_]) -> Occasions:
+        gaps = np.unique(self._gap[is_evaluation & (self._gap >= 0)])
+        chosen = np.isin(self._gap, gaps)
+        spans, place = self._spans[chosen], np.searchsorted(gaps, self._gap[chosen])
+        begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
+        is_evaluation = is_evaluation[chosen]
+        first_ns = _least(place[is_evaluation], begins_ns[is_evaluation], len(gaps))
+        last_ns = -_least(place[is_evaluation], -ends_ns[is_evaluation], len(gaps))
+        # The loop of training before it comes to the end of its loader, the next one starts it.
+        belongs = is_evaluation | self._are(_LOOP_PHASES)[chosen]
+        belongs &= ~(self._are(("data end",))[chosen] & (ends_ns <= first_ns[place]))
+        belongs &= ~(self._are(("data start",))[chosen] & (begins_ns >= last_ns[place]))
+        first_ns = _least(place[belongs], begins_ns[belongs], len(gaps))
+        last_ns = -_least(place[belongs], -ends_ns[belongs], len(gaps))
+        gap_begins_ns, gap_ends_ns = (edges_ns[gaps] for edges_ns in self._gaps)
+        are_known = True
+        if self._reads is not None:
+            read_ns = self._first_read_end_ns(gaps)
+            are_known = bool((read_ns >= 0).all())
+            first_ns = np.clip(read_ns, first_ns, last_ns)
+
+        def without_others_ns(
+            since_ns: NDArray[np.int64], until_ns: NDArray[np.int64]
+        ) -> NDArray[np.int64]:
+            inside_ns = np.minimum(ends_ns, until_ns[place])
+            inside_ns = np.maximum(inside_ns - np.maximum(begins_ns, since_ns[place]), 0)
+            others_ns = np.bincount(place, np.where(belongs, 0, inside_ns), minlength=len(gaps))
+            return until_ns - since_ns - others_ns.astype(np.int64)
+
+        return Occasions(
+            gap_begins_ns,
+            gap_ends_ns,
+            without_others_ns(first_ns, last_ns),
+            without_others_ns(gap_begins_ns, gap_ends_ns),
+            are_known,
+        )
+
+    def _first_read_end_ns(self, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When the first read in each gap ended; -1 where there is none."""
+        assert self._reads is not None
+        begins_ns = np.append(self._reads["begin_ns"], np.iinfo(np.int64).max)
+        lengths_ns = np.append(self._reads["duration_ns"], 0)
+        first = np.searchsorted(begins_ns, self._gaps[0][gaps])
+        is_inside = begins_ns[first] < self._gaps[1][gaps]
+        return np.where(is_inside, np.where(is_inside, begins_ns[first], 0) + lengths_ns[first], -1)
+
+    def _in_steps(self, chosen: NDArray[np.bool_]) -> Occasions:
+        """The occasions in steps, unless they are in most of them."""
+        steps = np.unique(self._step[chosen & (self._step >= 0)])
+        if len(steps) > MAX_SHARE * len(self._steps):
+            steps = steps[:0]
+        edges_ns = self._steps["begin_ns"], self._steps["end_ns"]
+        return self._phases_at(chosen & np.isin(self._step, steps), self._step, steps, edges_ns)
+
+    def _of_phases(self, chosen: NDArray[np.bool_]) -> Occasions:
+        """The occasions of phases that take no more than their own time."""
+        gaps = np.unique(self._gap[chosen & (self._gap >= 0)])
+        in_gaps = self._phases_at(chosen & np.isin(self._gap, gaps), self._gap, gaps, self._gaps)
+        return _together(in_gaps, self._in_steps(chosen))
+
+    def _phases_at(
+        self,
+        chosen: NDArray[np.bool_],
+        places: NDArray[np.int64],
+        wanted: NDArray[np.int64],
+        edges_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
+    ) -> Occasions:
+        """The time of some phases, at each of the wanted places. The device may do earlier work
+        while they are blocked."""
+        spans, place = self._spans[chosen], np.searchsorted(wanted, places[chosen])
+        host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
+        blocked_ns = np.zeros_like(host_ns)
+        if self._reads is not None:
+            known = spans["blocked_ns"] >= 0
+            blocked_ns = np.where(known, np.minimum(spans["blocked_ns"], host_ns), host_ns)
+        low_ns, high_ns = (
+            np.bincount(place, times_ns, minlength=len(wanted)).astype(np.int64)
+            for times_ns in (host_ns - blocked_ns, host_ns)
+        )
+        return Occasions(edges_ns[0][wanted], edges_ns[1][wanted], low_ns, high_ns)
+
+
+def _least(places: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The least value at each place."""
+    least = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(least, places, values)
+    return least
+
+
+def _together(one: Occasions, other: Occasions) -> Occasions:
+    def column(name: str) -> NDArray[np.int64]:
+        return np.concatenate([getattr(one, name), getattr(other, name)])
+
+    return Occasions(
+        column("begins_ns"),
+        column("ends_ns"),
+        column("low_ns"),
+        column("high_ns"),
+        one.are_known and other.are_known,
+    )

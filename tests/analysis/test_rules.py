@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What guides advise, on runs of which it is known what each piece of advice is worth."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
+from pyinstrument_gpu.analysis.rules.finding import Finding, Whole, Worth
+from pyinstrument_gpu.model.program_facts import KEY
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
+from pyinstrument_gpu.report.facts import report_facts
+from pyinstrument_gpu.run import Run
+from tests.helpers.device_program import attached_cuda
+from tests.helpers.made_runs import run_of
+from tests.helpers.sync_program import STEPS, Launch, Made, Sync, ran
+
+MS = 1_000_000
+US = 1_000
+
+
+class Program:
+    """A program on a clock of its own, of which only the host is timed.
+
+    Its waits are given in the order of their lines, of which the first is line 1.
+    """
+
+    def __init__(self, *kinds: SyncKind, names: tuple[str, ...] = ()) -> None:
+        self.kinds = kinds
+        self.names = [*names]
+        self.now_ns = 0
+        self.step_index = -1
+        self.spans: list[tuple[int, ...]] = []
+        self.steps: list[tuple[Any, ...]] = []
+        self.events: list[tuple[int, ...]] = []
+
+    def compute(self, duration_ns: int) -> None:
+        self.now_ns += duration_ns
+
+    @contextmanager
+    def phase(self, name: str, duration_ns: int = 0) -> Iterator[None]:
+        if name not in self.names:
+            self.names.append(name)
+        number, begin_ns, step = self.names.index(name), self.now_ns, self.step_index
+        self.now_ns += duration_ns
+        yield
+        where = (number, number, step, 0, 0, -1, -1)
+        self.spans.append((*where, begin_ns, self.now_ns, -1, -1, -1, int(step >= 0)))
+
+    def spend(self, name: str, duration_ns: int) -> None:
+        with self.phase(name, duration_ns):
+            pass
+
+    def wait(self, line: int, duration_ns: int, size: int = 4) -> None:
+        self.events.append((self.now_ns, duration_ns, size, line - 1, -1, self.step_index, 0))
+        self.now_ns += duration_ns
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        begin_ns, self.step_index = self.now_ns, len(self.steps)
+        yield
+        self.steps.append((self.step_index, begin_ns, self.now_ns, np.nan, 1, True, 0))
+        self.step_index = -1
+
+    def run(self, environment: dict[str, Any] | None = None, **parts: Any) -> Run:
+        events = np.array(self.events, SYNC_DTYPE)
+        totals = totals_of(events, len(self.kinds))
+        sites = tuple(
+            SyncSite("train.py", line, "train", kind, False, total)
+            for line, (kind, total) in enumerate(zip(self.kinds, totals, strict=True), 1)
+        )
+        run = run_of(
+            np.array(self.spans, SPAN_DTYPE),
+            tuple(self.names),
+            path_parents=[-1] * len(self.names),
+            streams=(),
+            steps=Steps(np.array(self.steps, STEP_DTYPE)),
+            duration_ns=self.now_ns,
+            syncs=Syncs(sites, events, ((0, self.now_ns),)),
+            environment={"gpus": []} if environment is None else environment,
+            **parts,
+        )
+        run.spans["blocked_ns"] = blocked_ns(run.spans, run.syncs)
+        return run
+
+
+def simulated(made: Made, **facts: Any) -> Run:
+    """A run of a program on the simulated driver."""
+    with attached_cuda() as cuda:
+        run = ran(made, cuda).run
+    run.environment[KEY] = {"other_streams": False, "ranks": 1, **facts}
+    return run
+
+
+def found(run: Run, advice: str) -> list[Finding]:
+    return [one for one in findings(run) if one.advice.startswith(advice)]
+
+
+def the(run: Run, advice: str) -> Finding:
+    (one,) = found(run, advice)
+    return one
+
+
+def worth(finding: Finding) -> Worth:
+    assert finding.worth is not None
+    return finding.worth
+
+
+def _kernels(*pairs: tuple[int, int], syncs: tuple[Sync, ...] = (), loader_ns: int = 0) -> Made:
+    """A phase for each kernel, given by what the host does before it and what it takes."""
+    return Made(
+        phases=tuple((Launch(host_ns, device_ns),) for host_ns, device_ns in pairs),
+        syncs=syncs,
+        loader_ns=(loader_ns,) * STEPS,
+    )
+
+
+def _read(phase: int, site: int) -> Sync:
+    return Sync(phase, 0, False, 15_000, 3_000, site)
+
+
+def _copy(phase: int, site: int, size: int) -> Sync:
+    return Sync(phase, 0, False, 15_000, 3_000, site, SyncKind.H2D_PAGEABLE, size)
+
+
+# --- reads ---
+
+
+def test_a_second_read_costs_its_call_alone() -> None:
+    run = simulated(
+        _kernels((10 * US, 20 * MS), (15 * MS, 2 * US), syncs=(_read(0, 0), _read(0, 1)))
+    )
+    one = the(run, "read each value once")
+
+    assert one.promised == "5-10 %"
+    assert worth(one).low_ns == 0
+    assert worth(one).high_ns == pytest.approx(18 * US, abs=1 * US)
+    assert worth(one).whole_ns == pytest.approx(35 * MS, rel=0.01)
+    assert "1.00 reads per step" in one.evidence
+    assert ".item() at train.py:11 after .item() at train.py:10" in one.evidence
+
+
+def test_a_read_that_waits_for_work_of_its_own_is_no_second_read() -> None:
+    syncs = (_read(0, 0), _read(1, 1))
+    assert not found(
+        simulated(_kernels((10 * US, 20 * MS), (10 * US, 5 * MS), syncs=syncs)), "read"
+    )
+    assert not found(simulated(_kernels((10 * US, 20 * MS), syncs=syncs[:1])), "read")
+
+
+def test_two_reads_of_one_line_are_a_first_and_a_second() -> None:
+    program = Program(SyncKind.ITEM)
+    for _ in range(10):
+        with program.step():
+            program.compute(5 * MS)
+            program.wait(1, 4 * MS)
+            program.wait(1, 10 * US)
+            program.wait(1, 20 * US)
+    one = the(program.run(), "read each value once")
+
+    assert worth(one).high_ns == 30 * US
+    assert one.evidence.startswith("2.00 reads per step take 0.030 ms")
+
+
+# --- copies ---
+
+
+def test_small_copies_of_one_size_are_told_from_the_batch() -> None:
+    sizes = {0: 4_000_000, 1: 8_192, 2: 4_096}
+    run = simulated(
+        _kernels((5 * MS, 9 * MS), syncs=tuple(_copy(0, 5 * n, sizes[n]) for n in sizes))
+    )
+    one = the(run, "make tensors on the device")
+
+    assert one.promised == "2-4 %"
+    assert one.evidence.startswith("2.00 small copies per step, 12,288 bytes")
+    assert "train.py:15" in one.evidence
+    assert "train.py:20" in one.evidence
+    assert worth(one).high_ns == pytest.approx(36 * US, abs=2 * US)
+
+
+def test_labels_and_copies_of_other_sizes_are_loaded() -> None:
+    beside = (_copy(0, 0, 4_000_000), _copy(0, 1, 512))
+    assert not found(simulated(_kernels((5 * MS, 9 * MS), syncs=beside)), "make tensors")
+
+    program = Program(SyncKind.H2D_PAGEABLE, SyncKind.ITEM, SyncKind.H2D_PAGEABLE)
+    for step in range(10):
+        with program.step():
+            program.compute(5 * MS)
+            program.wait(1, 1 * MS, 1 << 21)
+            program.wait(3, 10 * US, 100 + step % 3)
+    assert not found(program.run(), "make tensors")
+
+
+def test_copies_that_the_report_recommends_to_change_are_not_said_twice() -> None:
+    waits_long = _kernels((10 * US, 5 * MS), (5 * MS, 2 * US), syncs=(_copy(0, 0, 4_096),))
+    run = simulated(waits_long)
+
+    assert [one.about for one in analysis.of(run).advice] == ["copies to the device"]
+    assert not found(run, "pin memory")
+
+
+def test_copies_that_wait_for_nothing_are_worth_their_call() -> None:
+    one = the(simulated(_kernels((5 * MS, 10 * US), syncs=(_copy(0, 0, 64),))), "pin memory")
+
+    assert one.promised == "3-5 %"
+    assert worth(one).high_ns <= 30 * US
+
+
+def _with_evaluations(*, copy_ns: int = 0, read_ns: int = 0) -> Run:
+    """20 steps of 10 ms, and after each five of them 30 ms of evaluation."""
+    program = Program(SyncKind.H2D_PAGEABLE, SyncKind.ITEM)
+    for step in range(20):
+        with program.step():
+            program.compute(10 * MS)
+        if step % 5 == 4:
+            for _ in range(2):
+                program.spend("data", 5 * MS)
+                if copy_ns:
+                    program.wait(1, copy_ns, 4_096)
+                program.spend("eval", 10 * MS - copy_ns - read_ns)
+                if read_ns:
+                    program.wait(2, read_ns)
+    return program.run()
+
+
+def test_copies_in_evaluations() -> None:
+    run = _with_evaluations(copy_ns=250 * US)
+    one = the(run, "pin memory and copy with non_blocking in evaluations")
+
+    assert one.evidence.startswith("2.0 copies of an evaluation make the host wait for 0.500 ms")
+    assert worth(one).whole is Whole.ELAPSED
+    assert worth(one).high_ns == pytest.approx(4 * 500 * US / 20, rel=0.3)
+    assert not found(_with_evaluations(), "pin memory")
+
+
+# --- logging ---
+
+
+def _logging(every: int, waits_ns: int = 20 * US) -> Run:
+    program = Program(SyncKind.PRINT)
+    for step in range(40):
+        with program.step():
+            program.spend("forward", 10 * MS)
+            program.compute(step % 2 * 10 * US)
+            if step % every == 0:
+                program.wait(1, waits_ns)
+                program.compute(2 * MS)
+    return program.run()
+
+
+def test_steps_that_log_compute_more() -> None:
+    one = the(_logging(every=4), "print and log")
+    # Of a quarter of the steps 2 ms and a wait of 20 us; of those without, two in three are 10 us
+    # longer, which is noise.
+    assert one.promised == "1-2 %"
+    assert worth(one).low_ns < (2 * MS + 20 * US - 10 * US * 2 / 3) / 4 < worth(one).high_ns
+    assert worth(one).high_ns - worth(one).low_ns < 1 * US
+    assert one.evidence.startswith("10 of 40 steps log, print at train.py:1: 0.005 ms of waits")
+
+
+def test_what_logging_computes_is_unknown_if_every_step_logs() -> None:
+    one = the(_logging(every=1), "print and log")
+
+    assert "can't be told" in one.evidence
+    assert worth(one).high_ns < 30 * US
+
+
+def test_a_value_that_is_read_in_every_step_is_no_log() -> None:
+    program = Program(SyncKind.ITEM)
+    for _ in range(20):
+        with program.step():
+            program.compute(10 * MS)
+            program.wait(1, 20 * US)
+    assert not found(program.run(), "print and log")
+
+
+# --- what comes now and then ---
+
+
+def test_half_as_many_evaluations_save_half_their_time() -> None:
+    one = the(_with_evaluations(), "evaluate half as often")
+
+    # 4 of 30 ms, in 20 steps and 320 ms.
+    assert worth(one) == Worth(3 * MS, 3 * MS, 16 * MS, Whole.ELAPSED)
+    assert one.evidence == "4 times in 20 steps, 30.000 ms each"
+
+
+def test_an_evaluation_begins_behind_the_read_that_waits_for_the_steps() -> None:
+    one = the(_with_evaluations(read_ns=3 * MS), "evaluate half as often")
+
+    # The first read ends after 15 of 30 ms, and the last one, of 3 ms, may be for something else.
+    assert worth(one) == Worth(1.2 * MS, 3 * MS, 16 * MS, Whole.ELAPSED)
+
+
+def test_an_evaluation_on_a_device_without_a_read_has_no_known_time() -> None:
+    one = the(_with_evaluations(copy_ns=1 * MS), "evaluate half as often")
+
+    assert one.worth is None
+    assert "no read" in one.evidence
+
+
+def test_an_evaluation_has_its_loader_and_not_that_of_the_training() -> None:
+    program = Program()
+    for _ in range(3):
+        for _ in range(5):
+            with program.step():
+                program.compute(10 * MS)
+        program.spend("data end", 1 * MS)
+        program.compute(2 * MS)
+        program.spend("data start", 4 * MS)
+        program.spend("eval", 10 * MS)
+        program.spend("data end", 1 * MS)
+        program.spend("checkpoint", 5 * MS)
+        program.compute(7 * MS)
+        program.spend("data start", 20 * MS)
+    run = program.run()
+    one = the(run, "evaluate half as often")
+
+    # 15 ms in phases, and 9 ms that may be of the evaluation too.
+    assert worth(one).low_ns == 3 * 15 * MS / 2 / 15
+    assert worth(one).high_ns == 3 * 24 * MS / 2 / 15
+    assert one.evidence == "3 times in 15 steps, 15.000 ms to 24.000 ms each"
+    saved = the(run, "save checkpoints half as often")
+    assert worth(saved).low_ns == worth(saved).high_ns == 3 * 5 * MS / 2 / 15
+
+
+def test_what_is_done_in_some_steps_is_an_occasion_too() -> None:
+    program = Program()
+    for step in range(20):
+        with program.step():
+            program.spend("forward", 10 * MS)
+            if step % 10 == 9:
+                program.spend("checkpoint", 40 * MS)
+                program.spend("sample", 20 * MS)
+    run = program.run()
+
+    assert worth(the(run, "save checkpoints")) == Worth(2 * MS, 2 * MS, 16 * MS, Whole.ELAPSED)
+    assert worth(the(run, 'run "sample" half as often')).high_ns == 1 * MS
+    assert not found(run, 'run "forward"')
+
+
+def test_a_phase_in_most_steps_or_around_them_is_no_occasion() -> None:
+    program = Program(names=("epoch",))
+    for _ in range(2):
+        with program.phase("epoch"):
+            for _ in range(5):
+                with program.step():
+                    program.spend("forward", 10 * MS)
+                    program.spend("eval", 10 * MS)
+    assert findings(program.run()) == []
+
+
+def test_one_evaluation_cannot_come_half_as_often() -> None:
+    program = Program()
+    for _ in range(10):
+        with program.step():
+            program.compute(10 * MS)
+    program.spend("eval", 50 * MS)
+
+    assert findings(program.run()) == []
+
+
+def test_without_all_spans_the_time_of_evaluations_is_unknown() -> None:
+    run = _with_evaluations()
+    run.phases_recorded += 7
+    run.dropped["ring_full"] = 7
+    one = the(run, "evaluate half as often")
+
+    assert one.worth is None
+    assert "7 spans" in one.evidence
+
+
+# --- the optimizer ---
+
+
+def _named(made: Made, *names: str) -> Run:
+    run = simulated(made)
+    run.names = names
+    return run
+
+
+def test_an_optimizer_behind_a_busy_device_is_worth_nothing() -> None:
+    run = _named(_kernels((10 * US, 20 * MS), (2 * MS, 5 * MS)), "forward", "optimizer")
+    one = the(run, "use a fused")
+
+    assert worth(one).high_ns == 0
+    assert "optimizer takes 2." in one.evidence
+
+
+def test_a_launch_bound_optimizer_is_what_the_savings_say() -> None:
+    run = _named(_kernels((10 * MS, 10 * US), (200 * US, 50 * US)), "forward", "optimizer")
+    row = next(row for row in analysis.of(run).savings.rows if row.path == 1)
+    one = the(run, "use a fused")
+
+    assert (worth(one).low_ns, worth(one).high_ns) == (row.low_ns, row.high_ns)
+    # Ten times as long it is named beside the savings, and not again.
+    run = _named(_kernels((10 * MS, 10 * US), (2 * MS, 50 * US)), "forward", "optimizer")
+    assert "launches in optimizer" in [one.about for one in analysis.of(run).doubts]
+    assert not found(run, "use a fused")
+
+
+def test_without_device_times_nothing_is_said_of_launches() -> None:
+    program = Program()
+    for _ in range(10):
+        with program.step():
+            program.spend("forward", 10 * MS)
+            program.spend("optimizer", 5 * MS)
+    assert findings(program.run()) == []
+
+
+# --- the loader ---
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        # A batch comes every 15 ms, and the loop alone takes 5.
+        (2, "a batch takes 15.01"),
+        (2, "6 would do instead of 2"),
+        # The loop makes it itself in 10 ms.
+        (0, "2 would do instead of 0"),
+        (None, "by how many workers is not known"),
+    ],
+)
+def test_how_many_workers_would_do(workers: int | None, words: str) -> None:
+    made = _kernels((10 * US, 4 * MS), (5 * MS, 10 * US), loader_ns=10 * MS)
+    one = the(simulated(made, loader_workers=workers), "use more loader workers")
+
+    assert words in one.evidence
+    assert worth(one).high_ns == pytest.approx(10 * MS, rel=0.01)
+
+
+def test_more_workers_are_worth_nothing_if_batches_wait() -> None:
+    made = _kernels((10 * US, 4 * MS), (20 * MS, 10 * US), loader_ns=50 * US)
+    one = the(simulated(made, loader_workers=4), "use more loader workers")
+
+    assert worth(one).high_share < 0.003
+    assert "would do" not in one.evidence
+
+
+# --- batch size, AMP ---
+
+
+def test_a_larger_batch_halves_the_launches_per_sample() -> None:
+    run = simulated(_kernels((10 * MS, 10 * US), (10 * MS, 10 * US)))
+    one = the(run, "double the batch size")
+
+    assert worth(one).low_ns == 0
+    assert worth(one).high_ns == pytest.approx(10 * MS, rel=0.01)
+
+
+def test_what_a_device_gains_from_a_larger_batch_is_unknown() -> None:
+    one = the(simulated(_kernels((10 * US, 20 * MS))), "double the batch size")
+
+    assert one.worth is None
+    assert "no phase is launch-bound" in one.evidence
+
+
+def test_amp_is_worth_nothing_if_the_host_never_waits() -> None:
+    one = the(simulated(_kernels((10 * MS, 10 * US))), "use AMP or TF32")
+
+    assert worth(one).high_ns == 0
+
+
+def test_amp_is_the_advice_where_the_device_is_the_limit() -> None:
+    run = simulated(_kernels((10 * US, 20 * MS)))
+
+    assert "AMP" in analysis.of(run).advice[-1].edit
+    assert not found(run, "use AMP")
+
+
+def test_amp_cannot_be_told_where_the_stream_may_wait_for_others() -> None:
+    run = simulated(_kernels((10 * US, 20 * MS)), ranks=8)
+    one = the(run, "use AMP or TF32")
+
+    assert one.worth is None
+    assert "another rank" in one.evidence
+
+
+# --- all together ---
+
+
+def _short_reads() -> Program:
+    program = Program(SyncKind.ITEM)
+    for _ in range(20):
+        with program.step():
+            program.compute(10 * MS)
+            program.wait(1, 10 * US)
+            program.wait(1, 10 * US)
+    return program
+
+
+def test_nothing_is_worth_an_edit() -> None:
+    run = _short_reads().run()
+    (one,) = findings(run)
+
+    assert worth(one).high_ns == 10 * US
+    assert is_nothing_worth_an_edit(run, findings(run))
+    assert not is_nothing_worth_an_edit(run, [Finding("unknown", None, None, "")])
+    whole = Worth(0, 0.01, 1)
+    assert not is_nothing_worth_an_edit(run, [Finding("worth it", None, whole, "")])
+
+
+def test_too_few_steps_and_previews_have_no_findings() -> None:
+    program = _short_reads()
+    program.steps = program.steps[:4]
+    assert findings(program.run()) == []
+    assert not is_nothing_worth_an_edit(program.run(), [])
+
+    run = _short_reads().run()
+    syncs = run.syncs
+    run.syncs = Syncs(syncs.sites, syncs.events, syncs.watched_ns, is_as_if=True)
+    assert findings(run) == []
+    assert findings(Run()) == []
+
+
+def test_steps_of_no_length_are_worth_nothing() -> None:
+    program = Program(SyncKind.ITEM)
+    for _ in range(10):
+        with program.step():
+            program.wait(1, 0)
+            program.wait(1, 0)
+    report = program.run().report(width=100, color=False)
+
+    assert "read each value once (guides say 5-10 %): nothing" in report
+
+
+def test_the_report_says_what_advice_is_worth() -> None:
+    report = _with_evaluations(read_ns=3 * MS).report(width=100, color=False)
+    section = report.split("What guides advise, and what it is worth in this run\n")[1]
+
+    assert section.split("\n\n")[0].splitlines() == [
+        "evaluate half as often: 7.5% to 19% of the elapsed time",
+        "   4 times in 20 steps, 12.000 ms to 30.000 ms each",
+    ]
+    report = _short_reads().run().report(width=100, color=False)
+    section = report.split("What guides advise, and what it is worth in this run\n")[1]
+    assert section.split("\n\n")[0].splitlines() == [
+        "read each value once (guides say 5-10 %): at most 0.1% of the step",
+        "Nothing here is worth an edit: no saving and no advice reaches 1%",
+    ]
+    assert "What guides advise" not in run_of([]).report()
+
+
+def test_the_findings_are_in_the_json_report() -> None:
+    (one,) = report_facts(_with_evaluations())["findings"]
+
+    assert one == {
+        "advice": "evaluate half as often",
+        "promised": None,
+        "low_ns": 3 * MS,
+        "high_ns": 3 * MS,
+        "of_ns": 16 * MS,
+        "of": "elapsed time",
+        "evidence": "4 times in 20 steps, 30.000 ms each",
+        "edit": "",
+    }
+    (one,) = report_facts(_with_evaluations(copy_ns=1 * MS))["findings"][-1:]
+    assert (one["advice"], one["low_ns"], one["of"]) == ("evaluate half as often", None, None)
