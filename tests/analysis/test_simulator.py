@@ -28,7 +28,7 @@ from tests.helpers.simulator.operations import (
 )
 from tests.helpers.simulator.program import Program, RecorderOptions
 from tests.helpers.simulator.simulation import simulated
-from tests.helpers.simulator.stream import Stream
+from tests.helpers.simulator.stream import Kernels, Stream
 
 # Clocks that agree, events that cost nothing, and no latencies, so that sums are simple.
 EXACT = RecorderOptions(
@@ -66,24 +66,32 @@ def test_a_stream_works_in_order_and_begins_after_the_latency() -> None:
 
 def test_the_host_waits_for_room_in_a_full_queue() -> None:
     stream = Stream(depth=2, latency_ns=0)
+    kernels = Kernels(np.array([[1, 1, 1]]), np.array([[100, 100, 100]]))
 
     # Launched at 1, 2 and 3, done at 101, 201 and 301; the third has to wait for the first.
-    assert stream.launch(0, [1, 1, 1], [100, 100, 100]) == 101
+    assert stream.launch(0, kernels, 0) == 101
     assert stream.free_ns == 301
     assert stream.room_ns(102) == 201
 
 
-def test_launching_together_is_the_same_as_one_by_one() -> None:
+@pytest.mark.parametrize("depth", [1, 7, 30, 10_000])
+def test_launching_together_is_the_same_as_one_by_one(depth: int) -> None:
     rng = np.random.default_rng(3)
-    hosts_ns, kernels_ns = rng.integers(0, 20, (2, 200)).tolist()
-    together, single = Stream(7, 3), Stream(7, 3)
-    now_ns = 5
-    for host_ns, kernel_ns in zip(hosts_ns, kernels_ns, strict=True):
-        now_ns = single.room_ns(now_ns + host_ns)
-        single.put(now_ns, kernel_ns)
-
-    assert together.launch(5, hosts_ns, kernels_ns) == now_ns
-    assert together.free_ns == single.free_ns
+    together, single = Stream(depth, 3), Stream(depth, 3)
+    now_ns = single_ns = 5
+    for _ in range(300):
+        hosts_ns, devices_ns = rng.integers(0, 20, (2, 1, rng.integers(1, 12)))
+        now_ns = together.launch(now_ns, Kernels(hosts_ns, devices_ns), 0)
+        for host_ns, device_ns in zip(hosts_ns[0].tolist(), devices_ns[0].tolist(), strict=True):
+            single_ns = single.room_ns(single_ns + host_ns)
+            single.put(single_ns, device_ns)
+        assert (now_ns, together.free_ns) == (single_ns, single.free_ns)
+        wait_ns, device_ns = rng.integers(0, 60, 2).tolist()
+        now_ns = together.room_ns(now_ns + wait_ns)
+        single_ns = single.room_ns(single_ns + wait_ns)
+        assert together.put(now_ns, device_ns) == single.put(single_ns, device_ns)
+        if rng.random() < 0.1:
+            now_ns = single_ns = together.free_ns
 
 
 # --- loaders ---

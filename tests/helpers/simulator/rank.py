@@ -28,7 +28,7 @@ from tests.helpers.simulator.operations import (
 )
 from tests.helpers.simulator.program import Program
 from tests.helpers.simulator.recorder import Recorder
-from tests.helpers.simulator.stream import Stream
+from tests.helpers.simulator.stream import Kernels, Stream
 
 _STAGING_BYTES_PER_NS = 8
 _Act = Callable[[int], None]
@@ -199,16 +199,16 @@ class Rank:
             both_ns = warm_ns + kernels_ns.sum(axis=1) + (0 if is_graph else hosts_ns.sum(axis=1))
             return self._working(both_ns.tolist())
 
-        warm_of, hosts_of, kernels_of = warm_ns.tolist(), hosts_ns.tolist(), kernels_ns.tolist()
-        stream = self._compute
+        warm_of, stream = warm_ns.tolist(), self._compute
+        kernels = Kernels(hosts_ns, kernels_ns)
 
         def replay(turn: int) -> None:
+            # A graph takes one place in the queue.
             self.now_ns = stream.room_ns(self.now_ns + warm_of[turn])
-            stream.put_graph(self.now_ns, kernels_of[turn])
+            stream.put(self.now_ns, kernels.device_ns[turn])
 
         def launch(turn: int) -> None:
-            now_ns = self.now_ns + warm_of[turn]
-            self.now_ns = stream.launch(now_ns, hosts_of[turn], kernels_of[turn])
+            self.now_ns = stream.launch(self.now_ns + warm_of[turn], kernels, turn)
 
         return replay if is_graph else launch
 
