@@ -65,7 +65,7 @@ CASES = (
         "workers",
         "4 loader workers, not 2",
         '"use more workers"',
-        prediction.without_data_wait,
+        prediction.with_more_workers,
     ),
     Case(
         "metrics",

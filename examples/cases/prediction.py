@@ -63,12 +63,22 @@ def without_copies_in_evaluation(run: Run) -> Prediction:
     return _without_waits(run, [Change.COPIES], "copies in the evaluation", is_inside=False)
 
 
-def without_data_wait(run: Run) -> Prediction:
-    """Of a loader that always has a batch ready."""
+def with_more_workers(run: Run) -> Prediction:
+    """Of more loader workers. They deliver more if there are cores for them, and then the host may
+    wait no longer."""
     saving = _saving(run, Change.DATA_WAIT, is_inside=True)
     if saving is None:
         return Prediction(0, None, None, _elapsed_ns(run), "no wait for data was seen")
-    return _of_saving(run, saving, "what the host waits for data")
+    workers, cores = run.program_facts.loader_workers, run.environment.get("cores")
+    likely_ns: float | None
+    if workers is None or cores is None:
+        likely_ns, why = None, "whether there are cores for more workers is unknown"
+    elif workers + 1 >= cores:
+        likely_ns, why = 0, f"{cores} cores have enough to do with {workers} workers and the loop"
+    else:
+        likely_ns, why = saving.likely_ns, f"there are {cores} cores"
+    because = f"at most what the host waits for data; {why}"
+    return Prediction(0, likely_ns, saving.high_ns, _elapsed_ns(run), because)
 
 
 def with_half_the_evaluations(run: Run) -> Prediction:

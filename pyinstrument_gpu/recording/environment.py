@@ -23,6 +23,7 @@ def gather() -> dict[str, Any]:
         "pid": os.getpid(),
         "python": sys.version.split()[0],
         "platform": _platform(),
+        "cores": len(os.sched_getaffinity(0)),
         "command": [
             argument[:_MAX_ARGUMENT_CHARACTERS] for argument in sys.orig_argv[:_MAX_ARGUMENTS]
         ],

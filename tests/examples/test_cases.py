@@ -210,10 +210,21 @@ def test_an_edit_of_two_kinds_saves_what_both_do() -> None:
     assert own.because in found.because
 
 
-def test_wait_for_data() -> None:
-    found = prediction.without_data_wait(made_run())
+@pytest.mark.parametrize(
+    ("workers", "cores", "likely_ns"),
+    [(2, 8, 2 * MS), (2, 4, 2 * MS), (2, 3, 0), (2, 2, 0), (None, 8, None), (2, None, None)],
+)
+def test_more_workers_need_cores(
+    workers: int | None, cores: int | None, likely_ns: float | None
+) -> None:
+    run = made_run()
+    run.environment["program_facts"] = {"loader_workers": workers}
+    if cores is not None:
+        run.environment["cores"] = cores
 
-    assert (found.low_ns, found.likely_ns, found.high_ns) == (0, 2 * MS, 2 * MS)
+    found = prediction.with_more_workers(run)
+
+    assert (found.low_ns, found.likely_ns, found.high_ns) == (0, likely_ns, 2 * MS)
 
 
 def test_half_the_evaluations() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run says of where it took place."""
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ def test_machine_is_named_as_by_python() -> None:
     assert facts["host"] == platform.node()
     assert facts["python"] == platform.python_version()
     assert facts["platform"] == platform.platform()
+    assert facts["cores"] == len(os.sched_getaffinity(0))
 
 
 def test_nothing_is_started() -> None:
