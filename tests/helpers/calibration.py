@@ -154,9 +154,14 @@ class Judged:
         return min(advised, key=lambda each: each.advised or 0, default=None)
 
     @property
-    def is_best_first(self) -> bool:
-        assert self.best is not None
-        return self.first is not None and self.first.truth >= 0.9 * self.best.truth
+    def best_told(self) -> Outcome | None:
+        """The same without what is named among the things that can't be told."""
+        told = [
+            each
+            for each in self.outcomes
+            if each.edit.kind != "all syncs" and not (each.doubted and each.advised is None)
+        ]
+        return max(told, key=lambda each: each.truth, default=None)
 
     def is_mentioned(self, outcome: Outcome) -> bool:
         """Whether the report speaks of it. Of all syncs together it does if it speaks of any."""
@@ -251,17 +256,22 @@ class Calibration:
 
     def best_first(self, kind: str | None = None) -> Share:
         """Over the programs with something worth an edit of which something is advised."""
+        return self._best_first(kind, [each.best for each in self.programs])
+
+    def best_told_first(self, kind: str | None = None) -> Share:
+        """The same without what is named among the things that can't be told."""
+        return self._best_first(kind, [each.best_told for each in self.programs])
+
+    def _best_first(self, kind: str | None, best: Sequence[Outcome | None]) -> Share:
         of = [
-            each
-            for each in self.programs
-            if each.best is not None and each.best.is_worth and each.first is not None
+            (found, each.first)
+            for each, found in zip(self.programs, best, strict=True)
+            if found is not None and found.is_worth and each.first is not None
         ]
-        of = [each for each in of if kind in (None, each.best and each.best.edit.kind)]
-        bad = [each for each in of if not each.is_best_first]
-        bad.sort(
-            key=lambda each: (each.first.truth - each.best.truth) if each.best and each.first else 0
-        )
-        lines = tuple(f"{each.best}\n      first {each.first}" for each in bad)
+        of = [each for each in of if kind in (None, each[0].edit.kind)]
+        bad = [each for each in of if each[1].truth < 0.9 * each[0].truth]
+        bad.sort(key=lambda each: each[1].truth - each[0].truth)
+        lines = tuple(f"{found}\n      first {first}" for found, first in bad)
         return Share(len(of) - len(bad), len(of), lines)
 
     def unmentioned(self, kind: str | None = None) -> Share:
@@ -282,7 +292,15 @@ class Calibration:
         return _share(bad, len(of))
 
 
-COLUMNS = ("beaten", "covered", "close", "worthless", "best_first", "unmentioned")
+COLUMNS = (
+    "beaten",
+    "covered",
+    "close",
+    "worthless",
+    "best_first",
+    "best_told_first",
+    "unmentioned",
+)
 
 
 def _outside_ns(outcome: Outcome) -> float:
@@ -312,7 +330,7 @@ def calibration(programs: int, seed: int, families: Sequence[str] = FAMILIES) ->
 
 
 def _table(found: Calibration) -> Iterator[str]:
-    yield f"{'':14}" + "".join(f"{name.replace('_', ' '):>20}" for name in COLUMNS)
+    yield f"{'':14}" + "".join(f"{name.replace('_', ' '):>18}" for name in COLUMNS)
     rows: list[tuple[str, Calibration, str | None]] = [("all", found, None)]
     rows += [(kind, found, kind) for kind in _KINDS.values()]
     for family in dict.fromkeys(each.family for each in found.programs):
@@ -320,7 +338,7 @@ def _table(found: Calibration) -> Iterator[str]:
         rows.append((family, part, None))
     for name, part, kind in rows:
         shares = (getattr(part, column)(kind) for column in COLUMNS)
-        yield f"{name:14}" + "".join(f"{share!s:>20}" for share in shares)
+        yield f"{name:14}" + "".join(f"{share!s:>18}" for share in shares)
     yield f"programs with something worth an edit, and no advice: {found.silent()}"
 
 

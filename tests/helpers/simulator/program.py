@@ -15,7 +15,6 @@ from tests.helpers.simulator.operations import (
     Periodic,
     Phase,
     Read,
-    Reduce,
     StageBatch,
     walk,
 )
@@ -117,8 +116,9 @@ class Program:
         return {call.site: call.kind for call in calls}
 
     @property
-    def has_other_streams(self) -> bool:
-        return any(isinstance(each, StageBatch | Reduce) for each in self.operations)
+    def makes_streams(self) -> bool:
+        """Whether it makes a stream. That of its collectives is made below torch's Python."""
+        return any(isinstance(each, StageBatch) for each in self.operations)
 
     @property
     def takes_batches(self) -> bool:

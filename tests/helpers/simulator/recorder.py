@@ -222,7 +222,7 @@ class Recorder:
             environment |= {"rank": 0, "world_size": program.ranks}
         if self._options.knows_program:
             facts: dict[str, object] = {"ranks": program.ranks}
-            facts["other_streams"] = program.has_other_streams
+            facts["other_streams"] = program.makes_streams
             if program.takes_batches and program.loader is not None:
                 facts["loader_workers"] = program.loader.workers
             environment[KEY] = facts
