@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.analysis.run_sample import run_samples
 from pyinstrument_gpu.analysis.savings import Change, Saving
 from pyinstrument_gpu.run import Run
 
 _OUTSIDE_PHASES = -1
-_EVALUATION = "eval"
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,13 @@ def with_more_workers(run: Run) -> Prediction:
 
 
 def with_half_the_evaluations(run: Run) -> Prediction:
-    """Of evaluating half as often. What lies outside of steps and phases may belong to the
-    evaluations or not."""
-    (sample,) = run_samples([run])
-    evaluation = sample.outside.get(_EVALUATION)
-    if evaluation is None:
-        return Prediction(0, None, None, sample.elapsed_ns, "no evaluation was seen")
-    return Prediction(
-        evaluation.total_ns / 2,
-        None,
-        (sample.elapsed_ns - sample.step_ns) / 2,
-        sample.elapsed_ns,
-        "half of what evaluations take",
-    )
+    """Of evaluating half as often."""
+    for finding in findings(run):
+        if finding.advice == "evaluate half as often" and finding.worth is not None:
+            worth = finding.worth
+            because = "half of what evaluations take"
+            return Prediction(worth.low_ns, None, worth.high_ns, worth.whole_ns, because)
+    return Prediction(0, None, None, _elapsed_ns(run), "no evaluations have a known time")
 
 
 def without_work_outside_phases(run: Run) -> Prediction:

@@ -230,9 +230,9 @@ def test_more_workers_need_cores(
 def test_half_the_evaluations() -> None:
     found = prediction.with_half_the_evaluations(made_run(evaluations=True))
 
-    # Four times between 4 ms of phases and 8 ms, the last of which ends with its last phase.
+    # Four times from the 5 ms between its phases to 8 ms; the last ends with its last phase.
     assert found.elapsed_ns == (STEPS * 10 + 3 * 8 + 6) * MS / STEPS
-    assert found.low_ns == 4 * 4 * MS / STEPS / 2
+    assert found.low_ns == 4 * 5 * MS / STEPS / 2
     assert found.high_ns == (3 * 8 + 6) * MS / STEPS / 2
 
 

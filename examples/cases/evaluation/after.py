@@ -8,7 +8,7 @@ from examples.cases.gpt import GPT, random_windows
 from examples.cases.options import parse
 from examples.cases.text import Text
 
-BATCH = 12
+BATCH = 4
 EVALUATE_EVERY = 200
 EVALUATION_BATCHES = 20
 
@@ -34,7 +34,7 @@ def estimate_loss(
 
 
 def main() -> None:
-    options = parse(__doc__, steps=400)
+    options = parse(__doc__, steps=1200)
     text = Text()
     training, validation = text.split()
     splits = {"training": training, "validation": validation}
