@@ -9,6 +9,8 @@ with pig.record("train.gpurun") as recording:
         with gpu_phase("forward"):
             loss = loss_fn(model(x), y)
 print(recording.run.report())
+
+PYTEST_DONT_REWRITE: under `pyinstrument-gpu run -m pytest` it is there before pytest.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.cli.compare import EXIT_SLOWER
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate import summary
-from pyinstrument_gpu.gate.command_side import CommandSide
+from pyinstrument_gpu.gate.command_side import command_sides
 from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan
 from pyinstrument_gpu.gate.progress import Progress
 
@@ -116,7 +116,7 @@ def gate(
     """
     try:
         plan = Plan(runs, max_runs, limit_percent, margin_percent)
-        sides = _sides(baseline, command, show_output)
+        sides = command_sides(baseline, command, show_output)
     except (ValueError, GateError) as error:
         raise click.UsageError(str(error), context) from error
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -154,18 +154,6 @@ def gate(
         context.exit(EXIT_SLOWER)
     if strict and result.slowdown is Slowdown.UNCLEAR:
         context.exit(EXIT_UNCLEAR)
-
-
-def _sides(
-    baseline: str, command: tuple[str, ...], show_output: bool
-) -> tuple[CommandSide, CommandSide]:
-    candidate = CommandSide(command, show_output=show_output)
-    if not os.path.isdir(baseline):
-        if os.sep in baseline and len(baseline.split()) == 1:
-            raise GateError(f"--baseline: there is no directory {baseline}")
-        return CommandSide(baseline, show_output=show_output), candidate
-    is_here = os.path.samefile(baseline, ".")
-    return CommandSide(command, None if is_here else Path(baseline), show_output), candidate
 
 
 @contextlib.contextmanager

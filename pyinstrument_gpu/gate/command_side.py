@@ -125,6 +125,30 @@ class CommandSide:
         return "\nThe last lines that it wrote:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def command_sides(
+    baseline: str | os.PathLike[str] | Sequence[str],
+    command: str | Sequence[str],
+    show_output: bool = False,
+) -> tuple[CommandSide, CommandSide]:
+    """The baseline and the candidate. The baseline is a directory in which the command runs other
+    code, or a command.
+
+    Raises:
+        GateError: there is no such directory, or it can't be seen what is to be recorded.
+    """
+    candidate = CommandSide(command, show_output=show_output)
+    if isinstance(baseline, str | os.PathLike):
+        place = Path(baseline)
+        if place.is_dir():
+            is_here = place.samefile(".")
+            return CommandSide(command, None if is_here else place, show_output), candidate
+        text = os.fspath(baseline)
+        if isinstance(baseline, os.PathLike) or (os.sep in text and len(text.split()) == 1):
+            raise GateError(f"the baseline: there is no directory {text}")
+        baseline = text
+    return CommandSide(baseline, show_output=show_output), candidate
+
+
 def _split(command: str) -> list[str]:
     try:
         return shlex.split(command)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _QUERY_S = 20
+_LEAST_WATCHED_S = 1.0
+"""The kernel counts in hundredths of a second."""
 
 
 @dataclass
@@ -23,8 +25,8 @@ class OtherLoad:
 
     @property
     def processors(self) -> float | None:
-        """None where the system does not say."""
-        if not self._is_known or self._watched_s <= 0:
+        """None where the system does not say, or not for so short a time."""
+        if not self._is_known or self._watched_s < _LEAST_WATCHED_S:
             return None
         return max(0.0, self._cpu_s / self._watched_s)
 
