@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
+from tests.helpers.simulator.draws import Draws
+from tests.helpers.simulator.duration import Duration
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.loader import Loader
 from tests.helpers.simulator.operations import (
@@ -38,10 +40,15 @@ class Rank:
     """One rank under way. Each act of the host moves `now_ns` on."""
 
     def __init__(
-        self, program: Program, number: int, timed_steps: Sequence[bool] | None = None
+        self,
+        program: Program,
+        number: int,
+        draws: Draws,
+        timed_steps: Sequence[bool] | None = None,
     ) -> None:
         self._program = program
-        self._number = number
+        self._draws = draws
+        self.number = number
         self._edits = program.edits if number < program.edited_ranks else frozenset()
         self._compute = Stream(program.queue_depth, program.latency_ns)
         self._copies = Stream(program.queue_depth, program.latency_ns)
@@ -57,7 +64,7 @@ class Rank:
         )
         self._loader: Loader | None = None
         if program.loader is not None:
-            makes_ns = program.loader.make.draw(self._rng(0), (turns,), 1.0).tolist()
+            [makes_ns] = self._times_ns(0, turns, program.loader.make)
             is_instant = Edit("data") in self._edits
             self._loader = Loader(program.loader, makes_ns, is_instant=is_instant)
 
@@ -127,9 +134,9 @@ class Rank:
                 self._path.pop()
                 acts.append((self._leave, None, [], []))
             elif isinstance(operation, Reduce):
-                rng = self._rng(operation.place)
-                calls_ns = operation.call.draw(rng, (turns,), 1.0).tolist()
-                durations_ns = operation.device.draw(rng, (turns,), 1.0).tolist()
+                calls_ns, durations_ns = self._times_ns(
+                    operation.place, turns, operation.call, operation.device
+                )
                 acts.append((None, operation, calls_ns, durations_ns))
             else:
                 act = self._act(operation, turns, warm_up)
@@ -137,8 +144,19 @@ class Rank:
                     acts.append((act, None, [], []))
         return acts
 
-    def _rng(self, place: int) -> np.random.Generator:
-        return np.random.default_rng([self._program.seed, self._number, place])
+    def _times_ns(
+        self,
+        place: int,
+        turns: int,
+        *durations: Duration,
+        scale: NDArray[np.float64] | float = 1.0,
+    ) -> list[list[int]]:
+        """For each of the durations of a place its time in each turn."""
+
+        def draw(rng: np.random.Generator) -> list[list[int]]:
+            return [duration.draw(rng, (turns,), scale).tolist() for duration in durations]
+
+        return self._draws.of(self.number, place, draw)
 
     def _has(self, kind: str, site: int = -1, path: str = "") -> bool:
         return Edit(kind, site, path, self._is_inside) in self._edits
@@ -148,8 +166,8 @@ class Rank:
     ) -> _Act | None:
         scale = 1.0 if warm_up is None else warm_up
         if isinstance(operation, Work):
-            hosts_ns = operation.host.draw(self._rng(operation.place), (turns,), scale)
-            return self._working(hosts_ns.tolist())
+            [hosts_ns] = self._times_ns(operation.place, turns, operation.host, scale=scale)
+            return self._working(hosts_ns)
         if isinstance(operation, MakeBatch):
             if self._has("data"):
                 return None
@@ -187,35 +205,38 @@ class Rank:
     def _launching(
         self, operation: Launches, turns: int, warm_up: NDArray[np.float64] | None
     ) -> _Act:
-        rng = self._rng(operation.place)
-        shape = (turns, len(operation.kernels_ns))
-        hosts_ns = operation.host.draw(rng, shape, 1.0)
-        kernels_ns = operation.device.draw(rng, shape, np.array(operation.kernels_ns))
-        # The first launches compile, choose algorithms and allocate, which is not launching.
-        slower = np.zeros(turns) if warm_up is None else warm_up - 1
-        warm_ns = np.rint(hosts_ns.sum(axis=1) * slower).astype(np.int64)
-        is_graph = self._has("launches", path="/".join(self._path))
-        if not self._program.has_device:
-            both_ns = warm_ns + kernels_ns.sum(axis=1) + (0 if is_graph else hosts_ns.sum(axis=1))
-            return self._working(both_ns.tolist())
+        def draw(rng: np.random.Generator) -> tuple[list[int], Kernels]:
+            shape = (turns, len(operation.kernels_ns))
+            hosts_ns = operation.host.draw(rng, shape, 1.0)
+            kernels_ns = operation.device.draw(rng, shape, np.array(operation.kernels_ns))
+            # The first launches compile, choose algorithms and allocate, which is not launching.
+            slower = np.zeros(turns) if warm_up is None else warm_up - 1
+            warm_ns = np.rint(hosts_ns.sum(axis=1) * slower).astype(np.int64)
+            return warm_ns.tolist(), Kernels(hosts_ns, kernels_ns)
 
-        warm_of, stream = warm_ns.tolist(), self._compute
-        kernels = Kernels(hosts_ns, kernels_ns)
+        warm_ns, kernels = self._draws.of(self.number, operation.place, draw)
+        is_graph = self._has("launches", path="/".join(self._path))
+        stream = self._compute
+
+        def compute(turn: int) -> None:
+            self.now_ns += warm_ns[turn] + kernels.host_ns[turn] + kernels.device_ns[turn]
 
         def replay(turn: int) -> None:
             # A graph takes one place in the queue.
-            self.now_ns = stream.room_ns(self.now_ns + warm_of[turn])
+            self.now_ns = stream.room_ns(self.now_ns + warm_ns[turn])
             stream.put(self.now_ns, kernels.device_ns[turn])
 
         def launch(turn: int) -> None:
-            self.now_ns = stream.launch(self.now_ns + warm_of[turn], kernels, turn)
+            self.now_ns = stream.launch(self.now_ns + warm_ns[turn], kernels, turn)
 
+        if not self._program.has_device:
+            return compute
         return replay if is_graph else launch
 
     def _reading(self, operation: Read, turns: int) -> _Act | None:
         if self._has("sync", site=operation.site) or self._has("all syncs"):
             return None
-        calls_ns = operation.call.draw(self._rng(operation.place), (turns,), 1.0).tolist()
+        [calls_ns] = self._times_ns(operation.place, turns, operation.call)
 
         def read(turn: int) -> None:
             if turn % operation.every:
@@ -236,7 +257,7 @@ class Rank:
         self.recorder.sync(site, begin_ns, self.now_ns, size)
 
     def _copying(self, operation: Copy, turns: int) -> _Act:
-        calls_ns = operation.call.draw(self._rng(operation.place), (turns,), 1.0).tolist()
+        [calls_ns] = self._times_ns(operation.place, turns, operation.call)
         site, size, stream = operation.site, operation.size, self._compute
         is_pageable = operation.kind == SyncKind.H2D_PAGEABLE
         is_pinned = any(map(self._has, ("all syncs", "copies"))) or self._has("sync", site=site)
@@ -274,9 +295,7 @@ class Rank:
         self.now_ns = self._loader.next_ns(self.now_ns)
 
     def _staging(self, operation: StageBatch, turns: int) -> _Act:
-        rng = self._rng(operation.place)
-        calls_ns = operation.call.draw(rng, (turns,), 1.0).tolist()
-        copies_ns = operation.copy.draw(rng, (turns,), 1.0).tolist()
+        calls_ns, copies_ns = self._times_ns(operation.place, turns, operation.call, operation.copy)
 
         def stage(turn: int) -> None:
             self.now_ns = self._copies.room_ns(self.now_ns + calls_ns[turn])

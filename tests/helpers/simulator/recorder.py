@@ -39,7 +39,8 @@ class Recorder:
     steps. Two boundaries less than a microsecond apart share an event.
 
     Args:
-        timed_steps: which steps to time, as another run of the program did; None to decide.
+        timed_steps: which steps to time, as another run of the program did, of which this one is
+            not kept; None to decide, and to keep all.
     """
 
     def __init__(
@@ -99,6 +100,10 @@ class Recorder:
 
     def enter(self, name: str, now_ns: int) -> int:
         """A phase begins. Returns when the host goes on."""
+        if self._planned is not None:
+            now_ns, stamp_ns = self._boundary(now_ns + self._options.phase_ns)
+            self._frames.append((-1, -1, stamp_ns))
+            return now_ns
         parent = self._frames[-1][0] if self._frames else -1
         path = self._paths.setdefault((parent, name), len(self._paths))
         begin_ns = now_ns + self._options.phase_ns
@@ -112,6 +117,8 @@ class Recorder:
         path, begin_ns, begin_stamp_ns = self._frames.pop()
         end_ns = now_ns + self._options.phase_ns
         now_ns, stamp_ns = self._boundary(end_ns) if begin_stamp_ns >= 0 else (end_ns, -1)
+        if self._planned is not None:
+            return now_ns
         children_ns = self._children_ns.pop()
         if self._children_ns:
             self._children_ns[-1] += end_ns - begin_ns
@@ -122,7 +129,7 @@ class Recorder:
         return now_ns
 
     def sync(self, site: int, begin_ns: int, end_ns: int, size: int) -> None:
-        if self._options.watches and self._program.has_device:
+        if self._planned is None and self._options.watches and self._program.has_device:
             path = self._frames[-1][0] if self._frames else -1
             row = (begin_ns, end_ns - begin_ns, size, site, path, self._step, 0)
             self._syncs.append(row)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyinstrument_gpu.run import Run
+from tests.helpers.simulator.draws import Draws
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.program import Program
 from tests.helpers.simulator.rank import Rank
@@ -23,6 +24,7 @@ class Simulated:
     program: Program
     elapsed_ns: int
     ranks: tuple[Rank, ...]
+    draws: Draws
 
     @property
     def run(self) -> Run:
@@ -31,30 +33,32 @@ class Simulated:
 
     def saved_ns(self, edit: Edit) -> tuple[float, ...]:
         """What a change really saves per step: on all ranks, and, where there are more than one, on
-        the recorded one alone. The same steps are timed as before."""
-        timed_steps = [rank.recorder.timed_steps for rank in self.ranks]
+        the recorded one alone."""
+        everywhere = (True, False) if self.program.ranks > 1 else (True,)
+        changed = (self.program.without(edit, on_all_ranks=each) for each in everywhere)
         return tuple(
-            (
-                self.elapsed_ns
-                - simulated(
-                    self.program.without(edit, on_all_ranks=on_all_ranks), timed_steps
-                ).elapsed_ns
-            )
-            / self.program.steps
-            for on_all_ranks in ((True, False) if self.program.ranks > 1 else (True,))
+            (self.elapsed_ns - self.again(each).elapsed_ns) / self.program.steps for each in changed
+        )
+
+    def again(self, changed: Program) -> Simulated:
+        """The program once more, with changes: with the same times, and the same steps timed."""
+        return _simulated(
+            changed,
+            self.draws,
+            [
+                Rank(changed, rank.number, self.draws, rank.recorder.timed_steps)
+                for rank in self.ranks
+            ],
         )
 
 
-def simulated(program: Program, timed_steps: Sequence[Sequence[bool]] | None = None) -> Simulated:
-    """Runs a program.
+def simulated(program: Program) -> Simulated:
+    """Runs a program."""
+    draws = Draws(program.seed)
+    return _simulated(program, draws, [Rank(program, n, draws) for n in range(program.ranks)])
 
-    Args:
-        timed_steps: of each rank the steps to time on the device; None as its recorder decides.
-    """
-    ranks = tuple(
-        Rank(program, number, None if timed_steps is None else timed_steps[number])
-        for number in range(program.ranks)
-    )
+
+def _simulated(program: Program, draws: Draws, ranks: Sequence[Rank]) -> Simulated:
     running = [rank.run() for rank in ranks]
     replies: list[int | None] = [None] * len(ranks)
     while True:
@@ -72,4 +76,4 @@ def simulated(program: Program, timed_steps: Sequence[Sequence[bool]] | None = N
             raise ValueError(f"{len(arrivals)} of {len(ranks)} ranks came to a collective")
         done_ns = max(arrived_ns for arrived_ns, _ in arrivals) + max(ns for _, ns in arrivals)
         replies = [done_ns] * len(ranks)
-    return Simulated(program, ranks[0].done_ns, ranks)
+    return Simulated(program, ranks[0].done_ns, tuple(ranks), draws)
