@@ -49,7 +49,7 @@ def record(case: Case, side: str, file: Path, seed: int, steps: int | None) -> t
     losses = [line for line in done.stdout.splitlines() if line.startswith(_FINAL_LOSS)]
     if done.returncode or not losses:
         raise RuntimeError(
-            f"{case.module(side)} ended with exit code {done.returncode}:\n{done.stderr[-2000:]}"
+            f"{case.module(side)} ended with exit code {done.returncode}\n{done.stderr[-2000:]}"
         )
     return Run.load(file), float(losses[-1].removeprefix(_FINAL_LOSS))
 
@@ -77,30 +77,39 @@ def measure(case: Case, pairs: int, steps: int | None) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="examples.cases.measure", description=__doc__)
-    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
+    parser.add_argument(
+        "--case",
+        dest="cases",
+        action="append",
+        choices=[case.name for case in CASES],
+        help="only this one, or several; by default all",
+    )
     parser.add_argument("--pairs", type=int, default=5, help="of runs, per case (%(default)s)")
     parser.add_argument("--steps", type=int, help="of each run; by default what its script says")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
     options = parser.parse_args(arguments)
     begin = monotonic()
-    machine = describe_machine()
-    cases = [
-        measure(case, options.pairs, options.steps)
-        for case in CASES
-        if options.case in (None, case.name)
-    ]
-    gpus = cases[0]["gpus"]
-    results = {
-        "machine": machine,
-        "device": gpus[0] if gpus else "CPU",
-        "pairs": options.pairs,
-        "seconds": round(monotonic() - begin, 1),
-        "cases": cases,
-    }
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    cases: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    results = {"machine": describe_machine(), "device": "", "pairs": options.pairs, "seconds": 0.0}
+    for case in CASES:
+        if options.cases and case.name not in options.cases:
+            continue
+        try:
+            cases.append(measure(case, options.pairs, options.steps))
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            failed[case.name] = str(error).splitlines()[0]
+        # After each, so that one that is stopped keeps what it has.
+        gpus = {gpu for found in cases for gpu in found["gpus"]}
+        results["device"] = ", ".join(sorted(gpus)) or "CPU"
+        results["seconds"] = round(monotonic() - begin, 1)
+        facts = results | {"cases": cases, "failed": failed}
+        options.output.write_text(json.dumps(facts, indent=1) + "\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -64,6 +64,7 @@ def table(results: dict[str, Any]) -> str:
         *(_row(found) for found in results["cases"]),
         "",
         *_notes(results["cases"]),
+        *(f"* `{name}` could not be measured: {why}" for name, why in results["failed"].items()),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 

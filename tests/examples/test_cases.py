@@ -246,9 +246,11 @@ def test_without_evaluations_half_of_them_is_unknown() -> None:
 def test_a_case_is_recorded_and_written(tmp_path: Path) -> None:
     file = tmp_path / "cases.json"
 
-    measure.main(["--case", "evaluation", "--pairs", "1", "--steps", "4", "-o", str(file)])
+    options = ["--case", "evaluation", "--pairs", "1", "--steps", "4", "-o", str(file)]
+    assert measure.main(options) == 0
 
     results = json.loads(file.read_text())
+    assert results["failed"] == {}
     (found,) = results["cases"]
     assert found["name"] == "evaluation"
     assert found["final_losses"]["before"] == found["final_losses"]["after"]
@@ -258,11 +260,22 @@ def test_a_case_is_recorded_and_written(tmp_path: Path) -> None:
     assert "| [evaluate every 200 steps, not every 100](#evaluation) |" in page.table(results)
 
 
-def test_a_script_that_fails_says_so(tmp_path: Path) -> None:
+def test_a_case_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = dataclasses.replace(CASES[0], name="no_such_case")
+    monkeypatch.setattr(measure, "CASES", [missing, dataclasses.replace(missing, name="nor_this")])
+    file = tmp_path / "cases.json"
 
-    with pytest.raises(RuntimeError, match=r"no_such_case\.before ended with exit code 1"):
-        measure.record(missing, "before", tmp_path / "run.gpurun", seed=0, steps=1)
+    assert measure.main(["--pairs", "1", "-o", str(file)]) == 1
+
+    results = json.loads(file.read_text())
+    assert results["cases"] == []
+    assert list(results["failed"]) == ["no_such_case", "nor_this"]
+    reason = "examples.cases.no_such_case.before ended with exit code 1"
+    assert results["failed"]["no_such_case"] == reason
+    assert f"* `no_such_case` could not be measured: {reason}" in page.table(results)
+    assert "No module named" in capsys.readouterr().err
 
 
 def results_of(change: float, interval: Any, *predicted: tuple[float, Any, Any]) -> dict[str, Any]:
@@ -285,7 +298,7 @@ def results_of(change: float, interval: Any, *predicted: tuple[float, Any, Any])
         "warnings": ["Python version differs: 3.10 and 3.11"],
     }
     machine = {"cpu": "A CPU", "cores": 2, "torch": "2.13", "date": "2026-01-31", "load": 0.1}
-    return {"device": "CPU", "machine": machine, "pairs": 2, "cases": [case]}
+    return {"device": "CPU", "machine": machine, "pairs": 2, "cases": [case], "failed": {}}
 
 
 @pytest.mark.parametrize(
