@@ -58,19 +58,19 @@ CASES = (
     Case(
         "evaluation",
         "evaluate every 200 steps, not every 100",
-        '"evaluate less often"',
+        '"evaluate less often", without a number',
         prediction.with_half_the_evaluations,
     ),
     Case(
         "workers",
         "4 loader workers, not 2",
-        '"use more workers"',
+        "no number",
         prediction.with_more_workers,
     ),
     Case(
         "metrics",
         "`MetricAccumulator`, not torchmetrics and `.item()` in each batch",
-        '"don\'t call `.item()` for metrics"',
+        "no number",
         lambda run: prediction.without_reads(run) + prediction.without_work_outside_phases(run),
     ),
 )

@@ -26,13 +26,20 @@ _HEAD = (
     "| edit | said to save | predicted, % | saved, % | 95 % interval | verdict | as predicted |\n"
     "|---|---|---:|---:|---:|---|---|"
 )
+_NO_GPU = (
+    "There are no figures from a GPU yet. The scripts use one if there is one, and the same\n"
+    "commands then give a second table.\n"
+)
 _UNKNOWN = "unknown"
 
 
 def filled(page: str, results: list[dict[str, Any]]) -> str:
     """The page with its marked parts as the results and the scripts have them."""
     parts = {case.name: f"```diff\n{edit_of(case)}```\n" for case in CASES}
-    parts["results"] = "\n".join(map(table, results)) or "Nothing has been measured yet.\n"
+    tables = [table(one) for one in results] or ["Nothing has been measured yet.\n"]
+    if all(one["device"] == "CPU" for one in results):
+        tables.append(_NO_GPU)
+    parts["results"] = "\n".join(tables)
     return _MARKED.sub(lambda mark: f"{mark[1]}{parts[mark[2]]}{mark[3]}", page)
 
 

@@ -339,6 +339,22 @@ def test_a_table_names_where_and_what_it_rests_on() -> None:
     assert "Warning: Python version differs: 3.10 and 3.11." in text
 
 
+def test_a_table_for_each_device_and_word_of_what_is_missing() -> None:
+    marked = "<!-- begin results -->\nold\n<!-- end results -->\n"
+    on_cpu = results_of(-0.05, None, (0, 0, 0))
+    on_gpu = on_cpu | {"device": "A GPU"}
+
+    nothing, one, both = (page.filled(marked, some) for some in ([], [on_cpu], [on_cpu, on_gpu]))
+
+    assert "Nothing has been measured yet." in nothing
+    assert "no figures from a GPU" in nothing
+    assert "**CPU**" in one
+    assert "no figures from a GPU" in one
+    assert both.index("**CPU**") < both.index("**A GPU**")
+    assert "no figures" not in both
+    assert "old" not in nothing + one + both
+
+
 def test_the_page_has_the_results_and_the_edits_as_they_are() -> None:
     text = page.PAGE.read_text()
 
