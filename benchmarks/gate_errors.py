@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -40,7 +41,8 @@ class Training:
 
     Args:
         steps: of a training.
-        slower: the share of its own time by which each step is made longer.
+        slower: the share of its own CPU time by which each step is made longer. That makes it
+            longer by the same share of its time, also where it has to wait for a processor.
     """
 
     def __init__(self, steps: int, slower: float) -> None:
@@ -57,16 +59,16 @@ class Training:
         criterion = nn.CrossEntropyLoss()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
         epochs = itertools.chain.from_iterable(itertools.repeat(loader))
-        last_ns = time.perf_counter_ns()
+        last_ns = time.thread_time_ns()
         for images, labels in itertools.islice(epochs, self._steps):
             optimizer.zero_grad()
             loss = criterion(model(images), labels)
             loss.backward()
             optimizer.step()
-            now_ns = time.perf_counter_ns()
+            now_ns = time.thread_time_ns()
             end_ns = now_ns + self._slower * (now_ns - last_ns)
             while self._slower and now_ns < end_ns:
-                now_ns = time.perf_counter_ns()
+                now_ns = time.thread_time_ns()
             last_ns = now_ns
 
 
@@ -101,109 +103,105 @@ def interval(count: int, total: int) -> tuple[float, float]:
     return 100 * (middle - spread) / scale, 100 * (middle + spread) / scale
 
 
-def share(name: str, count: int, total: int, **more: float | str) -> Figure:
+def share(name: str, count: int, total: int, goal: float | None = None) -> Figure:
     note = f"{count} of {total}"
     if not total:
-        return Figure(name, math.nan, "%", note=note)
-    return Figure(name, 100 * count / total, "%", *interval(count, total), note=note, **more)  # type: ignore[arg-type]
+        return Figure(name, 0, "", note="there were none")
+    return Figure(name, 100 * count / total, "%", *interval(count, total), goal, note)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A gate, as a line of the log.
+
+    Attributes:
+        slower: by what share the steps of the candidate were longer.
+    """
+
+    slower: float
+    result: str
+    change: float
+    interval: tuple[float, float]
+    smallest_effect: float
+    runs: int
+    other_processors: float | None
+
+    @classmethod
+    def of(cls, slower: float, found: GateResult) -> Row:
+        elapsed = found.comparison.elapsed
+        assert elapsed.interval is not None and elapsed.smallest_effect is not None
+        return cls(
+            slower,
+            found.slowdown.value,
+            elapsed.change,
+            elapsed.interval,
+            elapsed.smallest_effect,
+            len(found.order),
+            found.other_processors,
+        )
+
+
+def read(log: Path) -> list[Row]:
+    return [Row(**json.loads(line)) for line in log.read_text().splitlines()]
 
 
 def measure(
-    gates: int,
-    minutes: float,
-    steps: int,
-    planted: Sequence[float],
-    plan: Plan,
-    log: Path | None,
+    gates: int, minutes: float, steps: int, planted: Sequence[float], plan: Plan, log: Path
 ) -> Iterator[Figure]:
-    """All figures. Ends early when the minutes are over."""
+    """All figures, of the gates that the log holds and of those that are missing, as many as can be
+    made in so many minutes. Two gates of the same program come to one with a slowdown."""
     yield Figure("a step", step_us(steps), "us", note="the median of 20 runs")
     until_s = time.monotonic() + 60 * minutes
-    found: dict[float, list[GateResult]] = {slower: [] for slower in (0.0, *planted)}
-    for slower in itertools.islice(itertools.cycle(planted), gates):
-        for extra in (0.0, slower):
-            result = one_gate(steps, extra, plan)
-            found[extra].append(result)
-            if log is not None:
-                with log.open("a") as file:
-                    file.write(json.dumps(row(extra, result)) + "\n")
-        if time.monotonic() > until_s:
-            break
-    same = found[0.0]
-    yield share(
-        "the same program, called SLOWER", sum(r.is_slower for r in same), len(same), goal=3.0
-    )
-    yield from described("the same program", same)
-    for slower in planted:
-        name, results = f"steps longer by {100 * slower:.3g} %", found[slower]
-        yield share(f"{name}, called SLOWER", sum(r.is_slower for r in results), len(results))
-        able = [result for result in results if can_show(result, slower)]
-        yield share(
-            f"{name}, called SLOWER where the gate says that it can show that",
-            sum(result.is_slower for result in able),
-            len(able),
-        )
-        yield from described(name, results)
-    known = [
-        result.other_processors
-        for results in found.values()
-        for result in results
-        if result.other_processors is not None
-    ]
-    yield Figure("processors that other programs used", sum(known) / max(len(known), 1), "")
+    kinds = itertools.cycle([kind for slower in planted for kind in (0.0, 0.0, slower)])
+    rows = read(log) if log.exists() else []
+    while sum(row.slower == 0 for row in rows) < gates and time.monotonic() < until_s:
+        slower = next(kinds)
+        rows.append(Row.of(slower, one_gate(steps, slower, plan)))
+        with log.open("a") as file:
+            file.write(json.dumps(asdict(rows[-1])) + "\n")
+    yield from figures(rows)
 
 
-def described(name: str, results: Sequence[GateResult]) -> Iterator[Figure]:
-    for of in (Slowdown.NOT_SLOWER, Slowdown.UNCLEAR):
-        count = sum(result.slowdown is of for result in results)
-        yield share(f"{name}, {of.value}", count, len(results))
-    runs = sum(len(result.order) for result in results) / max(len(results), 1)
-    yield Figure(f"{name}: runs of a gate", runs, "")
-    effects = sorted(100 * (r.comparison.elapsed.smallest_effect or math.nan) for r in results)
-    if effects:
-        yield Figure(f"{name}: smallest effect, median", effects[len(effects) // 2], "%")
-
-
-def can_show(result: GateResult, effect: float) -> bool:
-    smallest = result.comparison.elapsed.smallest_effect
-    return smallest is not None and smallest <= effect
-
-
-def row(slower: float, result: GateResult) -> dict[str, object]:
-    elapsed = result.comparison.elapsed
-    return {
-        "planted": slower,
-        "result": result.slowdown.value,
-        "change": elapsed.change,
-        "interval": elapsed.interval,
-        "smallest_effect": elapsed.smallest_effect,
-        "runs": len(result.order),
-        "other_processors": result.other_processors,
-    }
+def figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    for slower in sorted({row.slower for row in rows}):
+        of = [row for row in rows if row.slower == slower]
+        name = f"steps longer by {100 * slower:.3g} %" if slower else "the same program"
+        for result in Slowdown:
+            count = sum(row.result == result.value for row in of)
+            goal = 3.0 if not slower and result is Slowdown.SLOWER else None
+            yield share(f"{name}: {result.value}", count, len(of), goal)
+        if slower:
+            able = [row for row in of if row.smallest_effect <= slower]
+            count = sum(row.result == Slowdown.SLOWER.value for row in able)
+            yield share(f"{name}, which the gate says that it can show: SLOWER", count, len(able))
+        yield Figure(f"{name}: runs of a gate", statistics.mean(row.runs for row in of), "")
+        changes = [100 * row.change for row in of]
+        yield Figure(f"{name}: change, median", statistics.median(changes), "%")
+        effects = [100 * row.smallest_effect for row in of]
+        yield Figure(f"{name}: smallest effect, median", statistics.median(effects), "%")
+    others = [row.other_processors for row in rows if row.other_processors is not None]
+    if others:
+        yield Figure("processors that other programs used", statistics.mean(others), "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--gates", type=int, default=200, help="of the same program, and as many with a slowdown"
-    )
+    parser.add_argument("--gates", type=int, default=200, help="of the same program")
     parser.add_argument("--minutes", type=float, default=60.0, help="at most")
     parser.add_argument("--steps", type=int, default=100, help="of each run")
-    parser.add_argument("--planted", type=float, nargs="+", default=[0.05, 0.25], metavar="SHARE")
+    parser.add_argument("--planted", type=float, nargs="+", default=[0.05, 0.5], metavar="SHARE")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--max-runs", type=int, default=15)
-    parser.add_argument("--log", type=Path, metavar="FILE", help="write a line for each gate")
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="write a line for each gate, and go on from there"
+    )
     parser.add_argument("--results", type=Path, metavar="FILE", help="write all figures as JSON")
     options = parser.parse_args()
-    found = measure(
-        options.gates,
-        options.minutes,
-        options.steps,
-        options.planted,
-        Plan(options.runs, options.max_runs),
-        options.log,
-    )
-    print_and_write(found, options.results)
+    plan = Plan(options.runs, options.max_runs)
+    with tempfile.TemporaryDirectory() as folder:
+        log = options.log or Path(folder, "log")
+        found = measure(options.gates, options.minutes, options.steps, options.planted, plan, log)
+        print_and_write(found, options.results)
 
 
 if __name__ == "__main__":

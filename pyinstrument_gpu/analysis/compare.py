@@ -30,6 +30,7 @@ all runs of one side in one mode and all of the other side in the other in 2 * 0
 That is below 5 % from six on."""
 _UNEVEN_CALLS = 0.1
 _UNEVEN_SHARE = 0.001
+CODE_REVISION = "code revision"
 _ENVIRONMENT = {
     "host": "host",
     "gpus": "GPUs",
@@ -39,7 +40,7 @@ _ENVIRONMENT = {
     "platform": "platform",
     "world_size": "number of ranks",
     "version": "pyinstrument_gpu version",
-    "revision": "code revision",
+    "revision": CODE_REVISION,
 }
 
 

@@ -11,6 +11,7 @@ from random import Random, SystemRandom
 from typing import Protocol
 
 from pyinstrument_gpu.analysis.compare import (
+    CODE_REVISION,
     CONFIDENCE,
     DEFAULT_MARGIN_PERCENT,
     MIN_RUNS,
@@ -161,10 +162,10 @@ class Gate:
             comparison,
             self.plan,
             taken,
-            (self.sides[0].text, self.sides[1].text),
+            self._texts(),
             tuple(self.order),
             self._load.processors,
-            (*comparison.warnings, *self._warnings()),
+            (*self._of_interest(comparison), *self._warnings()),
         )
 
     def _record(self, side: int, runs_of_look: int) -> None:
@@ -223,6 +224,20 @@ class Gate:
                 "change. Wait for their end, or set CUDA_VISIBLE_DEVICES to the GPUs that the "
                 "training uses"
             )
+
+    def _texts(self) -> tuple[str, str]:
+        revisions = [runs[0].environment.get("revision") for runs in self.runs]
+        first, second = (
+            side.text
+            if revision is None or revisions[0] == revisions[1]
+            else f"{side.text}, revision {revision}"
+            for side, revision in zip(self.sides, revisions, strict=True)
+        )
+        return first, second
+
+    def _of_interest(self, comparison: Comparison) -> list[str]:
+        # That the code is another is what the gate is for.
+        return [text for text in comparison.warnings if not text.startswith(CODE_REVISION)]
 
     def _warnings(self) -> list[str]:
         warnings = []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 
@@ -12,22 +13,29 @@ class Progress:
 
     Args:
         in_one_line: whether nothing else writes to a terminal meanwhile.
+        clock: seconds.
     """
 
-    def __init__(self, stream: TextIO, in_one_line: bool = True) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        in_one_line: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._stream = stream
         self._is_one_line = in_one_line and stream.isatty()
-        self._begin_s = time.monotonic()
+        self._clock = clock
+        self._begin_s = clock()
         self._done = 0
         self._width = 0
 
     def begin(self, side: str, runs: int, max_runs: int) -> None:
         """A run begins, one of so many until it is known or the sides are looked at again, and of
         so many at most."""
-        elapsed_s = time.monotonic() - self._begin_s
-        text = f"gate: run {self._done + 1} of {runs} ({side}), {_clock(elapsed_s)}"
+        elapsed_s = self._clock() - self._begin_s
+        text = f"gate: run {self._done + 1} of {runs} ({side}), {_minutes(elapsed_s)}"
         if self._done:
-            text += f", about {_clock(elapsed_s / self._done * (runs - self._done))} left"
+            text += f", about {_minutes(elapsed_s / self._done * (runs - self._done))} left"
         if max_runs > runs:
             text += f"; up to {max_runs} runs if it stays unclear"
         self._write(text)
@@ -51,7 +59,7 @@ class Progress:
         self._stream.flush()
 
 
-def _clock(seconds: float) -> str:
+def _minutes(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -184,6 +184,17 @@ def test_metacharacters_stay_what_they_are(player: Path) -> None:
     assert "* candidate: `` " in result.stdout
 
 
+def test_differences_between_the_sides_are_told(player: Path) -> None:
+    record("old", *[100.0] * 3, revision="aaaa", torch="2.12")
+    record("new", *[100.0] * 3, revision="bbbb", torch="2.13")
+    result = play(player, "--runs", "3")
+    assert result.exit_code == 0
+    assert f"* baseline: `{player} run old, revision aaaa`\n" in result.stdout
+    assert f"* candidate: `{player} run new, revision bbbb`\n" in result.stdout
+    assert result.stdout.count("**Warning:**") == 1
+    assert "* **Warning:** torch version differs: 2.12 and 2.13\n" in result.stdout
+
+
 # What is not compared
 
 
