@@ -164,12 +164,16 @@ class Judged:
         return max(told, key=lambda each: each.truth, default=None)
 
     def is_mentioned(self, outcome: Outcome) -> bool:
-        """Whether the report speaks of it. Of all syncs together it does if it speaks of any."""
+        """Whether the report speaks of it. Of all syncs together it does if it speaks of any. Where
+        syncs were not watched, it says that, and can name none."""
+        is_wait = outcome.edit.kind in ("sync", "copies", "all syncs")
+        if is_wait and not self.program.recorder.watches:
+            return True
         if outcome.edit.kind != "all syncs":
             return outcome.advised is not None or outcome.doubted
-        waits = ("sync", "copies", "all syncs")
         return any(
-            each.edit.kind in waits and (each.advised is not None or each.doubted)
+            each.edit.kind in ("sync", "copies", "all syncs")
+            and (each.advised is not None or each.doubted)
             for each in self.outcomes
         )
 
