@@ -21,6 +21,7 @@ from pyinstrument_gpu.analysis import (
     premises,
     run_ahead,
     savings,
+    span_losses,
     step_detail,
     step_times,
 )
@@ -67,7 +68,13 @@ class Analysis:
     @property
     @_once
     def kept_steps(self) -> NDArray[np.void]:
-        return step_times.kept_steps(self._run)
+        return step_times.kept_steps(self._run, self.span_losses)
+
+    @property
+    @_once
+    def span_losses(self) -> span_losses.SpanLosses:
+        """The spans that are missing from the history for another reason than their age."""
+        return span_losses.span_losses(self._run)
 
     @property
     @_once

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.span_losses import SpanLosses
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -59,18 +60,33 @@ class Attribution:
     unattributed_ns: int | None
 
 
-def kept_steps(run: RunData) -> NDArray[np.void]:
-    """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`."""
+def kept_steps(run: RunData, losses: SpanLosses) -> NDArray[np.void]:
+    """The steps whose spans were not dropped for their age, as rows of `Run.steps.array`. If others
+    are known to lack spans, the most in a row that do not."""
     steps = run.steps.array
     kept = np.ones(len(steps), dtype=bool)
-    if len(run.spans) < run.phases_recorded:
+    is_cut = bool(run.dropped.get("span_history")) or not losses.are_located
+    if is_cut and len(run.spans) < run.phases_recorded:
         # A thread's spans are dropped in the order in which they ended, so a step is whole when it
         # began after the first one that was kept.
         for thread in np.unique(steps["thread"]):
             ends_ns = run.spans["host_end_ns"][run.spans["thread"] == thread]
             since_ns = ends_ns[0] if len(ends_ns) else np.iinfo(np.int64).max
             kept &= (steps["thread"] != thread) | (steps["begin_ns"] >= since_ns)
+    if losses.lacking.any():
+        kept = _longest_row(kept & ~losses.lacking)
     return steps[kept]
+
+
+def _longest_row(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of what is chosen the longest row without a gap, the first of them."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    begins, ends = edges[::2], edges[1::2]
+    row = np.zeros_like(chosen)
+    if len(begins):
+        longest = int(np.argmax(ends - begins))
+        row[begins[longest] : ends[longest]] = True
+    return row
 
 
 def startup_ns(run: RunData) -> int | None:
@@ -88,11 +104,6 @@ def mean_per_step_ns(run: RunData, statistic: Statistic | None, calls: int) -> f
     if statistic is None or not statistic.count or not run.step_totals.count:
         return None
     return statistic.mean_ns * calls / run.step_totals.count
-
-
-def spans_lost_within(run: RunData) -> int:
-    """Number of spans lost from the history for another reason than age, from any of the steps."""
-    return max(0, run.phases_recorded - len(run.spans) - run.dropped.get("span_history", 0))
 
 
 def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import by_begin, range_tables
@@ -74,15 +73,15 @@ def _events(run: RunData) -> Iterator[bytes]:
 def _scalars(run: RunData) -> Iterator[Scalar]:
     """The scalars of all steps, and then those of the metrics.
 
-    Where spans were lost for another reason than their age, nobody can tell of which steps: then
-    no step has phase times. Where they were lost for their age, those of other threads are left
+    Where spans were lost for another reason than their age, and it is not known of which steps, no
+    step has phase times. Where they were lost for their age, those of other threads are left
     out.
     """
     began_ns = began_realtime_ns(run) or 0
     labels = labels_of(run.paths, MAX_PATHS)
     steps = run.steps.closed
     known = analysis.of(run).kept_steps["index"]
-    if spans_lost_within(run):
+    if not analysis.of(run).span_losses.are_located:
         known = known[:0]
     scopes = [Scope.STEP]
     if len(run.spans) == run.phases_recorded:

@@ -25,7 +25,6 @@ from pyinstrument_gpu.analysis.step_detail import PhaseInStep
 from pyinstrument_gpu.analysis.step_times import (
     QUANTILES,
     mean_per_step_ns,
-    spans_lost_within,
     startup_ns,
 )
 from pyinstrument_gpu.model.run_data import RunData
@@ -104,7 +103,7 @@ def _steps(run: RunData) -> Facts:
         "phases_ns": inside.phases_ns,
         "unattributed_ns": inside.unattributed_ns,
         "spans_that_outlast_their_step": inside.crossing,
-        "spans_lost": spans_lost_within(run),
+        "spans_lost": analysis.of(run).span_losses.spans,
         "startup_ns": startup_ns(run),
         "optimizer_seen": run.environment.get("optimizer_seen"),
         "steps_per_second": totals.steps_per_second,
@@ -257,7 +256,7 @@ def _step(run: RunData, index: int) -> Facts:
         "is_timed_on_device": found.is_timed,
         "phases": phases(found.phases),
         "other_threads": phases(found.other_threads),
-        "spans_lost": spans_lost_within(run),
+        "spans_lost": analysis.of(run).span_losses.spans,
     }
 
 

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.step_detail import PhaseInStep
-from pyinstrument_gpu.analysis.step_times import spans_lost_within
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, share
@@ -59,9 +58,10 @@ def one_step(run: RunData, index: int, width: int) -> Iterator[Text | Table]:
         yield from phase_table(run, headers, rows_of(found.other_threads), width)
     if run.device_timing is not None and not found.is_timed:
         yield Text("The device was not timed in this step")
-    lost = spans_lost_within(run)
-    if lost:
-        yield Text(f"! {counted(lost, 'span')} of the run lost, possibly from this step", "yellow")
+    losses = analysis.of(run).span_losses
+    if not losses.are_located:
+        lost = counted(losses.spans, "span")
+        yield Text(f"! {lost} of the run lost, possibly from this step", "yellow")
 
 
 def _row(

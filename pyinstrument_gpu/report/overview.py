@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,6 @@ from pyinstrument_gpu.analysis.step_times import (
     QUANTILES,
     mean_per_step_ns,
     outside_during_steps,
-    spans_lost_within,
     startup_ns,
 )
 from pyinstrument_gpu.model.run_data import RunData
@@ -172,23 +172,32 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
             f"Spans that outlasted their step: {inside.crossing:,}. Rows count them in full, "
             "the sum only their time inside steps"
         )
+    yield from _blocked_coverage(phases.values())
     yield from _rates(run)
+    losses = analysis.of(run).span_losses
     if not quantiles.steps:
         yield Text("No p50 and p95: no step has all of its spans in the history")
     elif quantiles.steps < totals.count:
-        yield Text(
-            f"p50 and p95 cover the {quantiles.steps:,} of {totals.count:,} steps "
-            "whose spans are still in the history"
-        )
-    lost = spans_lost_within(run)
-    if lost and quantiles.steps:
-        yield Text(
-            f"p50 and p95 may be too low: {counted(lost, 'span')} of these steps may be missing"
-        )
+        which = "whose spans are still in the history"
+        if losses.lacking.any():
+            which = "in a row that lack no spans, the most there are"
+        yield Text(f"p50 and p95 cover the {quantiles.steps:,} of {totals.count:,} steps {which}")
+    if losses.spans and not losses.are_located and quantiles.steps:
+        spans = counted(losses.spans, "span")
+        yield Text(f"p50 and p95 may be too low: {spans} of these steps may be missing")
 
 
 def _self_ns(phase: PhaseStatistics) -> int:
     return phase.self_host.total_ns if phase.self_host is not None else 0
+
+
+def _blocked_coverage(phases: Collection[PhaseStatistics]) -> Iterator[Text]:
+    known = [phase.blocked.count for phase in phases if phase.blocked is not None]
+    calls = sum(phase.count for phase in phases if phase.blocked is not None)
+    if sum(known) < calls:
+        yield Text(
+            f"blocked is known of {sum(known):,} of {calls:,} calls; their mean stands for all"
+        )
 
 
 def _rates(run: RunData) -> Iterator[Text]:
@@ -228,14 +237,12 @@ def _outside(run: RunData, width: int) -> Iterator[Text | Table]:
     )
     phases = run.phases_in(Scope.OUTSIDE)
     until_first_step_ns = startup_ns(run)
-    startup_s = UNKNOWN if until_first_step_ns is None else f"{until_first_step_ns / 1e9:.3f}"
     if not phases and until_first_step_ns == 0:
         return
-    startup = Row("start-up", ["", startup_s, *[""] * 6])
     # Where the span itself is lost, it tells by its length: longer than all the time outside.
     too_long = {path for path, p in phases.items() if p.host and p.host.max_ns > outside_ns}
     during_steps = too_long | {run.paths[path] for path in outside_during_steps(run)}
-    yield from _per_call(run, phases, width, during_steps, [startup])
+    yield from _per_call(run, phases, width, during_steps, {"start-up": until_first_step_ns})
     if during_steps:
         yield Text("* was open during steps, so its times include theirs")
 
@@ -245,15 +252,16 @@ def _per_call(
     phases: Mapping[str, PhaseStatistics],
     width: int,
     during_steps: Collection[str] = (),
-    sums: Sequence[Row] = (),
+    totals_ns: Mapping[str, int | None] = MappingProxyType({}),
 ) -> Iterator[Text | Table]:
-    """A table of times per call, with `sums` as a second block.
+    """A table of times per call, with `totals_ns` as a second block.
 
     The paths `during_steps` are marked, without self times: as far as they lie in a step, those are
     what that step calls unattributed.
     """
-    means_ns = (p.host.mean_ns for p in phases.values() if p.host is not None)
-    unit = Unit.fitting(max(means_ns, default=0))
+    hosts = [phase.host for phase in phases.values() if phase.host is not None]
+    total_ns = max([*(host.total_ns for host in hosts), *(ns or 0 for ns in totals_ns.values())])
+    unit = Unit.fitting(max((host.mean_ns for host in hosts), default=total_ns), total_ns)
 
     def mean(statistic: Statistic | None) -> str:
         return unit.text(statistic.mean_ns if statistic is not None and statistic.count else None)
@@ -266,7 +274,7 @@ def _per_call(
         marked = name in during_steps
         cells = [
             str(phase.count),
-            f"{phase.host.total_ns / 1e9:.3f}",
+            unit.text(phase.host.total_ns),
             mean(phase.host),
             unit.text(phase.host.p50_ns),
             unit.text(phase.host.p95_ns),
@@ -275,7 +283,8 @@ def _per_call(
             mean(phase.blocked),
         ]
         rows[path] = Row("", cells, note="*" if marked else "")
-    times = ["total s", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
+    sums = [Row(name, ["", unit.text(ns), *[""] * 6]) for name, ns in totals_ns.items()]
+    times = [f"total {unit.name}", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
     yield from phase_table(run, ["phase", "calls", *times], rows, width, sums)
 
 

@@ -91,8 +91,8 @@ def recorder_section(run: RunData) -> Iterator[Text]:
     if cost["event_ns"] is not None:
         facts = [f"{duration(cost['event_ns'])} per event"]
         if events is not None and event_share is not None:
-            facts.append(f"{events:.1f} events per step")
-            facts.append(f"{small_percent(event_share, 1)} of the step")
+            facts.append(f"{events:.1f} events per step with those outside of steps")
+            facts.append(f"as much as {small_percent(event_share, 1)} of the steps' time")
         yield Text("Device timing, on the host: " + ", ".join(facts), "dim")
     drops = {cause: count for cause, count in run.dropped.items() if count}
     if not drops:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -63,7 +64,8 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if syncs.is_as_if:
         title = "Syncs: where the host would wait for a GPU (how long is unknown)"
     yield Text(title, "bold")
-    unit = Unit.fitting(max(site.totals.blocked_ns for site in sites) / max(1, steps))
+    largest_ns = max(site.totals.blocked_ns for site in sites)
+    unit = Unit.fitting(largest_ns / max(1, steps), largest_ns)
     rows = []
     for site in sites[:_MAX_SITES]:
         blocked_ns = site.blocked_ns
@@ -75,7 +77,7 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
             UNKNOWN if per_step is None else f"{per_step:.2f}",
             unit.text(blocked_ns_per_step),
             UNKNOWN if outside is None else f"{outside:,}",
-            UNKNOWN if blocked_ns is None else f"{blocked_ns / 1e9:.3f}",
+            unit.text(blocked_ns),
             f"{site.totals.bytes:,}",
         ]
         rows.append(Row(run.name_of_line(site.program), cells, note=site.function))
@@ -84,10 +86,20 @@ def syncs_section(run: RunData, width: int) -> Iterator[Text | Table]:
             nothing = [""] * len(cells)
             name = run.name_of_line(site.library)
             rows.append(Row(name, nothing, depth=1, note=site.library.function))
-    times = (f"{unit.name} per step", "outside steps", "total s", "bytes")
+    times = (f"{unit.name} per step", "outside steps", f"total {unit.name}", "bytes")
     yield table(["line", "what", "count", "per step", *times], [rows], width, whole_names=True)
     if len(sites) > _MAX_SITES:
         yield Text(f"... and {counted(len(sites) - _MAX_SITES, 'more site')}", "yellow")
+    closed = run.steps.closed
+    watched = sum(
+        int(np.count_nonzero((closed["begin_ns"] >= begin_ns) & (closed["end_ns"] <= end_ns)))
+        for begin_ns, end_ns in syncs.watched_ns
+    )
+    if watched < len(closed):
+        yield Text(
+            f"The watch was on in {watched:,} of {counted(len(closed), 'step')}; what stands per "
+            "step is a mean of all steps"
+        )
     allowed = sum(site.totals.count for site in allowed_sites(syncs))
     if allowed:
         yield Text(f"In allow_sync regions: {counted(allowed, 'sync')}")

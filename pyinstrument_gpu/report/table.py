@@ -36,8 +36,10 @@ class Unit:
     decimals: int
 
     @classmethod
-    def fitting(cls, largest_ns: float) -> Unit:
-        """The unit for durations of which this is the largest."""
+    def fitting(cls, largest_ns: float, total_ns: float = 0) -> Unit:
+        """The unit for durations of which this is the largest, and totals of up to `total_ns`."""
+        if total_ns >= 1e9:
+            largest_ns = max(largest_ns, 1e6)
         if largest_ns >= 10e9:
             return cls("s", 1_000_000_000, 3)
         if largest_ns >= 1e6:

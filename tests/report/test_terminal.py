@@ -27,6 +27,8 @@ from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.model.stream import named_streams
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
 
@@ -190,17 +192,17 @@ Total step time 64.000 ms, sum of phases 63.600 ms, unattributed 400.000 us
 62.5 steps/s, 4,000 samples/s of step time
 
 Other threads while a step was open (not part of its time): per call
-phase   calls  total s  mean us     p50     p95    self  device  blocked
-------  -----  -------  -------  ------  ------  ------  ------  -------
-decode      4    0.003   700.00  700.00  700.00  700.00       -        -
+phase   calls  total us  mean us     p50     p95    self  device  blocked
+------  -----  --------  -------  ------  ------  ------  ------  -------
+decode      4   2800.00   700.00  700.00  700.00  700.00       -        -
 
 Outside steps: 45.000 ms of 109.000 ms (41.3%)
-phase       calls  total s  mean ms     p50     p95    self  device  blocked
-----------  -----  -------  -------  ------  ------  ------  ------  -------
-setup           1    0.005    5.000   5.000   5.000   5.000       -        -
-checkpoint      1    0.040   40.000  40.000  40.000  40.000       -        -
-----------  -----  -------  -------  ------  ------  ------  ------  -------
-start-up             0.005
+phase       calls  total ms  mean ms     p50     p95    self  device  blocked
+----------  -----  --------  -------  ------  ------  ------  ------  -------
+setup           1     5.000    5.000   5.000   5.000   5.000       -        -
+checkpoint      1    40.000   40.000  40.000  40.000  40.000       -        -
+----------  -----  --------  -------  ------  ------  ------  ------  -------
+start-up              5.000
 
 Recorder: 31.4 ns per phase, 210 ns per step, 6.0 phases per step, together
 0.0025% of the step, its own thread 0.2% of one core
@@ -276,8 +278,8 @@ def test_phase_around_the_steps_is_a_heading_without_numbers() -> None:
     assert line_of(steps, "sum of phases")[3:] == ["3.000", "75.0"]
     assert line_of(steps, "unattributed")[1:] == ["1.000", "25.0"]
     # Its self time would be what the steps call unattributed.
-    assert " ".join(line_of(outside, "epoch")) == "epoch 1 0.010 10.000 10.000 10.000 - - - *"
-    assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 0.002 2.000 2.000 2.000 2.000 - -"
+    assert " ".join(line_of(outside, "epoch")) == "epoch 1 10.000 10.000 10.000 10.000 - - - *"
+    assert " ".join(line_of(outside, "shuffle")) == "shuffle 1 2.000 2.000 2.000 2.000 2.000 - -"
     assert "\n* was open during steps, so its times include theirs\n" in outside
     assert "since" not in text(script.run(), step=1)
 
@@ -440,12 +442,7 @@ def test_quantiles_speak_of_the_steps_whose_spans_are_kept() -> None:
 
 def test_lost_span_may_be_of_the_step_shown() -> None:
     run = training().run()
-    lossy = training().run(
-        spans=run.spans[:-1],
-        span_self_ns=run.span_self_ns[:-1],
-        statistics=run.statistics,
-        dropped={"ring_full": 1},
-    )
+    lossy = training().run(phases_recorded=len(run.spans) + 1, dropped={"ring_full": 1})
     assert "! 1 span of the run lost, possibly from this step" in text(lossy, step=3)
     assert "lost" not in text(run, step=3)
     assert "p50 and p95 may be too low: 1 span of these steps may be missing" in text(lossy)
@@ -464,7 +461,7 @@ def test_run_without_steps_is_reported_per_call() -> None:
             script.leaf("inner", duration_ns)
     report = text(script.run())
     assert "No step ended. Times per call, over the whole run" in report
-    assert line_of(report, "inner")[:4] == ["inner", "2", "0.004", "2.000"]
+    assert line_of(report, "inner")[:4] == ["inner", "2", "4.000", "2.000"]
     assert "Outside" not in report
     assert "per step" not in report
 
@@ -476,7 +473,7 @@ def test_startup_lasts_until_the_first_step_that_is_known() -> None:
         with script.step():
             script.leaf("forward", MS)
     run = script.run()
-    assert line_of(text(run), "start-up") == ["start-up", "0.007"]
+    assert line_of(text(run), "start-up") == ["start-up", "7.000"]
     run.steps = Steps(run.steps.array[1:])
     assert line_of(text(run), "start-up") == ["start-up", "-"]
 
@@ -562,6 +559,25 @@ def test_device_and_blocked_times_stand_where_they_are_known() -> None:
         *("backward", "2", "8.000", "7.000", "8.000", "-", "-")
     ]
     assert "device timing off" not in report
+    assert "blocked is known of" not in report
+
+
+def test_blocked_times_of_some_calls_and_watches_of_some_steps_say_so() -> None:
+    script = training(4)
+    run = script.run()
+    forward = script.path("forward")
+    host = run.statistics[forward, Scope.STEP].host
+    known = PhaseStatistics(host=host, blocked=Statistic.of(np.full(3, MS)))
+    site = SyncSite("train.py", 7, "train", SyncKind.ITEM, False, SyncTotals(1, 1, MS, 4))
+    event = (int(run.steps.array["begin_ns"][1]), MS, 4, 0, -1, 1, 0)
+    second_half = ((int(run.steps.array["begin_ns"][2]), script.now_ns),)
+    syncs = Syncs((site,), np.array([event], SYNC_DTYPE), second_half)
+    report = text(
+        script.run(statistics={**run.statistics, (forward, Scope.STEP): known}, syncs=syncs)
+    )
+
+    assert "blocked is known of 3 of 4 calls; their mean stands for all" in report
+    assert "The watch was on in 2 of 4 steps; what stands per step is a mean of all steps" in report
 
 
 def on_device(
@@ -625,8 +641,8 @@ Clocks, compared to the host's: GPU 0 within 3.000 us, drift 12.5 ppm"""
     assert "device timing off" not in report
     assert line_of(report.split("On the device")[0], "backward")[6] == "27.000"
     assert (
-        "Device timing, on the host: 1.400 us per event, 7.0 events per step, 0.054% of\nthe step\n"
-        in report
+        "Device timing, on the host: 1.400 us per event, 7.0 events per step with those\n"
+        "outside of steps, as much as 0.054% of the steps' time\n" in report
     )
 
 

@@ -462,13 +462,13 @@ def test_report_lists_the_dearest_first(advance: Callable[[int], None]) -> None:
     section = text.partition("Syncs: where the host waits for the device\n")[2].splitlines()
     assert section[0].split() == [
         *("line", "what", "count", "per", "step", "ms", "per", "step", "outside", "steps"),
-        *("total", "s", "bytes"),
+        *("total", "ms", "bytes"),
     ]
     name = os.path.relpath(__file__)
     first, second = (line.split() for line in section[2:4])
     assert first[0].startswith(f"{name}:") and second[0].startswith(f"{name}:")
-    assert first[1:8] == [".tolist()", "6", "1.50", "7.500", "0", "0.030", "24"]
-    assert second[1:8] == [".item()", "4", "1.00", "5.000", "0", "0.020", "16"]
+    assert first[1:8] == [".tolist()", "6", "1.50", "7.500", "0", "30.000", "24"]
+    assert second[1:8] == [".item()", "4", "1.00", "5.000", "0", "20.000", "16"]
 
 
 def test_waits_outside_steps_are_none_per_step(advance: Callable[[int], None]) -> None:
@@ -486,7 +486,7 @@ def test_waits_outside_steps_are_none_per_step(advance: Callable[[int], None]) -
     run = watched(body)
     section = run.report(width=120).partition("Syncs: where the host waits")[2]
     (row,) = [line for line in section.splitlines() if ".item()" in line]
-    assert row.split()[1:8] == [".item()", "104", "1.00", "5.000", "100", "0.520", "416"]
+    assert row.split()[1:8] == [".item()", "104", "1.00", "5.000", "100", "520.000", "416"]
     (site,) = report_facts(run)["syncs"]["sites"]
     assert (site["count"], site["count_per_step"], site["blocked_ns_per_step"]) == (104, 1, WAIT_NS)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Whole, Worth
 from pyinstrument_gpu.analysis.rules.occasions import Occasions
-from pyinstrument_gpu.analysis.step_times import spans_lost_within
 
 MIN_OCCASIONS = 2
 MIN_SHARE = 0.01
@@ -31,7 +30,7 @@ def occasional_phases(case: Case) -> Iterator[Finding]:
 
 
 def _finding(case: Case, advice: str, occasions: Occasions) -> Finding:
-    if lost := spans_lost_within(case.run):
+    if lost := case.found.span_losses.spans:
         return Finding(advice, None, None, f"{lost:,} spans are missing from the history")
     if not occasions.are_known:
         return Finding(advice, None, None, "no read that the watch saw ends the device's work")

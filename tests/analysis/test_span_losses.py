@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps lack spans, on runs of which some were taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import run_of
+
+STEPS = 20
+FORWARD, BACKWARD, LOG = range(3)
+
+
+def _span(path: int, step: int, begin_ns: int, thread: int = 0) -> tuple[int, ...]:
+    flags = int(step >= 0 and thread == 0)
+    return (path, path, step, 0, thread, -1, -1, begin_ns, begin_ns + 100, -1, -1, -1, flags)
+
+
+def _run(is_lost: Callable[[Any], bool], **parts: Any) -> Run:
+    """20 steps with two forwards, a backward, and in every fifth of them a log; and in between a
+    phase of another thread. Some of it is lost."""
+    spans = []
+    for step in range(STEPS):
+        begin_ns = 1_000 * step
+        spans += [_span(FORWARD, step, begin_ns), _span(FORWARD, step, begin_ns + 200)]
+        spans.append(_span(BACKWARD, step, begin_ns + 400))
+        if step % 5 == 0:
+            spans.append(_span(LOG, step, begin_ns + 600))
+        spans.append(_span(LOG, step, begin_ns + 100, thread=1))
+    rows = [(step, 1_000 * step, 1_000 * step + 900, 1.0, 1, True, 0) for step in range(STEPS)]
+    all_spans = np.array(spans, SPAN_DTYPE)
+    steps = Steps(np.array(rows, STEP_DTYPE))
+    names = ("forward", "backward", "log")
+    whole = run_of(all_spans, names, path_parents=[-1] * 3, steps=steps)
+    lost = np.array([is_lost(span) for span in all_spans])
+    return run_of(
+        all_spans[~lost],
+        names,
+        path_parents=[-1] * 3,
+        steps=steps,
+        statistics=whole.statistics,
+        duration_ns=1_000 * STEPS,
+        **parts,
+    )
+
+
+def _in_row(first: int, last: int) -> Callable[[Any], bool]:
+    """What was lost at once: from the second forward of one step to the first of another."""
+    return lambda span: (
+        1_000 * first + 200 <= span["host_begin_ns"] < 1_000 * last + 200 and span["thread"] == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kept"), [(3, 6, range(7, 20)), (12, 15, range(12)), (0, 3, range(4, 20))]
+)
+def test_the_steps_that_lack_spans_are_found(first: int, last: int, kept: range) -> None:
+    run = _run(_in_row(first, last))
+    losses = analysis.of(run).span_losses
+
+    assert losses.are_located
+    assert np.flatnonzero(losses.lacking).tolist() == [*range(first, last + 1)]
+    assert analysis.of(run).kept_steps["index"].tolist() == [*kept]
+    assert analysis.of(run).step_quantiles.steps == len(kept)
+
+
+def test_a_single_span_is_missing_in_one_step() -> None:
+    run = _run(lambda span: span["step"] == 4 and span["path"] == BACKWARD)
+
+    assert np.flatnonzero(analysis.of(run).span_losses.lacking).tolist() == [4]
+    assert analysis.of(run).kept_steps["index"].tolist() == [*range(5, 20)]
+
+
+def test_if_most_is_lost_nobody_knows_what_is_usual() -> None:
+    assert not analysis.of(_run(_in_row(0, 19))).span_losses.are_located
+
+
+def test_nothing_is_lost() -> None:
+    losses = analysis.of(_run(lambda span: False)).span_losses
+
+    assert (losses.spans, losses.are_located, bool(losses.lacking.any())) == (0, True, False)
+
+
+def test_what_other_threads_lost_is_missing_in_no_step() -> None:
+    losses = analysis.of(_run(lambda span: span["thread"] == 1)).span_losses
+
+    assert (losses.spans, losses.are_located, bool(losses.lacking.any())) == (STEPS, True, False)
+
+
+def test_losses_of_a_rare_phase_alone_can_be_of_any_step() -> None:
+    run = _run(lambda span: span["path"] == LOG and span["step"] == 5 and span["thread"] == 0)
+
+    assert not analysis.of(run).span_losses.are_located
+    assert "1 span of these steps may be missing" in run.report()
+
+
+def test_beside_losses_for_age_it_is_not_known_which_they_are() -> None:
+    run = _run(_in_row(3, 6), dropped={"span_history": 2, "ring_full": 10})
+
+    assert not analysis.of(run).span_losses.are_located
+
+
+def test_the_report_says_how_many_steps_lack_nothing() -> None:
+    report = _run(_in_row(3, 6), dropped={"ring_full": 10}).report(width=100)
+
+    assert (
+        "p50 and p95 cover the 13 of 20 steps in a row that lack no spans, the most there are"
+        in report
+    )
+    assert "may be missing" not in report
