@@ -98,28 +98,28 @@ def test_launching_together_is_the_same_as_one_by_one(depth: int) -> None:
 
 
 def test_a_loader_in_the_process_makes_each_batch_when_asked() -> None:
-    loader = Loader(LoaderOptions(Duration(0), fetch_ns=7), [100, 200])
+    loader = Loader(LoaderOptions(Duration(0)), [100, 200], [7, 7])
 
     assert loader.next_ns(1000) == 1100
     assert loader.next_ns(1100) == 1300
 
 
 def test_workers_make_batches_in_turn_and_hand_them_over_in_order() -> None:
-    options = LoaderOptions(Duration(0), workers=2, prefetch_factor=1, fetch_ns=0)
+    options = LoaderOptions(Duration(0), workers=2, prefetch_factor=1)
     # Worker 0 makes batches 0 and 2, worker 1 batch 1 and 3.
-    loader = Loader(options, [500, 100, 100, 100])
+    loader = Loader(options, [500, 100, 100, 100], [0, 0, 0, 7])
 
     assert loader.next_ns(0) == 500
     # Made at 100, taken when asked for; batch 2 was asked for at 500.
     assert loader.next_ns(510) == 510
     assert loader.next_ns(520) == 600
-    # Asked for when batch 1 was taken.
-    assert loader.next_ns(605) == 610
+    # Asked for when batch 1 was taken; to take it takes 7.
+    assert loader.next_ns(605) == 617
 
 
 def test_what_is_asked_for_is_bounded_by_workers_times_prefetch_factor() -> None:
-    options = LoaderOptions(Duration(0), workers=1, prefetch_factor=2, fetch_ns=0)
-    loader = Loader(options, [10] * 5)
+    options = LoaderOptions(Duration(0), workers=1, prefetch_factor=2)
+    loader = Loader(options, [10] * 5, [0] * 5)
     assert loader.next_ns(0) == 10
 
     # Batches 1 and 2 are there since 20 and 30; 3 and 4 are asked for as they are taken.

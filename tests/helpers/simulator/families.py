@@ -323,7 +323,7 @@ class _Draw:
             make,
             workers=workers,
             prefetch_factor=rng.choice((2, 2, 2, 4)),
-            fetch_ns=round(self.log_uniform(20_000, 300_000)),
+            fetch=Duration(self.log_uniform(20_000, 300_000), spread=rng.uniform(0.05, 0.4)),
             startup_ns=round(self.step_ns * self.log_uniform(0.5, 8)) if workers else 0,
         )
 

@@ -29,7 +29,7 @@ def listing(program: Program) -> Iterator[str]:
         loader = program.loader
         yield (
             f"loader: {loader.workers} workers, prefetch {loader.prefetch_factor}, "
-            f"{_duration(loader.make)} a batch, {_us(loader.fetch_ns)} to fetch one"
+            f"{_duration(loader.make)} a batch, {_duration(loader.fetch)} to fetch one"
         )
     yield "step:"
     yield from _body(program.step, 1)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.helpers.simulator.duration import Duration
 
@@ -17,14 +17,14 @@ class LoaderOptions:
         make: what it takes to make one batch, in the process or in one worker.
         workers: 0 makes batches in the process itself, when asked.
         prefetch_factor: as of DataLoader.
-        fetch_ns: what taking a batch that is there costs the host.
+        fetch: what taking a batch from a worker costs the host, when it is there.
         startup_ns: until workers can begin.
     """
 
     make: Duration
     workers: int = 0
     prefetch_factor: int = 2
-    fetch_ns: int = 50_000
+    fetch: Duration = field(default_factory=lambda: Duration(50_000))
     startup_ns: int = 0
 
 
@@ -36,14 +36,20 @@ class Loader:
     order.
 
     Args:
-        makes_ns: what each batch takes to make.
+        makes_ns, fetches_ns: what each batch takes to make, and to take from a worker.
         is_instant: whether batches are there at once.
     """
 
     def __init__(
-        self, options: LoaderOptions, makes_ns: Sequence[int], *, is_instant: bool = False
+        self,
+        options: LoaderOptions,
+        makes_ns: Sequence[int],
+        fetches_ns: Sequence[int],
+        *,
+        is_instant: bool = False,
     ) -> None:
         self._options = options
+        self._fetches_ns = fetches_ns
         self._makes_ns = makes_ns
         self._is_instant = is_instant
         self._taken = 0
@@ -62,7 +68,7 @@ class Loader:
         if not number:
             for _ in range(options.workers * options.prefetch_factor):
                 self._ask(now_ns)
-        there_ns = max(now_ns, self._made_ns[number]) + options.fetch_ns
+        there_ns = max(now_ns, self._made_ns[number]) + self._fetches_ns[number]
         self._ask(there_ns)
         return there_ns
 

@@ -64,9 +64,9 @@ class Rank:
         )
         self._loader: Loader | None = None
         if program.loader is not None:
-            [makes_ns] = self._times_ns(0, turns, program.loader.make)
+            times_ns = self._times_ns(0, turns, program.loader.make, program.loader.fetch)
             is_instant = Edit("data") in self._edits
-            self._loader = Loader(program.loader, makes_ns, is_instant=is_instant)
+            self._loader = Loader(program.loader, *times_ns, is_instant=is_instant)
 
     @property
     def done_ns(self) -> int:
