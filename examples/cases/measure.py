@@ -28,7 +28,7 @@ from pyinstrument_gpu.run import Run
 
 ROOT = Path(__file__).parents[2]
 _FINAL_LOSS = "final loss "
-_OF_COMPARISON = ("verdict", "unit", "steps", "elapsed", "inside", "uneven", "without_uneven")
+_OF_COMPARISON = ("unit", "steps", "elapsed", "inside", "uneven", "without_uneven")
 
 
 def record(case: Case, side: str, file: Path, seed: int, steps: int | None) -> tuple[Run, float]:

@@ -85,10 +85,10 @@ def _row(found: dict[str, Any]) -> str:
         f"[{case.edit}](#{case.name.replace('_', '-')})",
         case.claimed,
         _predicted(predicted),
-        f"{saved:+.1f}",
+        _signed(saved),
         _UNKNOWN if interval is None else _range(interval),
-        found["comparison"]["verdict"],
-        _is_as_predicted(predicted, interval),
+        elapsed["verdict"],
+        _is_as_predicted(predicted, elapsed),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -106,7 +106,7 @@ def _notes(cases: list[dict[str, Any]]) -> Iterator[str]:
         if without is not None:
             names = ", ".join(f"`{one['path']}`" for one in found["comparison"]["uneven"])
             interval = _saved_interval(without)
-            saved = f"{-100 * without['change']:+.1f} %"
+            saved = f"{_signed(-100 * without['change'])} %"
             if interval is not None:
                 saved += f" ({_range(interval)})"
             line += f" Without {names}, of which one side has more: {saved}, {without['verdict']}."
@@ -138,15 +138,19 @@ def _predicted(predicted: tuple[float, float | None, float | None]) -> str:
 
 
 def _is_as_predicted(
-    predicted: tuple[float, float | None, float | None], interval: tuple[float, float] | None
+    predicted: tuple[float, float | None, float | None], change: dict[str, Any]
 ) -> str:
-    """Whether the range and the interval have anything in common."""
+    """Whether the range and the interval have anything in common. An interval of a change that is
+    ambiguous has room for many ranges."""
     low, _, high = predicted
+    interval = _saved_interval(change)
     if high is None:
         return "nothing was predicted"
     if interval is None:
         return _UNKNOWN
-    return "yes" if interval[0] <= high and low <= interval[1] else "**no**"
+    if interval[0] > high or low > interval[1]:
+        return "**no**"
+    return "not contradicted" if change["verdict"] == "AMBIGUOUS" else "yes"
 
 
 def _saved_interval(change: dict[str, Any]) -> tuple[float, float] | None:
@@ -156,7 +160,11 @@ def _saved_interval(change: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _range(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:+.1f} to {interval[1]:+.1f}"
+    return " to ".join(map(_signed, interval))
+
+
+def _signed(percent: float) -> str:
+    return f"{round(percent, 1) + 0.0:+.1f}"  # never -0.0
 
 
 def main() -> None:

@@ -255,7 +255,7 @@ def test_a_case_is_recorded_and_written(tmp_path: Path) -> None:
     assert found["name"] == "evaluation"
     assert found["final_losses"]["before"] == found["final_losses"]["after"]
     assert len(found["predictions"]) == 1
-    assert found["comparison"]["verdict"] == "AMBIGUOUS"  # of a single pair
+    assert found["comparison"]["elapsed"]["verdict"] == "AMBIGUOUS"  # of a single pair
     assert results["device"] in ("CPU", *found["gpus"])
     assert "| [evaluate every 200 steps, not every 100](#evaluation) |" in page.table(results)
 
@@ -278,9 +278,11 @@ def test_a_case_that_fails_is_named_and_the_others_go_on(
     assert "No module named" in capsys.readouterr().err
 
 
-def results_of(change: float, interval: Any, *predicted: tuple[float, Any, Any]) -> dict[str, Any]:
+def results_of(
+    change: float, interval: Any, *predicted: tuple[float, Any, Any], verdict: str = "FASTER"
+) -> dict[str, Any]:
     """Results of one case, with predictions of an elapsed time of 200 ns per step."""
-    elapsed = {"change": change, "interval": interval, "verdict": "FASTER"}
+    elapsed = {"change": change, "interval": interval, "verdict": verdict}
     predictions = [
         {"low_ns": low, "likely_ns": likely, "high_ns": high, "elapsed_ns": 200.0, "because": "a"}
         for low, likely, high in predicted
@@ -290,7 +292,6 @@ def results_of(change: float, interval: Any, *predicted: tuple[float, Any, Any])
         "final_losses": {"before": [0.5, 0.25], "after": [0.5, 0.125]},
         "predictions": predictions,
         "comparison": {
-            "verdict": "FASTER",
             "elapsed": elapsed,
             "uneven": [],
             "without_uneven": None,
@@ -319,6 +320,10 @@ def results_of(change: float, interval: Any, *predicted: tuple[float, Any, Any])
         (
             results_of(-0.05, (-0.07, -0.03), (0, None, None)),
             "unknown | +5.0 | +3.0 to +7.0 | FASTER | nothing was predicted",
+        ),
+        (
+            results_of(0.0, (-0.07, 0.07), (0, 0, 0), verdict="AMBIGUOUS"),
+            "0.0 | +0.0 | -7.0 to +7.0 | AMBIGUOUS | not contradicted",
         ),
         (results_of(-0.05, None, (0, 0, 0)), "0.0 | +5.0 | unknown | FASTER | unknown"),
     ],
