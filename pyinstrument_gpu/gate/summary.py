@@ -34,7 +34,9 @@ def meaning(result: GateResult) -> str:
     if result.slowdown is Slowdown.NOT_SLOWER:
         return f"The candidate is not slower by more than {accepted}."
     effect = result.comparison.elapsed.smallest_effect
-    needed = "" if effect is None else f" They can show a change of {100 * effect:.2g} % or more."
+    needed = (
+        "" if effect is None else f" They can show a change of {_rounded(100 * effect)} % or more."
+    )
     return (
         f"The runs show neither that the candidate is slower nor that it is slower by no more "
         f"than {accepted}.{needed}"
@@ -118,6 +120,10 @@ def _interval(change: Change) -> str:
         return "unknown"
     low, high = (100 * end for end in change.interval)
     return f"{low:+.2f} % to {high:+.2f} %"
+
+
+def _rounded(percent: float) -> str:
+    return f"{percent:.2g}" if percent < 99.5 else f"{percent:,.0f}"
 
 
 def _signed(duration_ns: float, unit: Unit) -> str:

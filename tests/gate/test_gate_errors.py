@@ -73,7 +73,7 @@ def test_same_program_is_rarely_called_slower(noise: Noise) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 def test_same_program_is_called_slower_in_at_most_three_percent(noise: Noise) -> None:
-    share = share_called_slower(1000, 31, noise)
+    share = share_called_slower(400, 31, noise)
     print(f"{noise.__name__}: called slower {share:.4f}")
     assert share <= 0.03
 
@@ -82,7 +82,7 @@ def test_same_program_is_called_slower_in_at_most_three_percent(noise: Noise) ->
 @pytest.mark.parametrize("noise", NOISES)
 def test_what_a_gate_can_show_it_shows(noise: Noise) -> None:
     random = np.random.default_rng(32)
-    results = [simulated_gate(random, noise, 0.05) for _ in range(300)]
+    results = [simulated_gate(random, noise, 0.05) for _ in range(100)]
     able = [
         result
         for result in results
@@ -91,4 +91,4 @@ def test_what_a_gate_can_show_it_shows(noise: Noise) -> None:
     found = sum(result.is_slower for result in able)
     print(f"{noise.__name__}: found {found} of {len(able)}")
     assert found >= 0.8 * len(able)
-    assert sum(result.slowdown is Slowdown.NOT_SLOWER for result in results) <= 0.03 * 300
+    assert sum(result.slowdown is Slowdown.NOT_SLOWER for result in results) <= 0.03 * 100
