@@ -438,6 +438,15 @@ def test_how_many_workers_would_do(workers: int | None, words: str) -> None:
     assert worth(one).high_ns == pytest.approx(10 * MS, rel=0.01)
 
 
+def test_workers_need_cores() -> None:
+    made = _kernels((10 * US, 4 * MS), (5 * MS, 10 * US), loader_ns=10 * MS)
+    run = simulated(made, loader_workers=2)
+    for cores, is_said in ((5, True), (6, False)):
+        run.environment["cores"] = cores
+        one = the(run, "use more loader workers")
+        assert ("6 would do instead of 2, but there are 5 cores" in one.evidence) == is_said
+
+
 def test_more_workers_are_worth_nothing_if_batches_wait() -> None:
     made = _kernels((10 * US, 4 * MS), (20 * MS, 10 * US), loader_ns=50 * US)
     one = the(simulated(made, loader_workers=4), "use more loader workers")

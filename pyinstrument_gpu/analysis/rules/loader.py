@@ -43,11 +43,15 @@ def loader_workers(case: Case) -> Iterator[Finding]:
             return
         loop_ns = (worth.whole_ns - worth.high_ns) / per_step
         paces = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
-        yield Finding(_ADVICE, None, worth, paces + _needed(workers, batch_ns, loop_ns))
+        yield Finding(_ADVICE, None, worth, paces + _needed(case, workers, batch_ns, loop_ns))
 
 
-def _needed(workers: int, batch_ns: float, loop_ns: float) -> str:
+def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
     if loop_ns <= 0:
         return ""
     needed = max(1, math.ceil(batch_ns * max(workers, 1) / loop_ns))
-    return f"; if workers scale, {needed} would do instead of {workers}"
+    cores = case.run.environment.get("cores")
+    are_few = isinstance(cores, int) and needed > cores
+    return f"; if workers scale, {needed} would do instead of {workers}" + (
+        f", but there are {cores} cores" if are_few else ""
+    )

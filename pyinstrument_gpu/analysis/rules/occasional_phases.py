@@ -21,9 +21,8 @@ def occasional_phases(case: Case) -> Iterator[Finding]:
         "evaluate half as often": timeline.evaluations(),
         "save checkpoints half as often": timeline.checkpoints(),
     }
-    for name, occasions in timeline.others().items():
-        if int(occasions.high_ns.sum()) >= MIN_SHARE * timeline.elapsed_ns:
-            kinds[f'run "{name}" half as often'] = occasions
+    for name, occasions in timeline.others(MIN_SHARE).items():
+        kinds[f'run "{name}" half as often'] = occasions
     for advice, occasions in kinds.items():
         if len(occasions) >= MIN_OCCASIONS:
             yield _finding(case, advice, occasions)

@@ -95,12 +95,20 @@ class Timeline:
     def checkpoints(self) -> Occasions:
         return self._of_phases(self._are(CHECKPOINT_PHASES))
 
-    def others(self) -> dict[str, Occasions]:
-        """The occasions of all other phases that are part of no loop, by name."""
+    def others(self, min_share: float) -> dict[str, Occasions]:
+        """The occasions of all other phases that are part of no loop, by name: of those that take
+        so much of the elapsed time."""
+        spans = self._spans
+        host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
+        times_ns = dict.fromkeys(self._names, 0.0)
+        for path, sum_ns in enumerate(np.bincount(spans["path"], host_ns)):
+            times_ns[self._names[path]] += sum_ns
         usual = {*EVALUATION_PHASES, *CHECKPOINT_PHASES, *_LOOP_PHASES, *_STEP_PHASES}
-        present = np.unique(self._spans["path"]).tolist()
-        names = dict.fromkeys(self._names[path] for path in present)
-        return {name: self._of_phases(self._are((name,))) for name in names if name not in usual}
+        return {
+            name: self._of_phases(self._are((name,)))
+            for name, time_ns in times_ns.items()
+            if name not in usual and time_ns >= max(1, min_share * self.elapsed_ns)
+        }
 
     def _are(self, names: Collection[str]) -> NDArray[np.bool_]:
         of_paths = np.array([name in names for name in self._names], dtype=bool)
