@@ -48,12 +48,19 @@ def begin_loop(
     graph_task_id: Callable[[], int],
     has_parameters: Callable[[Any], bool],
     samples_of: Callable[[Any], float],
+    loader_options: Callable[[Any], tuple[object, ...] | None],
     main_thread: int,
     on_step_end: Callable[[], None] | None,
 ) -> None: ...
 def observe_calls(function: object, kind: str) -> bool: ...
 def end_loop() -> None: ...
 def leave_steps_alone() -> None: ...
+
+# How loaders with the same options were used since it was last forgotten: the options, about how
+# many items fed steps that were placed automatically, and how many were asked for with gradients
+# enabled where the program opens its steps itself.
+def loader_uses() -> list[tuple[tuple[object, ...], int, int]]: ...
+def forget_loader_uses() -> None: ...
 def loop_passes_by() -> bool: ...
 def loop_has_failed() -> bool: ...
 def optimizer_seen() -> bool | None: ...
@@ -220,8 +227,11 @@ def hook_vectorcall(
     enter: Callable[[Any, Any], Any],
     leave: Callable[[Any, Any, bool], object],
     hears_of_host: bool,
+    from_c: bool = False,
 ) -> bool:
-    """The same for a builtin function, or for one in Python that a slot of a type calls."""
+    """The same for a builtin function, or for one in Python that a slot of a type calls. `from_c`:
+    one in Python, whose type stays; on Python 3.11 it is heard of only where a slot of a type calls
+    it, or `function(*args)`."""
 
 def unhook(leave: Callable[[Any, Any, bool], object]) -> None:
     """Take all hooks of the listeners with this `leave` back."""
@@ -270,7 +280,9 @@ def take_tap() -> bytes:
     history than 4 MiB the newer part is left out. Releases the GIL."""
 
 def close_tap() -> None: ...
-def set_environment(environment: bytes) -> None: ...
+def set_environment(environment: bytes) -> None:
+    """To be written by the recorder's thread: never waits for a disk."""
+
 def status() -> dict[str, Any]:
     """`{"recording": bool, "error": str | None}`; error is what ended the writing of history."""
 
@@ -282,6 +294,10 @@ def attach_device(exchange_api: object) -> bool:
     """Take the current stream from `torch.Tensor.__dlpack_c_exchange_api__` (or None, of an older
     torch). Returns whether there is a way. Loads the CUDA driver at the first call, and makes the
     calling thread's current device ready (some milliseconds, once)."""
+
+def devices_in_use() -> int:
+    """On how many devices the process has a primary context; 0 where that was not asked, as where
+    the device is not timed."""
 
 def device_warnings() -> list[str]:
     """What the user should hear of, each once."""
@@ -300,5 +316,6 @@ def set_hooks(
     history_stopped: Callable[[], None],
     device_warnings: Callable[[], None],
     device_probe: Callable[[], None],
+    program_facts: Callable[[], None],
     phase_name_error: type[Exception],
 ) -> None: ...

@@ -53,12 +53,13 @@ bool observe_calls(py::handle function, std::string_view kind) {
 
 void begin_loop(py::handle loss_type, py::handle compiler_names, py::handle is_grad_enabled,
                 py::handle graph_task_id, py::handle has_parameters, py::handle samples_of,
-                uint64_t main_thread, py::handle on_step_end) {
+                py::handle loader_options, uint64_t main_thread, py::handle on_step_end) {
   if (!PyType_Check(loss_type.ptr()) || !PyDict_Check(compiler_names.ptr()))
     throw py::type_error("a class and a dictionary are needed");
-  LoopSession::instance().begin({loss_type.ptr(), compiler_names.ptr(), is_grad_enabled.ptr(),
-                                 graph_task_id.ptr(), has_parameters.ptr(), samples_of.ptr()},
-                                main_thread, on_step_end.ptr());
+  LoopSession::instance().begin(
+      {loss_type.ptr(), compiler_names.ptr(), is_grad_enabled.ptr(), graph_task_id.ptr(),
+       has_parameters.ptr(), samples_of.ptr(), loader_options.ptr()},
+      main_thread, on_step_end.ptr());
 }
 
 void end_loop() {
@@ -91,13 +92,20 @@ void add_auto_functions(py::module_& module) {
   module.def("observe_calls", &observe_calls, "function"_a, "kind"_a);
   module.def("begin_loop", &begin_loop, py::kw_only(), "loss_type"_a, "compiler_names"_a,
              "is_grad_enabled"_a, "graph_task_id"_a, "has_parameters"_a, "samples_of"_a,
-             "main_thread"_a, "on_step_end"_a);
+             "loader_options"_a, "main_thread"_a, "on_step_end"_a);
   module.def("end_loop", &end_loop);
   module.def("leave_steps_alone", [] {
     LoopSession& session = LoopSession::instance();
     session.detector().leave_alone();
     if (session.raise_kept_error()) throw py::error_already_set();
   });
+  module.def("loader_uses", [] {
+    py::list uses;
+    for (const LoopSession::LoaderUse& use : LoopSession::instance().loader_uses())
+      uses.append(py::make_tuple(py::handle(use.options), use.steps, use.draws));
+    return uses;
+  });
+  module.def("forget_loader_uses", [] { LoopSession::instance().forget_loader_uses(); });
   module.def("loop_passes_by", [] { return LoopSession::instance().passes_by(); });
   module.def("begin_copy", &begin_copy, "phase"_a);
   module.def("end_copy", &end_copy, "phase"_a, "token"_a);

@@ -36,7 +36,9 @@ class NextItem final : public Activity {
 
   void announce(LoopSession& session, const ObservedCall& call) override {
     const uint64_t loader = session.iterator(call.self).loader;
-    session.detector().asks_for_item(loader, session.is_grad_enabled());
+    const bool is_grad_enabled = session.is_grad_enabled();
+    session.detector().asks_for_item(loader, is_grad_enabled);
+    if (is_grad_enabled && session.detector().is_left_alone()) session.draws_from(loader);
   }
 
   void ending(LoopSession& session, const ObservedCall& call, PyObject* item) override {

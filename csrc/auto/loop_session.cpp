@@ -21,6 +21,11 @@ uint64_t session_number = 1;
 
 namespace {
 
+// The number of a loader tells its use as well, in the lower bits: an index into the uses, plus 1;
+// 0 where its options are not known.
+constexpr int kUseBits = 6;
+constexpr uint64_t kMostUses = (uint64_t{1} << kUseBits) - 1;
+
 /// A borrowed value of a module's or an object's dictionary; nullptr where there is none.
 PyObject* value_of(PyObject* dictionary, PyObject* name) {
   PyObject* value = PyDict_GetItemWithError(dictionary, name);
@@ -88,6 +93,7 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
   keep(ask_.graph_task_id, questions.graph_task_id);
   keep(ask_.has_parameters, questions.has_parameters);
   keep(ask_.samples_of, questions.samples_of);
+  keep(ask_.loader_options, questions.loader_options);
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();
@@ -183,8 +189,43 @@ double LoopSession::samples_of(PyObject* item) {
 
 uint64_t LoopSession::number_of_loader(PyObject* loader) {
   if (const uint64_t* known = loaders_.find(loader)) return *known;
-  const uint64_t number = ++last_number_;
+  const uint64_t use = use_of(loader);
+  const uint64_t number = ++last_number_ << kUseBits | use;
   return loaders_.add(loader, number) != nullptr ? number : 0;
+}
+
+uint64_t LoopSession::use_of(PyObject* loader) {
+  PyObject* options = PyObject_CallOneArg(ask_.loader_options, loader);
+  if (options == nullptr || options == Py_None) {
+    Py_XDECREF(options);
+    take_error();
+    return 0;
+  }
+  for (size_t i = 0; i < loader_uses_.size(); ++i) {
+    const int is_same = PyObject_RichCompareBool(loader_uses_[i].options, options, Py_EQ);
+    if (is_same < 0) take_error();
+    if (is_same <= 0) continue;
+    Py_DECREF(options);
+    return i + 1;
+  }
+  if (loader_uses_.size() == kMostUses) {
+    Py_DECREF(options);
+    return 0;
+  }
+  loader_uses_.push_back({options});
+  return loader_uses_.size();
+}
+
+void LoopSession::step_is_fed(uint64_t loader) {
+  if (const uint64_t use = loader & kMostUses) ++loader_uses_[use - 1].steps;
+}
+
+void LoopSession::draws_from(uint64_t loader) {
+  if (const uint64_t use = loader & kMostUses) ++loader_uses_[use - 1].draws;
+}
+
+void LoopSession::forget_loader_uses() {
+  for (LoaderUse& use : loader_uses_) use.steps = use.draws = 0;
 }
 
 void LoopSession::note_iterator(PyObject* iterator, Iterator of) { iterators_.add(iterator, of); }

@@ -32,6 +32,7 @@ struct LoopQuestions {
   PyObject* graph_task_id;    ///< () -> int: -1 outside of a backward pass's own threads
   PyObject* has_parameters;   ///< (module) -> bool, for modules that are not plain
   PyObject* samples_of;       ///< (item) -> float, for items that are not plain
+  PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
@@ -77,8 +78,19 @@ class LoopSession final : private StepPort {
     bool is_batched = false;
   };
   uint64_t number_of_loader(PyObject* loader);
+  /// An item for training is asked for, of a loader with this number, while the program opens its
+  /// steps itself.
+  void draws_from(uint64_t loader);
   void note_iterator(PyObject* iterator, Iterator of);
   Iterator iterator(PyObject* iterator);
+  /// How loaders with the same options were used since `forget_loader_uses`.
+  struct LoaderUse {
+    PyObject* options;   ///< what `loader_options` has returned; owned, for good
+    uint64_t steps = 0;  ///< about so many items for steps
+    uint64_t draws = 0;
+  };
+  const std::vector<LoaderUse>& loader_uses() const { return loader_uses_; }
+  void forget_loader_uses();
   uint64_t number_of_optimizer(PyObject* optimizer);
   /// "optimizer", "optimizer 2", ...: numbered as they first step. nullptr where there is no room
   /// for a name.
@@ -115,12 +127,14 @@ class LoopSession final : private StepPort {
 
   LoopSession() = default;
   void end_innermost_update(unsigned long thread);
+  uint64_t use_of(PyObject* loader);
 
   int64_t step_begin() override;
   void step_item(int64_t token, double samples) override;
   void step_note_update(int64_t token) override;
   void step_end(int64_t token, bool complete, bool at_update) override;
   void step_drop(int64_t token) override;
+  void step_is_fed(uint64_t loader) override;
   size_t optimizer_count() override;
   void step_has_ended() override;
 
@@ -132,6 +146,7 @@ class LoopSession final : private StepPort {
   int callbacks_ = 0;  ///< of the detector's that run Python code now
   uint64_t last_number_ = 0;
   ObjectTable<uint64_t> loaders_;
+  std::vector<LoaderUse> loader_uses_;
   ObjectTable<Iterator> iterators_;
   ObjectTable<Optimizer> optimizers_;
   std::vector<Update> updates_;  ///< outermost first; of all threads

@@ -91,6 +91,8 @@ bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
   record_ticks_.store(0, std::memory_order_relaxed);
   outside_.store(kMaxOutside, std::memory_order_relaxed);
   outside_at_ns_ = 0;
+  devices_in_use_.store(0, std::memory_order_relaxed);
+  devices_due_ns_ = 0;
   side_stream_skipped_.store(false, std::memory_order_relaxed);
   side_stream_reported_ = false;
   for (EventTimeline* timeline : timelines())
@@ -227,6 +229,7 @@ void DeviceTiming::harvest(Findings& findings, bool final) {
   }
   collect_warnings();
   refill_outside();
+  count_devices();
 }
 
 void DeviceTiming::harvest(EventTimeline& timeline, Findings& findings, bool final) {
@@ -260,6 +263,23 @@ void DeviceTiming::refill_outside() {
         std::memory_order_relaxed);
     outside_at_ns_ = now_ns;
   }
+}
+
+void DeviceTiming::count_devices() {
+  constexpr int64_t kIntervalNs = 1'000'000'000;
+  const int64_t now_ns = clock_->to_ns(read_ticks());
+  if (now_ns < devices_due_ns_) return;
+  devices_due_ns_ = now_ns + kIntervalNs;
+  uint32_t count = 0;
+  for (uint32_t device = 0; device < kMaxDevices; ++device) {
+    unsigned flags = 0;
+    int is_active = 0;
+    if (driver().DevicePrimaryCtxGetState(static_cast<Device>(device), &flags, &is_active) !=
+        kSuccess)
+      break;  // there are no more
+    if (is_active != 0) ++count;
+  }
+  devices_in_use_.store(count, std::memory_order_relaxed);
 }
 
 void DeviceTiming::correlate_soon() {

@@ -127,6 +127,9 @@ class DeviceTiming {
   /// Whether `harvest` is at the driver.
   bool asking() const { return asking_.load(std::memory_order_relaxed); }
   std::vector<EventTimeline*> timelines() const;
+  /// On how many devices the process has a primary context, as its runtime makes one for each that
+  /// it uses; 0 where the harvester hasn't asked.
+  uint32_t devices_in_use() const { return devices_in_use_.load(std::memory_order_relaxed); }
   uint32_t every() const { return budget_.every(); }
   uint64_t records() const { return records_.load(std::memory_order_relaxed); }
   uint64_t record_ns() const;
@@ -152,6 +155,7 @@ class DeviceTiming {
   void warn(std::string warning);
   void collect_warnings();
   void refill_outside();
+  void count_devices();
 
   std::atomic<const Driver*> driver_{nullptr};
   TorchFunctions torch_;
@@ -174,6 +178,8 @@ class DeviceTiming {
   std::atomic<uint64_t> record_ticks_{0};
   std::atomic<int64_t> outside_{0};  ///< phases that may still be timed outside steps
   int64_t outside_at_ns_ = 0;
+  std::atomic<uint32_t> devices_in_use_{0};
+  int64_t devices_due_ns_ = 0;
 
   std::atomic<bool> asking_{false};
   std::timed_mutex device_mutex_;  ///< for the harvester's side of the timelines

@@ -173,7 +173,7 @@ void take_back_if_unused(size_t index) {
 }  // namespace
 
 bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
-                     bool hears_of_host) {
+                     bool hears_of_host, Called called) {
 #ifdef Py_GIL_DISABLED
   return false;  // other threads may be reading the word
 #endif
@@ -181,7 +181,7 @@ bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyO
   if (index == kMost) return false;
   HookedFunction& hooked = functions[index];
   if (hooked.observer != nullptr) return false;
-  if (hooked.listeners.empty() && !install(index, Called::anyhow)) return false;
+  if (hooked.listeners.empty() && !install(index, called)) return false;
   hooked.glance = glance;
   return hooked.listeners.add(enter, leave, hears_of_host);
 }

@@ -19,7 +19,7 @@ enum class Called {
 /// Has a listener hear of the calls of a function: a builtin one, such as `torch.where`, or one in
 /// Python. False, with no error set, where it can't be hooked.
 bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
-                     bool hears_of_host);
+                     bool hears_of_host, Called called = Called::anyhow);
 
 /// Takes the listener with this `leave` back, from all functions.
 void unhook_vectorcalls(PyObject* leave);

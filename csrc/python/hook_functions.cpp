@@ -22,6 +22,11 @@ PyObject* set_in_watched_call(PyObject*, PyObject* on) {
   Py_RETURN_NONE;
 }
 
+CallGlance call_glance(int number) {
+  if (number < 0 || number >= kCallGlances) throw py::value_error("no such glance");
+  return static_cast<CallGlance>(number);
+}
+
 PyMethodDef watched_call_functions[] = {
     {"in_watched_call", get_in_watched_call, METH_NOARGS, "in_watched_call()\n--\n\n"},
     {"set_in_watched_call", set_in_watched_call, METH_O, "set_in_watched_call(on, /)\n--\n\n"},
@@ -47,20 +52,23 @@ void add_hook_functions(py::module_& module) {
       },
       py::arg("base"), py::kw_only(), py::arg("enter_get"), py::arg("enter_set"), py::arg("leave"),
       py::arg("hears_of_host"));
-  const auto def_hook = [&module](const char* name, auto hook) {
-    module.def(
-        name,
-        [hook](py::handle function, int glance, py::handle enter, py::handle leave,
-               bool hears_of_host) {
-          if (glance < 0 || glance >= kCallGlances) throw py::value_error("no such glance");
-          return hook(function.ptr(), static_cast<CallGlance>(glance), enter.ptr(), leave.ptr(),
-                      hears_of_host);
-        },
-        py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
-        py::arg("hears_of_host"));
-  };
-  def_hook("hook_method", hook_method);
-  def_hook("hook_vectorcall", hook_vectorcall);
+  module.def(
+      "hook_method",
+      [](py::handle function, int glance, py::handle enter, py::handle leave, bool hears_of_host) {
+        return hook_method(function.ptr(), call_glance(glance), enter.ptr(), leave.ptr(),
+                           hears_of_host);
+      },
+      py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
+      py::arg("hears_of_host"));
+  module.def(
+      "hook_vectorcall",
+      [](py::handle function, int glance, py::handle enter, py::handle leave, bool hears_of_host,
+         bool from_c) {
+        return hook_vectorcall(function.ptr(), call_glance(glance), enter.ptr(), leave.ptr(),
+                               hears_of_host, from_c ? Called::from_c : Called::anyhow);
+      },
+      py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
+      py::arg("hears_of_host"), py::arg("from_c") = false);
   module.def(
       "unhook",
       [](py::handle leave) {

@@ -53,7 +53,7 @@ struct PendingHook {
   }
 };
 
-PendingHook pending_hooks[3] = {{0}, {1}, {2}};
+PendingHook pending_hooks[4] = {{0}, {1}, {2}, {3}};
 
 }  // namespace
 

@@ -15,7 +15,7 @@ struct PythonHooks {
   PyObject* decorate = nullptr;          ///< (phase, function) -> wrapped function
   PyObject* thread_name = nullptr;       ///< () -> str
   PyObject* phase_name_error = nullptr;  ///< an exception class
-  PyObject* notices[3] = {};             ///< () -> None: what is done about each notice
+  PyObject* notices[4] = {};             ///< () -> None: what is done about each notice
 };
 
 extern PythonHooks python_hooks;
@@ -26,7 +26,7 @@ std::string current_thread_name();
 /// From any thread, without the GIL: have the notice's hook called soon.
 void schedule_hook(Notice notice);
 
-/// Calls the hooks that are due. With the GIL, where Python code may run. Three loads when none is.
+/// Calls the hooks that are due. With the GIL, where Python code may run. Four loads when none is.
 void run_due_hooks();
 
 }  // namespace pig

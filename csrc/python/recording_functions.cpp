@@ -119,12 +119,14 @@ py::dict status() {
 
 void set_hooks(const py::object& decorate, const py::object& thread_name,
                const py::object& history_stopped, const py::object& device_warnings,
-               const py::object& device_probe, const py::object& phase_name_error) {
+               const py::object& device_probe, const py::object& program_facts,
+               const py::object& phase_name_error) {
   const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
-  python_hooks = {kept(decorate),
-                  kept(thread_name),
-                  kept(phase_name_error),
-                  {kept(history_stopped), kept(device_warnings), kept(device_probe)}};
+  python_hooks = {
+      kept(decorate),
+      kept(thread_name),
+      kept(phase_name_error),
+      {kept(history_stopped), kept(device_warnings), kept(device_probe), kept(program_facts)}};
 }
 
 }  // namespace
@@ -143,6 +145,7 @@ void add_recording_functions(py::module_& module) {
       },
       without_gil, py::kw_only(), "budget"_a, "share_boundaries_ns"_a, "all_side_streams"_a);
   module.def("attach_device", &attach_device, "exchange_api"_a);
+  module.def("devices_in_use", [] { return cuda::DeviceTiming::instance().devices_in_use(); });
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
   module.def("log_bytes", [] { return bytes_of(&Recorder::log_bytes); });
   module.def("open_tap", [] { Recorder::instance().open_tap(); }, without_gil);
@@ -161,7 +164,8 @@ void add_recording_functions(py::module_& module) {
   });
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
-             "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "phase_name_error"_a);
+             "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
+             "phase_name_error"_a);
 
   module.def("step_begin", &step_begin);
   module.def("step_item", &add_step_item, "token"_a, "samples"_a);

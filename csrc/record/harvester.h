@@ -22,6 +22,7 @@ enum class Notice {
   kDeviceWarnings,  ///< DeviceTiming has something to say
   kDeviceProbe,     ///< device times are wanted and the driver is loaded, but PyTorch has not yet
                     ///< been seen to initialise CUDA
+  kProgramFacts,    ///< it is time to look again at what is known of the program
 };
 
 /// The native thread that harvests every 20 ms, or sooner when woken or asked. It holds no GIL and

@@ -21,6 +21,8 @@ using std::chrono::steady_clock;
 Recorder* recorder = new Recorder;
 
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
+/// Then after twice as long each time: what is known of a program seldom changes later.
+constexpr int64_t kFirstFactsNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kDevicePoll{1};
 /// For how long `stop` waits for a driver that blocks, and for a device that has not finished.
 constexpr std::chrono::milliseconds kDriverPatience{1000};
@@ -83,17 +85,18 @@ ClockAnchor Recorder::start(const Options& options) {
                                     options.max_bytes);
     tap_.reset();
     in_memory_ = !options.path;
-    environment_ = options.environment;
     statistics_.clear();
     spans_recorded_ = 0;
     device_time_join_.reset(&drops_);
     harvest_cpu_ns_ = 0;
     error_reported_ = false;
     statistics_due_ns_ = kStatisticsIntervalNs;
+    facts_due_ns_ = kFirstFactsNs;
     anchor = clock_.anchor();
     RunState state;
     state.anchor = anchor;
-    log_->write_environment(environment_);
+    set_environment(options.environment);
+    log_->write_environment(*changed_environment());
     log_->write_state(state, drops_);
     if (const int error = log_->error()) {
       log_.reset();  // and with it the lock on the file
@@ -204,9 +207,15 @@ void Recorder::last_turn(uint64_t number) {
 }
 
 void Recorder::set_environment(std::string json) {
-  const std::lock_guard lock(harvest_mutex_);
+  const std::lock_guard lock(environment_mutex_);
   environment_ = std::move(json);
-  if (log_) log_->write_environment(environment_);
+  environment_changed_ = true;
+}
+
+std::optional<std::string> Recorder::changed_environment() {
+  const std::lock_guard lock(environment_mutex_);
+  if (!std::exchange(environment_changed_, false)) return std::nullopt;
+  return environment_;
 }
 
 void Recorder::start_device_timing(const cuda::DeviceTiming::Options& options) {
@@ -237,6 +246,7 @@ std::vector<uint8_t> Recorder::log_bytes() {
     log->append_tables(tables);
     log->append_dropped_steps(steps_.dropped());
     write_documents(*log, last_state_, true);
+    const std::lock_guard environment_lock(environment_mutex_);
     log->write_environment(environment_);
   }
   const auto& memory = static_cast<const MemoryStorage&>(log->storage());
@@ -333,6 +343,7 @@ void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings)
         timing.every(), timing.records(), timing.record_ns(), {pending.begin(), pending.end()}};
   }
 
+  if (const auto environment = changed_environment()) log_->write_environment(*environment);
   const bool with_statistics = final || state.anchor.run_ns >= statistics_due_ns_;
   write_documents(*log_, state, with_statistics);
   const uint64_t cost_ns = thread_cpu_ns() - cpu_before;
@@ -346,6 +357,10 @@ void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings)
   if (log_->error() != 0 && !error_reported_) {
     error_reported_ = true;
     notify(Notice::kHistoryStopped);
+  }
+  if (!final && last_state_.anchor.run_ns >= facts_due_ns_) {
+    facts_due_ns_ = 2 * last_state_.anchor.run_ns;
+    notify(Notice::kProgramFacts);
   }
 }
 

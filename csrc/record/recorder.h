@@ -74,6 +74,7 @@ class Recorder {
   /// The same, and waits at most so long, or a tenth of a second, for outstanding device times.
   /// Returns whether none is outstanding.
   bool flush(std::chrono::nanoseconds timeout = {});
+  /// The harvester writes it at its next turn: this waits for no disk.
   void set_environment(std::string json);
 
   /// Times the device too, from now on or from when it is attached. May block in the driver.
@@ -135,6 +136,8 @@ class Recorder {
   bool harvest_until(Harvester::Deadline deadline);
   /// Takes the times that became known on the device.
   void harvest(bool final, const cuda::DeviceTiming::Findings& findings = {});
+  /// Nothing where it has not changed since it was last taken.
+  std::optional<std::string> changed_environment();
   void drain(ThreadState& state);
   void settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
   void pin_events_in_use();
@@ -163,7 +166,6 @@ class Recorder {
   std::unique_ptr<LogTap> tap_;  ///< outlives the log that writes to it
   std::unique_ptr<RunLog> log_;
   bool in_memory_ = false;
-  std::string environment_;
   SpanStatistics statistics_;    ///< of the spans drained, and of those no ring had room for
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
@@ -173,8 +175,13 @@ class Recorder {
   std::vector<SpanItem> items_;
   DeviceTimeJoin device_time_join_;
   int64_t statistics_due_ns_ = 0;
+  int64_t facts_due_ns_ = 0;
   uint64_t harvest_cpu_ns_ = 0;
   bool error_reported_ = false;
+
+  std::mutex environment_mutex_;  ///< the innermost; held for as long as a string is copied
+  std::string environment_;
+  bool environment_changed_ = false;
 };
 
 }  // namespace pig

@@ -39,6 +39,7 @@ void StepDetector::asks_for_item(uint64_t loader, bool grad_enabled) {
   if (!grad_enabled) return;
   open();
   if (state_ == State::kWaiting) feeders_.add(loader);
+  if (state_ == State::kTraining) port_.step_is_fed(loader);
 }
 
 void StepDetector::got_item(double samples) {
@@ -203,6 +204,7 @@ void StepDetector::make_certain() {
   if (state_ != State::kWaiting) return;
   for (const uint64_t loader : feeders_) {
     if (loader != 0) trained_on_.add(loader);
+    port_.step_is_fed(loader);
   }
   state_ = State::kTraining;
   if (waiting_items_.empty()) port_.step_item(token_, kUnknown);

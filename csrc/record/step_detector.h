@@ -32,6 +32,9 @@ class StepPort {
   virtual void step_end(int64_t token, bool complete, bool at_update) = 0;
   virtual void step_drop(int64_t token) = 0;
 
+  /// A step that trains was fed by a loader: at least once for each loader and step.
+  virtual void step_is_fed(uint64_t) {}
+
   /// How many optimizers the program has made that still exist.
   virtual size_t optimizer_count() = 0;
   /// After each step that ended, while none is open.
@@ -108,6 +111,8 @@ class StepDetector {
   /// The program opens a step itself: from here on it alone does.
   void leave_alone();
 
+  /// Whether the program opens its steps itself.
+  bool is_left_alone() const { return is_left_alone_; }
   /// Whether what the calling thread does counts.
   bool counts_here() const;
   /// Whether an optimizer has stepped. Nothing where there was no update at all.

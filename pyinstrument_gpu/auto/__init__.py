@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen, warn_of
-from pyinstrument_gpu.recording import native_callbacks, steps
+from pyinstrument_gpu.recording import loader_use, native_callbacks, steps
 
 _active: AutoPhases | None = None
 
@@ -111,7 +111,7 @@ class AutoPhases:
             threading.main_thread().ident or 0,
             None if on_step_end is None else lambda: self.tell(on_step_end),
         )
-        ours = (native_callbacks, h2d, hooks, tensor_device, calls)
+        ours = (native_callbacks, h2d, hooks, tensor_device, calls, loader_use)
         self._undo = [native.end_loop, dynamo.leave_out(*ours)]
         for noun in (calls, h2d):
             self._undo.append(noun.install(self))

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import glance_at_tensors
+from pyinstrument_gpu.recording.loader_use import options_of
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.auto import AutoPhases
@@ -99,6 +100,7 @@ def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None
         graph_task_id=torch._C._current_graph_task_id,
         has_parameters=_has_parameters,
         samples_of=_samples_of,
+        loader_options=options_of,
         main_thread=main_thread,
         on_step_end=on_step_end,
     )

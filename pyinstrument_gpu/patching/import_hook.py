@@ -20,7 +20,8 @@ def when_imported(name: str, call: Callable[[], None]) -> Callable[[], None]:
     """
     module = sys.modules.get(name)
     # One that is being imported is half there: it counts as loaded only when it is done.
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
+    spec = getattr(module, "__spec__", None)  # what stands in for a module may have none
+    if module is not None and not getattr(spec, "_initializing", False):
         call()
         return _nothing
     finder = _Finder(name, call)

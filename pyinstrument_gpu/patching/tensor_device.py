@@ -13,6 +13,16 @@ HOST_TYPES = {"cpu", "meta"}
 """Types of devices on which nothing runs asynchronously."""
 
 
+def accelerator_type() -> str | None:
+    """The kind of device that this build of torch knows beside the host. Asking initialises
+    none."""
+    try:
+        accelerator = torch.accelerator.current_accelerator()
+    except RuntimeError:  # how torch 2.6 says no
+        return None
+    return None if accelerator is None else accelerator.type
+
+
 def is_on_host(tensor: Any) -> bool:
     with torch._C.DisableTorchFunction():  # neither a subclass nor a mode need hear of it
         return bool(tensor.is_cpu)

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
+from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
 from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
+from pyinstrument_gpu.recording.program_watch import ProgramWatch
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Recording:
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
         self._facts: dict[str, Any] = {}  # joins the environment at the end
+        self._program = ProgramWatch()
 
     @property
     def path(self) -> Path | None:
@@ -103,6 +106,7 @@ class Recording:
         if DISABLED:
             return self._load()
         _read_metrics()
+        self._tell_of_program()
         native.harvest()
         self._error = native.status()["error"]
         return self._load()
@@ -222,8 +226,10 @@ class Recording:
             facts["overhead"] = self_overhead.measure()
             native.set_nvtx(options.nvtx)
             device_timing.start(options.device_timing, options.device_timing_budget)
+            self._program.begin(self._tell_of_program)
             self._environment = facts
-            native.set_environment(_encode(facts))
+            self._tell_of_program()
+            native.set_environment(_encode(self._environment))
         except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
             self._stop_native()
             raise
@@ -239,6 +245,7 @@ class Recording:
         # torch and its GPUs may have come after the start.
         self._environment.update(environment.torch_facts())
         self._environment.update(self._facts)
+        self._tell_of_program()
         self._stop_native()
         self._error = native.status()["error"]
         self._log = native.log_bytes()
@@ -247,6 +254,7 @@ class Recording:
 
     def _stop_native(self) -> None:
         global _active
+        self._program.end()
         try:
             native.stop(_encode(self._environment))
         finally:
@@ -254,6 +262,19 @@ class Recording:
             atexit.unregister(self._finish_if_mine)
             if self._finalizer is not None:
                 self._finalizer.cancel()
+
+    def _tell_of_program(self) -> None:
+        """Bring what the environment says of the program up to date."""
+        if not self._program.is_on or self._pid != os.getpid() or not self._environment:
+            return
+        try:
+            facts = self._program.facts()
+            if facts != self._environment.get(program_facts.KEY):
+                # A new one: other threads may be reading the one that there is.
+                self._environment = {**self._environment, program_facts.KEY: facts}
+                native.set_environment(_encode(self._environment))
+        except Exception:  # it may be called in the midst of the program: it stays as it is
+            return
 
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
@@ -297,6 +318,12 @@ class Recording:
                 f"the recording belongs to process {self._pid}, and this process is a fork of it: "
                 "nothing is recorded here. Start a recording with another path"
             )
+
+
+def look_at_program() -> None:
+    """Bring what the active recording knows of the program up to date."""
+    if _active is not None:
+        _active._tell_of_program()
 
 
 @takes_options

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import Generic, TypeVar
 
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.recording import loader_use
 
 _T = TypeVar("_T")
 
@@ -35,8 +36,12 @@ class _OpenStep:
         self._token = native.step_begin()
         self._frame = native.frame_begin(_step) if self._token == _STEP_IS_OPEN else None
 
+    @property
+    def is_recorded(self) -> bool:
+        return self._token > 0
+
     def add_item(self, samples: float) -> None:
-        if self._token > 0:
+        if self.is_recorded:
             native.step_item(self._token, samples)
 
     def end(self, complete: bool) -> None:
@@ -64,6 +69,7 @@ class _Steps(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         iterator: Iterator[_T] | None = None
+        drawn = loader_use.counter_of(self._iterable)
         step: _OpenStep | None = None
         items = 0
         try:
@@ -86,6 +92,8 @@ class _Steps(Generic[_T]):
                     native.set_timing_data(was_timing_data)
                 native.frame_end(_data, frame)
                 step.add_item(self._samples_of(item))
+                if step.is_recorded:
+                    drawn[0] += 1
                 items += 1
                 yield item
                 if items == self._accumulate:

@@ -86,6 +86,11 @@ def _heading(run: RunData) -> Iterator[Text]:
     gpus = environment.get("gpus")
     if gpus is not None:
         facts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
+    program = run.program_facts
+    if program.loader_workers is not None:
+        facts.append(counted(program.loader_workers, "loader worker"))
+    if program.other_streams:
+        facts.append("several streams")
     never_timed = all(phase.device is None for phase in run.phases.values())
     if run.device_timing is None and never_timed:
         facts.append("device timing off")

@@ -66,12 +66,8 @@ _SYNCHRONIZERS: tuple[tuple[Any, SyncKind], ...] = (
 
 
 def can_wait() -> bool:
-    """Whether this build of torch knows a kind of device that a host could wait for. Asking
-    initialises none."""
-    try:
-        return torch.accelerator.current_accelerator() is not None
-    except RuntimeError:  # how torch 2.6 says no
-        return False
+    """Whether this build of torch knows a kind of device that a host could wait for."""
+    return tensor_device.accelerator_type() is not None
 
 
 class SyncWatch:

@@ -4,7 +4,7 @@
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -83,6 +83,58 @@ def test_threads_on_streams_of_their_own(kernels: CudaKernels, timed: Timed) -> 
         spans = run.spans["path"] == run.paths.index(f"thread {index}")
         assert {run.streams[i].handle for i in run.spans["stream"][spans]} == {handle}
         assert (run.span_device_ns[spans] >= spin_ns).all()
+
+
+def set_stream(side: torch.cuda.Stream) -> None:
+    with torch.cuda.stream(torch.cuda.current_stream()):  # which it is again at the end
+        torch.cuda.set_stream(side)
+
+
+def set_stream_of_accelerator(side: torch.cuda.Stream) -> None:
+    with torch.cuda.stream(torch.cuda.current_stream()):
+        torch.accelerator.set_stream(side)
+
+
+def enter(side: Any) -> None:
+    with side:
+        pass
+
+
+USES: dict[str, Callable[[torch.cuda.Stream], object]] = {
+    "made": lambda side: torch.cuda.Stream(),
+    "another library's": lambda side: torch.cuda.ExternalStream(side.cuda_stream),
+    "set": set_stream,
+    "set for the accelerator": set_stream_of_accelerator,
+    "entered": enter,
+    "waits": lambda side: side.wait_stream(torch.cuda.current_stream()),
+    "is waited for": lambda side: torch.cuda.current_stream().wait_stream(side),
+    "waits for an event": lambda side: side.wait_event(torch.cuda.Event()),
+    "event": lambda side: torch.cuda.Event().wait(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_stream_of_the_program_is_seen(use: str, timed: Timed) -> None:
+    side = torch.cuda.Stream()
+    with timed() as recording:
+        torch.ones(8, device="cuda").add_(1)
+        USES[use](side)
+        assert recording.snapshot().program_facts.other_streams is True
+    assert recording.run.program_facts.other_streams is True
+
+
+def test_without_a_stream_of_the_program_there_is_none(timed: Timed) -> None:
+    torch.cuda.Stream()  # nothing is put on it while there is a recording
+    with timed() as recording:
+        for _ in range(2):
+            with gpu_step(), gpu_phase("work"), torch.cuda.device(0):
+                value = torch.ones(8, device="cuda", requires_grad=True)
+                begin = torch.cuda.Event(enable_timing=True)
+                begin.record()
+                value.sum().backward()
+                torch.cuda.current_stream().synchronize()
+        assert recording.flush(FLUSH_S)  # by then the recorder has counted the devices
+    assert recording.run.program_facts.other_streams is False
 
 
 def test_autograds_threads(kernels: CudaKernels, timed: Timed) -> None:

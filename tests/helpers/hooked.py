@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.syncs import watch
+from pyinstrument_gpu.patching import tensor_device
 from tests.helpers.host_watch import watched_host
 
 Hooked = Callable[[], AbstractContextManager[None]]
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Calls that wait are watched; none of them does, on a host."""
-    with pytest.MonkeyPatch.context() as patched, pig.record():
+    """Calls that wait, and streams, are watched; none of them does, on a host."""
+    with pytest.MonkeyPatch.context() as patched:
         # Also with a torch that was built without an accelerator.
-        patched.setattr(watch, "can_wait", lambda: True)
-        with pig.watch_syncs():
+        patched.setattr(tensor_device, "accelerator_type", lambda: "cuda")
+        with pig.record(), pig.watch_syncs():
             yield
 
 

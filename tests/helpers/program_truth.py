@@ -4,6 +4,7 @@
     # steps: 6
     # phases: forward 6, loss 6          how often each phase happens inside steps
     # phases, unseen: loss 1             of these, how many are known not to be found
+    # loader workers: 2                  of the DataLoader that feeds the steps, if any
 
 and at the end of lines, perhaps with a reason after a colon:
 
@@ -39,6 +40,8 @@ class Truth(NamedTuple):
     steps: int
     phases: Mapping[str, int]
     unseen_phases: Mapping[str, int]
+    loader_workers: int | None
+    """None: no DataLoader feeds the steps."""
     waits: Mapping[str, Sequence[str]]
     unseen: frozenset[str]
     """Lines of `waits` that are known not to be found."""
@@ -57,11 +60,13 @@ def truth_of(file: Path, *others: Path) -> Truth:
     text = file.read_text()
     marks = {_key(path, i): mark for path in (file, *others) for i, mark in _marks_in(path)}
     waits = {key: mark for key, mark in marks.items() if mark["how"] != " not"}
+    phases = _counts(_comment(text, "phases"))
     return Truth(
         style=re.split(r"\.\s|\n\n|\.?\"\"\"", text.split('"""', 1)[1])[0].replace("\n", " "),
         steps=int(_comment(text, "steps")),
-        phases=_counts(_comment(text, "phases")),
+        phases=phases,
         unseen_phases=_counts(_comment(text, "phases, unseen")),
+        loader_workers=int(_comment(text, "loader workers") or 0) if "data" in phases else None,
         waits={key: (mark["libraries"] or "").split(", ") for key, mark in waits.items()},
         unseen=frozenset(key for key, mark in waits.items() if mark["how"]),
         misnamed=frozenset(marks.keys() - waits.keys()),

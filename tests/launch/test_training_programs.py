@@ -68,6 +68,7 @@ def check_counts(true: Truth, run: Run) -> None:
         true.phases,
         dict(Counter(true.phases) - Counter(true.unseen_phases)),
     )
+    assert run.program_facts.loader_workers == true.loader_workers
 
 
 def check_waits(true: Truth, run: Run) -> None:
@@ -152,5 +153,6 @@ def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
         assert [run.environment["rank"] for run in runs] == [0, 1]
         for run in runs:
             check_counts(truth("ddp"), run)
+            assert run.program_facts.ranks == 2
         if way == "preview":
             check_waits(truth("ddp"), runs[0])  # only this rank prints

@@ -2,6 +2,7 @@
 """A stream of unknown length that two workers share, read past the end of its epoch."""
 # steps: 10
 # phases: data 10, zero_grad 10, forward 10, loss 10, backward 10, optimizer 10
+# loader workers: 2
 
 from collections.abc import Iterator
 

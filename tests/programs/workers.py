@@ -2,6 +2,7 @@
 """A loader with worker processes."""
 # steps: 12
 # phases: data 12, zero_grad 12, forward 12, loss 12, backward 12, optimizer 12
+# loader workers: 2
 
 import torch
 from torch.nn import functional

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process groups of torch.distributed that a program has while it is recorded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch.distributed import distributed_c10d
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.hooks import Arguments, Glance, Options
+from pyinstrument_gpu.patching.tensor_device import HOST_TYPES
+
+_MAKERS = ("init_process_group", "new_group")
+
+
+def _enter(args: Arguments, kwargs: Options | None) -> bool:
+    """What hears of the begin of a call: its end is of interest."""
+    return True
+
+
+class ProcessGroups:
+    """What is known of the groups of one recording.
+
+    Groups are looked at when they are made, as a program may destroy them before its recording
+    ends, and at any time by `look`.
+
+    Args:
+        tell: called when something new is known.
+
+    Attributes:
+        ranks: of the largest group; 0 if there was none.
+        use_device: whether one has a backend for a device: that has streams of its own.
+        not_hooked: the functions that are not built as the hooks expect.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._leave = self._has_made  # the same object each time: it tells whose hooks they are
+        self.ranks = 0
+        self.use_device = False
+        self.not_hooked: list[str] = []
+
+    def install(self) -> None:
+        self.look()
+        for name in _MAKERS:
+            outer = getattr(distributed_c10d, name, None)
+            # What is decorated is called by the decorator's function, as `function(*args)`.
+            function: Any = inspect.unwrap(outer) if outer is not None else None
+            if function is None or not native.hook_vectorcall(
+                function,
+                int(Glance.NEVER),
+                enter=_enter,
+                leave=self._leave,
+                hears_of_host=False,
+                from_c=function is not outer,
+            ):
+                self.not_hooked.append(f"torch.distributed.{name}")
+
+    def remove(self) -> None:
+        """Take the hooks back. Again: nothing."""
+        native.unhook(self._leave)
+
+    def _has_made(self, token: object, args: Arguments, succeeded: bool) -> None:
+        self.look()
+        self._tell()
+
+    def look(self) -> None:
+        """Look at the groups that there are."""
+        for group in list(distributed_c10d._world.pg_map):
+            self.ranks = max(self.ranks, group.size())
+            self.use_device |= any(one.type not in HOST_TYPES for one in group._device_types)
