@@ -15,6 +15,7 @@ from tests.helpers.simulator.operations import (
     Periodic,
     Phase,
     Read,
+    Reduce,
     StageBatch,
     walk,
 )
@@ -116,9 +117,9 @@ class Program:
         return {call.site: call.kind for call in calls}
 
     @property
-    def makes_streams(self) -> bool:
-        """Whether it makes a stream. That of its collectives is made below torch's Python."""
-        return any(isinstance(each, StageBatch) for each in self.operations)
+    def has_other_streams(self) -> bool:
+        """Whether it may have other streams than the default one: a process group may."""
+        return any(isinstance(each, StageBatch | Reduce) for each in self.operations)
 
     @property
     def takes_batches(self) -> bool:

@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
-from pyinstrument_gpu.model.program_facts import KEY
+from pyinstrument_gpu.model.program_facts import KEY, ProgramFacts
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.stream import named_streams
+from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
@@ -230,11 +232,17 @@ class Recorder:
         if program.ranks > 1:
             environment |= {"rank": 0, "world_size": program.ranks}
         if self._options.knows_program:
-            facts: dict[str, object] = {"ranks": program.ranks}
-            facts["other_streams"] = program.makes_streams
-            if program.takes_batches and program.loader is not None:
-                facts["loader_workers"] = program.loader.workers
-            environment[KEY] = facts
+            facts = ProgramFacts(other_streams=program.has_other_streams, ranks=program.ranks)
+            loader = program.loader
+            if loader is not None and program.takes_batches:
+                facts = replace(
+                    facts,
+                    loader_workers=loader.workers,
+                    loader_pins=SyncKind.H2D_PAGEABLE not in program.sites.values(),
+                    loader_prefetch=loader.prefetch_factor if loader.workers else 0,
+                    loader_persistent=loader.workers > 0,
+                )
+            environment[KEY] = asdict(facts)
         return environment
 
     def _steps_of(self) -> Steps:
