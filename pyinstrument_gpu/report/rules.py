@@ -35,9 +35,9 @@ def rules_section(run: RunData) -> Iterator[Text]:
             yield Text(printable(f"   {one.edit}"), "dim")
     if len(known) > _MAX_FINDINGS:
         yield Text(f"... and {counted(len(known) - _MAX_FINDINGS, 'smaller one')}", "yellow")
-    for one in found:
-        if one.worth is None:
-            yield Text(printable(f"Can't be told: {_promise(one)} ({one.evidence})"))
+    untold = [f"{_promise(one)} ({one.evidence})" for one in found if one.worth is None]
+    if untold:
+        yield Text(printable(f"Can't be told: {'; '.join(untold)}"))
     if nothing:
         yield Text(
             f"Nothing here is worth an edit: no saving and no advice reaches {EDIT_SHARE:.0%}"

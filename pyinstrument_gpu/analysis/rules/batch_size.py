@@ -23,7 +23,7 @@ def batch_size(case: Case) -> Iterator[Finding]:
     if not kinds:
         return
     if not launches:
-        why = "no phase is launch-bound; what the device gains is open"
+        why = "no phase is launch-bound"
         yield Finding("double the batch size", None, None, why)
         return
     fixed_ns = sum(case.computing_ns(path) for path in launches)
