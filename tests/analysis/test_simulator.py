@@ -129,6 +129,25 @@ def test_what_is_asked_for_is_bounded_by_workers_times_prefetch_factor() -> None
     assert loader.next_ns(1010) == 1020
 
 
+def test_each_epoch_begins_with_new_workers() -> None:
+    options = LoaderOptions(Duration(0), workers=1, prefetch_factor=2, startup_ns=100, epoch=2)
+    loader = Loader(options, [10] * 3, [0] * 3)
+
+    assert loader.next_ns(0) == 110
+    assert loader.next_ns(1000) == 1000
+    assert loader.next_ns(1000) == 1110
+
+
+def test_an_epoch_that_was_begun_has_its_batches_made_before_they_are_asked_for() -> None:
+    options = LoaderOptions(Duration(0), workers=1, startup_ns=100, fork_ns=30, epoch=1)
+    loader = Loader(options, [10] * 2, [0] * 2)
+
+    assert loader.begin_epoch(0) == 30
+    assert loader.next_ns(50) == 110
+    assert loader.begin_epoch(1000) == 1030
+    assert loader.next_ns(5000) == 5000
+
+
 # --- programs ---
 
 
@@ -243,6 +262,15 @@ def test_what_is_done_between_steps_counts_as_elapsed_and_not_as_step() -> None:
     inside = Edit("launches", path="eval")
     assert before.saved_ns(inside) == (0,)
     assert before.saved_ns(replace(inside, is_inside=False)) == ((60 + 1 - 3) / 4,)
+
+
+def test_a_phase_of_every_third_turn() -> None:
+    step = (Phase("forward", (work(1, 100),)), Phase("optimizer", (work(2, 1),), every=3))
+    before = simulated(program(*step, steps=7))
+
+    assert before.elapsed_ns == 7 * 100 + 2
+    steps = before.run.spans["step"][before.run.spans["depth"] == 0]
+    assert steps.tolist() == [0, 1, 2, 2, 3, 4, 5, 5, 6]
 
 
 def test_without_a_device_launching_is_computing() -> None:

@@ -13,9 +13,10 @@ class Edit:
     Attributes:
         kind: "sync" takes the calls of a site out, or, where it is a copy, makes it from pinned
             memory with `non_blocking`. "all syncs" does that to all sites. "copies" makes all
-            copies to the device so. "data" has the batches there at once. "launches" enqueues what
-            a phase itself launches at once, as a replayed graph: the kernels stay, and so does
-            what the host does there beside launching.
+            copies to the device so. "data" has the batches there at once; between steps, those of
+            an evaluation, and it starts workers in no time. "launches" enqueues what a phase itself
+            launches at once, as a replayed graph: the kernels stay, and so does what the host does
+            there beside launching.
         site: of "sync" its site; else -1.
         path: of "launches" the path of its phase; else "".
     """

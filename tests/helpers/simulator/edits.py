@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.helpers.simulator.edit import Edit
 from tests.helpers.simulator.operations import (
+    BeginEpoch,
     Copy,
     Launches,
     MakeBatch,
@@ -37,7 +38,7 @@ def _edits(program: Program, is_inside: bool) -> Iterator[Edit]:
             yield Edit("copies", is_inside=is_inside)
         for path in dict.fromkeys(_launching(body)):
             yield Edit("launches", path=path, is_inside=is_inside)
-    if any(isinstance(each, NextBatch | MakeBatch) for each in operations):
+    if any(isinstance(each, NextBatch | MakeBatch | BeginEpoch) for each in operations):
         yield Edit("data", is_inside=is_inside)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from tests.helpers.simulator.duration import Duration
@@ -20,6 +20,7 @@ from tests.helpers.simulator.loader import LoaderOptions
 from tests.helpers.simulator.operations import (
     AwaitReduced,
     AwaitStaged,
+    BeginEpoch,
     Copy,
     Launches,
     MakeBatch,
@@ -50,6 +51,8 @@ FAMILIES = (
     "clock error",
     "cpu only",
     "launch bound",
+    "accumulation",
+    "epochs",
     "mixed",
 )
 _READS = (SyncKind.ITEM, SyncKind.FLOAT, SyncKind.CPU, SyncKind.TOLIST, SyncKind.BOOL)
@@ -78,6 +81,7 @@ class _Draw:
     kernels: int = 0
     jitter: float = 0.0
     step_ns: float = 0.0
+    accumulates: int = 0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"{self.family} {self.seed}")
@@ -118,15 +122,18 @@ class _Draw:
             between.append(Work(self.place(), self.host(self.step_ns * rng.uniform(0, 0.05))))
         if rng.random() < (0.5 if "syncs" in self.features else 0.15):
             between.append(self.read(every=rng.choice((1, 1, 5, 10))))
-        recorder = self.recorder()
+        recorder, loader, periodic = self.recorder(), self.loader(), self.periodic(steps)
+        if loader.epoch is not None and rng.random() < 0.5:
+            # As automatic phases show it; else the loop has the wait in `data`.
+            periodic = (*periodic, Periodic("data start", loader.epoch, 1, (BeginEpoch(),)))
         has_warm_up = "warm-up" in self.features
         return Program(
             seed=rng.randrange(2**31),
             steps=steps,
             step=(*data, *body),
-            loader=self.loader(),
+            loader=loader,
             between=tuple(between),
-            periodic=self.periodic(steps),
+            periodic=periodic,
             has_device=not is_cpu,
             queue_depth=1024,
             latency_ns=rng.randint(2_000, 8_000),
@@ -173,7 +180,8 @@ class _Draw:
             if name == "backward" and "ranks" in self.features:
                 inside = self.with_collectives(inside)
             is_named = name != "loss" or rng.random() < 0.5
-            body += [Phase(name, tuple(inside))] if is_named else inside
+            every = self.accumulated() if name in ("clip", "optimizer") else 1
+            body += [Phase(name, tuple(inside), every)] if is_named else inside
         for _ in range(self.read_count()):
             self.put_read(body)
         return data, body
@@ -260,7 +268,7 @@ class _Draw:
         if isinstance(at, Phase) and rng.random() < go_in:
             inner = list(at.body)
             self.put_read(inner)
-            body[body.index(at)] = Phase(at.name, tuple(inner))
+            body[body.index(at)] = replace(at, body=tuple(inner))
         elif isinstance(at, Launches) and len(at.kernels_ns) > 1 and rng.random() < 0.5:
             cut = rng.randrange(1, len(at.kernels_ns))
             place = body.index(at)
@@ -303,7 +311,7 @@ class _Draw:
     def loader(self) -> LoaderOptions:
         rng = self.rng
         workers = rng.choice((0, 0, 0, 1, 2, 4))
-        if "workers" in self.features:
+        if self.features & {"workers", "epochs"}:
             workers = rng.choice((1, 2, 3, 4, 8))
         # What the loader takes for a batch, against the step.
         ratio = (
@@ -319,12 +327,15 @@ class _Draw:
             stall_share=rng.uniform(0.01, 0.1) if stalls else 0.0,
             stall_ns=make_ns,
         )
+        startup_ns = round(self.step_ns * self.log_uniform(0.5, 8)) if workers else 0
         return LoaderOptions(
             make,
             workers=workers,
             prefetch_factor=rng.choice((2, 2, 2, 4)),
             fetch=Duration(self.log_uniform(20_000, 300_000), spread=rng.uniform(0.05, 0.4)),
-            startup_ns=round(self.step_ns * self.log_uniform(0.5, 8)) if workers else 0,
+            startup_ns=startup_ns,
+            fork_ns=round(startup_ns * rng.uniform(0.05, 0.5)),
+            epoch=rng.randint(10, 40) if "epochs" in self.features else None,
         )
 
     def periodic(self, steps: int) -> tuple[Periodic, ...]:
@@ -365,6 +376,13 @@ class _Draw:
             drift=rng.uniform(-100e-6, 100e-6),
             knows_program=rng.random() < 0.9,
         )
+
+    def accumulated(self) -> int:
+        """In every so-manieth step the optimizer steps."""
+        if "accumulation" not in self.features:
+            return 1
+        self.accumulates = self.accumulates or self.rng.choice((2, 4, 8))
+        return self.accumulates
 
     # --- numbers ---
 

@@ -29,7 +29,8 @@ def listing(program: Program) -> Iterator[str]:
         loader = program.loader
         yield (
             f"loader: {loader.workers} workers, prefetch {loader.prefetch_factor}, "
-            f"{_duration(loader.make)} a batch, {_duration(loader.fetch)} to fetch one"
+            f"{_duration(loader.make)} a batch, {_duration(loader.fetch)} to fetch one, "
+            f"{_us(loader.startup_ns)} to start, epochs of {loader.epoch}"
         )
     yield "step:"
     yield from _body(program.step, 1)
@@ -44,7 +45,8 @@ def _body(body: Sequence[Operation], depth: int) -> Iterator[str]:
     indent = "    " * depth
     for operation in body:
         if isinstance(operation, Phase):
-            yield f"{indent}{operation.name}:"
+            often = f" every {operation.every} times" if operation.every > 1 else ""
+            yield f"{indent}{operation.name}{often}:"
             yield from _body(operation.body, depth + 1)
         elif isinstance(operation, Launches):
             yield (

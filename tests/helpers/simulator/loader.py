@@ -19,6 +19,8 @@ class LoaderOptions:
         prefetch_factor: as of DataLoader.
         fetch: what taking a batch from a worker costs the host, when it is there.
         startup_ns: until workers can begin.
+        fork_ns: the part of that in which the host starts them.
+        epoch: after so many batches the next epoch begins, with new workers; None is never.
     """
 
     make: Duration
@@ -26,6 +28,8 @@ class LoaderOptions:
     prefetch_factor: int = 2
     fetch: Duration = field(default_factory=lambda: Duration(50_000))
     startup_ns: int = 0
+    fork_ns: int = 0
+    epoch: int | None = None
 
 
 class Loader:
@@ -33,11 +37,13 @@ class Loader:
 
     Batch i is made by worker i % W. At most W * prefetch_factor batches are asked for and not yet
     taken, so the index of the next one is handed out whenever one is taken. They are taken in
-    order.
+    order. (In a new epoch torch begins with worker 0. As workers are alike, it does not matter with
+    which.)
 
     Args:
         makes_ns, fetches_ns: what each batch takes to make, and to take from a worker.
         is_instant: whether batches are there at once.
+        forks: whether starting workers takes the host any time where an epoch is begun apart.
     """
 
     def __init__(
@@ -47,14 +53,17 @@ class Loader:
         fetches_ns: Sequence[int],
         *,
         is_instant: bool = False,
+        forks: bool = True,
     ) -> None:
+        self._fork_ns = options.fork_ns if forks else 0
         self._options = options
         self._fetches_ns = fetches_ns
         self._makes_ns = makes_ns
         self._is_instant = is_instant
         self._taken = 0
         self._made_ns: list[int] = []
-        self._worker_free_ns = [options.startup_ns] * options.workers
+        self._epoch_end = 0
+        self._worker_free_ns: list[int] = []
 
     def next_ns(self, now_ns: int) -> int:
         """Asked for the next batch now, when the host has it."""
@@ -65,16 +74,31 @@ class Loader:
         options = self._options
         if not options.workers:
             return now_ns + self._makes_ns[number]
-        if not number:
-            for _ in range(options.workers * options.prefetch_factor):
-                self._ask(now_ns)
+        if number == self._epoch_end:
+            now_ns = self._begin(now_ns, options.fork_ns)
         there_ns = max(now_ns, self._made_ns[number]) + self._fetches_ns[number]
         self._ask(there_ns)
         return there_ns
 
+    def begin_epoch(self, now_ns: int) -> int:
+        """The loop begins its next epoch before it asks for a batch. Returns when the host has
+        started the workers."""
+        return self._begin(now_ns, self._fork_ns)
+
+    def _begin(self, now_ns: int, fork_ns: int) -> int:
+        options, batches = self._options, len(self._makes_ns)
+        if not options.workers or self._epoch_end == batches:
+            return now_ns
+        self._epoch_end = min(self._epoch_end + (options.epoch or batches), batches)
+        self._worker_free_ns = [now_ns + options.startup_ns] * options.workers
+        now_ns += fork_ns
+        for _ in range(options.workers * options.prefetch_factor):
+            self._ask(now_ns)
+        return now_ns
+
     def _ask(self, now_ns: int) -> None:
         number = len(self._made_ns)
-        if number >= len(self._makes_ns):
+        if number >= self._epoch_end:
             return
         worker = number % self._options.workers
         made_ns = max(self._worker_free_ns[worker], now_ns) + self._makes_ns[number]

@@ -85,6 +85,11 @@ class NextBatch:
 
 
 @dataclass(frozen=True)
+class BeginEpoch:
+    """The loader begins its next epoch: it starts its workers and asks for the first batches."""
+
+
+@dataclass(frozen=True)
 class MakeBatch:
     """A batch is made in the process itself, apart from the loader: one of an evaluation."""
 
@@ -129,10 +134,16 @@ class AwaitReduced:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase around operations."""
+    """A phase around operations.
+
+    Attributes:
+        every: it is executed in every so-manieth turn, the last of them, as an optimizer is that
+            steps on accumulated gradients.
+    """
 
     name: str
     body: tuple[Operation, ...]
+    every: int = 1
 
 
 Operation = (
@@ -141,6 +152,7 @@ Operation = (
     | Read
     | Copy
     | NextBatch
+    | BeginEpoch
     | MakeBatch
     | StageBatch
     | AwaitStaged

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +19,13 @@ from tests.helpers.simulator.operations import (
     STAGED_AT_ONCE_BYTES,
     AwaitReduced,
     AwaitStaged,
+    BeginEpoch,
     Copy,
     Launches,
     MakeBatch,
     NextBatch,
     Operation,
+    Periodic,
     Phase,
     Read,
     Reduce,
@@ -33,7 +37,32 @@ from tests.helpers.simulator.recorder import Recorder
 from tests.helpers.simulator.stream import Kernels, Stream
 
 _STAGING_BYTES_PER_NS = 8
-_Act = Callable[[int], None]
+_Do = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class _Act:
+    """What an operation does in a turn, in every so-manieth; or a collective."""
+
+    every: int
+    do: _Do | None
+    reduce: Reduce | None = None
+    calls_ns: Sequence[int] = ()
+    durations_ns: Sequence[int] = ()
+
+
+class _Acts:
+    """Acts in order."""
+
+    def __init__(self, acts: Sequence[_Act]) -> None:
+        self._due = [
+            [act for act in acts if (turn + 1) % act.every == 0]
+            for turn in range(math.lcm(*(act.every for act in acts)))
+        ]
+
+    def due(self, turn: int) -> list[_Act]:
+        """Those of a turn."""
+        return self._due[turn % len(self._due)]
 
 
 class Rank:
@@ -65,8 +94,12 @@ class Rank:
         self._loader: Loader | None = None
         if program.loader is not None:
             times_ns = self._times_ns(0, turns, program.loader.make, program.loader.fetch)
-            is_instant = Edit("data") in self._edits
-            self._loader = Loader(program.loader, *times_ns, is_instant=is_instant)
+            self._loader = Loader(
+                program.loader,
+                *times_ns,
+                is_instant=Edit("data") in self._edits,
+                forks=Edit("data", is_inside=False) not in self._edits,
+            )
 
     @property
     def done_ns(self) -> int:
@@ -79,18 +112,10 @@ class Rank:
         takes, and wants to be sent when it is done."""
         program, recorder = self._program, self.recorder
         self._is_inside = True
-        step = self._acts(program.step, program.steps, self._warm_up)
+        step = _Acts(self._acts(program.step, program.steps, self._warm_up))
         self._is_inside = False
-        between = self._acts(program.between, program.steps, None)
-        periodic = [
-            (
-                each,
-                self._acts(
-                    (Phase(each.name, each.body),), self._turns(each.every, each.turns), None
-                ),
-            )
-            for each in program.periodic
-        ]
+        between = _Acts(self._acts(program.between, program.steps, None))
+        periodic = [(each, _Acts(self._periodic(each))) for each in program.periodic]
         for turn in range(program.steps):
             recorder.begin_step(self.now_ns)
             yield from self._do(step, turn)
@@ -102,46 +127,48 @@ class Rank:
                     for again in range(each.turns):
                         yield from self._do(acts, (times - 1) * each.turns + again)
 
-    def _turns(self, every: int, turns: int) -> int:
-        return self._program.steps // every * turns
+    def _periodic(self, periodic: Periodic) -> list[_Act]:
+        turns = self._program.steps // periodic.every * periodic.turns
+        return self._acts((Phase(periodic.name, periodic.body),), turns, None)
 
-    def _do(
-        self, acts: list[tuple[_Act | None, Reduce | None, list[int], list[int]]], turn: int
-    ) -> Generator[tuple[int, int], int, None]:
-        for act, reduce, calls_ns, durations_ns in acts:
-            if act is not None:
-                act(turn)
+    def _do(self, acts: _Acts, turn: int) -> Generator[tuple[int, int], int, None]:
+        for act in acts.due(turn):
+            if act.do is not None:
+                act.do(turn)
                 continue
-            assert reduce is not None
-            stream = self._collectives if reduce.is_overlapped else self._compute
-            self.now_ns = stream.room_ns(self.now_ns + calls_ns[turn])
+            assert act.reduce is not None
+            stream = self._collectives if act.reduce.is_overlapped else self._compute
+            self.now_ns = stream.room_ns(self.now_ns + act.calls_ns[turn])
             stream.wait_until(self._compute.free_ns)
             arrived_ns = stream.put(self.now_ns, 0)
-            done_ns = yield arrived_ns, durations_ns[turn]
+            done_ns = yield arrived_ns, act.durations_ns[turn]
             stream.last_done_at(done_ns)
 
     # --- operations become acts ---
 
     def _acts(
-        self, body: Sequence[Operation], turns: int, warm_up: NDArray[np.float64] | None
-    ) -> list[tuple[_Act | None, Reduce | None, list[int], list[int]]]:
-        acts: list[tuple[_Act | None, Reduce | None, list[int], list[int]]] = []
+        self,
+        body: Sequence[Operation],
+        turns: int,
+        warm_up: NDArray[np.float64] | None,
+        every: int = 1,
+    ) -> list[_Act]:
+        acts: list[_Act] = []
         for operation in body:
             if isinstance(operation, Phase):
-                acts.append((self._entering(operation.name), None, [], []))
+                each = math.lcm(every, operation.every)
+                acts.append(_Act(each, self._entering(operation.name)))
                 self._path.append(operation.name)
-                acts += self._acts(operation.body, turns, warm_up)
+                acts += self._acts(operation.body, turns, warm_up, each)
                 self._path.pop()
-                acts.append((self._leave, None, [], []))
+                acts.append(_Act(each, self._leave))
             elif isinstance(operation, Reduce):
-                calls_ns, durations_ns = self._times_ns(
-                    operation.place, turns, operation.call, operation.device
-                )
-                acts.append((None, operation, calls_ns, durations_ns))
+                times_ns = self._times_ns(operation.place, turns, operation.call, operation.device)
+                acts.append(_Act(every, None, operation, *times_ns))
             else:
-                act = self._act(operation, turns, warm_up)
-                if act is not None:
-                    acts.append((act, None, [], []))
+                do = self._doing(operation, turns, warm_up)
+                if do is not None:
+                    acts.append(_Act(every, do))
         return acts
 
     def _times_ns(
@@ -161,9 +188,9 @@ class Rank:
     def _has(self, kind: str, site: int = -1, path: str = "") -> bool:
         return Edit(kind, site, path, self._is_inside) in self._edits
 
-    def _act(
+    def _doing(
         self, operation: Operation, turns: int, warm_up: NDArray[np.float64] | None
-    ) -> _Act | None:
+    ) -> _Do | None:
         scale = 1.0 if warm_up is None else warm_up
         if isinstance(operation, Work):
             [hosts_ns] = self._times_ns(operation.place, turns, operation.host, scale=scale)
@@ -171,7 +198,7 @@ class Rank:
         if isinstance(operation, MakeBatch):
             if self._has("data"):
                 return None
-            return self._act(Work(operation.place, operation.host), turns, warm_up)
+            return self._doing(Work(operation.place, operation.host), turns, warm_up)
         if isinstance(operation, Launches):
             return self._launching(operation, turns, warm_up)
         if isinstance(operation, Read):
@@ -180,6 +207,8 @@ class Rank:
             return self._copying(operation, turns)
         if isinstance(operation, NextBatch):
             return self._take_batch
+        if isinstance(operation, BeginEpoch):
+            return self._begin_epoch
         if isinstance(operation, StageBatch):
             return self._staging(operation, turns)
         if isinstance(operation, AwaitStaged):
@@ -187,7 +216,7 @@ class Rank:
         assert isinstance(operation, AwaitReduced)
         return lambda turn: self._compute.wait_until(self._collectives.free_ns)
 
-    def _entering(self, name: str) -> _Act:
+    def _entering(self, name: str) -> _Do:
         def enter(turn: int) -> None:
             self.now_ns = self.recorder.enter(name, self.now_ns)
 
@@ -196,7 +225,7 @@ class Rank:
     def _leave(self, turn: int) -> None:
         self.now_ns = self.recorder.leave(self.now_ns)
 
-    def _working(self, hosts_ns: list[int]) -> _Act:
+    def _working(self, hosts_ns: list[int]) -> _Do:
         def work(turn: int) -> None:
             self.now_ns += hosts_ns[turn]
 
@@ -204,7 +233,7 @@ class Rank:
 
     def _launching(
         self, operation: Launches, turns: int, warm_up: NDArray[np.float64] | None
-    ) -> _Act:
+    ) -> _Do:
         def draw(rng: np.random.Generator) -> tuple[list[int], Kernels]:
             shape = (turns, len(operation.kernels_ns))
             hosts_ns = operation.host.draw(rng, shape, 1.0)
@@ -233,7 +262,7 @@ class Rank:
             return compute
         return replay if is_graph else launch
 
-    def _reading(self, operation: Read, turns: int) -> _Act | None:
+    def _reading(self, operation: Read, turns: int) -> _Do | None:
         if self._has("sync", site=operation.site) or self._has("all syncs"):
             return None
         [calls_ns] = self._times_ns(operation.place, turns, operation.call)
@@ -256,7 +285,7 @@ class Rank:
         self.now_ns = done_ns + self._program.wake_ns + call_ns - call_ns // 2
         self.recorder.sync(site, begin_ns, self.now_ns, size)
 
-    def _copying(self, operation: Copy, turns: int) -> _Act:
+    def _copying(self, operation: Copy, turns: int) -> _Do:
         [calls_ns] = self._times_ns(operation.place, turns, operation.call)
         site, size, stream = operation.site, operation.size, self._compute
         is_pageable = operation.kind == SyncKind.H2D_PAGEABLE
@@ -294,7 +323,11 @@ class Rank:
         assert self._loader is not None
         self.now_ns = self._loader.next_ns(self.now_ns)
 
-    def _staging(self, operation: StageBatch, turns: int) -> _Act:
+    def _begin_epoch(self, turn: int) -> None:
+        assert self._loader is not None
+        self.now_ns = self._loader.begin_epoch(self.now_ns)
+
+    def _staging(self, operation: StageBatch, turns: int) -> _Do:
         calls_ns, copies_ns = self._times_ns(operation.place, turns, operation.call, operation.copy)
 
         def stage(turn: int) -> None:
