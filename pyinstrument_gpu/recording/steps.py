@@ -36,12 +36,8 @@ class _OpenStep:
         self._token = native.step_begin()
         self._frame = native.frame_begin(_step) if self._token == _STEP_IS_OPEN else None
 
-    @property
-    def is_recorded(self) -> bool:
-        return self._token > 0
-
     def add_item(self, samples: float) -> None:
-        if self.is_recorded:
+        if self._token > 0:
             native.step_item(self._token, samples)
 
     def end(self, complete: bool) -> None:
@@ -92,7 +88,7 @@ class _Steps(Generic[_T]):
                     native.set_timing_data(was_timing_data)
                 native.frame_end(_data, frame)
                 step.add_item(self._samples_of(item))
-                if step.is_recorded:
+                if step._token > 0:
                     drawn[0] += 1
                 items += 1
                 yield item

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.model.schema import SpanFlag
+from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.recording import device_timing
 from tests.helpers.device_program import (
     RECORD_NS,
@@ -146,6 +147,21 @@ def test_two_devices_each_have_their_own_clock() -> None:
         assert {clock.device for clock in run.device_clocks} == {0, 1}
         for clock, drift_ppm in zip(run.device_clocks, (100, -80), strict=True):
             assert clock.drift_ppm == pytest.approx(-drift_ppm, abs=30)
+
+
+def test_the_devices_that_the_process_uses_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_device, "accelerator_type", lambda: "cuda")
+    with attached_cuda(2) as cuda:
+        program = Program(cuda)
+        with program.recording() as recording:
+            with program.phase("work"):
+                program.work(device_ns=1_000)
+            assert recording.flush(60)
+            assert recording.snapshot().program_facts.other_streams is False
+            cuda.devices[1].activate()
+            cuda.advance(2_000_000_000)
+            recording.flush(60)
+        assert recording.run.program_facts.other_streams is True
 
 
 def test_a_phase_around_everything_keeps_its_begin(program: Program) -> None:
