@@ -21,6 +21,8 @@ from pyinstrument_gpu.model.sync_kind import SyncKind
 MIN_SHARE = 0.01
 """The least share of the step that a change must save, by the low end of its range, to be
 recommended. Of changes between steps it is the share of the elapsed time."""
+TOGETHER = 1.2
+"""How many times as much as any of them alone all syncs together must save to be named."""
 DOUBT_SHARE = 0.05
 """The least share that one which is not recommended may save, to be named all the same."""
 MIN_STEPS = 5
@@ -51,6 +53,11 @@ _EDITS = {
 _PIN = "use DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
 _LOAD = "in the DataLoader, raise num_workers or prefetch_factor, or set persistent_workers=True"
 _GRAPH = "make fewer, larger launches: torch.compile, CUDA graphs, or a larger batch"
+_CHANGE_EDITS = {
+    Change.COPIES: _PIN,
+    Change.DATA_WAIT: _LOAD,
+    Change.ALL_SYNCS: "remove them all: where one is left, the host waits there instead",
+}
 _LAUNCH_EDITS = {
     "optimizer": f"use a fused optimizer (fused=True), or {_GRAPH}",
     "zero_grad": "use zero_grad(set_to_none=True)",
@@ -92,8 +99,14 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
 
 
 def _candidates(found: Savings) -> Iterator[Saving]:
-    if found.steps >= MIN_STEPS:
-        yield from (row for row in found.rows if row.change != Change.ALL_SYNCS)
+    """What is worth a word. All syncs together are, where they save more than each alone."""
+    if found.steps < MIN_STEPS:
+        return
+    alone = [row for row in found.rows if row.change in (Change.SYNC, Change.COPIES)]
+    for row in found.rows:
+        is_more = all(row.likely_ns >= TOGETHER * one.likely_ns for one in alone)
+        if row.change != Change.ALL_SYNCS or is_more:
+            yield row
 
 
 def _whole_ns(saving: Saving, found: Savings) -> float:
@@ -111,12 +124,11 @@ def _doubt(saving: Saving, premises: Premises) -> str:
 def subject(run: RunData, saving: Saving) -> str:
     if saving.change == Change.SYNC:
         site = run.syncs.sites[saving.site]
-        where = "" if saving.is_inside else " (between steps)"
-        return f"{site.kind.label} at {run.name_of_line(site.program)}{where}"
+        return f"{site.kind.label} at {run.name_of_line(site.program)}"
     if saving.change == Change.LAUNCHES:
         return f"launches in {run.paths[saving.path]}"
     words: str = saving.change.value
-    return words if saving.is_inside else f"{words} (between steps)"
+    return words
 
 
 def reason(saving: Saving, found: Savings) -> str:
@@ -135,7 +147,7 @@ def _edit(run: RunData, saving: Saving) -> str:
     if saving.change == Change.LAUNCHES:
         name = run.names[run.path_names[saving.path]]
         return _LAUNCH_EDITS.get(name.rstrip("0123456789"), _GRAPH)
-    return _PIN if saving.change == Change.COPIES else _LOAD
+    return _CHANGE_EDITS[saving.change]
 
 
 def _device_limit(run: RunData, found: Savings, entries: NDArray[np.void]) -> list[Advice]:

@@ -38,8 +38,12 @@ _COLUMNS = (
     "is_behind_cut",
 )
 _OPENING, _CLOSING = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+MAX_CONTRADICTED = 0.02
+"""The share of a site's waits that may seem to end before the stream is empty, at most, for it to
+be one that drains the stream."""
+COPY_KINDS = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
+"""Copies to a device that make the host wait."""
 _DRAIN_NOTHING = (
-    SyncKind.H2D_PAGEABLE,
     SyncKind.EVENT_SYNCHRONIZE,
     SyncKind.STREAM_SYNCHRONIZE,
     SyncKind.OTHER,
@@ -154,12 +158,14 @@ def correlation_points(
     kind = 2 * spans["path"][span].astype(np.int64) + is_begin
     error_ns = np.ceil(uncertainty_ns[span]).astype(np.int64)
 
-    syncs = _draining(run, timeline.waits) if is_only_stream else timeline.waits[:0]
+    syncs = timeline.waits[:0]
+    if is_only_stream:
+        syncs = _draining(run, timeline.waits, host_ns, device_ns - error_ns)
     before = np.searchsorted(host_ns, syncs["begin_ns"], side="right")
     ends_ns = syncs["begin_ns"] + syncs["duration_ns"]
     host_ns = np.insert(host_ns, before, syncs["begin_ns"])
     resume_ns = np.insert(resume_ns, before, ends_ns)
-    device_ns = np.insert(device_ns, before, ends_ns - _call_cost_ns(syncs))
+    device_ns = np.insert(device_ns, before, ends_ns - _call_cost_ns(run, syncs))
     error_ns = np.insert(error_ns, before, 0)
     path = np.insert(path, before, np.append(-1, path)[before])
     site = np.insert(site, before, syncs["site"])
@@ -180,23 +186,39 @@ def correlation_points(
     )
 
 
-def _draining(run: RunData, waits: NDArray[np.void]) -> NDArray[np.void]:
-    """The waits after which the stream is empty: reads of a result and `synchronize()`.
+def _draining(
+    run: RunData, waits: NDArray[np.void], host_ns: NDArray[np.int64], device_ns: NDArray[np.int64]
+) -> NDArray[np.void]:
+    """The waits after which the stream is empty: reads of a result, `synchronize()`, and copies to
+    the device, for which torch waits too.
 
-    Not the wait for an event or a stream, which may be an older or another one, nor a copy from
-    pageable memory, in which the host is at work itself.
+    Not the wait for an event or a stream, which may be an older or another one. Nor the sites that
+    the device contradicts, by passing events later that were enqueued before the wait: copies from
+    pageable memory with `non_blocking`, in which the host is at work itself, or reads on another
+    stream. The boundaries of phases are given by their times, the device's at the earliest.
     """
+    if not len(waits):
+        return waits
     drains = np.array([site.kind not in _DRAIN_NOTHING for site in run.syncs.sites], dtype=bool)
-    return waits[drains[waits["site"]]] if len(waits) else waits
+    before = np.searchsorted(host_ns, waits["begin_ns"], side="right")
+    last_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(device_ns))[before]
+    contradicted = last_ns > waits["begin_ns"] + waits["duration_ns"]
+    sites = len(run.syncs.sites)
+    counts = np.bincount(waits["site"], minlength=sites)
+    drains &= np.bincount(waits["site"], contradicted, sites) <= MAX_CONTRADICTED * counts
+    draining: NDArray[np.void] = waits[drains[waits["site"]] & ~contradicted]
+    return draining
 
 
-def _call_cost_ns(events: NDArray[np.void]) -> NDArray[np.int64]:
+def _call_cost_ns(run: RunData, events: NDArray[np.void]) -> NDArray[np.int64]:
     """What each sync may have cost without a wait: at most what is usual for such calls, at most
-    what the shortest of its site took."""
+    what the shortest of its site took. A copy to the device is work that is waited for."""
     if not len(events):
         return np.zeros(0, np.int64)
     shortest_ns = np.full(int(events["site"].max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(shortest_ns, events["site"], events["duration_ns"])
-    usual_ns = CALL_NS + COPY_NS_PER_BYTE * events["bytes"].astype(np.int64)
+    is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
+    read_bytes = np.where(is_copy[events["site"]], 0, events["bytes"].astype(np.int64))
+    usual_ns = CALL_NS + COPY_NS_PER_BYTE * read_bytes
     cost_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], usual_ns)
     return cost_ns

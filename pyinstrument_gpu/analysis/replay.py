@@ -12,7 +12,7 @@ With nothing taken out it gives the run as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,29 @@ KEPT_LEAD = 0.8
 """The share of its lead that the host still has behind a segment in which the device never was
 without work."""
 _TOLERANCE_NS = 2 * LATENCY_NS
-_NEVER_NS = -(1 << 60)
+NEVER_NS = -(1 << 60)
 
 
 @dataclass(frozen=True)
 class Segments:
     """What lies between the correlation points of a run, one fewer than points.
 
-    `host_ns` is how long the host takes, without what it waits in a sync at the begin. `until_ns`
-    is a time before which the host can't be at the end, however soon it comes.
+    `host_ns` is how long the host takes, without what it waits in a sync at the begin. The last two
+    are times before which host and device can't be at the end, however soon they come.
     """
 
     host_ns: NDArray[np.int64]
     work_ns: NDArray[np.int64]
     tail_ns: NDArray[np.int64]
-    until_ns: NDArray[np.int64]
+    host_until_ns: NDArray[np.int64]
+    device_until_ns: NDArray[np.int64]
+
+    def with_waits_as_they_were(self, points: CorrelationPoints) -> Segments:
+        """The same if the stream, wherever it did not just follow the host, waited for something
+        that comes when it came: another stream's work, or another rank."""
+        follows = points.device_ns[1:] <= points.host_ns[1:] + self.tail_ns + _TOLERANCE_NS
+        follows |= points.is_behind_cut[1:]
+        return replace(self, device_until_ns=np.where(follows, NEVER_NS, points.device_ns[1:]))
 
 
 def fit(
@@ -83,8 +91,9 @@ def fit(
     return Segments(
         host_ns=host1_ns - host0_ns,
         work_ns=np.where(is_whole, work_ns, device1_ns - device0_ns),
-        tail_ns=np.where(is_whole, tail_ns, _NEVER_NS),
-        until_ns=np.full(len(work_ns), _NEVER_NS),
+        tail_ns=np.where(is_whole, tail_ns, NEVER_NS),
+        host_until_ns=np.full(len(work_ns), NEVER_NS),
+        device_until_ns=np.full(len(work_ns), NEVER_NS),
     )
 
 
@@ -115,13 +124,15 @@ def replay(
         segments.host_ns,
         segments.work_ns,
         segments.tail_ns,
-        segments.until_ns,
+        segments.host_until_ns,
+        segments.device_until_ns,
     )
-    for cost, stay, work, tail, until in zip(*(column.tolist() for column in columns), strict=True):
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for cost, stay, work, tail, host_until, device_until in rows:
         if cost >= 0:
             host = max(host, device) + cost
-        host = max(host + stay, until)
-        device = max(device + work, host + tail)
+        host = max(host + stay, host_until)
+        device = max(device + work, host + tail, device_until)
         hosts.append(host)
         devices.append(device)
     return Replayed(np.array(hosts, np.int64), np.array(devices, np.int64))
