@@ -19,6 +19,10 @@ from pyinstrument_gpu.model.run_data import RunData
 
 READY_NS = 300_000
 """A batch that takes no longer was there already: what it takes to hand it over."""
+READY_QUANTILE = 0.2
+READY_SHARE = 0.05
+"""If this share of batches takes no longer than this share of the time from one to the next, then
+that is what it takes to hand over a batch."""
 BATCH_PHASE = "data"
 MIN_INTERVALS = 3
 """The least number of intervals that tell the capacity."""
@@ -33,6 +37,7 @@ class Batches:
         given_ns: when it had the batch.
         arrived_ns: when the loader had made it, as late as it may have been: `given_ns` where the
             loop waited; never later than `asked_ns` where it did not.
+        ready_ns: a batch that took no longer was there already.
         interval_ns: the loader's time per batch while the loop waited for it; None where it never
             did so for two in succession.
     """
@@ -40,12 +45,13 @@ class Batches:
     asked_ns: NDArray[np.int64]
     given_ns: NDArray[np.int64]
     arrived_ns: NDArray[np.int64]
+    ready_ns: int
     interval_ns: float | None
 
     @property
     def waited(self) -> NDArray[np.bool_]:
         """Whether the loop waited for it."""
-        waited: NDArray[np.bool_] = self.given_ns - self.asked_ns > READY_NS
+        waited: NDArray[np.bool_] = self.given_ns - self.asked_ns > self.ready_ns
         return waited
 
 
@@ -55,7 +61,8 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     spans = spans[is_batch[spans["path"]]] if len(spans) else spans
     spans = spans[np.argsort(spans["host_begin_ns"], kind="stable")]
     asked_ns, given_ns = spans["host_begin_ns"], spans["host_end_ns"]
-    waited = given_ns - asked_ns > READY_NS
+    ready_ns = _ready_ns(asked_ns, given_ns)
+    waited = given_ns - asked_ns > ready_ns
     both = waited[1:] & waited[:-1]
     intervals_ns = np.diff(given_ns)[both]
     interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
@@ -68,4 +75,13 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     likely_ns = since_ns + np.rint((places - last) * pace_ns).astype(np.int64)
     known = (last >= 0) & (interval_ns is not None)
     before_ns = np.where(known, np.minimum(likely_ns, asked_ns), np.iinfo(np.int64).min)
-    return Batches(asked_ns, given_ns, np.where(waited, given_ns, before_ns), interval_ns)
+    arrived_ns = np.where(waited, given_ns, before_ns)
+    return Batches(asked_ns, given_ns, arrived_ns, ready_ns, interval_ns)
+
+
+def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64]) -> int:
+    if len(asked_ns) < 2:
+        return READY_NS
+    usual_ns = int(np.quantile(given_ns - asked_ns, READY_QUANTILE))
+    is_short = usual_ns <= READY_SHARE * float(np.median(np.diff(asked_ns)))
+    return max(READY_NS, 2 * usual_ns) if is_short else READY_NS

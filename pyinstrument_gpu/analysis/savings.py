@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.batches import READY_NS, Batches
+from pyinstrument_gpu.analysis.batches import Batches
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck, PhaseBottleneck
 from pyinstrument_gpu.analysis.correlation_points import (
     CALL_NS,
@@ -42,7 +42,7 @@ MAX_SITES = 20
 """The sync sites that take most, so many at most, are looked at one by one."""
 MAX_POINTS = 50_000
 """The newest points are played again, so many at most: each change takes some 80 ms for that."""
-WORK_SHARES = (0.1, 0.9)
+WORK_SHARES = (0.0, 1.0)
 """Where between its limits the work lies that no passage shows, in all but some programs."""
 PINNED_BYTES_PER_NS = (8, 16, 64)
 """How fast a copy from pinned memory is: slower than most, usual, and faster than any bus."""
@@ -309,7 +309,7 @@ class _Case:
         # To hand over a batch that is there takes its time all the same.
         handing_ns = np.where(loader.waited[batch], 0, segments.host_ns[segment])
         host_ns, until_ns = segments.host_ns.copy(), segments.host_until_ns.copy()
-        host_ns[segment] = np.minimum(host_ns[segment], READY_NS)
+        host_ns[segment] = np.minimum(host_ns[segment], loader.ready_ns)
         until_ns[segment] = points.host_ns[segment + 1] - since_ns + handing_ns
         return replace(segments, host_ns=host_ns, host_until_ns=until_ns)
 
