@@ -21,6 +21,9 @@ from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, Correlation
 
 WORK_SHARE = 0.5
 """Where between its limits the work is taken to be that no passage shows."""
+QUANTILE_SHARE = 0.8
+"""Of the work that other passes of a segment showed, a quantile is taken for those that show none:
+from 0.1 to 0.9, as the share says."""
 LEAD_NS = 100_000
 """A lead of the host that a full launch queue may be the reason of is at least so long."""
 KEPT_LEAD = 0.8
@@ -67,13 +70,14 @@ def fit(
     kinds, is_whole = points.segment_kind, ~points.is_behind_cut[1:]
     late = device0_ns >= host1_ns
     idle = device0_ns <= host0_ns + _TOLERANCE_NS
-    tails = _medians(kinds, backlog_ns, idle & is_whole)
+    tails = _quantiles(kinds, backlog_ns, idle & is_whole, 0.5)
     known_tail = ~np.isnan(tails)
     behind_tail = known_tail & (backlog_ns > tails + _TOLERANCE_NS)
     shows_work = late | (~idle & behind_tail)
-    works = _medians(kinds, most_ns, shows_work & is_whole)
+    works = _quantiles(kinds, most_ns, shows_work & is_whole, QUANTILE_SHARE * work_share + 0.1)
     least_ns = np.clip(backlog_ns, 0, np.maximum(most_ns, 0))
-    minima_ns = _minima(kinds[is_whole], most_ns[is_whole], kinds)
+    # The least of all passes had room for the work, if that is always the same.
+    minima_ns = _minima(kinds[is_whole], most_ns[is_whole], kinds) if work_share < 1 else most_ns
     limit_ns = np.where(is_empty, least_ns, np.minimum(most_ns, minima_ns))
     # A host that keeps its lead was held back by the device, as by a full launch queue.
     lead_ns = device0_ns - host0_ns
@@ -138,16 +142,19 @@ def replay(
     return Replayed(np.array(hosts, np.int64), np.array(devices, np.int64))
 
 
-def _medians(
-    kinds: NDArray[np.int64], values: NDArray[np.int64], chosen: NDArray[np.bool_]
+def _quantiles(
+    kinds: NDArray[np.int64],
+    values: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    quantile: float,
 ) -> NDArray[np.float64]:
-    """For each segment the median of the chosen values of its kind; NaN where there is none."""
-    medians = np.full(int(kinds.max(initial=-1)) + 1, np.nan)
+    """For each segment a quantile of the chosen values of its kind; NaN where there is none."""
+    found = np.full(int(kinds.max(initial=-1)) + 1, np.nan)
     kinds_of, values_of = kinds[chosen], values[chosen]
     order = np.lexsort((values_of, kinds_of))
     present, first, counts = np.unique(kinds_of[order], return_index=True, return_counts=True)
-    medians[present] = values_of[order][first + (counts - 1) // 2]
-    return medians[kinds]
+    found[present] = values_of[order][first + ((counts - 1) * quantile).astype(np.int64)]
+    return found[kinds]
 
 
 def _minima(

@@ -48,6 +48,7 @@ PINNED_BYTES_PER_NS = (8, 16, 64)
 """How fast a copy from pinned memory is: slower than most, usual, and faster than any bus."""
 SAMPLING_ERRORS = 2
 """How many standard errors of a mean over some of the steps the range reaches beyond it."""
+_FOREVER_NS = 1 << 62
 SPREAD = (0.1, 0.9)
 """The quantiles over steps."""
 
@@ -278,7 +279,9 @@ class _Case:
         steps = self._steps[self._is_timed]
         busy_ns = covered_before(begins_ns[busy], ends_ns[busy], steps["end_ns"])
         busy_ns -= covered_before(begins_ns[busy], ends_ns[busy], steps["begin_ns"])
-        return float(busy_ns.mean())
+        # Steps that were timed may be shorter or longer than others.
+        share = float(busy_ns.sum()) / max(1, int((steps["end_ns"] - steps["begin_ns"]).sum()))
+        return share * float((self._steps["end_ns"] - self._steps["begin_ns"]).mean())
 
     def _on_chain(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         return covered_before(*self._windows_ns, times_ns)
@@ -315,8 +318,9 @@ class _Case:
 
     def syncs(self) -> Iterator[_Part]:
         run, events = self._run, self._timeline.waits
-        begins_ns, ends_ns = self._timeline.waits_ns
-        events = events[(begins_ns >= self._begin_ns) & (ends_ns <= self._end_ns)]
+        begins_ns, _ = self._timeline.waits_ns
+        # Those after the last step are part of the time until all is done.
+        events = events[begins_ns >= self._begin_ns]
         events = events[~run.syncs.is_meant(events)]
         is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
         of_copies = is_copy[events["site"]] if len(events) else np.zeros(0, dtype=bool)
@@ -435,10 +439,12 @@ class _Case:
 
     def _rest(self, part: _Part, gains_ns: NDArray[np.int64]) -> _Rest:
         """The steps that are not played again, from those that are."""
-        edges_ns = np.append(self._steps["begin_ns"], self._end_ns)
+        edges_ns = np.append(self._steps["begin_ns"], [self._end_ns, _FOREVER_NS])
         taken_ns = np.diff(covered_before(part.begins_ns, part.ends_ns, edges_ns))
-        known_ns, other_ns = taken_ns[self._is_timed], taken_ns[~self._is_timed]
-        if not len(other_ns):
+        # What comes after the last step is played in none.
+        is_known = np.append(self._is_timed, False)
+        known_ns, other_ns = taken_ns[is_known], taken_ns[~is_known]
+        if not other_ns.any():
             return _Rest(1, 0, 0, 0, 0.0)
         usual_ns = np.minimum(other_ns, known_ns.max())
         # A wait for data beyond any that was played again leaves the device idle as soon as it has

@@ -50,6 +50,8 @@ def edit_of(run: Run, saving: Any) -> Edit | None:
     is_inside = saving.is_inside
     if kind == "sync":
         return Edit(kind, site=saving.site, is_inside=is_inside)
+    if kind in ("all syncs", "copies"):
+        return Edit(kind, is_inside=None)
     path = run.paths[saving.path] if kind == "launches" else ""
     return Edit(kind, path=path, is_inside=is_inside)
 

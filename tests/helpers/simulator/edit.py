@@ -19,12 +19,13 @@ class Edit:
             there beside launching.
         site: of "sync" its site; else -1.
         path: of "launches" the path of its phase; else "".
+        is_inside: None, where it is a change to both.
     """
 
     kind: str
     site: int = -1
     path: str = ""
-    is_inside: bool = True
+    is_inside: bool | None = True
 
     def __str__(self) -> str:
         words = [self.kind]
@@ -32,6 +33,6 @@ class Edit:
             words.append(str(self.site))
         if self.path:
             words.append(self.path)
-        if not self.is_inside:
+        if self.is_inside is False:
             words.append("outside")
         return " ".join(words)

@@ -186,7 +186,9 @@ class Rank:
         return self._draws.of(self.number, place, draw)
 
     def _has(self, kind: str, site: int = -1, path: str = "") -> bool:
-        return Edit(kind, site, path, self._is_inside) in self._edits
+        return any(
+            Edit(kind, site, path, where) in self._edits for where in (self._is_inside, None)
+        )
 
     def _doing(
         self, operation: Operation, turns: int, warm_up: NDArray[np.float64] | None
