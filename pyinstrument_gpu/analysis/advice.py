@@ -128,7 +128,11 @@ def subject(run: RunData, saving: Saving) -> str:
     if saving.change == Change.LAUNCHES:
         return f"launches in {run.paths[saving.path]}"
     words: str = saving.change.value
-    return words
+    return (
+        words
+        if saving.is_inside or saving.change != Change.DATA_WAIT
+        else f"{words}, between steps"
+    )
 
 
 def reason(saving: Saving, found: Savings) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
+from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.model.run_data import RunData
 
 READY_NS = 300_000
@@ -35,8 +36,8 @@ class Batches:
     Attributes:
         asked_ns: when it asked.
         given_ns: when it had the batch.
-        arrived_ns: when the loader had made it, as late as it may have been: `given_ns` where the
-            loop waited; never later than `asked_ns` where it did not.
+        arrived_ns: when the loader had made it: `given_ns` where the loop waited, before `asked_ns`
+            where it did not; a negative number where nothing is known of it.
         ready_ns: a batch that took no longer was there already.
         interval_ns: the loader's time per batch while the loop waited for it; None where it never
             did so for two in succession.
@@ -60,6 +61,9 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     spans = run.spans[run.spans["thread"] == timeline.thread]
     spans = spans[is_batch[spans["path"]]] if len(spans) else spans
     spans = spans[np.argsort(spans["host_begin_ns"], kind="stable")]
+    steps = run.steps.array
+    # Evaluation has a loader of its own.
+    spans = spans[interval_at(steps["begin_ns"], steps["end_ns"], spans["host_begin_ns"]) >= 0]
     asked_ns, given_ns = spans["host_begin_ns"], spans["host_end_ns"]
     ready_ns = _ready_ns(asked_ns, given_ns)
     waited = given_ns - asked_ns > ready_ns
@@ -67,14 +71,14 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     intervals_ns = np.diff(given_ns)[both]
     interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
     # A batch that was there had been made since the last one that was waited for, at the loader's
-    # pace, if that is known; else long before.
+    # pace, if that is known. It was faster where it would not have been done by then.
     places = np.arange(len(spans))
     last = np.maximum.accumulate(np.where(waited, places, -1))
     since_ns = given_ns[np.maximum(last, 0)] if len(spans) else given_ns
     pace_ns = 0 if interval_ns is None else interval_ns
     likely_ns = since_ns + np.rint((places - last) * pace_ns).astype(np.int64)
-    known = (last >= 0) & (interval_ns is not None)
-    before_ns = np.where(known, np.minimum(likely_ns, asked_ns), np.iinfo(np.int64).min)
+    known = (last >= 0) & (interval_ns is not None) & (likely_ns <= asked_ns)
+    before_ns = np.where(known, likely_ns, np.iinfo(np.int64).min)
     arrived_ns = np.where(waited, given_ns, before_ns)
     return Batches(asked_ns, given_ns, arrived_ns, ready_ns, interval_ns)
 

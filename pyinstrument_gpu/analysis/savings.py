@@ -263,7 +263,8 @@ class _Case:
         low = self._scenario(1, WORK_SHARES[1], 0, is_paced=workers != 0)
         if premises.one_stream is False:
             low = replace(low, segments=low.segments.with_waits_as_they_were(low.points))
-        high = self._scenario(-1, WORK_SHARES[0], 2, is_paced=bool(workers))
+        # A loader whose queue was full at times delivers sooner if it is asked sooner.
+        high = self._scenario(-1, WORK_SHARES[0], 2, is_paced=False)
         self._scenarios += [low, high]
 
     @property
@@ -350,8 +351,8 @@ class _Case:
         )
 
     def own_times(self, bottlenecks: Mapping[int, PhaseBottleneck]) -> Iterator[_Part]:
-        """Where the host was in the own time of phases `data` and of launch-bound ones, and not
-        blocked, inside steps."""
+        """Where the host was in the own time of phases `data`, inside steps and between them, and
+        of launch-bound ones inside steps, and not blocked."""
         timeline, steps = self._timeline, self._steps
         waits_ns = timeline.waits_ns
         edges_ns = np.concatenate([timeline.host_ns, *waits_ns, steps["begin_ns"], steps["end_ns"]])
@@ -359,25 +360,34 @@ class _Case:
         begins_ns, ends_ns = cuts_ns[:-1], cuts_ns[1:]
         path = timeline.path_at(begins_ns)
         free = covered_before(*waits_ns, ends_ns) == covered_before(*waits_ns, begins_ns)
-        free &= interval_at(steps["begin_ns"], steps["end_ns"], begins_ns) >= 0
+        inside = interval_at(steps["begin_ns"], steps["end_ns"], begins_ns) >= 0
+        all_steps = timeline.steps
+        between = interval_at(all_steps["begin_ns"], all_steps["end_ns"], begins_ns) < 0
         is_data = are_data(self._run)
-        parts = [(Change.DATA_WAIT, -1, np.append(is_data, False)[path])]
+        in_data = np.append(is_data, False)[path]
+        parts = [
+            (Change.DATA_WAIT, -1, in_data & inside),
+            (Change.DATA_WAIT, -1, in_data & between),
+        ]
         parts += [
-            (Change.LAUNCHES, one, path == one)
+            (Change.LAUNCHES, one, (path == one) & inside)
             for one, bottleneck in bottlenecks.items()
             if bottleneck.kind == Bottleneck.LAUNCH and not is_data[one]
         ]
         for change, one, in_phase in parts:
             chosen = in_phase & free
             if chosen.any():
+                is_inside = bool(inside[chosen].all())
                 begun = timeline.is_begin & np.isin(timeline.path, path[chosen])
-                begun &= interval_at(steps["begin_ns"], steps["end_ns"], timeline.host_ns) >= 0
+                step = interval_at(all_steps["begin_ns"], all_steps["end_ns"], timeline.host_ns)
+                begun &= (step >= 0) == is_inside
                 yield _Part(
                     change,
                     begins_ns[chosen],
                     ends_ns[chosen],
                     calls=int(np.count_nonzero(begun)),
                     path=one,
+                    is_inside=is_inside,
                 )
 
     def saving(self, part: _Part) -> Saving:
