@@ -87,7 +87,8 @@ def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
 
 
 def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
-    """What may be worth an edit or not: the run can't tell. The likeliest first."""
+    """What may be worth an edit or not: the run can't tell. First what was not recorded, then the
+    likeliest."""
     rows = [
         row
         for row in _candidates(found)
@@ -95,7 +96,28 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
         and row.high_ns >= DOUBT_SHARE * _whole_ns(row, found)
     ]
     rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
-    return [Advice(subject(run, row), _edit(run, row), _doubt(row, premises), row) for row in rows]
+    doubted = [
+        Advice(subject(run, row), _edit(run, row), _doubt(row, premises), row) for row in rows
+    ]
+    return [*_unseen(run, found), *doubted]
+
+
+def _unseen(run: RunData, found: Savings) -> Iterator[Advice]:
+    is_timed = bool((run.span_device_ns >= 0).any())
+    if is_timed and not run.syncs.was_watched:
+        yield Advice(
+            "waits for the device",
+            "record with pig.watch_syncs(), or with pyinstrument-gpu run",
+            "syncs were not watched, so nothing is known of what they cost",
+            None,
+        )
+    if run.syncs.are_priced and len(run.syncs.events) and not is_timed and found.steps:
+        yield Advice(
+            "launches",
+            "record with device timing",
+            "the device was not timed, so nothing is known of what limits it",
+            None,
+        )
 
 
 def _candidates(found: Savings) -> Iterator[Saving]:

@@ -26,6 +26,12 @@ HOST_PACE_SHARE = 0.25
 """The same share below which a span ran at the host's pace."""
 BLOCKED_SHARE = 0.1
 """The share of its host time beyond which a span that waited for the device is blocked."""
+LEAD_NS = 20_000
+"""The device is behind the host by more than this where it has something left to do."""
+FULL_QUEUE_LEAD_NS = 100_000
+KEPT_LEAD = 0.8
+"""A host that has so long a lead at the begin of a span, and this share of it at the end, is held
+back by the device, as it is where launches wait for room in the queue."""
 MIN_STREAM_NS = 10_000
 """Spans with less stream time are not judged."""
 MIN_SPANS = 5
@@ -101,9 +107,13 @@ def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArr
     at_host_pace = judged & (most_ns < host_pace_ns)
     mixed = judged & (least_ns >= host_pace_ns) & (most_ns < device_ns)
     blocked = spans["blocked_ns"] > BLOCKED_SHARE * host_ns
+    lead_ns = spans["device_begin_ns"] - spans["host_begin_ns"] - uncertainty_ns
+    keeps_lead = judged & (lead_ns >= FULL_QUEUE_LEAD_NS) & (least_ns >= KEPT_LEAD * lead_ns)
+    # The device had something to do at both ends: it need not have waited in between.
+    behind = judged & (lead_ns > LEAD_NS) & (least_ns > LEAD_NS)
     return np.select(
-        [device_bound, at_host_pace & blocked, at_host_pace, mixed],
-        [Bottleneck.DEVICE, Bottleneck.BLOCKED, Bottleneck.LAUNCH, Bottleneck.MIXED],
+        [device_bound | keeps_lead, at_host_pace & blocked, behind | mixed, at_host_pace],
+        [Bottleneck.DEVICE, Bottleneck.BLOCKED, Bottleneck.MIXED, Bottleneck.LAUNCH],
         Bottleneck.UNKNOWN,
     ).astype(np.int64)
 

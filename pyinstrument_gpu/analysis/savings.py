@@ -46,6 +46,10 @@ WORK_SHARES = (0.0, 1.0)
 """Where between its limits the work lies that no passage shows, in all but some programs."""
 PINNED_BYTES_PER_NS = (8, 16, 64)
 """How fast a copy from pinned memory is: slower than most, usual, and faster than any bus."""
+MIN_LAUNCH_SHARE = 0.02
+"""The least share of the step that the host spends in a phase whose launches are looked at."""
+TOLD_SPREAD = 0.25
+"""How wide a range is at most, as a share of its high end, for the likeliest in it to be told."""
 SAMPLING_ERRORS = 2
 """How many standard errors of a mean over some of the steps the range reaches beyond it."""
 _FOREVER_NS = 1 << 62
@@ -61,7 +65,7 @@ class Change(enum.Enum):
     """Copies that make the host wait: from pageable memory, or not `non_blocking`."""
     DATA_WAIT = "wait for data"
     LAUNCHES = "launches"
-    """The host's own time in a launch-bound phase."""
+    """The host's own time in a phase that is not device-bound."""
 
 
 class Limit(enum.Enum):
@@ -101,6 +105,11 @@ class Saving:
     at_most_ns: float
     spread_ns: tuple[float, float]
     limit: Limit
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the run tells what is likely, and not only the range."""
+        return self.high_ns - self.low_ns <= TOLD_SPREAD * self.high_ns
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,13 @@ def savings(
     if not len(steps):
         return NO_SAVINGS
     case = _Case(run, timeline, points, steps, loader, premises)
-    rows = [case.saving(part) for part in (*case.syncs(), *case.own_times(bottlenecks))]
+    parts = (*case.syncs(), *case.own_times(bottlenecks))
+    least_ns = MIN_LAUNCH_SHARE * int((steps["end_ns"] - steps["begin_ns"]).sum())
+    rows = [
+        case.saving(part)
+        for part in parts
+        if part.change != Change.LAUNCHES or part.time_ns >= least_ns
+    ]
     rows.sort(key=lambda row: (row.low_ns, row.likely_ns, row.high_ns), reverse=True)
     return Savings(
         steps=len(steps),
@@ -352,7 +367,7 @@ class _Case:
 
     def own_times(self, bottlenecks: Mapping[int, PhaseBottleneck]) -> Iterator[_Part]:
         """Where the host was in the own time of phases `data`, inside steps and between them, and
-        of launch-bound ones inside steps, and not blocked."""
+        of those that are not device-bound inside steps, and not blocked."""
         timeline, steps = self._timeline, self._steps
         waits_ns = timeline.waits_ns
         edges_ns = np.concatenate([timeline.host_ns, *waits_ns, steps["begin_ns"], steps["end_ns"]])
@@ -372,7 +387,7 @@ class _Case:
         parts += [
             (Change.LAUNCHES, one, (path == one) & inside)
             for one, bottleneck in bottlenecks.items()
-            if bottleneck.kind == Bottleneck.LAUNCH and not is_data[one]
+            if bottleneck.kind != Bottleneck.DEVICE and not is_data[one]
         ]
         for change, one, in_phase in parts:
             chosen = in_phase & free

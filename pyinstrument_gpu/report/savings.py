@@ -39,7 +39,8 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         if len(found.rows) > _MAX_ROWS:
             yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
         yield Text(
-            "low to high: what the run, replayed without it, leaves open; at most: an upper limit. "
+            "low to high: what the run, replayed without it, leaves open; likely: ? where that is "
+            "too wide to tell; at most: an upper limit. "
             f"A step takes {unit.text(found.step_ns)} {unit.name} ({_based_on(found)})",
             "dim",
         )
@@ -55,10 +56,12 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text()
         yield Text("May be worth a try: this run can't tell", "bold")
     for one in unsure:
-        assert one.saving is not None
-        low, high = (f"{ns / 1e6:.3f}" for ns in (one.saving.low_ns, one.saving.high_ns))
         yield Text(f"- {printable(one.about)}: {one.edit}")
-        yield Text(f"   saves {low} to {high} ms per step; {one.reason}", "dim")
+        saved = ""
+        if one.saving is not None:
+            low, high = (f"{ns / 1e6:.3f}" for ns in (one.saving.low_ns, one.saving.high_ns))
+            saved = f"saves {low} to {high} ms per step: "
+        yield Text(f"   {saved}{one.reason}", "dim")
 
 
 def _based_on(found: Savings) -> str:
@@ -67,11 +70,14 @@ def _based_on(found: Savings) -> str:
 
 
 def _cells(row: Saving, unit: Unit) -> list[str]:
-    range_ns = (row.time_ns, row.low_ns, row.likely_ns, row.high_ns)
+    likely = unit.text(row.likely_ns) if row.is_told else "?"
     at_most = unit.text(row.at_most_ns) if row.limit != Limit.NONE else "-"
     return [
         f"{row.calls:.2f}",
-        *map(unit.text, range_ns),
+        unit.text(row.time_ns),
+        unit.text(row.low_ns),
+        likely,
+        unit.text(row.high_ns),
         at_most,
-        *map(unit.text, row.spread_ns),
+        *(map(unit.text, row.spread_ns) if row.is_told else ("?", "?")),
     ]
