@@ -127,7 +127,7 @@ def _candidates(found: Savings) -> Iterator[Saving]:
     alone = [row for row in found.rows if row.change in (Change.SYNC, Change.COPIES)]
     for row in found.rows:
         is_more = all(row.likely_ns >= TOGETHER * one.likely_ns for one in alone)
-        if row.change != Change.ALL_SYNCS or is_more:
+        if row.change != Change.ALL_SYNCS or (alone and is_more):
             yield row
 
 

@@ -108,9 +108,9 @@ def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArr
     mixed = judged & (least_ns >= host_pace_ns) & (most_ns < device_ns)
     blocked = spans["blocked_ns"] > BLOCKED_SHARE * host_ns
     lead_ns = spans["device_begin_ns"] - spans["host_begin_ns"] - uncertainty_ns
-    keeps_lead = judged & (lead_ns >= FULL_QUEUE_LEAD_NS) & (least_ns >= KEPT_LEAD * lead_ns)
+    keeps_lead = at_host_pace & (lead_ns >= FULL_QUEUE_LEAD_NS) & (least_ns >= KEPT_LEAD * lead_ns)
     # The device had something to do at both ends: it need not have waited in between.
-    behind = judged & (lead_ns > LEAD_NS) & (least_ns > LEAD_NS)
+    behind = at_host_pace & (lead_ns > LEAD_NS) & (least_ns > LEAD_NS)
     return np.select(
         [device_bound | keeps_lead, at_host_pace & blocked, behind | mixed, at_host_pace],
         [Bottleneck.DEVICE, Bottleneck.BLOCKED, Bottleneck.MIXED, Bottleneck.LAUNCH],

@@ -181,6 +181,7 @@ def _savings(run: RunData) -> Facts | None:
                 "taken_out": row.change.value,
                 "about": subject(run, row),
                 "is_inside_steps": row.is_inside,
+                "is_told": row.is_told,
                 **{name: getattr(row, name) for name in _SAVING},
                 "at_most_ns": None if row.limit == Limit.NONE else row.at_most_ns,
                 "at_most_is_limited_by": row.limit.value,

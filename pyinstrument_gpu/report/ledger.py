@@ -20,6 +20,7 @@ _HOST_HEADERS = ("phase", "computing", "blocked")
 _SIDES = (*_HOST_HEADERS, "| busy")
 _WIDE_HEADERS = (*_SIDES, "data wait", "host blocked", "host late", "unattributed")
 _HEADERS = (*_SIDES, "data", "sync", "late", "rest")
+_BUSY_OR_WAITING = {"| busy": "| busy?"}
 _SHORT = "data: data wait, sync: host blocked, late: host late, rest: unattributed"
 _LEGEND = (
     "host: the phase's own time, either computing or blocked (waiting for the device)",
@@ -44,6 +45,11 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
         headers, legend = _HOST_HEADERS, _LEGEND[:1]
         sides, adds_up = "host side; the device was not timed", "They add up"
 
+    doubt = found.premises.doubt
+    if is_timed and doubt is not None:
+        headers = [_BUSY_OR_WAITING.get(header, header) for header in headers]
+        legend = (*legend, f"busy?: busy or waiting, because the stream may wait {doubt} where it looks busy")
+
     def cells(mean: MeanEntry) -> list[str]:
         return _cells(mean, unit)[: len(headers) - 1]
 
@@ -54,9 +60,13 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     yield Text()
     yield Text(f"Ledger: {unit.name} per step, {sides}", "bold")
     yield from phase_table(run, headers, rows, width, sums)
+    whole = run.step_totals
+    all_steps = ""
+    if steps < whole.count:
+        all_steps = f"; over all {whole.count:,} steps {unit.text(whole.duration.mean_ns)}"
     yield Text(
         f"{adds_up} to the step: {unit.text(total.host_ns)} {unit.name} "
-        f"(mean of {counted(steps, 'step')})"
+        f"(mean of {counted(steps, 'step')}{all_steps})"
     )
     for line in legend:
         yield Text(line, "dim")

@@ -61,6 +61,7 @@ def made(
         streams=STREAMS,
         steps=Steps(np.array(rows, STEP_DTYPE)),
         duration_ns=1000 * MS,
+        environment={"program_facts": {"other_streams": False, "ranks": 1}},
     )
     if waits is not None:
         events = np.zeros(len(waits), SYNC_DTYPE)
@@ -251,13 +252,31 @@ def test_while_the_host_waits_for_it_the_device_is_busy() -> None:
     assert row(found, FORWARD)["blocked_ns"] == 21
 
 
-@pytest.mark.parametrize("kind", [SyncKind.H2D_PAGEABLE, SyncKind.EVENT_SYNCHRONIZE])
+@pytest.mark.parametrize("kind", [SyncKind.OTHER, SyncKind.EVENT_SYNCHRONIZE])
 def test_a_wait_that_need_not_be_for_the_stream_proves_nothing(kind: SyncKind) -> None:
     spans = [span(FORWARD, (10, 50), (10, 50))]
     found = ledger(made(spans, [(10, 50)], waits=[(20, 41)], kind=kind))
 
     assert row(found, FORWARD)["busy_ns"] == 0
     assert row(found, FORWARD)["blocked_ns"] == 21
+
+
+def test_a_copy_to_the_device_is_waited_for_like_a_read() -> None:
+    spans = [span(FORWARD, (10, 50), (10, 50))]
+    found = ledger(made(spans, [(10, 50)], waits=[(20, 41)], kind=SyncKind.H2D_PAGEABLE))
+
+    assert row(found, FORWARD)["busy_ns"] == pytest.approx(21 - 0.01 - 0.02)
+
+
+def test_a_wait_that_ends_before_the_stream_is_empty_proves_nothing() -> None:
+    # The end of what was enqueued before the copy is passed 9 ms after it, as by a copy with
+    # `non_blocking` that only fills a staging buffer.
+    spans = [span(FORWARD, (10, 20), (10, 50)), span(LOG, (42, 60), (50, 60))]
+    waits = [(20, 41)]
+    found = made(spans, [(10, 70)], waits=waits, kind=SyncKind.H2D_PAGEABLE)
+
+    assert not (analysis.of(found).correlation_points.site >= 0).any()
+    assert row(ledger(found), FORWARD)["busy_ns"] == pytest.approx(40 - 10 - 0.01)
 
 
 def test_a_step_that_was_not_timed_on_the_device_has_no_device_side() -> None:
@@ -328,6 +347,24 @@ def test_programs_at_random(seed: int) -> None:
 def _section(run: Run, width: int = 100) -> str:
     report = run.report(width=width, color=False)
     return "Ledger: " + report.split("Ledger: ")[1].split("\n\n")[0]
+
+
+def test_what_another_stream_may_be_waited_for_is_not_called_busy() -> None:
+    run = made([span(FORWARD, (10, 12), (10, 30))], [(10, 60)], waits=[(52, 56)])
+    run.environment["program_facts"] = {"other_streams": True, "ranks": 1}
+    several = _section(run)
+    run = made([span(FORWARD, (10, 12), (10, 30))], [(10, 60)], waits=[(52, 56)])
+    run.environment["program_facts"] = {"other_streams": False, "ranks": 2}
+    ranks = _section(run)
+    run = made([span(FORWARD, (10, 12), (10, 30))], [(10, 60)], waits=[(52, 56)])
+    run.environment.clear()
+
+    assert "| busy?  " in several.splitlines()[1]
+    assert "busy or waiting, because the stream may wait for another stream where it looks" in several
+    assert "busy or waiting, because the stream may wait for another rank" in ranks
+    assert "for another stream or rank, of which nothing is known" in " ".join(
+        _section(run).split()
+    )
 
 
 def test_the_report_shows_both_sides_and_that_they_add_up() -> None:

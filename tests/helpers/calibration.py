@@ -167,9 +167,13 @@ class Judged:
 
     def is_mentioned(self, outcome: Outcome) -> bool:
         """Whether the report speaks of it. Of all syncs together it does if it speaks of any. Where
-        syncs were not watched, it says that, and can name none."""
+        syncs were not watched, or the device was not timed, it says that, and can name none."""
+        doubts = analysis.of(self.run).doubts
+        unseen = {each.about for each in doubts if each.saving is None}
         is_wait = outcome.edit.kind in ("sync", "copies", "all syncs")
-        if is_wait and not self.program.recorder.watches:
+        if (is_wait and "waits for the device" in unseen) or (
+            outcome.edit.kind == "launches" and "launches" in unseen
+        ):
             return True
         if outcome.edit.kind != "all syncs":
             return outcome.advised is not None or outcome.doubted

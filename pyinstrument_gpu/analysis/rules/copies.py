@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.correlation_points import COPY_KINDS
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
-from pyinstrument_gpu.analysis.savings import COPY_KINDS, Change
+from pyinstrument_gpu.analysis.savings import Change
 
 SMALL_BYTES = 1 << 20
 """The most that a tensor holds which a program makes anew in each step."""
