@@ -48,7 +48,8 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     doubt = found.premises.doubt
     if is_timed and doubt is not None:
         headers = [_BUSY_OR_WAITING.get(header, header) for header in headers]
-        legend = (*legend, f"busy?: busy or waiting, because the stream may wait {doubt} where it looks busy")
+        why = f"busy?: busy or waiting, because the stream may wait {doubt} where it looks busy"
+        legend = (*legend, why)
 
     def cells(mean: MeanEntry) -> list[str]:
         return _cells(mean, unit)[: len(headers) - 1]

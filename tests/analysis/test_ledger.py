@@ -360,7 +360,7 @@ def test_what_another_stream_may_be_waited_for_is_not_called_busy() -> None:
     run.environment.clear()
 
     assert "| busy?  " in several.splitlines()[1]
-    assert "busy or waiting, because the stream may wait for another stream where it looks" in several
+    assert "busy or waiting, because the stream may wait for another stream" in several
     assert "busy or waiting, because the stream may wait for another rank" in ranks
     assert "for another stream or rank, of which nothing is known" in " ".join(
         _section(run).split()
