@@ -100,7 +100,8 @@ def interval(count: int, total: int) -> tuple[float, float]:
     middle = share + _Z * _Z / (2 * total)
     spread = _Z * math.sqrt(share * (1 - share) / total + _Z * _Z / (4 * total * total))
     scale = 1 + _Z * _Z / total
-    return 100 * (middle - spread) / scale, 100 * (middle + spread) / scale
+    low, high = (100 * end / scale for end in (middle - spread, middle + spread))
+    return max(low, 0.0), min(high, 100.0)
 
 
 def share(name: str, count: int, total: int, goal: float | None = None) -> Figure:
@@ -152,7 +153,7 @@ def measure(
     made in so many minutes. Two gates of the same program come to one with a slowdown."""
     yield Figure("a step", step_us(steps), "us", note="the median of 20 runs")
     until_s = time.monotonic() + 60 * minutes
-    kinds = itertools.cycle([kind for slower in planted for kind in (0.0, 0.0, slower)])
+    kinds = itertools.cycle([kind for slower in planted for kind in (0.0, 0.0, slower)] or [0.0])
     rows = read(log) if log.exists() else []
     while sum(row.slower == 0 for row in rows) < gates and time.monotonic() < until_s:
         slower = next(kinds)
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=200, help="of the same program")
     parser.add_argument("--minutes", type=float, default=60.0, help="at most")
     parser.add_argument("--steps", type=int, default=100, help="of each run")
-    parser.add_argument("--planted", type=float, nargs="+", default=[0.05, 0.5], metavar="SHARE")
+    parser.add_argument("--planted", type=float, nargs="*", default=[0.05, 0.5], metavar="SHARE")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--max-runs", type=int, default=15)
     parser.add_argument(
