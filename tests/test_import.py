@@ -48,7 +48,7 @@ assert "torch._dynamo" not in sys.modules
 assert not torch.cuda.is_initialized()
 environment = recording.run.environment
 assert environment["torch"] == torch.__version__
-assert "gpus" not in environment
+assert environment.get("gpus") == (None if torch.accelerator.current_accelerator() else [])
 """
     run_script(script)
 

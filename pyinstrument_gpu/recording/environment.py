@@ -79,7 +79,11 @@ def torch_facts() -> dict[str, Any]:
     if not hasattr(torch, "cuda") or not hasattr(torch, "version"):
         return {}
     facts: dict[str, Any] = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
+    find_accelerator = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
     try:
+        # What this build of torch knows beside the host: asking initialises none.
+        if find_accelerator is not None and find_accelerator() is None:
+            facts["gpus"] = []
         # Asking about GPUs before the program has used one would initialise CUDA.
         if torch.cuda.is_initialized():
             devices = range(torch.cuda.device_count())
