@@ -143,7 +143,7 @@ def test_an_epoch_that_was_begun_has_its_batches_made_before_they_are_asked_for(
     loader = Loader(options, [10] * 2, [0] * 2)
 
     assert loader.begin_epoch(0) == 30
-    assert loader.next_ns(50) == 110
+    assert loader.next_ns(50) == 140
     assert loader.begin_epoch(1000) == 1030
     assert loader.next_ns(5000) == 5000
 

@@ -333,8 +333,8 @@ class _Draw:
             workers=workers,
             prefetch_factor=rng.choice((2, 2, 2, 4)),
             fetch=Duration(self.log_uniform(20_000, 300_000), spread=rng.uniform(0.05, 0.4)),
-            startup_ns=startup_ns,
             fork_ns=round(startup_ns * rng.uniform(0.05, 0.5)),
+            startup_ns=startup_ns,
             epoch=rng.randint(10, 40) if "epochs" in self.features else None,
         )
 

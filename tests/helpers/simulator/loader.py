@@ -18,8 +18,8 @@ class LoaderOptions:
         workers: 0 makes batches in the process itself, when asked.
         prefetch_factor: as of DataLoader.
         fetch: what taking a batch from a worker costs the host, when it is there.
-        startup_ns: until workers can begin.
-        fork_ns: the part of that in which the host starts them.
+        fork_ns: how long it takes the host to start the workers.
+        startup_ns: from then until they can begin.
         epoch: after so many batches the next epoch begins, with new workers; None is never.
     """
 
@@ -27,8 +27,8 @@ class LoaderOptions:
     workers: int = 0
     prefetch_factor: int = 2
     fetch: Duration = field(default_factory=lambda: Duration(50_000))
-    startup_ns: int = 0
     fork_ns: int = 0
+    startup_ns: int = 0
     epoch: int | None = None
 
 
@@ -90,8 +90,8 @@ class Loader:
         if not options.workers or self._epoch_end == batches:
             return now_ns
         self._epoch_end = min(self._epoch_end + (options.epoch or batches), batches)
-        self._worker_free_ns = [now_ns + options.startup_ns] * options.workers
         now_ns += fork_ns
+        self._worker_free_ns = [now_ns + options.startup_ns] * options.workers
         for _ in range(options.workers * options.prefetch_factor):
             self._ask(now_ns)
         return now_ns
