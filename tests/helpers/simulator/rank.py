@@ -307,12 +307,16 @@ class Rank:
 
         def stage(turn: int) -> None:
             # `non_blocking` from pageable memory. Little is copied with the command, and the host
-            # goes on. For more the driver waits for the stream, and the host takes part.
+            # goes on. For more the driver waits for the stream, and the host takes part: piece by
+            # piece, so it ends when the device does.
             begin_ns = self.now_ns
-            self.now_ns = stream.room_ns(begin_ns + calls_ns[turn] + staging_ns)
+            is_little = size <= STAGED_AT_ONCE_BYTES
+            self.now_ns = stream.room_ns(
+                begin_ns + calls_ns[turn] + (staging_ns if is_little else 0)
+            )
             done_ns = stream.put(self.now_ns, copy_ns)
-            if size > STAGED_AT_ONCE_BYTES:
-                self.now_ns = max(self.now_ns, done_ns + self._program.wake_ns)
+            if not is_little:
+                self.now_ns = done_ns + self._program.wake_ns
             self.recorder.sync(site, begin_ns, self.now_ns, size)
 
         if not self._program.has_device:
