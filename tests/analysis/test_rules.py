@@ -444,6 +444,17 @@ def test_how_many_workers_would_do(workers: int | None, words: str) -> None:
     assert worth(one).high_ns == pytest.approx(10 * MS, rel=0.01)
 
 
+def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything() -> None:
+    for data_ns, low_ns in ((200 * US, 0), (2 * MS, 1_700 * US)):
+        program = Program()
+        for _ in range(20):
+            with program.step():
+                program.spend("data", data_ns)
+                program.spend("forward", 10 * MS)
+        one = the(program.run(), "use more loader workers")
+        assert (worth(one).low_ns, worth(one).high_ns) == (low_ns, data_ns)
+
+
 def test_workers_need_cores() -> None:
     made = _kernels((10 * US, 4 * MS), (5 * MS, 10 * US), loader_ns=10 * MS)
     run = simulated(made, loader_workers=2)
