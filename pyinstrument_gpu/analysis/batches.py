@@ -24,6 +24,12 @@ READY_QUANTILE = 0.2
 READY_SHARE = 0.05
 """If this share of batches takes no longer than this share of the time from one to the next, then
 that is what it takes to hand over a batch."""
+READY_SPREAD = 0.5
+"""Batches of several workers, of which none is there already, come in bursts: their standard
+deviation is more than this share of the mean. Where it is less, they are handed over."""
+QUEUE_PER_WORKER = 2
+"""The batches that each worker makes ahead, if nothing else is known."""
+START_PHASE = "data start"
 BATCH_PHASE = "data"
 MIN_INTERVALS = 3
 """The least number of intervals that tell the capacity."""
@@ -38,6 +44,7 @@ class Batches:
         given_ns: when it had the batch.
         arrived_ns: when the loader had made it: `given_ns` where the loop waited, before `asked_ns`
             where it did not; a negative number where nothing is known of it.
+        is_start: whether the loader was started for it, with nothing made ahead.
         ready_ns: a batch that took no longer was there already.
         interval_ns: the loader's time per batch while the loop waited for it; None where it never
             did so for two in succession.
@@ -46,6 +53,7 @@ class Batches:
     asked_ns: NDArray[np.int64]
     given_ns: NDArray[np.int64]
     arrived_ns: NDArray[np.int64]
+    is_start: NDArray[np.bool_]
     ready_ns: int
     interval_ns: float | None
 
@@ -65,11 +73,13 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     # Evaluation has a loader of its own.
     spans = spans[interval_at(steps["begin_ns"], steps["end_ns"], spans["host_begin_ns"]) >= 0]
     asked_ns, given_ns = spans["host_begin_ns"], spans["host_end_ns"]
-    ready_ns = _ready_ns(asked_ns, given_ns)
+    workers = run.program_facts.loader_workers
+    ready_ns = _ready_ns(asked_ns, given_ns, workers)
     waited = given_ns - asked_ns > ready_ns
     both = waited[1:] & waited[:-1]
     intervals_ns = np.diff(given_ns)[both]
     interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
+    is_start = waited & _are_starts(run, timeline, asked_ns, given_ns, interval_ns)
     # A batch that was there had been made since the last one that was waited for, at the loader's
     # pace, if that is known. It was faster where it would not have been done by then.
     places = np.arange(len(spans))
@@ -80,12 +90,41 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     known = (last >= 0) & (interval_ns is not None) & (likely_ns <= asked_ns)
     before_ns = np.where(known, likely_ns, np.iinfo(np.int64).min)
     arrived_ns = np.where(waited, given_ns, before_ns)
-    return Batches(asked_ns, given_ns, arrived_ns, ready_ns, interval_ns)
+    return Batches(asked_ns, given_ns, arrived_ns, is_start, ready_ns, interval_ns)
 
 
-def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64]) -> int:
+def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers: int | None) -> int:
     if len(asked_ns) < 2:
         return READY_NS
-    usual_ns = int(np.quantile(given_ns - asked_ns, READY_QUANTILE))
+    took_ns = given_ns - asked_ns
+    usual_ns = int(np.quantile(took_ns, READY_QUANTILE))
     is_short = usual_ns <= READY_SHARE * float(np.median(np.diff(asked_ns)))
-    return max(READY_NS, 2 * usual_ns) if is_short else READY_NS
+    # Without the first ones, which wait for the workers to start.
+    later_ns = np.sort(took_ns)[: max(1, round(0.95 * len(took_ns)))]
+    is_even = bool(later_ns.std() < READY_SPREAD * later_ns.mean())
+    if is_short or (is_even and workers is not None and workers > 1):
+        return max(READY_NS, 2 * usual_ns)
+    return READY_NS
+
+
+def _are_starts(
+    run: RunData,
+    timeline: HostTimeline,
+    asked_ns: NDArray[np.int64],
+    given_ns: NDArray[np.int64],
+    interval_ns: float | None,
+) -> NDArray[np.bool_]:
+    """The first batch, the first behind a phase `data start`, and one that is waited for so long
+    that the workers must have begun with it."""
+    is_start = np.zeros(len(asked_ns), dtype=bool)
+    is_start[:1] = True
+    starting = np.array([run.names[name] == START_PHASE for name in run.path_names], dtype=bool)
+    spans = run.spans[run.spans["thread"] == timeline.thread]
+    begins_ns = spans["host_begin_ns"][starting[spans["path"]]] if len(spans) else asked_ns[:0]
+    first = np.searchsorted(asked_ns, begins_ns)
+    is_start[first[first < len(asked_ns)]] = True
+    if interval_ns is not None:
+        facts = run.program_facts
+        queue = (facts.loader_prefetch or QUEUE_PER_WORKER) * max(1, facts.loader_workers or 1)
+        is_start |= given_ns - asked_ns > 2 * queue * interval_ns
+    return is_start

@@ -37,8 +37,10 @@ NEVER_NS = -(1 << 60)
 class Segments:
     """What lies between the correlation points of a run, one fewer than points.
 
-    `host_ns` is how long the host takes, without what it waits in a sync at the begin. The last two
-    are times before which host and device can't be at the end, however soon they come.
+    `host_ns` is how long the host takes, without what it waits in a sync at the begin. The next
+    are times before which host and device can't be at the end, however soon they come; the host's
+    are counted from the end of the last segment for which `is_start` holds: there the loader, whose
+    times they are, was started anew.
     """
 
     host_ns: NDArray[np.int64]
@@ -46,6 +48,7 @@ class Segments:
     tail_ns: NDArray[np.int64]
     host_until_ns: NDArray[np.int64]
     device_until_ns: NDArray[np.int64]
+    is_start: NDArray[np.bool_]
 
     def with_waits_as_they_were(self, points: CorrelationPoints) -> Segments:
         """The same if the stream, wherever it did not just follow the host, waited for something
@@ -98,6 +101,7 @@ def fit(
         tail_ns=np.where(is_whole, tail_ns, NEVER_NS),
         host_until_ns=np.full(len(work_ns), NEVER_NS),
         device_until_ns=np.full(len(work_ns), NEVER_NS),
+        is_start=np.zeros(len(work_ns), dtype=bool),
     )
 
 
@@ -130,12 +134,17 @@ def replay(
         segments.tail_ns,
         segments.host_until_ns,
         segments.device_until_ns,
+        segments.is_start,
+        points.host_ns[1:],
     )
+    sooner = 0
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for cost, stay, work, tail, host_until, device_until in rows:
+    for cost, stay, work, tail, host_until, device_until, is_start, was in rows:
         if cost >= 0:
             host = max(host, device) + cost
-        host = max(host + stay, host_until)
+        host = max(host + stay, host_until - sooner)
+        if is_start:
+            sooner = was - host
         device = max(device + work, host + tail, device_until)
         hosts.append(host)
         devices.append(device)

@@ -315,7 +315,7 @@ class _Case:
         points, loader = self._points, self._loader
         inside = interval_at(*self._windows_ns, loader.given_ns) >= 0
         inside &= interval_at(*self._windows_ns, loader.asked_ns) >= 0
-        inside &= loader.arrived_ns >= 0
+        inside &= (loader.arrived_ns >= 0) | loader.is_start
         if not inside.any():
             return None
         given_ns = self._on_chain(loader.given_ns[inside])
@@ -324,13 +324,17 @@ class _Case:
         batch = np.searchsorted(given_ns, points.host_ns[ends])
         found = np.append(given_ns, -1)[batch] == points.host_ns[ends]
         segment, batch = ends[found] - 1, np.flatnonzero(inside)[batch[found]]
+        is_start = segments.is_start.copy()
+        is_start[segment] = loader.is_start[batch]
+        paced = ~loader.is_start[batch]
+        segment, batch = segment[paced], batch[paced]
         since_ns = loader.given_ns[batch] - loader.arrived_ns[batch]
         # To hand over a batch that is there takes its time all the same.
         handing_ns = np.where(loader.waited[batch], 0, segments.host_ns[segment])
         host_ns, until_ns = segments.host_ns.copy(), segments.host_until_ns.copy()
         host_ns[segment] = np.minimum(host_ns[segment], loader.ready_ns)
         until_ns[segment] = points.host_ns[segment + 1] - since_ns + handing_ns
-        return replace(segments, host_ns=host_ns, host_until_ns=until_ns)
+        return replace(segments, host_ns=host_ns, host_until_ns=until_ns, is_start=is_start)
 
     def syncs(self) -> Iterator[_Part]:
         run, events = self._run, self._timeline.waits
@@ -488,10 +492,10 @@ class _Case:
 
     def _without_device(self, part: _Part) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
-        to do what takes as long. To hand over a batch that is there takes its time all the same."""
-        has_none = self._run.environment.get("gpus") == []
-        sure_ns = max(0, part.time_ns - READY_NS * part.calls) if has_none else 0
-        return sure_ns, part.time_ns, part.time_ns
+        to do what takes as long."""
+        environment = self._run.environment
+        has_none = "torch" in environment and not environment.get("gpus")
+        return (part.time_ns if has_none else 0.0), part.time_ns, part.time_ns
 
     def _gains_ns(self, part: _Part, scenario: _Scenario) -> NDArray[np.int64]:
         """By how much sooner each step that is played again is done, after the one before it."""
