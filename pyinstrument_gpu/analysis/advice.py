@@ -160,7 +160,7 @@ def subject(run: RunData, saving: Saving) -> str:
 def reason(saving: Saving, found: Savings) -> str:
     time = f"takes {_ms(saving.time_ns)} of {_ms(_whole_ns(saving, found))} ms per step"
     if saving.low_ns < 0.95 * saving.time_ns:
-        kept = f"{time}; saves {_ms(saving.low_ns)} to {_ms(saving.high_ns)} ms"
+        kept = f"{time}; saves {_range(saving)} ms"
         if saving.limit == Limit.DEVICE and found.busy_ns is not None:
             return f"{kept}, because the device has at least {_ms(found.busy_ns)} ms of work"
         return f"{kept}, because part of the wait moves elsewhere"
@@ -186,6 +186,11 @@ def _device_limit(run: RunData, found: Savings, entries: NDArray[np.void]) -> li
     share = found.busy_ns / found.step_ns
     why = f"the device is busy for {_ms(found.busy_ns)} of {_ms(found.step_ns)} ms ({share:.0%})"
     return [Advice(run.paths[busiest], _LESS_WORK, why, None)]
+
+
+def _range(saving: Saving) -> str:
+    low, high = _ms(saving.low_ns), _ms(saving.high_ns)
+    return low if low == high else f"{low} to {high}"
 
 
 def _ms(ns: float) -> str:
