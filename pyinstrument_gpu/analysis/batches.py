@@ -64,8 +64,13 @@ class Batches:
         return waited
 
 
+def are_batches(run: RunData) -> NDArray[np.bool_]:
+    """For each path whether it is the wait for a batch."""
+    return np.array([run.names[name] == BATCH_PHASE for name in run.path_names], dtype=bool)
+
+
 def batches(run: RunData, timeline: HostTimeline) -> Batches:
-    is_batch = np.array([run.names[name] == BATCH_PHASE for name in run.path_names], dtype=bool)
+    is_batch = are_batches(run)
     spans = run.spans[run.spans["thread"] == timeline.thread]
     spans = spans[is_batch[spans["path"]]] if len(spans) else spans
     spans = spans[np.argsort(spans["host_begin_ns"], kind="stable")]

@@ -176,14 +176,22 @@ def correlation_points(
         is_only_stream=is_only_stream,
         host_ns=host_ns,
         resume_ns=resume_ns,
-        # What the clocks' uncertainty put out of order.
-        device_ns=np.maximum.accumulate(device_ns),
+        device_ns=_in_order(device_ns, site >= 0),
         uncertainty_ns=error_ns,
         path=path,
         site=site,
         kind=kind,
         is_behind_cut=np.zeros(len(host_ns), dtype=bool),
     )
+
+
+def _in_order(device_ns: NDArray[np.int64], is_sync: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What the clocks' uncertainty put out of order. The times of syncs are the host's own: what
+    was enqueued before one was done by then."""
+    latest_ns = np.where(is_sync, device_ns, np.iinfo(np.int64).max)
+    latest_ns = np.minimum.accumulate(latest_ns[::-1])[::-1]
+    ordered: NDArray[np.int64] = np.maximum.accumulate(np.minimum(device_ns, latest_ns))
+    return ordered
 
 
 def _draining(

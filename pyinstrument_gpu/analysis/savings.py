@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.batches import READY_NS, Batches
+from pyinstrument_gpu.analysis.batches import Batches, are_batches
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck, PhaseBottleneck
 from pyinstrument_gpu.analysis.correlation_points import (
     CALL_NS,
@@ -375,7 +375,7 @@ class _Case:
         timeline, steps = self._timeline, self._steps
         waits_ns = timeline.waits_ns
         edges_ns = np.concatenate([timeline.host_ns, *waits_ns, steps["begin_ns"], steps["end_ns"]])
-        cuts_ns = np.unique(np.clip(edges_ns, self._begin_ns, self._end_ns))
+        cuts_ns = np.unique(np.maximum(edges_ns, self._begin_ns))
         begins_ns, ends_ns = cuts_ns[:-1], cuts_ns[1:]
         path = timeline.path_at(begins_ns)
         free = covered_before(*waits_ns, ends_ns) == covered_before(*waits_ns, begins_ns)
@@ -383,7 +383,7 @@ class _Case:
         all_steps = timeline.steps
         between = interval_at(all_steps["begin_ns"], all_steps["end_ns"], begins_ns) < 0
         is_data = are_data(self._run)
-        in_data = np.append(is_data, False)[path]
+        in_data = np.append(are_batches(self._run), False)[path]
         parts = [
             (Change.DATA_WAIT, -1, in_data & inside),
             (Change.DATA_WAIT, -1, in_data & between),
@@ -417,6 +417,11 @@ class _Case:
         rest = self._rest(part, gains_ns[0])
         likely_ns = rest.added(sum(sums_ns[: self._likely]) / self._likely, 0.0, WORK_SHARE)
         low_ns = rest.added(min(sums_ns), -SAMPLING_ERRORS, 0.0)
+        if part.change == Change.DATA_WAIT and self._premises.loader_workers != 0:
+            # Faster workers may take as long to start.
+            started = self._loader.is_start
+            waits_ns = self._loader.given_ns - self._loader.asked_ns
+            low_ns -= int(waits_ns[started].sum())
         high_ns = rest.added(max(sums_ns), SAMPLING_ERRORS, 1.0)
         if part.change == Change.LAUNCHES or self._premises.one_rank is False:
             # How much of the time is launches, or what other ranks wait for, is not known.

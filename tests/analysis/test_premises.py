@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What savings, advice and bottlenecks say where one of their premises fails, on simulated programs
+of which it is known what a change saves."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import Advice
+from pyinstrument_gpu.analysis.bottleneck import Bottleneck
+from pyinstrument_gpu.analysis.savings import Change, Limit, Saving
+from pyinstrument_gpu.model.program_facts import KEY
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.run import Run
+from tests.helpers.simulator.duration import Duration
+from tests.helpers.simulator.edit import Edit
+from tests.helpers.simulator.loader import LoaderOptions
+from tests.helpers.simulator.operations import (
+    AwaitStaged,
+    Copy,
+    Launches,
+    NextBatch,
+    Operation,
+    Periodic,
+    Phase,
+    Read,
+    StageBatch,
+    Work,
+)
+from tests.helpers.simulator.program import Program, RecorderOptions
+from tests.helpers.simulator.simulation import simulated
+
+MS = 1_000_000
+US = 1_000
+STEPS = 60
+
+
+def program(*step: Operation, **options: object) -> Program:
+    made = Program(seed=7, steps=STEPS, step=step, recorder=RecorderOptions())
+    return replace(made, **options)  # type: ignore[arg-type]
+
+
+def phase(name: str, place: int, launches: int, host_ns: int, device_ns: int) -> Phase:
+    """A phase of kernels that take as long in each step."""
+    kernels_ns = (device_ns // launches,) * launches
+    return Phase(name, (Launches(place, Duration(host_ns), kernels_ns, Duration(1)),))
+
+
+def read(place: int, site: int = 0, **options: int) -> Read:
+    return Read(place, site, SyncKind.ITEM, Duration(10 * US), 1_500, **options)
+
+
+DEVICE_BOUND = (phase("forward", 1, 100, 5 * US, 4 * MS), phase("backward", 2, 100, 5 * US, 8 * MS))
+"""12 ms of work, launched in 1 ms."""
+
+
+def saving(run: Run, change: Change, site: int = -1) -> Saving:
+    rows = analysis.of(run).savings.rows
+    (row,) = (
+        row for row in rows if row.change == change and row.site == site and row.is_inside is True
+    )
+    return row
+
+
+def about(given: list[Advice]) -> list[str]:
+    return [one.about for one in given]
+
+
+# --- other streams and ranks ---
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"ranks": 1},
+        {"other_streams": False},
+        {"other_streams": True, "ranks": 1},
+        {"other_streams": False, "ranks": "one"},
+    ],
+)
+def test_a_device_that_may_wait_for_another_stream_is_no_limit(facts: dict[str, object]) -> None:
+    run = simulated(program(*DEVICE_BOUND, read(3))).run
+    known = saving(run, Change.SYNC, site=0)
+    assert known.limit == Limit.DEVICE
+    assert "backward" in about(analysis.of(run).advice)
+
+    run = simulated(program(*DEVICE_BOUND, read(3))).run
+    run.environment[KEY] = facts
+    row = saving(run, Change.SYNC, site=0)
+
+    assert row.limit == Limit.TIME
+    assert row.at_most_ns >= row.high_ns == row.time_ns > known.at_most_ns
+    assert analysis.of(run).savings.busy_ns is None
+    assert "backward" not in about(analysis.of(run).advice)
+    assert ".item() at train.py:10" in about(analysis.of(run).doubts)
+
+
+def test_a_wait_for_a_prefetcher_is_not_taken_for_work() -> None:
+    # The copy of the next batch takes 9 ms, and the stream waits for it before 2 ms of work.
+    step = (
+        AwaitStaged(),
+        phase("forward", 1, 50, 5 * US, 2 * MS),
+        read(2),
+        Phase("h2d", (StageBatch(3, Duration(10 * US), Duration(9 * MS)),)),
+        Phase("log", (Work(4, Duration(8 * MS)),)),
+    )
+    made = program(*step)
+    before = simulated(made)
+    run = before.run
+    (saved_ns,) = before.saved_ns(Edit("sync", site=0))
+    row = saving(run, Change.SYNC, site=0)
+
+    assert run.program_facts.other_streams is True
+    assert row.low_ns - 0.05 * MS <= saved_ns <= row.high_ns <= row.at_most_ns
+    assert row.at_most_ns >= row.time_ns
+    assert all("AMP" not in one.edit for one in analysis.of(run).advice)
+
+
+def test_what_one_of_several_ranks_saves_is_not_told() -> None:
+    run = simulated(program(*DEVICE_BOUND, read(3), Phase("log", (Work(4, Duration(5 * MS)),)))).run
+    run.environment[KEY] = {"other_streams": True, "ranks": 8}
+    row = saving(run, Change.SYNC, site=0)
+
+    assert (row.low_ns, row.at_most_ns, row.limit) == (0, math.inf, Limit.NONE)
+    assert analysis.of(run).advice == []
+    (doubt,) = (one for one in analysis.of(run).doubts if one.saving == row)
+    assert doubt.reason == "the stream may wait for another rank where it looks busy"
+    report = run.report(width=110, color=False)
+    (line,) = (line for line in report.splitlines() if line.startswith(".item() at train.py:10"))
+    assert line.split()[8] == "-"
+
+
+# --- a full launch queue ---
+
+
+def test_a_full_launch_queue_is_no_launch_bound_phase() -> None:
+    # 3,000 kernels of 20 us, launched every 5 us: the host is at most 64 of them ahead.
+    step = (
+        phase("forward", 1, 1_000, 5 * US, 20 * MS),
+        phase("backward", 2, 2_000, 5 * US, 40 * MS),
+    )
+    before = simulated(program(*step, queue_depth=64))
+    found = analysis.of(before.run)
+    kinds = {
+        before.run.paths[path]: one.kind for path, one in found.bottlenecks(Scope.STEP).items()
+    }
+
+    assert kinds == {"forward": Bottleneck.DEVICE, "backward": Bottleneck.DEVICE}
+    assert all(row.change != Change.LAUNCHES for row in found.savings.rows)
+    assert about(found.advice) == ["backward"]
+
+
+# --- loaders ---
+
+
+def _with_loader(make_ns: int, workers: int) -> Program:
+    step = (
+        Phase("data", (NextBatch(),)),
+        phase("forward", 1, 50, 10 * US, 4 * MS),
+        read(2),
+        Phase("log", (Work(3, Duration(3 * MS)),)),
+    )
+    return program(
+        *step, loader=LoaderOptions(Duration(make_ns), workers=workers, take=Duration(50 * US))
+    )
+
+
+def test_where_workers_are_the_limit_other_waits_save_nothing() -> None:
+    before = simulated(_with_loader(30 * MS, workers=2))
+    run = before.run
+    (saved_ns,) = before.saved_ns(Edit("sync", site=0))
+    row = saving(run, Change.SYNC, site=0)
+
+    assert row.time_ns > 3 * MS
+    assert saved_ns < 0.2 * MS
+    assert row.likely_ns == pytest.approx(saved_ns, abs=0.2 * MS)
+    assert about(analysis.of(run).advice) == ["wait for data"]
+
+
+def test_where_batches_are_there_they_are_no_limit() -> None:
+    before = simulated(_with_loader(6 * MS, workers=2))
+    (saved_ns,) = before.saved_ns(Edit("sync", site=0))
+    row = saving(before.run, Change.SYNC, site=0)
+
+    assert saved_ns > 2 * MS
+    assert row.low_ns - 0.05 * MS <= saved_ns <= row.high_ns + 0.05 * MS
+
+
+def test_with_an_unknown_number_of_workers_both_may_be() -> None:
+    run = simulated(_with_loader(30 * MS, workers=2)).run
+    run.environment[KEY] = {"other_streams": False, "ranks": 1}
+    row = saving(run, Change.SYNC, site=0)
+
+    assert row.low_ns < 0.2 * MS
+    assert row.high_ns > 2.5 * MS
+
+
+def test_a_loader_that_is_started_anew_waits_for_the_loop() -> None:
+    # 10 epochs, in each of which workers start for 200 ms: what is saved in one is not waited for
+    # at the begin of the next.
+    made = _with_loader(6 * MS, workers=2)
+    assert made.loader is not None
+    made = replace(made, loader=replace(made.loader, startup_ns=200 * MS, epoch=6))
+    before = simulated(made)
+    (saved_ns,) = before.saved_ns(Edit("sync", site=0))
+    row = saving(before.run, Change.SYNC, site=0)
+
+    assert row.low_ns - 0.1 * MS <= saved_ns <= row.high_ns + 0.1 * MS
+    assert row.likely_ns > 1 * MS
+
+
+# --- what was not recorded ---
+
+
+@pytest.mark.parametrize("every", [2, 7, 16])
+def test_steps_that_were_timed_stand_for_the_others(every: int) -> None:
+    made = program(*DEVICE_BOUND, read(3), Phase("log", (Work(4, Duration(5 * MS)),)))
+    sampled = replace(made, recorder=replace(made.recorder, every=every))
+    all_timed = saving(simulated(made).run, Change.SYNC, site=0)
+    run = simulated(sampled).run
+    some_timed = saving(run, Change.SYNC, site=0)
+    found = analysis.of(run).savings
+
+    assert (found.steps, found.replayed) == (STEPS, STEPS // every)
+    assert some_timed.likely_ns == pytest.approx(all_timed.likely_ns, rel=0.02)
+    assert some_timed.time_ns == pytest.approx(all_timed.time_ns, rel=0.02)
+    assert f"of which {STEPS // every} timed" in " ".join(run.report(width=110).split())
+
+
+def test_a_wait_in_a_step_that_was_not_timed_may_save_all_or_nothing() -> None:
+    # One long wait, in step 5, of which only every other was timed.
+    slow = Read(3, 1, SyncKind.ITEM, Duration(10 * US), 50 * MS, every=6)
+    made = program(*DEVICE_BOUND, slow, steps=12)
+    made = replace(made, recorder=replace(made.recorder, every=2))
+    before = simulated(made)
+    (saved_ns,) = before.saved_ns(Edit("sync", site=1))
+    row = saving(before.run, Change.SYNC, site=1)
+
+    assert row.low_ns <= saved_ns <= row.high_ns
+    assert row.high_ns - row.low_ns > 5 * MS
+    assert not row.is_told
+
+
+def test_what_was_not_recorded_is_named() -> None:
+    options = RecorderOptions(watches=False)
+    unwatched = simulated(program(*DEVICE_BOUND, read(3), recorder=options)).run
+    options = RecorderOptions(times_device=False)
+    untimed = simulated(program(*DEVICE_BOUND, read(3), recorder=options)).run
+
+    assert about(analysis.of(unwatched).doubts)[0] == "waits for the device"
+    assert about(analysis.of(untimed).doubts)[0] == "launches"
+    assert "syncs were not watched" in " ".join(unwatched.report(width=110).split())
+
+
+def test_launches_are_not_advised_but_named() -> None:
+    step = (
+        Phase("forward", (Work(1, Duration(4 * MS)), *phase("", 2, 50, 20 * US, 500 * US).body)),
+    )
+    run = simulated(program(*step)).run
+
+    assert saving(run, Change.LAUNCHES).low_ns == 0
+    assert about(analysis.of(run).advice) == []
+    assert about(analysis.of(run).doubts) == ["launches in forward"]
+
+
+# --- what lies between steps ---
+
+
+@pytest.mark.parametrize("turns", [1, 10])
+def test_advice_does_not_depend_on_how_long_validation_is(turns: int) -> None:
+    validation = Periodic(
+        "eval", 10, turns, (phase("forward", 5, 50, 10 * US, 2 * MS), read(6, site=3))
+    )
+    made = program(
+        *DEVICE_BOUND, read(3), Phase("log", (Work(4, Duration(5 * MS)),)), periodic=(validation,)
+    )
+    run = simulated(made).run
+    found = analysis.of(run).savings
+    row = saving(run, Change.SYNC, site=0)
+    durations_ns = run.steps.array["end_ns"] - run.steps.array["begin_ns"]
+
+    assert found.step_ns == pytest.approx(float(durations_ns.mean()))
+    assert found.elapsed_ns > found.step_ns + turns * 0.15 * MS
+    total = analysis.of(run).ledger.means()
+    assert sum(mean.host_ns for mean in total[1].values()) == pytest.approx(found.step_ns)
+    assert row.time_ns == pytest.approx(11 * MS, rel=0.05)
+    assert row.likely_ns == pytest.approx(2.5 * MS, rel=0.25)
+    assert about(analysis.of(run).advice)[0] == "backward"
+
+
+def test_a_wait_after_the_last_step_counts() -> None:
+    last = Periodic("checkpoint", STEPS, 1, (read(6, site=3), Work(7, Duration(1 * MS))))
+    before = simulated(program(*DEVICE_BOUND, periodic=(last,)))
+    run = before.run
+    (row,) = (row for row in analysis.of(run).savings.rows if row.site == 3)
+    (saved_ns,) = before.saved_ns(Edit("sync", site=3, is_inside=False))
+
+    assert not row.is_inside
+    assert saved_ns <= row.high_ns <= row.at_most_ns
+
+
+# --- copies ---
+
+
+def test_a_copy_from_pageable_memory_is_waited_for_and_stays() -> None:
+    copy = Copy(3, 0, SyncKind.H2D_PAGEABLE, Duration(10 * US), 4_000_000, 5.0, 20.0)
+    before = simulated(program(*DEVICE_BOUND, copy, Phase("log", (Work(4, Duration(5 * MS)),))))
+    (saved_ns,) = before.saved_ns(Edit("copies", is_inside=None))
+    run = before.run
+    row = saving(run, Change.COPIES)
+
+    assert (analysis.of(run).correlation_points.site >= 0).sum() == STEPS
+    assert row.low_ns - 0.05 * MS <= saved_ns <= row.high_ns + 0.05 * MS
+    assert saved_ns <= row.at_most_ns
