@@ -85,7 +85,7 @@ def fit(
     # A host that keeps its lead was held back by the device, as by a full launch queue.
     lead_ns = device0_ns - host0_ns
     keeps_lead = (lead_ns >= LEAD_NS) & (backlog_ns >= KEPT_LEAD * lead_ns)
-    share = np.where(keeps_lead & (work_share >= WORK_SHARE), 1.0, work_share)
+    share = np.where(keeps_lead, 1.0, work_share)
     guess_ns = least_ns + share * np.maximum(limit_ns - least_ns, 0)
     assumed_ns = np.where(
         np.isnan(works), guess_ns, np.clip(works, least_ns, np.maximum(most_ns, least_ns))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.batches import Batches, are_batches
-from pyinstrument_gpu.analysis.bottleneck import Bottleneck, PhaseBottleneck
+from pyinstrument_gpu.analysis.bottleneck import PhaseBottleneck
 from pyinstrument_gpu.analysis.correlation_points import (
     CALL_NS,
     COPY_KINDS,
@@ -65,7 +65,7 @@ class Change(enum.Enum):
     """Copies that make the host wait: from pageable memory, or not `non_blocking`."""
     DATA_WAIT = "wait for data"
     LAUNCHES = "launches"
-    """The host's own time in a phase that is not device-bound."""
+    """The host's own time in a phase that was timed on the device."""
 
 
 class Limit(enum.Enum):
@@ -160,6 +160,9 @@ def savings(
         case.saving(part)
         for part in parts
         if part.change != Change.LAUNCHES or part.time_ns >= least_ns
+    ]
+    rows = [
+        row for row in rows if row.change != Change.LAUNCHES or row.high_ns * len(steps) >= least_ns
     ]
     rows.sort(key=lambda row: (row.low_ns, row.likely_ns, row.high_ns), reverse=True)
     return Savings(
@@ -371,7 +374,7 @@ class _Case:
 
     def own_times(self, bottlenecks: Mapping[int, PhaseBottleneck]) -> Iterator[_Part]:
         """Where the host was in the own time of phases `data`, inside steps and between them, and
-        of those that are not device-bound inside steps, and not blocked."""
+        of those timed on the device inside steps, and not blocked."""
         timeline, steps = self._timeline, self._steps
         waits_ns = timeline.waits_ns
         edges_ns = np.concatenate([timeline.host_ns, *waits_ns, steps["begin_ns"], steps["end_ns"]])
@@ -390,8 +393,8 @@ class _Case:
         ]
         parts += [
             (Change.LAUNCHES, one, (path == one) & inside)
-            for one, bottleneck in bottlenecks.items()
-            if bottleneck.kind != Bottleneck.DEVICE and not is_data[one]
+            for one in bottlenecks
+            if not is_data[one]
         ]
         for change, one, in_phase in parts:
             chosen = in_phase & free
