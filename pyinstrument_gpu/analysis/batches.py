@@ -30,6 +30,7 @@ deviation is more than this share of the mean. Where it is less, they are handed
 QUEUE_PER_WORKER = 2
 """The batches that each worker makes ahead, if nothing else is known."""
 START_PHASE = "data start"
+SELDOM = 0.2
 BATCH_PHASE = "data"
 MIN_INTERVALS = 3
 """The least number of intervals that tell the capacity."""
@@ -45,6 +46,7 @@ class Batches:
         arrived_ns: when the loader had made it: `given_ns` where the loop waited, before `asked_ns`
             where it did not; a negative number where nothing is known of it.
         is_start: whether the loader was started for it, with nothing made ahead.
+        may_start: the same, and where a single wait may have another reason.
         ready_ns: a batch that took no longer was there already.
         interval_ns: the loader's time per batch while the loop waited for it; None where it never
             did so for two in succession.
@@ -54,6 +56,7 @@ class Batches:
     given_ns: NDArray[np.int64]
     arrived_ns: NDArray[np.int64]
     is_start: NDArray[np.bool_]
+    may_start: NDArray[np.bool_]
     ready_ns: int
     interval_ns: float | None
 
@@ -85,6 +88,9 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     intervals_ns = np.diff(given_ns)[both]
     interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
     is_start = waited & _are_starts(run, timeline, asked_ns, given_ns, interval_ns)
+    # A loader that is seldom waited for, and never twice in a row, is not what limits the loop.
+    is_seldom = bool(len(waited)) and interval_ns is None and waited.mean() <= SELDOM
+    may_start = is_start | (waited & is_seldom)
     # A batch that was there had been made since the last one that was waited for, at the loader's
     # pace, if that is known. It was faster where it would not have been done by then.
     places = np.arange(len(spans))
@@ -95,7 +101,7 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     known = (last >= 0) & (interval_ns is not None) & (likely_ns <= asked_ns)
     before_ns = np.where(known, likely_ns, np.iinfo(np.int64).min)
     arrived_ns = np.where(waited, given_ns, before_ns)
-    return Batches(asked_ns, given_ns, arrived_ns, is_start, ready_ns, interval_ns)
+    return Batches(asked_ns, given_ns, arrived_ns, is_start, may_start, ready_ns, interval_ns)
 
 
 def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers: int | None) -> int:

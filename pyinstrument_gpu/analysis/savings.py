@@ -310,15 +310,16 @@ class _Case:
     ) -> _Scenario:
         points = self._points.with_clock_off(clock_sign) if clock_sign else self._points
         segments = fit(points, empty_segments(self._run, points)[1], work_share)
-        paced = self._paced(segments) if is_paced else None
+        starts = self._loader.is_start if work_share == 1 else self._loader.may_start
+        paced = self._paced(segments, starts) if is_paced else None
         return _Scenario(points, segments, paced, PINNED_BYTES_PER_NS[pinned])
 
-    def _paced(self, segments: Segments) -> Segments | None:
+    def _paced(self, segments: Segments, starts: NDArray[np.bool_]) -> Segments | None:
         """With each batch given when it has arrived. None if it never matters."""
         points, loader = self._points, self._loader
         inside = interval_at(*self._windows_ns, loader.given_ns) >= 0
         inside &= interval_at(*self._windows_ns, loader.asked_ns) >= 0
-        inside &= (loader.arrived_ns >= 0) | loader.is_start
+        inside &= (loader.arrived_ns >= 0) | starts
         if not inside.any():
             return None
         given_ns = self._on_chain(loader.given_ns[inside])
@@ -328,8 +329,8 @@ class _Case:
         found = np.append(given_ns, -1)[batch] == points.host_ns[ends]
         segment, batch = ends[found] - 1, np.flatnonzero(inside)[batch[found]]
         is_start = segments.is_start.copy()
-        is_start[segment] = loader.is_start[batch]
-        paced = ~loader.is_start[batch]
+        is_start[segment] = starts[batch]
+        paced = ~starts[batch]
         segment, batch = segment[paced], batch[paced]
         since_ns = loader.given_ns[batch] - loader.arrived_ns[batch]
         # To hand over a batch that is there takes its time all the same.
@@ -501,8 +502,7 @@ class _Case:
     def _without_device(self, part: _Part) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
         to do what takes as long."""
-        environment = self._run.environment
-        has_none = "torch" in environment and not environment.get("gpus")
+        has_none = self._run.environment.get("gpus") == []
         return (part.time_ns if has_none else 0.0), part.time_ns, part.time_ns
 
     def _gains_ns(self, part: _Part, scenario: _Scenario) -> NDArray[np.int64]:

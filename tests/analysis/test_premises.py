@@ -150,8 +150,9 @@ def test_a_full_launch_queue_is_no_launch_bound_phase() -> None:
     }
 
     assert kinds == {"forward": Bottleneck.DEVICE, "backward": Bottleneck.DEVICE}
-    assert all(row.change != Change.LAUNCHES for row in found.savings.rows)
-    assert about(found.advice) == ["backward"]
+    # Nor is it proven what the device did before the host had launched all.
+    assert about(found.advice) == []
+    assert about(found.doubts) == []
 
 
 # --- loaders ---
@@ -165,7 +166,7 @@ def _with_loader(make_ns: int, workers: int) -> Program:
         Phase("log", (Work(3, Duration(3 * MS)),)),
     )
     return program(
-        *step, loader=LoaderOptions(Duration(make_ns), workers=workers, take=Duration(50 * US))
+        *step, loader=LoaderOptions(Duration(make_ns), workers=workers, fetch=Duration(50 * US))
     )
 
 
@@ -226,22 +227,21 @@ def test_steps_that_were_timed_stand_for_the_others(every: int) -> None:
     found = analysis.of(run).savings
 
     assert (found.steps, found.replayed) == (STEPS, STEPS // every)
-    assert some_timed.likely_ns == pytest.approx(all_timed.likely_ns, rel=0.02)
+    assert some_timed.likely_ns == pytest.approx(all_timed.likely_ns, rel=0.05)
     assert some_timed.time_ns == pytest.approx(all_timed.time_ns, rel=0.02)
     assert f"of which {STEPS // every} timed" in " ".join(run.report(width=110).split())
 
 
 def test_a_wait_in_a_step_that_was_not_timed_may_save_all_or_nothing() -> None:
-    # One long wait, in step 5, of which only every other was timed.
-    slow = Read(3, 1, SyncKind.ITEM, Duration(10 * US), 50 * MS, every=6)
-    made = program(*DEVICE_BOUND, slow, steps=12)
+    # The waits are in steps 0 and 6, and the odd ones were timed.
+    made = program(*DEVICE_BOUND, read(3, every=6), steps=12)
     made = replace(made, recorder=replace(made.recorder, every=2))
     before = simulated(made)
-    (saved_ns,) = before.saved_ns(Edit("sync", site=1))
-    row = saving(before.run, Change.SYNC, site=1)
+    (saved_ns,) = before.saved_ns(Edit("sync", site=0))
+    row = saving(before.run, Change.SYNC, site=0)
 
     assert row.low_ns <= saved_ns <= row.high_ns
-    assert row.high_ns - row.low_ns > 5 * MS
+    assert row.low_ns == 0 < row.high_ns
     assert not row.is_told
 
 
@@ -273,7 +273,7 @@ def test_launches_are_not_advised_but_named() -> None:
 @pytest.mark.parametrize("turns", [1, 10])
 def test_advice_does_not_depend_on_how_long_validation_is(turns: int) -> None:
     validation = Periodic(
-        "eval", 10, turns, (phase("forward", 5, 50, 10 * US, 2 * MS), read(6, site=3))
+        "eval", 10, turns, (phase("forward", 5, 50, 10 * US, 2 * MS), read(6, site=1))
     )
     made = program(
         *DEVICE_BOUND, read(3), Phase("log", (Work(4, Duration(5 * MS)),)), periodic=(validation,)
@@ -289,15 +289,16 @@ def test_advice_does_not_depend_on_how_long_validation_is(turns: int) -> None:
     assert sum(mean.host_ns for mean in total[1].values()) == pytest.approx(found.step_ns)
     assert row.time_ns == pytest.approx(11 * MS, rel=0.05)
     assert row.likely_ns == pytest.approx(2.5 * MS, rel=0.25)
-    assert about(analysis.of(run).advice)[0] == "backward"
+    named = about([*analysis.of(run).advice, *analysis.of(run).doubts])
+    assert named[0] == ".item() at train.py:10"
 
 
 def test_a_wait_after_the_last_step_counts() -> None:
-    last = Periodic("checkpoint", STEPS, 1, (read(6, site=3), Work(7, Duration(1 * MS))))
+    last = Periodic("checkpoint", STEPS, 1, (read(6), Work(7, Duration(1 * MS))))
     before = simulated(program(*DEVICE_BOUND, periodic=(last,)))
     run = before.run
-    (row,) = (row for row in analysis.of(run).savings.rows if row.site == 3)
-    (saved_ns,) = before.saved_ns(Edit("sync", site=3, is_inside=False))
+    (row,) = (row for row in analysis.of(run).savings.rows if row.site == 0)
+    (saved_ns,) = before.saved_ns(Edit("sync", site=0, is_inside=False))
 
     assert not row.is_inside
     assert saved_ns <= row.high_ns <= row.at_most_ns
