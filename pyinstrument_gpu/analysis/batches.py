@@ -24,9 +24,11 @@ READY_QUANTILE = 0.2
 READY_SHARE = 0.05
 """If this share of batches takes no longer than this share of the time from one to the next, then
 that is what it takes to hand over a batch."""
+HANDING_NS = 2_000_000
 READY_SPREAD = 0.5
-"""Batches of several workers, of which none is there already, come in bursts: their standard
-deviation is more than this share of the mean. Where it is less, they are handed over."""
+"""To hand over a batch takes no longer than this, and about as long each time: the standard
+deviation is less than this share of the mean. Batches that several workers are late with come in
+bursts."""
 QUEUE_PER_WORKER = 2
 """The batches that each worker makes ahead, if nothing else is known."""
 START_PHASE = "data start"
@@ -113,7 +115,8 @@ def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers:
     # Without the first ones, which wait for the workers to start.
     later_ns = np.sort(took_ns)[: max(1, round(0.95 * len(took_ns)))]
     is_even = bool(later_ns.std() < READY_SPREAD * later_ns.mean())
-    if is_short or (is_even and workers is not None and workers > 1):
+    may_hand = workers is not None and workers > 1 and usual_ns <= HANDING_NS
+    if is_short or (is_even and may_hand):
         return max(READY_NS, 2 * usual_ns)
     return READY_NS
 

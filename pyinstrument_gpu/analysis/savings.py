@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.batches import Batches, are_batches
+from pyinstrument_gpu.analysis.batches import READY_NS, Batches, are_batches
 from pyinstrument_gpu.analysis.bottleneck import PhaseBottleneck
 from pyinstrument_gpu.analysis.correlation_points import (
     CALL_NS,
@@ -501,9 +501,10 @@ class _Case:
 
     def _without_device(self, part: _Part) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
-        to do what takes as long."""
+        to do what takes as long. To hand over a batch that is there takes its time all the same."""
         has_none = self._run.environment.get("gpus") == []
-        return (part.time_ns if has_none else 0.0), part.time_ns, part.time_ns
+        sure_ns = max(0, part.time_ns - READY_NS * part.calls) if has_none else 0
+        return sure_ns, part.time_ns, part.time_ns
 
     def _gains_ns(self, part: _Part, scenario: _Scenario) -> NDArray[np.int64]:
         """By how much sooner each step that is played again is done, after the one before it."""

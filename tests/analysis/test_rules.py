@@ -398,10 +398,11 @@ def test_an_optimizer_saves_no_more_than_the_device_leaves() -> None:
 
     assert worth(one).high_ns == pytest.approx(0.01 * MS, abs=0.1 * MS)
     assert "optimizer takes 2." in one.evidence
-    # The same in a step of which the device is not known to be busy.
+    # Where the device is not known to be busy, it is named beside the savings.
     run.environment[KEY] = {"other_streams": True, "ranks": 1}
     run = copy.copy(run)
-    assert worth(the(run, "use a fused")).high_ns == pytest.approx(2 * MS, rel=0.01)
+    assert "launches in optimizer" in [one.about for one in analysis.of(run).doubts]
+    assert not found(run, "use a fused")
 
 
 def test_an_optimizer_that_the_report_names_already_is_not_said_twice() -> None:

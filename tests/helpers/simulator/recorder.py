@@ -227,8 +227,7 @@ class Recorder:
     def _environment(self) -> dict[str, object]:
         program = self._program
         environment: dict[str, object] = {"host": "simulated", "torch": "2.9.0", "cuda": "12.8"}
-        if program.has_device:
-            environment["gpus"] = ["simulated"]
+        environment["gpus"] = ["simulated"] if program.has_device else []
         if program.ranks > 1:
             environment |= {"rank": 0, "world_size": program.ranks}
         if self._options.knows_program:
