@@ -33,7 +33,8 @@ class ProcessGroups:
     Attributes:
         ranks: of the largest group; 0 if there was none.
         use_device: whether one has a backend for a device: that has streams of its own.
-        not_hooked: the functions that are not built as the hooks expect.
+        may_be_missed: whether there may be a group of which nothing is known here: a function that
+            makes one is not built as the hooks expect, or a group does not say what it is.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -41,7 +42,7 @@ class ProcessGroups:
         self._leave = self._has_made  # the same object each time: it tells whose hooks they are
         self.ranks = 0
         self.use_device = False
-        self.not_hooked: list[str] = []
+        self.may_be_missed = False
 
     def install(self) -> None:
         self.look()
@@ -57,7 +58,7 @@ class ProcessGroups:
                 hears_of_host=False,
                 from_c=function is not outer,
             ):
-                self.not_hooked.append(f"torch.distributed.{name}")
+                self.may_be_missed = True
 
     def remove(self) -> None:
         """Take the hooks back. Again: nothing."""
@@ -69,6 +70,9 @@ class ProcessGroups:
 
     def look(self) -> None:
         """Look at the groups that there are."""
-        for group in list(distributed_c10d._world.pg_map):
-            self.ranks = max(self.ranks, group.size())
-            self.use_device |= any(one.type not in HOST_TYPES for one in group._device_types)
+        try:
+            for group in list(distributed_c10d._world.pg_map):
+                self.ranks = max(self.ranks, group.size())
+                self.use_device |= any(one.type not in HOST_TYPES for one in group._device_types)
+        except Exception:
+            self.may_be_missed = True

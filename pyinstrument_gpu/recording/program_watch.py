@@ -83,7 +83,7 @@ class ProgramWatch:
             return True
         is_certain = (
             self._accelerator == "cuda"
-            and self._looks_for_groups
+            and self._sees_groups
             and not (streams.not_hooked or _is_loaded(_WITH_STREAMS))
             and (devices == 1 or not _may_use_several_devices())
         )
@@ -96,7 +96,13 @@ class ProgramWatch:
             known = max(known, groups.ranks)
         if known > 1:
             return known
-        return 1 if (known or self._looks_for_groups) and not _is_loaded(_WITH_RANKS) else None
+        return 1 if (known or self._sees_groups) and not _is_loaded(_WITH_RANKS) else None
+
+    @property
+    def _sees_groups(self) -> bool:
+        """Whether every process group of the program would be known."""
+        groups = self._groups
+        return self._looks_for_groups and (groups is None or not groups.may_be_missed)
 
     def _watch_torch(self) -> None:
         if not isinstance(sys.modules["torch"], ModuleType):
@@ -126,18 +132,22 @@ class ProgramWatch:
 
     def _watch_distributed(self) -> None:
         torch: Any = sys.modules["torch"]
-        if torch.distributed.is_available():
+        has_groups = torch.distributed.is_available()
+        self._looks_for_groups = True
+        if has_groups:
             self._undo.append(
                 when_imported("torch.distributed.distributed_c10d", self._watch_groups)
             )
-        self._looks_for_groups = self._groups is None or not self._groups.not_hooked
 
     def _watch_groups(self) -> None:
-        from pyinstrument_gpu.recording import process_groups
+        self._looks_for_groups = False
+        with contextlib.suppress(Exception):  # it may come in the midst of the program's import
+            from pyinstrument_gpu.recording import process_groups
 
-        self._groups = process_groups.ProcessGroups(self._has_learnt)
-        self._undo.append(self._groups.remove)
-        self._groups.install()
+            self._groups = process_groups.ProcessGroups(self._has_learnt)
+            self._undo.append(self._groups.remove)
+            self._groups.install()
+            self._looks_for_groups = True
 
 
 def _is_loaded(names: tuple[str, ...]) -> bool:

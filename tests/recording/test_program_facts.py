@@ -285,6 +285,18 @@ assert facts.ranks == 1 and facts.other_streams is not True
     run_script(source)
 
 
+def test_a_group_that_says_nothing_of_itself_makes_ranks_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups: Any = dist.distributed_c10d._world.pg_map
+    with pig.record() as recording:
+        assert recording.snapshot().program_facts.ranks == 1
+        monkeypatch.setitem(groups, object(), ("other", None))
+        with_gpu_steps(loader_of())
+    assert recording.run.program_facts.ranks is None
+    assert recording.run.program_facts.loader_workers == 0
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_group_may_have_streams_of_its_own(ranks: int, with_accelerator: None) -> None:
     with pig.record() as recording, group_of(ranks):
