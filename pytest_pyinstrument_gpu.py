@@ -145,6 +145,8 @@ def _sides(candidate: Any, baseline: Any, steps: int | None) -> tuple[Side, Side
 
 def _row(result: GateResult) -> dict[str, Any]:
     """What the table at the end shows; plain values, as pytest-xdist has to send them."""
+    from pyinstrument_gpu.report.table import confidence_percent
+
     comparison = result.comparison
     elapsed = comparison.elapsed
     low, high = elapsed.interval or (None, None)
@@ -153,7 +155,7 @@ def _row(result: GateResult) -> dict[str, Any]:
         "change": elapsed.change,
         "low": low,
         "high": high,
-        "confidence": comparison.confidence,
+        "confidence": confidence_percent(comparison.confidence),
         "runs": len(elapsed.before_ns),
         "smallest_effect": elapsed.smallest_effect,
         "warnings": list(result.warnings),
@@ -188,7 +190,7 @@ def _texts(test: str, row: dict[str, Any]) -> tuple[str, ...]:
     interval, effect = "-", "-"
     if row["low"] is not None:
         ends = f"{100 * row['low']:+.2f} % to {100 * row['high']:+.2f} %"
-        interval = f"{ends} ({100 * row['confidence']:.3g} %)"
+        interval = f"{ends} ({row['confidence']})"
     if row["smallest_effect"] is not None:
         effect = f"{100 * row['smallest_effect']:.2g} %"
     change, runs = f"{100 * row['change']:+.2f} %", f"2 x {row['runs']}"

@@ -146,8 +146,7 @@ def gate(
     text = summary.markdown(result)
     print(text)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with open(page, "a", encoding="utf-8") as file:
-            file.write(text + "\n\n")
+        _append(page, text)
     if json_file is not None:
         json_file.write_text(json.dumps(summary.facts(result), indent=2) + "\n")
     if result.is_slower:
@@ -156,14 +155,29 @@ def gate(
         context.exit(EXIT_UNCLEAR)
 
 
+def _append(page: str, text: str) -> None:
+    """To the summary of a job. The result stands, whether or not that can be written."""
+    try:
+        with open(page, "a", encoding="utf-8") as file:
+            file.write(text + "\n\n")
+    except OSError as error:
+        why = error.strerror or error
+        click.echo(f"Warning: $GITHUB_STEP_SUMMARY can't be written: {page}: {why}", err=True)
+
+
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A signal to end raises, so that what runs is ended, too."""
+    """A signal to end raises, so that what runs is ended, too. One that is ignored, as `nohup` has
+    it, stays ignored."""
 
     def end(number: int, _: FrameType | None) -> None:
         sys.exit(_EXIT_SIGNAL + number)
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
     before = [signal.signal(number, end) for number in numbers]
     try:
         yield

@@ -63,13 +63,14 @@ class CommandSide:
     def record(self, name: str, folder: Path) -> Run:
         path, log = folder / f"{name}.gpurun", folder / f"{name}.log"
         words = self.command.recorded_into(os.path.abspath(path))
+        environment = {**os.environ, **self._environment}
         with contextlib.ExitStack() as open_files:
             output = None if self._show_output else open_files.enter_context(log.open("wb"))
             try:
                 process = subprocess.Popen(
                     words,
                     cwd=self.working_directory,
-                    env={**os.environ, **self._environment},
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=sys.stderr.fileno() if output is None else output,
                     stderr=subprocess.STDOUT,
@@ -92,7 +93,7 @@ class CommandSide:
                 return self._checked(Run.load(file), name, log)
         why = (
             "PYINSTRUMENT_GPU in the environment turns recording off"
-            if os.environ.get("PYINSTRUMENT_GPU", "1") != "1"
+            if environment.get("PYINSTRUMENT_GPU", "1") != "1"
             else "it wrote no run file"
         )
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
@@ -102,7 +103,8 @@ class CommandSide:
         if not run.steps.closed["complete"].any():
             raise GateError(
                 f"{name} had no step, so there is nothing to compare. Steps that can't be found "
-                f"are named by gpu_steps or gpu_step: {self.text}{self._tail(log)}"
+                "are named by gpu_steps or gpu_step, and a program that records itself has to "
+                f"leave that out: {self.text}{self._tail(log)}"
             )
         folder = run.environment.get("program_folder")
         if self.working_directory is not None and isinstance(folder, str):
@@ -118,7 +120,9 @@ class CommandSide:
     def _tail(self, log: Path) -> str:
         if self._show_output:
             return ""
-        data = log.read_bytes()[-_TAIL_BYTES:]
+        with log.open("rb") as file:  # which may be far larger than memory
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            data = file.read(_TAIL_BYTES)
         lines = data.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         if not lines:
             return "\nIt has written nothing"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,8 +66,9 @@ class Plan:
                 f"the most runs of each side must be at least the {self.runs} of the first look, "
                 f"got {self.max_runs}"
             )
-        if self.limit_percent < 0 or self.margin_percent < 0:
-            raise ValueError("percentages must not be negative")
+        for percent in (self.limit_percent, self.margin_percent):
+            if not 0 <= percent < math.inf:
+                raise ValueError(f"a percentage must be a number from 0 on, got {percent}")
 
     @property
     def most_runs(self) -> int:

@@ -10,7 +10,7 @@ from pyinstrument_gpu.analysis.compare import CONFIDENCE, Change
 from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.gate.gate import SIDES, GateResult
 from pyinstrument_gpu.report.comparison import comparison_facts
-from pyinstrument_gpu.report.table import Unit, counted, printable
+from pyinstrument_gpu.report.table import Unit, confidence_percent, counted, printable
 
 _MAX_PHASES = 5
 
@@ -19,7 +19,7 @@ def verdict_line(result: GateResult) -> str:
     """The result in one line: what, by how much, and how sure that is."""
     elapsed, unit = result.comparison.elapsed, result.comparison.unit
     line = f"{result.slowdown.value}: {100 * elapsed.change:+.2f} % elapsed time per {unit}"
-    confidence = f"{100 * result.comparison.confidence:.3g} % interval"
+    confidence = f"{confidence_percent(result.comparison.confidence)} interval"
     return f"{line} ({confidence} {_interval(elapsed)})"
 
 
@@ -34,9 +34,11 @@ def meaning(result: GateResult) -> str:
     if result.slowdown is Slowdown.NOT_SLOWER:
         return f"The candidate is not slower by more than {accepted}."
     effect = result.comparison.elapsed.smallest_effect
-    needed = (
-        "" if effect is None else f" They can show a change of {_rounded(100 * effect)} % or more."
-    )
+    needed = ""
+    if effect is not None:
+        # Beyond the limit, as it would be beyond nothing.
+        percent = _rounded(100 * effect + plan.limit_percent)
+        needed = f" They can show a slowdown of {percent} % or more."
     return (
         f"The runs show neither that the candidate is slower nor that it is slower by no more "
         f"than {accepted}.{needed}"
@@ -56,7 +58,7 @@ def _lines(result: GateResult) -> Iterator[str]:
     yield meaning(result)
     yield ""
     unit = Unit.fitting(max(elapsed.before_mean_ns, elapsed.after_mean_ns))
-    confidence = f"{100 * comparison.confidence:.3g} % interval"
+    confidence = f"{confidence_percent(comparison.confidence)} interval"
     yield f"| {unit.name} per step | {SIDES[0]} | {SIDES[1]} | change | {confidence} |"
     yield "|---|---:|---:|---:|---|"
     for name, change in (("elapsed", elapsed), ("inside steps", comparison.inside)):
@@ -79,8 +81,8 @@ def _lines(result: GateResult) -> Iterator[str]:
     yield (
         f"{counted(runs, 'run')} of each side in turn, of at most {plan.most_runs}, and "
         f"{counted(comparison.steps, 'step')} of each. Look {result.looks_taken} of "
-        f"{len(plan.looks)}: the intervals of all looks hold together in {100 * CONFIDENCE:.3g} % "
-        "of the cases"
+        f"{len(plan.looks)}: the intervals of all looks hold together in "
+        f"{confidence_percent(CONFIDENCE)} of the cases"
     )
     yield ""
     for name, text in zip(SIDES, result.sides, strict=True):

@@ -14,7 +14,7 @@ from rich.text import Text
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Change, Comparison, PhaseChange
 from pyinstrument_gpu.analysis.final_values import FinalValue
 from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, confidence_percent, counted, table
 
 _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived
@@ -125,7 +125,7 @@ def _change(change: Change, what: str, confidence: float) -> str:
     text = f"{100 * change.change:+.2f} % {what}"
     if change.interval is not None:
         low, high = (100 * end for end in change.interval)
-        text += f" ({100 * confidence:.3g} % interval {low:+.2f} % to {high:+.2f} %)"
+        text += f" ({confidence_percent(confidence)} interval {low:+.2f} % to {high:+.2f} %)"
     return text
 
 

@@ -77,6 +77,15 @@ def small_percent(part: float, whole: float) -> str:
     return f"{percentage:.0f}%" if percentage >= 10 else f"{percentage:.2g}%"
 
 
+def confidence_percent(confidence: float) -> str:
+    """Three digits, or as many more as it takes not to say that anything is certain."""
+    for digits in range(3, 17):
+        text = f"{100 * confidence:.{digits}g}"
+        if float(text) < 100:
+            break
+    return f"{text} %"
+
+
 def counted(count: int, noun: str) -> str:
     """The number with its noun, of which an "s" makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

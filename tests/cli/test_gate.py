@@ -127,6 +127,25 @@ def test_slower(player: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(facts["order"]) == 10
 
 
+def test_result_stands_if_the_summary_of_the_job_cannot_be_written(
+    player: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record("old", *[100.0] * 3)
+    record("new", *[110.0] * 3)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "no/page.md")
+    result = play(player, "--runs", "3", "--json", "a.json")
+    assert result.exit_code == 4
+    assert "$GITHUB_STEP_SUMMARY can't be written: no/page.md: No such file" in result.stderr
+    assert json.loads(Path("a.json").read_text())["result"] == "SLOWER"
+
+
+def test_no_interval_is_certain(player: Path) -> None:
+    record("old", *[100.0] * 5)
+    record("new", *[100.0] * 5)
+    result = play(player, "--max-runs", "100")
+    assert result.stdout.startswith("### NOT SLOWER: +0.00 % elapsed time per step (99.99 % ")
+
+
 @pytest.mark.parametrize(
     ("percent", "exit_code", "text"),
     [
@@ -170,8 +189,20 @@ def test_unclear(player: Path, options: tuple[str, ...], exit_code: int) -> None
     assert result.exit_code == exit_code
     assert result.stdout.startswith("### UNCLEAR: +")
     assert "The runs show neither that the candidate is slower nor" in result.stdout
-    assert re.search(r"They can show a change of \d+ % or more\.", result.stdout)
+    assert re.search(r"They can show a slowdown of \d+ % or more\.", result.stdout)
     assert "4 runs of each side in turn, of at most 4" in result.stdout
+
+
+def test_unclear_beyond_a_limit_needs_as_much_more(player: Path) -> None:
+    record("old", 100, 120, 80, 110)
+    record("new", 105, 125, 90, 104)
+    results = [
+        play(player, "--runs", "4", "--max-runs", "4", "--fail-if-slower", percent)
+        for percent in ("0", "10")
+    ]
+    sizes = [re.search(r"They can show a slowdown of (\d+) %", of.stdout) for of in results]
+    assert sizes[0] is not None and sizes[1] is not None
+    assert int(sizes[1][1]) == int(sizes[0][1]) + 10
 
 
 def test_metacharacters_stay_what_they_are(player: Path) -> None:
@@ -317,6 +348,9 @@ def test_directory_whose_code_does_not_run(tmp_path: Path) -> None:
         (["--baseline", "."], "Missing argument"),
         (["--baseline", "../nowhere", "train.py"], "there is no directory ../nowhere"),
         (["--baseline", ".", "--runs", "2", "train.py"], "--runs"),
+        (["--baseline", ".", "--fail-if-slower", "-3", "train.py"], "--fail-if-slower"),
+        (["--baseline", ".", "--fail-if-slower", "nan", "train.py"], "from 0 on, got nan"),
+        (["--baseline", ".", "--margin", "inf", "train.py"], "from 0 on, got inf"),
         (["--baseline", ".", "--max-runs", "4", "train.py"], "at least the 5 of the first look"),
         (["--baseline", ".", "make"], "can't see which program of 'make'"),
         (["--baseline", "python 'a", "train.py"], "can't split"),
@@ -355,8 +389,14 @@ def until(holds: Any) -> None:
 
 
 @contextlib.contextmanager
-def gate_under_way(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
-    """A gate whose program waits for ever, and the ids of that and of a process that it started."""
+def gate_under_way(
+    folder: Path, *before: str
+) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
+    """A gate whose program waits for ever, and the ids of that and of a process that it started.
+
+    Args:
+        before: the words of a command line that ends in the gate's.
+    """
     write(
         folder,
         "train.py",
@@ -372,7 +412,7 @@ def gate_under_way(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list
         """,
     )
     gate = subprocess.Popen(
-        [sys.executable, *GATE, "train.py"],
+        [*before, sys.executable, *GATE, "train.py"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -395,3 +435,12 @@ def test_interrupted_gate_leaves_no_process(
         assert (gate.returncode, output) == (code, "")
         assert ("Interrupted: 0 runs were made, which is no result" in errors) is (code == 130)
         until(lambda: not any(map(is_alive, pids)))
+
+
+def test_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    ignoring = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
+    with gate_under_way(tmp_path, *ignoring) as (gate, _):
+        gate.send_signal(signal.SIGHUP)  # which Python would handle before the other one
+        gate.send_signal(signal.SIGTERM)
+        gate.communicate()
+        assert gate.returncode == 143
