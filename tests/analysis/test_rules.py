@@ -525,21 +525,40 @@ def _short_reads() -> Program:
     return program
 
 
+def _without_waits() -> Program:
+    program = Program()
+    for _ in range(20):
+        with program.step():
+            program.spend("forward", 10 * MS)
+    return program
+
+
 def test_nothing_is_worth_an_edit() -> None:
+    run = _without_waits().run()
+
+    assert findings(run) == []
+    assert is_nothing_worth_an_edit(run, [])
+    assert is_nothing_worth_an_edit(run, [Finding("little", None, Worth(0, 0.009, 1), "")])
+    assert not is_nothing_worth_an_edit(run, [Finding("unknown", None, None, "")])
+    whole = Worth(0, 0.01, 1)
+    assert not is_nothing_worth_an_edit(run, [Finding("worth it", None, whole, "")])
+
+
+def test_what_was_not_recorded_may_be_worth_an_edit() -> None:
     run = _short_reads().run()
     (one,) = findings(run)
 
     assert worth(one).high_ns == 10 * US
-    assert is_nothing_worth_an_edit(run, findings(run))
-    assert not is_nothing_worth_an_edit(run, [Finding("unknown", None, None, "")])
-    whole = Worth(0, 0.01, 1)
-    assert not is_nothing_worth_an_edit(run, [Finding("worth it", None, whole, "")])
+    assert [doubt.about for doubt in analysis.of(run).doubts] == ["launches"]
+    assert not is_nothing_worth_an_edit(run, [one])
 
 
 def test_too_few_steps_and_previews_have_no_findings() -> None:
     program = _short_reads()
     program.steps = program.steps[:4]
     assert findings(program.run()) == []
+    program = _without_waits()
+    program.steps = program.steps[:4]
     assert not is_nothing_worth_an_edit(program.run(), [])
 
     run = _short_reads().run()
@@ -572,6 +591,10 @@ def test_the_report_says_what_advice_is_worth() -> None:
     section = report.split("What guides advise, and what it is worth in this run\n")[1]
     assert section.split("\n\n")[0].splitlines() == [
         "read each value once (guides say 5-10 %): at most 0.1% of the step",
+    ]
+    report = _without_waits().run().report(width=100, color=False)
+    section = report.split("What guides advise, and what it is worth in this run\n")[1]
+    assert section.split("\n\n")[0].splitlines() == [
         "Nothing here is worth an edit: no saving and no advice reaches 1%",
     ]
     assert "What guides advise" not in run_of([]).report()

@@ -56,10 +56,12 @@ def findings(run: RunData) -> list[Finding]:
 def is_nothing_worth_an_edit(run: RunData, found: list[Finding]) -> bool:
     """Whether all that the run's savings and these findings say is worth less than `EDIT_SHARE`.
 
-    Not where one of them can't tell, or the time that a step takes has no premise to rest on.
+    Not where one of them can't tell, where something that may matter was not recorded, or where the
+    time that a step takes has no premise to rest on.
     """
-    savings = analysis.of(run).savings
-    if savings.steps < MIN_STEPS or not analysis.of(run).knows_waits or analysis.of(run).advice:
+    about = analysis.of(run)
+    savings = about.savings
+    if savings.steps < MIN_STEPS or not about.knows_waits or about.advice or about.doubts:
         return False
     worths = [finding.worth for finding in found]
     worths += [worth_of(row, savings) for row in savings.rows]
