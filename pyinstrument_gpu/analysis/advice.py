@@ -104,14 +104,18 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
 
 def _unseen(run: RunData, found: Savings) -> Iterator[Advice]:
     is_timed = bool((run.span_device_ns >= 0).any())
-    if is_timed and not run.syncs.was_watched:
+    has_device = is_timed or bool(run.environment.get("gpus"))
+    has_device |= run.syncs.are_priced and bool(len(run.syncs.events))
+    if not has_device or found.steps < MIN_STEPS:
+        return
+    if not run.syncs.was_watched:
         yield Advice(
             "waits for the device",
             "record with pig.watch_syncs(), or with pyinstrument-gpu run",
             "syncs were not watched, so nothing is known of what they cost",
             None,
         )
-    if run.syncs.are_priced and len(run.syncs.events) and not is_timed and found.steps:
+    if not is_timed:
         yield Advice(
             "launches",
             "record with device timing",

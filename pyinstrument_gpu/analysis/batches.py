@@ -90,8 +90,8 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     intervals_ns = np.diff(given_ns)[both]
     interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
     is_start = waited & _are_starts(run, timeline, asked_ns, given_ns, interval_ns)
-    # A loader that is seldom waited for, and never twice in a row, is not what limits the loop.
-    is_seldom = bool(len(waited)) and interval_ns is None and waited.mean() <= SELDOM
+    # A loader that is seldom waited for is not what limits the loop.
+    is_seldom = bool(len(waited)) and waited.mean() <= SELDOM
     may_start = is_start | (waited & is_seldom)
     # A batch that was there had been made since the last one that was waited for, at the loader's
     # pace, if that is known. It was faster where it would not have been done by then.

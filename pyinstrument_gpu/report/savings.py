@@ -21,12 +21,11 @@ _HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most", "p1
 
 
 def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
-    """The savings, the largest likely one first, and the advice based on them. Nothing if neither
-    the device nor syncs were timed."""
-    if not analysis.of(run).knows_waits:
-        return
+    """The savings, the largest sure one first, the advice based on them, and what can't be told.
+    If neither the device nor syncs were timed, only the last."""
+    knows_waits = analysis.of(run).knows_waits
     found = analysis.of(run).savings
-    if found.rows:
+    if knows_waits and found.rows:
         unit = Unit.fitting(max(row.time_ns for row in found.rows))
         columns = len(_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(_HEADERS) - 2
         rows = [
@@ -44,14 +43,15 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
             f"A step takes {unit.text(found.step_ns)} {unit.name} ({_based_on(found)})",
             "dim",
         )
-    given = analysis.of(run).advice
+    given = analysis.of(run).advice if knows_waits else []
     if given:
         yield Text()
         yield Text("What to change", "bold")
     for number, one in enumerate(given, 1):
         yield Text(f"{number}. {printable(one.about)}: {one.edit}")
         yield Text(f"   {one.reason}", "dim")
-    unsure = analysis.of(run).doubts[:_MAX_DOUBTS]
+    unsure = [one for one in analysis.of(run).doubts if knows_waits or one.saving is None]
+    unsure = unsure[:_MAX_DOUBTS]
     if unsure:
         yield Text()
         yield Text("May be worth a try: this run can't tell", "bold")
