@@ -46,8 +46,10 @@ GOALS: dict[str, Goal] = {
     "the range of data": lambda found: _at_least(0.9, found.covered("data")),
     "the range of launches": lambda found: _at_least(0.9, found.covered("launches")),
     "likely of data": lambda found: _at_least(0.8, found.close("data")),
+    "likely of a sync where it is told": lambda found: _at_least(0.7, found.close_told("sync")),
     "little worthless advice": lambda found: _at_most(0.05, found.worthless()),
     "the best first": lambda found: _at_least(0.85, found.best_told_first()),
+    "little that is not mentioned": lambda found: _at_most(0.03, found.unmentioned()),
 }
 
 

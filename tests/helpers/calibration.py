@@ -258,6 +258,12 @@ class Calibration:
         bad.sort(key=lambda each: -abs(each.saving.likely_ns - each.truth_ns) / each.step_ns)
         return Share(len(said) - len(bad), len(said), _lines(bad))
 
+    def close_told(self, kind: str) -> Share:
+        """The same of those whose likely saving is told, and not only the range of it."""
+        said = [each for each in self.said(kind) if each.is_worth and each.saving.is_told]
+        bad = [each for each in said if not each.is_close]
+        return Share(len(said) - len(bad), len(said), _lines(bad))
+
     def worthless(self, kind: str | None = None) -> Share:
         advised = [each for each in self.outcomes(kind) if each.advised is not None]
         bad = [each for each in advised if each.is_worthless_advice]
