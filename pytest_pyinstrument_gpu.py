@@ -145,10 +145,10 @@ def _sides(candidate: Any, baseline: Any, steps: int | None) -> tuple[Side, Side
 
 def _row(result: GateResult) -> dict[str, Any]:
     """What the table at the end shows; plain values, as pytest-xdist has to send them."""
-    from pyinstrument_gpu.report.table import confidence_percent
+    from pyinstrument_gpu.report.table import confidence_percent, rounded_percent
 
     comparison = result.comparison
-    elapsed = comparison.elapsed
+    elapsed, effect = comparison.elapsed, comparison.elapsed.smallest_effect
     low, high = elapsed.interval or (None, None)
     return {
         "result": result.slowdown.value,
@@ -157,7 +157,7 @@ def _row(result: GateResult) -> dict[str, Any]:
         "high": high,
         "confidence": confidence_percent(comparison.confidence),
         "runs": len(elapsed.before_ns),
-        "smallest_effect": elapsed.smallest_effect,
+        "can_show": "-" if effect is None else rounded_percent(effect),
         "warnings": list(result.warnings),
     }
 
@@ -187,11 +187,9 @@ def _rows(terminalreporter: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _texts(test: str, row: dict[str, Any]) -> tuple[str, ...]:
-    interval, effect = "-", "-"
+    interval = "-"
     if row["low"] is not None:
         ends = f"{100 * row['low']:+.2f} % to {100 * row['high']:+.2f} %"
         interval = f"{ends} ({row['confidence']})"
-    if row["smallest_effect"] is not None:
-        effect = f"{100 * row['smallest_effect']:.2g} %"
     change, runs = f"{100 * row['change']:+.2f} %", f"2 x {row['runs']}"
-    return test, row["result"], change, interval, runs, effect
+    return test, row["result"], change, interval, runs, row["can_show"]

@@ -10,7 +10,13 @@ from pyinstrument_gpu.analysis.compare import CONFIDENCE, Change
 from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.gate.gate import SIDES, GateResult
 from pyinstrument_gpu.report.comparison import comparison_facts
-from pyinstrument_gpu.report.table import Unit, confidence_percent, counted, printable
+from pyinstrument_gpu.report.table import (
+    Unit,
+    confidence_percent,
+    counted,
+    printable,
+    rounded_percent,
+)
 
 _MAX_PHASES = 5
 
@@ -37,8 +43,8 @@ def meaning(result: GateResult) -> str:
     needed = ""
     if effect is not None:
         # Beyond the limit, as it would be beyond nothing.
-        percent = _rounded(100 * effect + plan.limit_percent)
-        needed = f" They can show a slowdown of {percent} % or more."
+        slowdown = rounded_percent(effect + plan.limit_percent / 100)
+        needed = f" They can show a slowdown of {slowdown} or more."
     return (
         f"The runs show neither that the candidate is slower nor that it is slower by no more "
         f"than {accepted}.{needed}"
@@ -122,10 +128,6 @@ def _interval(change: Change) -> str:
         return "unknown"
     low, high = (100 * end for end in change.interval)
     return f"{low:+.2f} % to {high:+.2f} %"
-
-
-def _rounded(percent: float) -> str:
-    return f"{percent:.2g}" if percent < 99.5 else f"{percent:,.0f}"
 
 
 def _signed(duration_ns: float, unit: Unit) -> str:

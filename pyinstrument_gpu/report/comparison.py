@@ -14,7 +14,15 @@ from rich.text import Text
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Change, Comparison, PhaseChange
 from pyinstrument_gpu.analysis.final_values import FinalValue
 from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, confidence_percent, counted, table
+from pyinstrument_gpu.report.table import (
+    UNKNOWN,
+    Row,
+    Unit,
+    confidence_percent,
+    counted,
+    rounded_percent,
+    table,
+)
 
 _MAX_NAMED = 3
 _MIN_SHARE_NAMED = 0.05  # of what left or arrived
@@ -115,8 +123,9 @@ def _verdict_lines(comparison: Comparison) -> list[str]:
         )
     else:
         lines.append(
-            f"{runs}: they can show a change of {100 * elapsed.smallest_effect:.2g} % or more; "
-            f"a change of {100 * comparison.margin:.2g} % or less counts as the same"
+            f"{runs}: they can show a change of "
+            f"{rounded_percent(elapsed.smallest_effect)} or more; a change of "
+            f"{100 * comparison.margin:.2g} % or less counts as the same"
         )
     return lines
 

@@ -77,6 +77,12 @@ def small_percent(part: float, whole: float) -> str:
     return f"{percentage:.0f}%" if percentage >= 10 else f"{percentage:.2g}%"
 
 
+def rounded_percent(share: float) -> str:
+    """Two digits of a share that may be more than all of it."""
+    percentage = 100 * share
+    return f"{percentage:.2g} %" if percentage < 99.5 else f"{percentage:,.0f} %"
+
+
 def confidence_percent(confidence: float) -> str:
     """Three digits, or as many more as it takes not to say that anything is certain."""
     for digits in range(3, 17):

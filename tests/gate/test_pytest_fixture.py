@@ -93,6 +93,19 @@ def test_unclear_fails_where_that_is_asked_for(pytester: pytest.Pytester) -> Non
     done.stdout.fnmatch_lines(["*### UNCLEAR: *", "*UNCLEAR *2 x 5 *"])
 
 
+def test_little_can_be_shown_of_times_that_differ_several_times(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(KNOWN_TIMES.replace("[1.0, 1.002,", "[20.0, 0.2,"))
+    pytester.makepyfile(
+        """
+        def test_it(training_benchmark):
+            training_benchmark(lambda: 100, baseline=lambda: 100, max_runs=5)
+        """
+    )
+    done = run(pytester)
+    done.assert_outcomes(passed=1)
+    done.stdout.re_match_lines([r".*::test_it +UNCLEAR .* 2 x 5  \d\d\d %"])
+
+
 def test_functions_are_recorded(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
