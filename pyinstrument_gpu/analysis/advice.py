@@ -7,7 +7,7 @@ Both come with the edit; docs/ledger.md explains them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,11 +76,11 @@ class Advice:
     saving: Saving | None
 
 
-def advice(run: RunData, found: Savings, ledger: Ledger) -> list[Advice]:
+def advice(run: RunData, found: Savings, ledger: Ledger, premises: Premises) -> list[Advice]:
     """What is worth an edit, the largest sure saving first."""
     given = [
         Advice(subject(run, row), _edit(run, row), reason(row, found), row)
-        for row in _candidates(found)
+        for row in _candidates(found, premises)
         if row.low_ns >= MIN_SHARE * _whole_ns(row, found)
     ]
     return [*given, *_device_limit(run, found, ledger.entries)]
@@ -91,7 +91,7 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
     likeliest."""
     rows = [
         row
-        for row in _candidates(found)
+        for row in _candidates(found, premises)
         if row.low_ns < MIN_SHARE * _whole_ns(row, found)
         and row.high_ns >= DOUBT_SHARE * _whole_ns(row, found)
     ]
@@ -124,15 +124,23 @@ def _unseen(run: RunData, found: Savings) -> Iterator[Advice]:
         )
 
 
-def _candidates(found: Savings) -> Iterator[Saving]:
-    """What is worth a word. All syncs together are, where they save more than each alone."""
+def _candidates(found: Savings, premises: Premises) -> Iterator[Saving]:
+    """What is worth a word. All syncs together are, where they save more than each alone. A wait
+    for data need not become shorter by more workers if there are no cores for them."""
     if found.steps < MIN_STEPS:
         return
     alone = [row for row in found.rows if row.change in (Change.SYNC, Change.COPIES)]
     for row in found.rows:
+        if _may_not_help(row, premises):
+            row = replace(row, low_ns=0.0)
         is_more = all(row.likely_ns >= TOGETHER * one.likely_ns for one in alone)
         if row.change != Change.ALL_SYNCS or (alone and is_more):
             yield row
+
+
+def _may_not_help(saving: Saving, premises: Premises) -> bool:
+    """Whether the edit need not do what it is for."""
+    return saving.change == Change.DATA_WAIT and saving.is_inside and premises.lacks_cores
 
 
 def _whole_ns(saving: Saving, found: Savings) -> float:
@@ -142,6 +150,11 @@ def _whole_ns(saving: Saving, found: Savings) -> float:
 def _doubt(saving: Saving, premises: Premises) -> str:
     if saving.change == Change.LAUNCHES:
         return "as far as this time is spent launching, and not on the program's own work"
+    if _may_not_help(saving, premises):
+        workers = f"{premises.loader_workers} loader worker"
+        workers += "" if premises.loader_workers == 1 else "s"
+        cores = f"{premises.cores} core" + ("" if premises.cores == 1 else "s")
+        return f"{workers} and the loop have {cores}, so more workers may deliver no more"
     if premises.doubt is not None:
         return f"the stream may wait {premises.doubt} where it looks busy"
     return "events don't tell how much work the device has behind it"

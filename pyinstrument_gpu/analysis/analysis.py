@@ -167,7 +167,7 @@ class Analysis:
     @_once
     def advice(self) -> list[Advice]:
         """What to change, the largest sure saving first."""
-        return advice.advice(self._run, self.savings, self.ledger)
+        return advice.advice(self._run, self.savings, self.ledger, self.premises)
 
     @property
     @_once

@@ -21,11 +21,20 @@ class Premises:
         one_stream: whether the device worked on a single stream; None unknown.
         one_rank: whether no other process took part in the training; None unknown.
         loader_workers: the worker processes of the loader; None unknown.
+        cores: the processors that the process may use; None unknown.
     """
 
     one_stream: bool | None
     one_rank: bool | None
     loader_workers: int | None
+    cores: int | None
+
+    @property
+    def lacks_cores(self) -> bool:
+        """Whether the loader's workers and the loop are known to be as many as there are cores, so
+        that more workers may deliver no more."""
+        workers, cores = self.loader_workers, self.cores
+        return workers is not None and cores is not None and workers + 1 >= cores
 
     @property
     def stream_never_waits(self) -> bool:
@@ -51,8 +60,10 @@ def premises(run: RunData, points: CorrelationPoints) -> Premises:
     world_size = run.environment.get("world_size")
     if ranks is None and isinstance(world_size, int) and world_size > 1:
         ranks = world_size
+    cores = run.environment.get("cores")
     return Premises(
         one_stream=None if other_streams is None else not other_streams,
         one_rank=None if ranks is None else ranks == 1,
         loader_workers=facts.loader_workers,
+        cores=cores if isinstance(cores, int) else None,
     )

@@ -465,6 +465,24 @@ def test_workers_need_cores() -> None:
         assert ("6 would do instead of 2, but there are 5 cores" in one.evidence) == is_said
 
 
+@pytest.mark.parametrize(("workers", "cores", "is_sure"), [(2, 3, False), (2, 4, True)])
+def test_more_workers_are_not_sure_to_help_without_a_core(
+    workers: int, cores: int, is_sure: bool
+) -> None:
+    made = _kernels((10 * US, 4 * MS), (5 * MS, 10 * US), loader_ns=10 * MS)
+    run = simulated(made, loader_workers=workers)
+    run.environment["cores"] = cores
+    about = analysis.of(run)
+
+    assert (worth(the(run, "use more loader workers")).low_ns > 0) == is_sure
+    assert ("wait for data" in [one.about for one in about.advice]) == is_sure
+    doubted = [one for one in about.doubts if one.about == "wait for data"]
+    assert len(doubted) == (not is_sure)
+    for one in doubted:
+        assert one.saving is not None and one.saving.low_ns == 0
+        assert one.reason.startswith("2 loader workers and the loop have 3 cores, so more")
+
+
 def test_more_workers_are_worth_nothing_if_batches_wait() -> None:
     made = _kernels((10 * US, 4 * MS), (20 * MS, 10 * US), loader_ns=50 * US)
     one = the(simulated(made, loader_workers=4), "use more loader workers")

@@ -339,9 +339,8 @@ def _advice(*rows: Saving, steps: int = 50, kind: SyncKind = SyncKind.ITEM) -> l
     names = ("forward", "optimizer2", "zero_grad")
     run = run_of([], names, path_parents=[-1] * 3)
     run.syncs = Syncs((SyncSite("train.py", 31, "train", kind, False),))
-    return advice(
-        run, Savings(steps, steps, 100 * MS, 120 * MS, None, rows), analysis.of(run).ledger
-    )
+    found, about = Savings(steps, steps, 100 * MS, 120 * MS, None, rows), analysis.of(run)
+    return advice(run, found, about.ledger, about.premises)
 
 
 def test_advice_names_place_edit_and_numbers() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,8 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     if saving is None:
         return
     worth = worth_of(saving, case.found.savings)
+    if case.found.premises.lacks_cores:
+        worth = replace(worth, low_ns=0.0)
     takes = f"the host waits for data for {ms(saving.time_ns)} of a step"
     inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
     workers = case.found.premises.loader_workers
