@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
+import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,6 +31,10 @@ _LOST = "an update of the metrics was lost, and counted in lost_updates"
 _PLACED_IN_CAPTURE = (
     "the first one was inside the capture of a CUDA graph, where the accumulator cannot be set up; "
     "make one update before the capture"
+)
+
+_disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
+    torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext
 )
 
 _made_on = WeakIdKeyDictionary()
@@ -92,7 +98,7 @@ class MetricAccumulator:
         self._prefix = f"{name}/" if name else ""
         # In host memory until the first tensors say where it belongs: so far it has only numbers.
         # The pages of NumPy's zeros take no memory before they are used.
-        with torch.inference_mode(False):
+        with _outside_modes():
             self._state = torch.from_numpy(np.zeros(self._options.state_bytes, np.uint8))
         self._is_placed = False
         self._scalar_slots: dict[str, int] = {}
@@ -126,10 +132,16 @@ class MetricAccumulator:
         copied["_lost_updates"] = self._all_lost_updates()
         return {**copied, "updates": 0 if self._native is None else self._native.updates()}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> MetricAccumulator:
+        # `__setstate__` copies all that may change. PyTorch's own copy of a tensor is one with no
+        # memory where a mode of fake tensors is active.
+        return copy.copy(self)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         updates = state.pop("updates")
         self.__dict__.update(state)
-        with torch.inference_mode(False):  # as in _zeros
+        self._scalar_slots = dict(self._scalar_slots)
+        with _outside_modes():
             self._state = self._state.clone()
         self._begin(updates)
         _remember_stream(self._state)
@@ -266,7 +278,7 @@ class MetricAccumulator:
 
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait for a device."""
-        with self._lock:
+        with self._lock, _outside_modes():
             self._lost_updates = 0
             if _on_cuda(self._state.device):
                 _record_stream(self._state)
@@ -304,7 +316,7 @@ class MetricAccumulator:
         back. At the first update that one is still in host memory."""
         if not self._is_placed:
             self._options.check(logits, *others)
-            if not self._place(logits):
+            if _is_fake(logits, *others) or not self._place(logits):
                 return
         if state is None or state.device != logits.device:
             state = self._state
@@ -315,6 +327,8 @@ class MetricAccumulator:
                 reading_is_due = self._native.update(state, self._scratch, logits, *others)
         if reading_is_due is None:
             self._options.check(logits, *others)
+            if _is_fake(logits, *others):
+                return
             if logits.device != state.device:
                 raise ValueError(
                     f"the first update was on {state.device}, this one is on {logits.device}: "
@@ -328,6 +342,8 @@ class MetricAccumulator:
         """The first value of a name, one of another kind or place, one that the native side can't
         take. Whether a reading is due."""
         value = checked_scalar(name, value)
+        if _is_fake(value):
+            return None
         device = value.device if isinstance(value, Tensor) else _HOST
         with self._lock:
             if name not in self._scalar_slots and len(self._scalar_slots) == MAX_SCALARS:
@@ -442,7 +458,8 @@ class MetricAccumulator:
             if read is not None:
                 data: bytes = read[0]
                 return data
-        return self._state.cpu().numpy().tobytes()
+        with _outside_modes():
+            return self._state.cpu().numpy().tobytes()
 
     def _all_lost_updates(self) -> int:
         """Those that the device has lost as well. This waits for it."""
@@ -505,9 +522,23 @@ def _torch_is_known() -> bool:
     return known
 
 
+@contextlib.contextmanager
+def _outside_modes() -> Iterator[None]:
+    """What is made in here outlives the modes of PyTorch that are active now: what inference has
+    made may not be changed later, and what a mode of fake tensors has made has no memory."""
+    with _disabled_modes(), torch.inference_mode(False):
+        yield
+
+
+def _is_fake(*values: Any) -> bool:
+    """Whether any of them only stands for a tensor's shape, as while a program is exported or
+    traced: there are no numbers to add."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")  # without it there are none
+    return module is not None and any(map(module.is_fake, values))
+
+
 def _zeros(size: int, device: torch.device) -> Tensor:
-    # They have to outlive inference, and what inference has made may not be changed later.
-    with torch.inference_mode(False):
+    with _outside_modes():
         return torch.zeros(size, dtype=torch.uint8, device=device)
 
 
