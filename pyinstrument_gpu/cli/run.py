@@ -52,6 +52,7 @@ class Leave(BaseException):
     is_flag=True,
     help="Exit with code 3 if a step waited for the GPU and the program itself succeeded.",
 )
+@click.option("--no-report", is_flag=True, help="Don't print the report.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def run(

@@ -142,6 +142,8 @@ def command_sides(
     """
     candidate = CommandSide(command, show_output=show_output)
     if isinstance(baseline, str | os.PathLike):
+        if not os.fspath(baseline).strip():  # a variable that is not set, which would pass as "."
+            raise GateError("the baseline is empty: give a directory or a command")
         place = Path(baseline)
         if place.is_dir():
             is_here = place.samefile(".")

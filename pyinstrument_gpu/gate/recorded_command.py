@@ -43,8 +43,9 @@ class RecordedCommand:
         return shlex.join(self.words)
 
     def recorded_into(self, path: str) -> list[str]:
-        """The command that records."""
-        return [*self._before, "-o", path, "--overwrite", *self._after]
+        """The command that records. Without a report, which would follow the program's own last
+        words."""
+        return [*self._before, "-o", path, "--overwrite", "--no-report", *self._after]
 
     def _place(self, words: list[str]) -> None:
         if not words:

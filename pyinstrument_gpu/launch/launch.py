@@ -48,6 +48,7 @@ class LaunchOptions:
     sync_watch: bool = True
     as_if_cuda: bool = False
     fail_on_sync: bool = False
+    no_report: bool = False
 
 
 class Launch:
@@ -217,23 +218,30 @@ class Launch:
                 )
         elif rank == 0:
             run = self._recording.run
-            yield run.report()
+            if not self._options.no_report:
+                yield run.report()
             if not run.step_totals.count:
                 self._say(what_was_seen(run))
-            if ranks > 1:
-                from pyinstrument_gpu.report.rank_comparison import ranks_report
-
-                paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
-                yield ""
-                yield ranks_report(*complete_runs(paths, _OTHER_RANKS_DEADLINE_S))
-            yield ""
-            yield f"Run file: {self._recording.path}"
+            if not self._options.no_report:
+                yield from self._report_ending(ranks)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
+
+    def _report_ending(self, ranks: int) -> Iterator[str]:
+        assert self._recording is not None
+        if ranks > 1:
+            from pyinstrument_gpu.report.rank_comparison import ranks_report
+
+            paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
+            yield ""
+            yield ranks_report(*complete_runs(paths, _OTHER_RANKS_DEADLINE_S))
+        yield ""
+        yield f"Run file: {self._recording.path}"
 
     def _report_by_child(self, error: Exception) -> str:
         """The report by another process, which has nothing of what the program has changed here."""
         reason = f"pyinstrument-gpu: the report failed: {error!r}"
-        if self._recording is None or (environment.launcher_number("RANK") or 0) != 0:
+        is_first = (environment.launcher_number("RANK") or 0) == 0
+        if self._recording is None or self._options.no_report or not is_first:
             return reason
         path = self._recording.path
         try:

@@ -30,12 +30,13 @@ TRAINING = """
         with gpu_phase("forward"):
             sum(range(1000))
     """
-# A stand-in for `pyinstrument-gpu run -o FILE --overwrite SIDE`: the runs are there already.
+# A stand-in for `pyinstrument-gpu run -o FILE --overwrite --no-report SIDE`: the runs are there
+# already.
 PLAYER = """\
 #!/bin/sh
 number=${3##*-}
-echo "plays $5 into $3"
-cp "$5-${number%.gpurun}.gpurun" "$3"
+echo "plays $6 into $3"
+cp "$6-${number%.gpurun}.gpurun" "$3"
 """
 GATE = ("-m", "pyinstrument_gpu", "gate", "--baseline", ".")
 SPREAD = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.0)
@@ -241,6 +242,13 @@ def test_command_that_fails(tmp_path: Path) -> None:
         assert "\nThe last lines that it wrote:\n  one\n  two\n" in said
 
 
+def test_command_that_fails_has_the_last_word(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", TRAINING + "raise ValueError('the data is broken')\n")
+    result = invoke("--baseline", ".", "--runs", "3", "train.py")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("\n  ValueError: the data is broken\n")
+
+
 def test_command_that_does_not_exist() -> None:
     result = invoke("--baseline", ".", "no-such-dir/python", "train.py")
     assert result.exit_code == 1
@@ -346,6 +354,7 @@ def test_directory_whose_code_does_not_run(tmp_path: Path) -> None:
     [
         (["train.py"], "Missing option '--baseline'"),
         (["--baseline", "."], "Missing argument"),
+        (["--baseline", "", "train.py"], "the baseline is empty"),
         (["--baseline", "../nowhere", "train.py"], "there is no directory ../nowhere"),
         (["--baseline", ".", "--runs", "2", "train.py"], "--runs"),
         (["--baseline", ".", "--fail-if-slower", "-3", "train.py"], "--fail-if-slower"),

@@ -8,7 +8,7 @@ import pytest
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.recorded_command import RecordedCommand
 
-RUN = "-m pyinstrument_gpu run -o F --overwrite"
+RUN = "-m pyinstrument_gpu run -o F --overwrite --no-report"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ RUN = "-m pyinstrument_gpu run -o F --overwrite"
         ),
         (
             "bin/pyinstrument-gpu run --steps 50 train.py",
-            "bin/pyinstrument-gpu run -o F --overwrite --steps 50 train.py",
+            "bin/pyinstrument-gpu run -o F --overwrite --no-report --steps 50 train.py",
         ),
     ],
 )

@@ -119,6 +119,22 @@ def test_report_comes_and_the_exit_code_is_the_programs(tmp_path: Path, ending: 
     assert Run.load(tmp_path / "run.gpurun").complete
 
 
+def test_without_a_report_the_program_has_the_last_word(tmp_path: Path) -> None:
+    source = """
+        from pyinstrument_gpu import gpu_steps
+        for _ in gpu_steps(range(3)):
+            pass
+        raise ValueError("its own")
+        """
+    write(tmp_path, "end.py", source)
+    without, with_us = plain(tmp_path, "end.py"), launched(tmp_path, "--no-report", "end.py")
+    assert (with_us.returncode, with_us.stderr) == (1, without.stderr)
+    assert Run.load(tmp_path / "run.gpurun").step_totals.count == 3
+    write(tmp_path, "end.py", "pass")
+    said = launched(tmp_path, "--no-report", "end.py").stderr
+    assert said.startswith("\npyinstrument-gpu: no steps: ")
+
+
 def test_report_that_no_process_can_write_names_the_run_file(tmp_path: Path) -> None:
     write(
         tmp_path,
