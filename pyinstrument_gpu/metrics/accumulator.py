@@ -253,9 +253,9 @@ class MetricAccumulator:
         not known, such as an accuracy without rows, are NaN.
 
         Args:
-            across_ranks: merge all ranks of the default process group of `torch.distributed`, with
-                one all_gather. Every rank must call it, and all get the same values. The state does
-                not change. Without a process group, only this process counts.
+            across_ranks: merge all ranks of the default process group of `torch.distributed`.
+                Every rank must call it, and all get the same values. The state does not change.
+                Without a process group, only this process counts.
 
         Raises:
             ValueError: the accumulators of the ranks were made with different arguments.

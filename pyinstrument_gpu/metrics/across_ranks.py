@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,22 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, STATE_DTYPE, State
+from pyinstrument_gpu.metrics.state import MAX_SCALARS, MAX_TOPK, STATE_DTYPE, Scalar, State
 
-_SIGNATURE = [
-    ("options", "<u4"),
-    ("lost_updates", "<u4"),
-    ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS),
-]
+# What ranks have to have in common, of one size whatever they were made with: with parts of
+# different sizes, a gathering would end the process or never end.
+_SIGNATURE = np.dtype(
+    [
+        ("payload_bytes", "<i8"),
+        ("topk", "<i8", (MAX_TOPK,)),
+        ("num_classes", "<i8"),
+        ("confusion", "<i8"),
+        ("ignore_index", "<i8"),
+        ("class_dim", "<i8"),
+    ]
+)
+
+_OWN = [("lost_updates", "<u4"), ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS)]
 
 # How a field of all ranks, in the state or in a running value, becomes one where it is not the sum;
 # and the fields that say which ranks have a value: one of them is not 0 there.
@@ -56,43 +65,82 @@ def merged_across_ranks(
         The merged state, the names of its running values, and how many updates were lost.
     """
     matrix_size = options.confusion_classes**2
-    dtype = np.dtype([*_SIGNATURE, ("state", STATE_DTYPE), ("matrix", "<f8", (matrix_size,))])
+    dtype = np.dtype([*_OWN, ("state", STATE_DTYPE), ("matrix", "<f8", (matrix_size,))])
+    group_device = _device_of_group(device)
+    _check_signatures(_gathered(_signature(options, dtype.itemsize), group_device))
     own = np.zeros(1, dtype)
-    own["options"] = zlib.crc32(repr(options).encode())
     own["lost_updates"] = min(lost_updates, 2**32 - 1)
     own["names"][0, : len(names)] = [name.encode() for name in names]
     own["state"] = np.frombuffer(data, STATE_DTYPE, count=1)
     own["matrix"] = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
-    payload = torch.from_numpy(own.view(np.uint8)).to(_device_of_group(device))
-    gathered = [torch.empty_like(payload) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, payload)
-    ranks = np.concatenate([part.cpu().numpy() for part in gathered]).view(dtype)
-    different = np.flatnonzero(ranks["options"] != ranks["options"][0])
-    if len(different):
+    ranks = _gathered(own, group_device)
+    head = _merged(ranks["state"]).tobytes() + ranks["matrix"].sum(axis=0).tobytes()
+    state = State.of(head, options.confusion_classes, scalars=0)
+    # The ranks may have more of them together than there is room for in one state.
+    all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
+    of_ranks = ranks["state"]["scalars"]
+    state.scalars = tuple(
+        Scalar(*_merged(of_ranks[ranks["names"] == name]).item()) for name in all_names
+    )
+    return state, tuple(name.decode() for name in all_names), int(ranks["lost_updates"].sum())
+
+
+def _signature(options: MetricOptions, payload_bytes: int) -> NDArray[np.void]:
+    signature = np.zeros(1, _SIGNATURE)
+    given = asdict(options)
+    signature["topk"][0, : len(options.topk)] = given.pop("topk")
+    for name, value in given.items():
+        signature[name] = -1 if value is None else value
+    signature["payload_bytes"] = payload_bytes
+    return signature
+
+
+def _check_signatures(ranks: NDArray[np.void]) -> None:
+    different = np.flatnonzero(ranks != ranks[0])
+    if not len(different):
+        return
+    other, first = _described(ranks[different[0]]), _described(ranks[0])
+    fields = [name for name in first if first[name] != other[name]]
+    if not fields:
         raise ValueError(
-            f"the MetricAccumulator of rank {different[0]} was made with different arguments "
-            "than that of rank 0"
+            f"rank {different[0]} and rank 0 use different versions of pyinstrument_gpu: their "
+            "metrics can't be merged"
         )
-    state = _merged(ranks["state"])
-    all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))[:MAX_SCALARS]
-    for slot, name in enumerate(all_names):
-        scalars = ranks["state"]["scalars"][ranks["names"] == name]
-        state["scalars"][slot] = _merged(scalars)
-    merged = state.tobytes() + ranks["matrix"].sum(axis=0).tobytes()
-    return (
-        State.of(merged, options.confusion_classes, len(all_names)),
-        tuple(name.decode() for name in all_names),
-        int(ranks["lost_updates"].sum()),
+    raise ValueError(
+        f"the MetricAccumulator of rank {different[0]} was made with different arguments than "
+        "that of rank 0: "
+        + ", ".join(f"{name}={other[name]} instead of {first[name]}" for name in fields)
     )
 
 
+def _described(signature: np.void) -> dict[str, Any]:
+    num_classes = int(signature["num_classes"])
+    return {
+        "topk": tuple(k for k in signature["topk"].tolist() if k),
+        "num_classes": None if num_classes < 0 else num_classes,
+        "confusion": bool(signature["confusion"]),
+        "ignore_index": int(signature["ignore_index"]),
+        "class_dim": int(signature["class_dim"]),
+    }
+
+
+def _gathered(own: NDArray[np.void], device: torch.device) -> NDArray[np.void]:
+    payload = torch.from_numpy(own.view(np.uint8)).to(device)
+    parts = [torch.empty_like(payload) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, payload)
+    return np.concatenate([part.cpu().numpy() for part in parts]).view(own.dtype)
+
+
 def _device_of_group(device: torch.device | None) -> torch.device:
-    """Where the process group takes tensors from: gloo from the host, NCCL from its GPU."""
-    if "gloo" in dist.get_backend():
+    """Where the process group takes tensors from: the host, where it has a backend for it."""
+    # As in "cpu:gloo,cuda:nccl", which is known also where no backend was named.
+    pairs = dist.get_backend_config().split(",")
+    kinds = [pair.partition(":")[0] for pair in pairs]
+    if "cpu" in kinds:
         return torch.device("cpu")
-    if device is not None and device.type != "cpu":
+    if device is not None and device.type in kinds:
         return device
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())
 
 
 def _merged(parts: NDArray[np.void]) -> NDArray[np.void]:

@@ -30,9 +30,18 @@ def accumulate(numbers: range) -> pig.MetricAccumulator:
     return metrics
 
 
+def error_of(metrics: pig.MetricAccumulator) -> str:
+    try:
+        metrics.compute(across_ranks=True)
+    except ValueError as raised:
+        return str(raised)
+    return ""
+
+
 def main() -> None:
     folder, batches = Path(sys.argv[1]), int(sys.argv[2])
-    dist.init_process_group("gloo")
+    # Without a name, the group has the backends of this build: NCCL, too, in one for CUDA.
+    dist.init_process_group(None if torch.version.cuda is None else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     metrics = accumulate(range(rank, batches, world_size))
     if rank == world_size - 1:
@@ -40,11 +49,16 @@ def main() -> None:
     before = metrics.compute()
     merged = [metrics.compute(across_ranks=True) for _ in range(2)]
     unchanged = json.dumps(metrics.compute()) == json.dumps(before)
-    error = ""
-    try:
-        pig.MetricAccumulator(topk=rank + 1).compute(across_ranks=True)
-    except ValueError as raised:
-        error = str(raised)
+    other = min(rank, 1)
+    errors = [
+        error_of(pig.MetricAccumulator(topk=rank + 1)),
+        error_of(pig.MetricAccumulator(num_classes=4 + other, confusion=True)),
+        error_of(pig.MetricAccumulator((1,), 4, confusion=rank == 0, ignore_index=-other)),
+    ]
+    named = pig.MetricAccumulator()
+    for number in range(10):
+        named.update_scalar(f"{number} of rank {rank}", number)
+    of_many_names = named.compute(across_ranks=True)
     empty = pig.MetricAccumulator()
     if rank == 0:
         empty.update(torch.eye(3), torch.arange(3))
@@ -58,7 +72,8 @@ def main() -> None:
     result = {
         "merged": merged,
         "unchanged": unchanged,
-        "error": error,
+        "errors": errors,
+        "names": sum("_" not in name for name in of_many_names if " of rank " in name),
         "of_one_rank": of_one_rank["count"],
     }
     (folder / f"{rank}.json").write_text(json.dumps(result))

@@ -54,9 +54,15 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
             {key: value for key, value in wanted.items() if key not in own},
         )
         assert first["first_nonfinite_update"] == 5 // world_size + 1
-        assert result["error"] == (
+        begin = (
             "the MetricAccumulator of rank 1 was made with different arguments than that of rank 0"
         )
+        assert result["errors"] == [
+            f"{begin}: topk=(2,) instead of (1,)",
+            f"{begin}: num_classes=5 instead of 4",
+            f"{begin}: confusion=False instead of True, ignore_index=-1 instead of 0",
+        ]
+        assert result["names"] == 10 * world_size
         assert result["of_one_rank"] == 3
 
 
