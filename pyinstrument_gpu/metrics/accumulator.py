@@ -23,7 +23,7 @@ from pyinstrument_gpu.metrics import kernels, reference
 from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions, checked_scalar
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, State, word
-from pyinstrument_gpu.metrics.values import Reading, series_of, values_of
+from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of, values_of
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _HOST = torch.device("cpu")
@@ -191,7 +191,8 @@ class MetricAccumulator:
         and `name_nonfinite`. Numbers that are not finite are counted and left out.
 
         Args:
-            name: 1 to 64 bytes. An accumulator has room for 16 names; further ones are left out,
+            name: 1 to 64 bytes. None of its six keys may be that of another value, as with `loss`,
+                or `lr_max` beside `lr`. An accumulator has room for 16 names; further ones are left out,
                 with one warning.
             value: a tensor of one element, which is not waited for, or a Python number.
 
@@ -346,6 +347,11 @@ class MetricAccumulator:
             return None
         device = value.device if isinstance(value, Tensor) else _HOST
         with self._lock:
+            if name not in self._scalar_slots and (key := clash_of(name, self._scalar_slots)):
+                raise ValueError(
+                    f"{name!r} can't be the name of a running value: {key!r} is among the other "
+                    "values of this accumulator; choose another name"
+                )
             if name not in self._scalar_slots and len(self._scalar_slots) == MAX_SCALARS:
                 warnings.warn(
                     f"{name!r} is left out: an accumulator has room for {MAX_SCALARS} running "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, MAX_TOPK, STATE_DTYPE, Scalar, State
+from pyinstrument_gpu.metrics.values import clash_of
 
 # What ranks have to have in common, of one size whatever they were made with: with parts of
 # different sizes, a gathering would end the process or never end.
@@ -78,11 +79,18 @@ def merged_across_ranks(
     state = State.of(head, options.confusion_classes, scalars=0)
     # The ranks may have more of them together than there is room for in one state.
     all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
+    decoded = [name.decode() for name in all_names]
+    for name in decoded:
+        if clash_of(name, decoded):
+            raise ValueError(
+                f"the running value {name!r} of one rank and those of the others have keys in "
+                "common: choose another name"
+            )
     of_ranks = ranks["state"]["scalars"]
     state.scalars = tuple(
         Scalar(*_merged(of_ranks[ranks["names"] == name]).item()) for name in all_names
     )
-    return state, tuple(name.decode() for name in all_names), int(ranks["lost_updates"].sum())
+    return state, tuple(decoded), int(ranks["lost_updates"].sum())
 
 
 def _signature(options: MetricOptions, payload_bytes: int) -> NDArray[np.void]:

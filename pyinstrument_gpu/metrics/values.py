@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.state import State
+from pyinstrument_gpu.metrics.state import STATE_DTYPE, State
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,32 @@ class Reading:
     values: dict[str, Any]
     update: int
     step: int | None
+
+
+_SCALAR_SUFFIXES = ("", "_sum", "_min", "_max", "_last", "_nonfinite")
+
+
+def clash_of(name: str, others: Iterable[str]) -> str | None:
+    """A key that a running value of this name would share with the values of every accumulator, or
+    with another running value; None where it shares none."""
+    taken = _reserved().union(*(keys_of_scalar(other) for other in others if other != name))
+    for key in keys_of_scalar(name):
+        if key in taken or key.startswith("accuracy@"):
+            return key
+    return None
+
+
+def keys_of_scalar(name: str) -> tuple[str, ...]:
+    """The keys of a running value, in the order of `values_of`; the first is its mean."""
+    return tuple(name + suffix for suffix in _SCALAR_SUFFIXES)
+
+
+@functools.cache
+def _reserved() -> frozenset[str]:
+    """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
+    program may have one. And a series of recordings."""
+    empty = State.of(bytes(STATE_DTYPE.itemsize + 8), classes=1, scalars=0)
+    return frozenset(values_of(empty, (), (), 0)) | {"reference_updates"}
 
 
 def values_of(
@@ -58,12 +85,15 @@ def values_of(
     if state.confusion is not None:
         values.update(_confusion_values(state.confusion))
     for name, scalar in zip(scalar_names, state.scalars, strict=True):
-        values[name] = _ratio(scalar.sum, scalar.count)
-        values[f"{name}_sum"] = scalar.sum
-        values[f"{name}_min"] = scalar.min if scalar.count else math.nan
-        values[f"{name}_max"] = scalar.max if scalar.count else math.nan
-        values[f"{name}_last"] = scalar.last if scalar.count or scalar.nonfinite else math.nan
-        values[f"{name}_nonfinite"] = scalar.nonfinite
+        numbers = (
+            _ratio(scalar.sum, scalar.count),
+            scalar.sum,
+            scalar.min if scalar.count else math.nan,
+            scalar.max if scalar.count else math.nan,
+            scalar.last if scalar.count or scalar.nonfinite else math.nan,
+            scalar.nonfinite,
+        )
+        values.update(zip(keys_of_scalar(name), numbers, strict=True))
     return values
 
 

@@ -55,6 +55,9 @@ def main() -> None:
         error_of(pig.MetricAccumulator(num_classes=4 + other, confusion=True)),
         error_of(pig.MetricAccumulator((1,), 4, confusion=rank == 0, ignore_index=-other)),
     ]
+    clashing = pig.MetricAccumulator()
+    clashing.update_scalar("lr" if rank == 0 else "lr_max", 1.0)
+    errors.append(error_of(clashing))
     named = pig.MetricAccumulator()
     for number in range(10):
         named.update_scalar(f"{number} of rank {rank}", number)

@@ -258,6 +258,25 @@ def test_running_values() -> None:
     assert reading is not None and reading.update == 0 and reading.values["tokens_last"] == 64
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "count", "accuracy@1", "accuracy@7", "f1_macro", "reference_updates", "lr_max", "l"],
+)
+def test_a_running_value_takes_no_other_values_place(name: str) -> None:
+    metrics = pig.MetricAccumulator(topk=(1, 5))
+    metrics.update(LOGITS, TARGET, torch.tensor(3.0))
+    metrics.update_scalar("lr", 0.5)
+    metrics.update_scalar("l_max", 0.5)
+    before = metrics.compute()
+    for value in (1.0, torch.tensor(1.0)):
+        with pytest.raises(ValueError, match=f"{name!r} can't be the name of a running value"):
+            metrics.update_scalar(name, value)
+    metrics.update_scalar("lr", 0.5)  # its own keys are no hindrance
+
+    assert list(metrics.compute()) == list(before)
+    assert metrics.compute()["loss"] == 3
+
+
 def test_no_room_for_another_running_value() -> None:
     metrics = pig.MetricAccumulator()
     for number in range(16):

@@ -61,6 +61,8 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
             f"{begin}: topk=(2,) instead of (1,)",
             f"{begin}: num_classes=5 instead of 4",
             f"{begin}: confusion=False instead of True, ignore_index=-1 instead of 0",
+            "the running value 'lr' of one rank and those of the others have keys in common: "
+            "choose another name",
         ]
         assert result["names"] == 10 * world_size
         assert result["of_one_rank"] == 3
