@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.recording.stream_watch import StreamWatch
 
 _WITH_STREAMS = (
-    *("cuda.core", "cudf", "cupy", "jaxlib", "numba.cuda", "nvidia.dali", "pycuda", "rmm"),
-    *("tensorflow", "tensorrt", "warp"),
+    *("PyNvVideoCodec", "cuda.core", "cudf", "cupy", "cvcuda", "faiss", "jaxlib", "kvikio"),
+    *("numba.cuda", "nvidia.dali", "nvidia.nvimgcodec", "pycuda", "rmm", "tensorflow", "tensorrt"),
+    *("torchcodec", "transformer_engine", "warp"),
 )
 """Modules whose work on a GPU torch doesn't know of."""
 _WITH_RANKS = ("bagua", "horovod", "mpi4py")

@@ -377,10 +377,11 @@ def test_the_default_stream_is_no_other(with_accelerator: None) -> None:
     assert recording.run.program_facts.other_streams is False
 
 
+@pytest.mark.parametrize("library", ["cupy", "nvidia.dali", "torchcodec"])
 def test_what_other_libraries_do_is_not_known(
-    with_accelerator: None, monkeypatch: pytest.MonkeyPatch
+    library: str, with_accelerator: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", object())
+    monkeypatch.setitem(sys.modules, library, object())
     with pig.record() as recording:
         pass
     assert recording.run.program_facts.other_streams is None
