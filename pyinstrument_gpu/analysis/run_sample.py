@@ -122,7 +122,10 @@ def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
         return int(later.min())
     of_thread = np.isin(run.spans["thread"], np.unique(steps["thread"]))
     host_ns = run.spans["host_end_ns"][of_thread]
-    ends_ns = (steps["end_ns"], host_ns, run.spans["device_end_ns"])
+    # A wait for the device behind the last step need not be in a phase.
+    waits = run.syncs.events[np.isin(run.syncs.events["thread"], np.unique(steps["thread"]))]
+    waits_ns = waits["begin_ns"] + np.maximum(waits["duration_ns"], 0)
+    ends_ns = (steps["end_ns"], host_ns, waits_ns, run.spans["device_end_ns"])
     return int(max(ends.max(initial=-1) for ends in ends_ns))
 
 

@@ -19,6 +19,8 @@ from pyinstrument_gpu.analysis.welch import t_quantile, welch
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.model.schema import METRIC_DTYPE
 from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
 from tests.helpers.run_encoder import save
@@ -213,6 +215,25 @@ def test_last_work_on_a_device_ends_the_elapsed_time() -> None:
     comparison = compare([run(200)] * 3, [run(400)] * 3)
     assert comparison.inside.change == 0
     assert comparison.elapsed.after_mean_ns == pytest.approx(2 * comparison.elapsed.before_mean_ns)
+
+
+def test_last_wait_for_a_device_ends_the_elapsed_time() -> None:
+    # No phase is around it, and the device was not timed.
+    def run(*steps_ms: int, wait_ms: int, thread: int = 0) -> Run:
+        made = made_run([step_ms * MS for step_ms in steps_ms])
+        wait = (made.duration_ns, wait_ms * MS, 4, 0, -1, -1, thread)
+        site = SyncSite("train.py", 9, "train", SyncKind.ITEM, False)
+        made.syncs = Syncs((site,), np.array([wait], SYNC_DTYPE))
+        return made
+
+    waits_inside = run(*[10] * 20, wait_ms=0)
+    waits_behind = run(*[1] * 20, wait_ms=180)
+    comparison = compare([waits_inside] * 3, [waits_behind] * 3)
+    assert comparison.inside.change == pytest.approx(-0.9)
+    assert comparison.elapsed.change == pytest.approx(0)
+    assert comparison.is_moved_out
+    of_another = run(*[10] * 20, wait_ms=180, thread=1)
+    assert compare([waits_inside] * 3, [of_another] * 3).elapsed.change == 0
 
 
 def test_phase_around_the_steps_is_no_part_of_what_is_outside() -> None:
