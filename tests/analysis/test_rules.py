@@ -246,6 +246,26 @@ def test_copies_in_evaluations() -> None:
     assert not found(_with_evaluations(), "pin memory")
 
 
+def test_copies_in_steps_are_not_those_of_evaluations() -> None:
+    program = Program(SyncKind.H2D_PAGEABLE, SyncKind.H2D_PAGEABLE)
+    for step in range(20):
+        with program.step():
+            program.wait(1, 50 * US, 4_096)
+            program.compute(10 * MS)
+        if step % 5 == 4:
+            program.wait(2, 40 * US, 4_096)
+            program.spend("eval", 10 * MS)
+    run = program.run()
+    in_all, in_evaluations = found(run, "pin memory and copy")
+
+    assert in_all.advice == "pin memory and copy with non_blocking"
+    assert worth(in_all).high_ns == pytest.approx(58 * US, rel=0.1)
+    assert in_evaluations.advice.endswith("in evaluations")
+    assert worth(in_evaluations).low_ns == 0
+    assert worth(in_evaluations).high_ns == 8 * US
+    assert "train.py:2" in in_evaluations.evidence
+
+
 # --- logging ---
 
 

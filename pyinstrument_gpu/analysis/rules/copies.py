@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,10 @@ _PIN = "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
 
 
 def blocking_copies(case: Case) -> Iterator[Finding]:
-    """All copies of the steps that make the host wait."""
-    saving = case.saving(Change.COPIES)
-    if saving is None or case.is_listed(saving):
+    """All copies that make the host wait, if some of them are in steps."""
+    saving = case.saving(Change.COPIES) or case.saving(Change.COPIES, is_inside=False)
+    in_steps = case.of_kinds(case.waits, COPY_KINDS)
+    if saving is None or case.is_listed(saving) or not in_steps.any():
         return
     yield Finding(
         "pin memory and copy with non_blocking",
@@ -79,7 +81,8 @@ def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
 
 
 def evaluation_copies(case: Case) -> Iterator[Finding]:
-    """The same in evaluations between steps."""
+    """The same in evaluations between steps. Where steps copy as well, it is only known what all
+    copies save together."""
     saving = case.saving(Change.COPIES, is_inside=False)
     found = case.timeline.evaluations()
     if saving is None or case.is_listed(saving) or not len(found):
@@ -90,12 +93,16 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
     copies = copies[(place >= 0) & (copies["begin_ns"] < ends_ns[place]) & (copies["step"] < 0)]
     if not len(copies):
         return
+    time_ns, worth = int(copies["duration_ns"].sum()), worth_of(saving, case.found.savings)
+    if case.of_kinds(case.waits, COPY_KINDS).any():
+        high_ns = min(worth.high_ns, time_ns / len(case.steps))
+        worth = replace(worth, low_ns=0.0, high_ns=high_ns)
     yield Finding(
         "pin memory and copy with non_blocking in evaluations",
         None,
-        worth_of(saving, case.found.savings),
+        worth,
         f"{len(copies) / len(found):,.1f} copies of an evaluation make the host wait for "
-        f"{ms(int(copies['duration_ns'].sum()) / len(found))}: "
+        f"{ms(time_ns / len(found))}: "
         f"{case.lines(np.unique(copies['site']).tolist())}",
         _PIN,
     )
