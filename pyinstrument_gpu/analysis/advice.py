@@ -180,7 +180,8 @@ def reason(saving: Saving, found: Savings) -> str:
         kept = f"{time}; saves {_range(saving)} ms"
         if saving.limit == Limit.DEVICE and found.busy_ns is not None:
             return f"{kept}, because the device has at least {_ms(found.busy_ns)} ms of work"
-        return f"{kept}, because part of the wait moves elsewhere"
+        moves = "moves" if saving.high_ns < 0.95 * saving.time_ns else "may move"
+        return f"{kept}, because part of the wait {moves} elsewhere"
     return f"{time}; no other wait takes its place"
 
 

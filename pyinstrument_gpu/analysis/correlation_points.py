@@ -24,6 +24,8 @@ CALL_NS = 20_000
 """What a sync costs at most if there is nothing to wait for, with its copy of a few bytes."""
 COPY_NS_PER_BYTE = 1
 """What copied bytes add to that: 1 GB/s, slower than any bus."""
+LIKELY_SLACK = 0.8
+"""How much of that a copy is likely to be faster: 5 GB/s, as is usual of pageable memory."""
 LATENCY_NS = 10_000
 """How long after the call an event or a kernel takes place on an idle device, at most."""
 
@@ -32,6 +34,7 @@ _COLUMNS = (
     "resume_ns",
     "device_ns",
     "uncertainty_ns",
+    "slack_ns",
     "path",
     "site",
     "kind",
@@ -61,6 +64,8 @@ class CorrelationPoints:
         host_ns, device_ns: when each was there, on the run's axis; `device_ns` is ascending.
         resume_ns: when the host went on: later than `host_ns` at a sync alone.
         uncertainty_ns: by how much `device_ns` may be off.
+        slack_ns: of a sync, by how much later than `device_ns` the device may have been done before
+            it: that leaves room for a slow copy of what is read.
         path: the innermost phase behind the point; -1 none.
         site: of a sync its site, an index into `Run.syncs.sites`; -1 for a phase's boundary.
         kind: the same number for points of the same boundary of the same path, or of the same site.
@@ -74,6 +79,7 @@ class CorrelationPoints:
     resume_ns: NDArray[np.int64]
     device_ns: NDArray[np.int64]
     uncertainty_ns: NDArray[np.int64]
+    slack_ns: NDArray[np.int64]
     path: NDArray[np.int64]
     site: NDArray[np.int64]
     kind: NDArray[np.int64]
@@ -119,17 +125,21 @@ class CorrelationPoints:
             "is_behind_cut": np.diff(window, prepend=-1) > 0,
         }
         chained |= {name: getattr(self, name)[places] for name in _COLUMNS if name not in chained}
-        opening = (0, 0, 0, 0, -1, -1, _OPENING, False)
-        closing = (end_ns, end_ns, device_ns[-1] if len(places) else 0, 0, -1, -1, _CLOSING, False)
+        last_ns = device_ns[-1] if len(places) else 0
+        opening = (0, 0, 0, 0, 0, -1, -1, _OPENING, False)
+        closing = (end_ns, end_ns, last_ns, 0, 0, -1, -1, _CLOSING, False)
         for name, opened, closed in zip(_COLUMNS, opening, closing, strict=True):
             column = np.empty(len(places) + 2, getattr(self, name).dtype)
             column[0], column[1:-1], column[-1] = opened, chained[name], closed
             chained[name] = column
         return replace(self, **chained)
 
-    def with_clock_off(self, sign: int) -> CorrelationPoints:
-        """The same with the device as late (1) or as early (-1) as the clocks leave open."""
+    def with_device_off(self, sign: int) -> CorrelationPoints:
+        """The same with the device as late (1) or as early (-1) as clocks and copies leave open, or
+        as it likely was (0)."""
+        slack_share = (0.0, LIKELY_SLACK, 1.0)[sign + 1]
         device_ns = self.device_ns + sign * self.uncertainty_ns
+        device_ns += np.rint(slack_share * self.slack_ns).astype(np.int64)
         parts = np.split(device_ns, np.flatnonzero(self.is_behind_cut))
         # What is exact stays where it is, and the order stays what it was.
         if sign > 0:
@@ -163,9 +173,11 @@ def correlation_points(
         syncs = _draining(run, timeline.waits, host_ns, device_ns - error_ns)
     before = np.searchsorted(host_ns, syncs["begin_ns"], side="right")
     ends_ns = syncs["begin_ns"] + syncs["duration_ns"]
+    most_ns, least_ns = _call_costs_ns(run, syncs)
     host_ns = np.insert(host_ns, before, syncs["begin_ns"])
     resume_ns = np.insert(resume_ns, before, ends_ns)
-    device_ns = np.insert(device_ns, before, ends_ns - _call_cost_ns(run, syncs))
+    device_ns = np.insert(device_ns, before, ends_ns - most_ns)
+    slack_ns = np.insert(np.zeros_like(error_ns), before, most_ns - least_ns)
     error_ns = np.insert(error_ns, before, 0)
     path = np.insert(path, before, np.append(-1, path)[before])
     site = np.insert(site, before, syncs["site"])
@@ -178,6 +190,7 @@ def correlation_points(
         resume_ns=resume_ns,
         device_ns=_in_order(device_ns, site >= 0),
         uncertainty_ns=error_ns,
+        slack_ns=slack_ns,
         path=path,
         site=site,
         kind=kind,
@@ -218,15 +231,19 @@ def _draining(
     return draining
 
 
-def _call_cost_ns(run: RunData, events: NDArray[np.void]) -> NDArray[np.int64]:
-    """What each sync may have cost without a wait: at most what is usual for such calls, at most
-    what the shortest of its site took. A copy to the device is work that is waited for."""
+def _call_costs_ns(
+    run: RunData, events: NDArray[np.void]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What each sync may have cost without a wait, at most, and if copies took no time: what is
+    usual for such calls, at most what the shortest of its site took. A copy to the device is work
+    that is waited for."""
     if not len(events):
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     shortest_ns = np.full(int(events["site"].max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(shortest_ns, events["site"], events["duration_ns"])
     is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
     read_bytes = np.where(is_copy[events["site"]], 0, events["bytes"].astype(np.int64))
+    least_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], CALL_NS)
     usual_ns = CALL_NS + COPY_NS_PER_BYTE * read_bytes
-    cost_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], usual_ns)
-    return cost_ns
+    most_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], usual_ns)
+    return most_ns, least_ns

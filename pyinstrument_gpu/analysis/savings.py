@@ -118,8 +118,8 @@ def savings(
     loader: Batches,
     premises: Premises,
 ) -> Savings:
-    """Costs four replays for each change; see `MAX_POINTS`. `timed_paths` are those that were timed
-    on the device in steps."""
+    """Costs two replays for each change and scenario; see `MAX_POINTS`. `timed_paths` are those
+    that were timed on the device in steps."""
     steps = timeline.steps
     if len(points) > MAX_POINTS:
         steps = steps[steps["begin_ns"] >= points.host_ns[-MAX_POINTS]]

@@ -101,9 +101,9 @@ def scenarios(
     workers = premises.loader_workers
 
     def scenario(
-        work_share: float, bytes_per_ns: int, *, clock_sign: int = 0, is_paced: bool
+        work_share: float, bytes_per_ns: int, *, device_sign: int = 0, is_paced: bool
     ) -> Scenario:
-        points = replayed.points.with_clock_off(clock_sign) if clock_sign else replayed.points
+        points = replayed.points.with_device_off(device_sign)
         segments = fit(points, empty_segments(run, points)[1], work_share)
         starts = loader.is_start if work_share == LOW_WORK_SHARE else loader.may_start
         paced = _paced(run, replayed, loader, segments, starts) if is_paced else None
@@ -112,11 +112,11 @@ def scenarios(
     likely = [scenario(WORK_SHARE, PINNED_BYTES_PER_NS, is_paced=workers != 0)]
     if workers is None:
         likely.append(scenario(WORK_SHARE, PINNED_BYTES_PER_NS, is_paced=False))
-    low = scenario(LOW_WORK_SHARE, LOW_PINNED_BYTES_PER_NS, clock_sign=1, is_paced=workers != 0)
+    low = scenario(LOW_WORK_SHARE, LOW_PINNED_BYTES_PER_NS, device_sign=1, is_paced=workers != 0)
     if premises.one_stream is False:
         low = replace(low, segments=low.segments.with_waits_as_they_were(low.points))
     # A loader whose queue was full at times delivers sooner if it is asked sooner.
-    high = scenario(HIGH_WORK_SHARE, HIGH_PINNED_BYTES_PER_NS, clock_sign=-1, is_paced=False)
+    high = scenario(HIGH_WORK_SHARE, HIGH_PINNED_BYTES_PER_NS, device_sign=-1, is_paced=False)
     return Scenarios(tuple(likely), low, high)
 
 

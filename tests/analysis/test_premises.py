@@ -69,6 +69,23 @@ def about(given: list[Advice]) -> list[str]:
     return [one.about for one in given]
 
 
+# --- copies of results ---
+
+
+def test_how_much_of_a_wait_is_the_copy_of_a_large_result_is_open() -> None:
+    # 3 MB take 0.6 ms. The read behind it waits for all else.
+    large = Read(3, 0, SyncKind.CPU, Duration(10 * US), 600 * US, 3_000_000)
+    found = simulated(program(*DEVICE_BOUND, large, read(4, site=1)))
+    row = saving(found.run, Change.SYNC, site=0)
+    (truth_ns,) = found.saved_ns(Edit("sync", site=0))
+
+    assert truth_ns == pytest.approx(600 * US, abs=30 * US)
+    assert row.low_ns < 50 * US
+    assert row.likely_ns == pytest.approx(600 * US, rel=0.1)
+    assert row.high_ns == pytest.approx(3_000 * US, rel=0.05)
+    assert not row.is_told
+
+
 # --- other streams and ranks ---
 
 
