@@ -32,7 +32,8 @@ class RunSample:
 
     Attributes:
         elapsed_ns: from the begin of the first of the steps to that of the step after the last of
-            them. Where that was the last one, to the end of the last work on the host or a device.
+            them. Where that was the last one, to the end of the last work on the host or a device,
+            and not before a device is known to be done with the steps before them.
         samples_per_step: None when not all are known.
         phase_ns: self time by path, on the step's own thread; what no phase accounts for is
             `UNATTRIBUTED`. They add up to `step_ns`.
@@ -86,14 +87,19 @@ def _sample(run: RunData, steps: NDArray[np.void]) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     samples = steps["samples"]
     end_ns = _end_ns(run, steps)
-    elapsed_ns = float(end_ns - steps["begin_ns"][0]) / len(steps)
+    begin_ns = int(steps["begin_ns"][0])
+    if not (run.steps.closed["begin_ns"] > steps["begin_ns"][-1]).any():
+        # To the end of the device's work, so from the end of what it was still behind with.
+        earlier = (run.spans["step"] >= 0) & (run.spans["step"] < steps["index"][0])
+        begin_ns = max(begin_ns, int(run.spans["device_end_ns"][earlier].max(initial=-1)))
+    elapsed_ns = float(end_ns - begin_ns) / len(steps)
     spans, scopes = run.spans, span_scopes(run.spans)
     inside = (scopes == Scope.STEP) & np.isin(spans["step"], steps["index"])
-    begin_ns = spans["host_begin_ns"]
+    begins_ns = spans["host_begin_ns"]
     outside = (scopes == Scope.OUTSIDE) & np.isin(spans["thread"], np.unique(steps["thread"]))
     # A phase around steps (an epoch) is neither inside nor outside of them.
     around = outside & _holds_a_step(run)
-    outside &= ~around & (begin_ns >= steps["begin_ns"][0]) & (begin_ns < end_ns)
+    outside &= ~around & (begins_ns >= steps["begin_ns"][0]) & (begins_ns < end_ns)
     parents = np.array(run.path_parents, np.int64)[spans["path"]]
     is_outermost = (parents < 0) | np.isin(parents, np.unique(spans["path"][around]))
     return RunSample(

@@ -217,6 +217,15 @@ def test_last_work_on_a_device_ends_the_elapsed_time() -> None:
     assert comparison.elapsed.after_mean_ns == pytest.approx(2 * comparison.elapsed.before_mean_ns)
 
 
+def test_work_of_the_warm_up_that_the_device_still_does_is_not_in_the_elapsed_time() -> None:
+    run = made_run([5 * MS] * 5 + [1 * MS] * 35)
+    run.spans["device_begin_ns"] = np.arange(40) * 10 * MS
+    run.spans["device_end_ns"] = np.arange(1, 41) * 10 * MS
+    comparison = compare([run] * 3, [run] * 3)
+    assert comparison.steps == 35
+    assert comparison.elapsed.before_mean_ns == 10 * MS
+
+
 def test_last_wait_for_a_device_ends_the_elapsed_time() -> None:
     # No phase is around it, and the device was not timed.
     def run(*steps_ms: int, wait_ms: int, thread: int = 0) -> Run:
