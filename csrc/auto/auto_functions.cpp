@@ -101,8 +101,12 @@ void add_auto_functions(py::module_& module) {
   });
   module.def("loader_uses", [] {
     py::list uses;
-    for (const LoopSession::LoaderUse& use : LoopSession::instance().loader_uses())
+    // By number: making objects may run Python code, which may use a loader for the first time.
+    const auto& known = LoopSession::instance().loader_uses();
+    for (size_t i = 0; i < known.size(); ++i) {
+      const LoopSession::LoaderUse use = known[i];
       uses.append(py::make_tuple(py::handle(use.options), use.steps, use.draws));
+    }
     return uses;
   });
   module.def("forget_loader_uses", [] { LoopSession::instance().forget_loader_uses(); });

@@ -140,9 +140,10 @@ def _predicted(predicted: tuple[float, float | None, float | None]) -> str:
 def _is_as_predicted(
     predicted: tuple[float, float | None, float | None], change: dict[str, Any]
 ) -> str:
-    """Whether the range and the interval have anything in common. An interval of a change that is
-    ambiguous has room for many ranges."""
+    """Yes, if the saving lies in the range, or the range in the saving's interval. If they only
+    overlap, or the change is ambiguous, there is room for many other ranges."""
     low, _, high = predicted
+    saved = -100 * change["change"]
     interval = _saved_interval(change)
     if high is None:
         return "nothing was predicted"
@@ -150,7 +151,8 @@ def _is_as_predicted(
         return _UNKNOWN
     if interval[0] > high or low > interval[1]:
         return "**no**"
-    return "not contradicted" if change["verdict"] == "AMBIGUOUS" else "yes"
+    holds = low <= saved <= high or interval[0] <= low <= high <= interval[1]
+    return "yes" if holds and change["verdict"] != "AMBIGUOUS" else "not contradicted"
 
 
 def _saved_interval(change: dict[str, Any]) -> tuple[float, float] | None:

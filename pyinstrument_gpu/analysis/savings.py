@@ -256,7 +256,8 @@ class _Case:
 
     def _without_device(self, taken: TakenOut) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
-        to do what takes as long. To hand over a batch that is there takes its time all the same."""
-        has_none = self._run.environment.get("gpus") == []
-        sure_ns = max(0, taken.time_ns - READY_NS * taken.calls) if has_none else 0
-        return sure_ns, taken.time_ns, taken.time_ns
+        to do what takes as long. To take a batch that is there from a worker takes its time."""
+        if self._run.environment.get("gpus") != []:
+            return 0.0, taken.time_ns, taken.time_ns
+        handing_ns = 0 if self._premises.loader_workers == 0 else READY_NS * taken.calls
+        return taken.time_ns - handing_ns, taken.time_ns, taken.time_ns

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.batches import are_batches
 from pyinstrument_gpu.analysis.change import Change
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_KINDS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
@@ -93,7 +92,7 @@ def own_times(
     all_steps = timeline.steps
     between = interval_at(all_steps["begin_ns"], all_steps["end_ns"], begins_ns) < 0
     is_data = are_data(run)
-    in_data = np.append(are_batches(run), False)[path]
+    in_data = np.append(is_data, False)[path]
     parts = [
         (Change.DATA_WAIT, -1, in_data & inside),
         (Change.DATA_WAIT, -1, in_data & between),

@@ -73,7 +73,7 @@ def _heading(run: RunData) -> Iterator[Text]:
     environment = run.environment
     command = environment.get("command") or []
     if command:
-        text = command if isinstance(command, str) else shlex.join(map(str, command))
+        text = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
         yield Text(printable(text), "bold")
     facts = []
     if environment.get("host"):
@@ -84,7 +84,8 @@ def _heading(run: RunData) -> Iterator[Text]:
     if environment.get("torch"):
         facts.append(f"torch {environment['torch']}")
     gpus = environment.get("gpus")
-    if gpus is not None:
+    if isinstance(gpus, list):
+        gpus = [str(gpu) for gpu in gpus]
         facts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
     program = run.program_facts
     if program.loader_workers is not None:

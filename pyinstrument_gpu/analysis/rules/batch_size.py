@@ -29,9 +29,9 @@ def batch_size(case: Case) -> Iterator[Finding]:
     fixed_ns = sum(case.computing_ns(path) for path in launches)
     names = ", ".join(case.run.paths[path] for path in launches[:3])
     yield Finding(
-        "double the batch size, by launches per sample",
+        "double the batch size",
         None,
         Worth(0.0, fixed_ns / 2, case.step_ns),
-        f"launch-bound phases ({names}) take {ms(fixed_ns)} of the host per step, the same for any "
-        "size as far as they launch; what the device gains is open",
+        f"by the sample: launch-bound phases ({names}) take {ms(fixed_ns)} of the host per step, "
+        "the same for any size as far as they launch; what the device gains is open",
     )
