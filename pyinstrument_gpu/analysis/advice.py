@@ -175,7 +175,8 @@ def subject(run: RunData, saving: Saving) -> str:
 
 
 def reason(saving: Saving, found: Savings) -> str:
-    time = f"takes {_ms(saving.time_ns)} of {_ms(_whole_ns(saving, found))} ms per step"
+    per = "per step" if saving.is_inside else "elapsed per step"
+    time = f"takes {_ms(saving.time_ns)} of {_ms(_whole_ns(saving, found))} ms {per}"
     if saving.low_ns < 0.95 * saving.time_ns:
         kept = f"{time}; saves {_range(saving)} ms"
         if saving.limit == Limit.DEVICE and found.busy_ns is not None:
@@ -195,7 +196,9 @@ def _edit(run: RunData, saving: Saving) -> str:
 
 
 def _device_limit(run: RunData, found: Savings, entries: NDArray[np.void]) -> list[Advice]:
-    if found.busy_ns is None or found.busy_ns < BUSY_SHARE * found.step_ns:
+    if found.steps < MIN_STEPS or found.busy_ns is None:
+        return []
+    if found.busy_ns < BUSY_SHARE * found.step_ns:
         return []
     entries = entries[(entries["busy_ns"] > 0) & (entries["path"] >= 0)]
     if not len(entries):

@@ -228,6 +228,8 @@ def compare(
     order = Order(before, after)
     margin = margin_percent / 100
 
+    is_end_known = all(s.is_end_known for s in samples)
+
     def change_of(time_ns: Callable[[RunSample], float]) -> Change:
         before_ns, after_ns = (tuple(map(time_ns, side)) for side in sides)
         divisors = [
@@ -236,6 +238,8 @@ def compare(
         ]
         times = [np.array(before_ns) / divisors[0], np.array(after_ns) / divisors[1]]
         change, interval, smallest = _relative(times[0], times[1], noise_percent, order, confidence)
+        if not is_end_known:
+            interval = smallest = None
         verdict = _verdict(interval, margin)
         return Change(before_ns, after_ns, change, interval, smallest, verdict)
 
@@ -417,6 +421,11 @@ def _warnings(
             "the sides did not take turns: what drifts from run to run (clock rates, temperature, "
             "other programs) looks like a change, so the interval is as wide as the drift allows. "
             "Record before, after, before, after, ..."
+        )
+    if any(not sample.is_end_known for side in sides for sample in side):
+        warnings.append(
+            "it is not known when the device was done with the steps of some runs, so there is no "
+            "verdict: record with device timing, or read a result at the end"
         )
     if any(not run.complete for run in (*before, *after)):
         warnings.append("some runs were not recorded to their end")

@@ -31,9 +31,10 @@ class RunSample:
     """Some steps of a run and what came between them, as means per step.
 
     Attributes:
+        is_end_known: whether it is known when the device was done with them.
         elapsed_ns: from the begin of the first of the steps to that of the step after the last of
-            them. Where that was the last one, to the end of the last work on the host or a device,
-            and not before a device is known to be done with the steps before them.
+            them, or, where that was the last one, to the end of the last work on the host; from and
+            to where a device is known to be done with the steps before, and with these.
         samples_per_step: None when not all are known.
         phase_ns: self time by path, on the step's own thread; what no phase accounts for is
             `UNATTRIBUTED`. They add up to `step_ns`.
@@ -43,6 +44,7 @@ class RunSample:
     """
 
     steps: int
+    is_end_known: bool
     elapsed_ns: float
     step_ns: float
     samples_per_step: float | None
@@ -68,7 +70,9 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
 
 def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
     """The runs as observations over the same steps: what all of them have done from the end of the
-    longest warm-up to the end of the shortest run. A drift that they share then cancels.
+    longest warm-up to the end of the shortest run. A drift that they share then cancels. Where a
+    device was timed in some of the steps only, from and to steps of which it is known when the
+    device was done with them.
 
     Raises:
         ValueError: a run has no complete step.
@@ -80,18 +84,25 @@ def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
     count = min(map(len, steps))
     durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[:count] for of_run in steps]
     begin = max(map(warmup_steps, durations_ns))
-    return [_sample(run, of_run[begin:count]) for run, of_run in zip(runs, steps, strict=True)]
+    return [_sample(run, of_run[:count], begin) for run, of_run in zip(runs, steps, strict=True)]
 
 
-def _sample(run: RunData, steps: NDArray[np.void]) -> RunSample:
+def _sample(run: RunData, steps: NDArray[np.void], begin: int) -> RunSample:
+    known = _device_known(run, steps)
+    begins = [step for step in range(begin, len(steps)) if step == 0 or known[step - 1]]
+    ends = [step + 1 for step in range(begin, len(steps)) if known[step]]
+    end = len(steps)
+    is_known = bool(begins and ends and 2 * (ends[-1] - begins[0]) > end - begin)
+    if is_known:
+        begin, end = begins[0], ends[-1]
+    steps = steps[begin:end]
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     samples = steps["samples"]
     end_ns = _end_ns(run, steps)
     begin_ns = int(steps["begin_ns"][0])
-    if not (run.steps.closed["begin_ns"] > steps["begin_ns"][-1]).any():
-        # To the end of the device's work, so from the end of what it was still behind with.
-        earlier = (run.spans["step"] >= 0) & (run.spans["step"] < steps["index"][0])
-        begin_ns = max(begin_ns, int(run.spans["device_end_ns"][earlier].max(initial=-1)))
+    # To the end of the device's work, so from the end of what it was still behind with.
+    earlier = (run.spans["step"] >= 0) & (run.spans["step"] < steps["index"][0])
+    begin_ns = max(begin_ns, int(run.spans["device_end_ns"][earlier].max(initial=-1)))
     elapsed_ns = float(end_ns - begin_ns) / len(steps)
     spans, scopes = run.spans, span_scopes(run.spans)
     inside = (scopes == Scope.STEP) & np.isin(spans["step"], steps["index"])
@@ -104,6 +115,7 @@ def _sample(run: RunData, steps: NDArray[np.void]) -> RunSample:
     is_outermost = (parents < 0) | np.isin(parents, np.unique(spans["path"][around]))
     return RunSample(
         steps=len(steps),
+        is_end_known=is_known,
         elapsed_ns=elapsed_ns,
         step_ns=step_ns,
         samples_per_step=None if np.isnan(samples).any() else float(samples.mean()),
@@ -125,7 +137,9 @@ def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
     closed = run.steps.closed
     later = closed["begin_ns"][closed["begin_ns"] > steps["begin_ns"][-1]]
     if len(later):
-        return int(later.min())
+        of_these = (run.spans["step"] >= 0) & (run.spans["step"] <= steps["index"][-1])
+        device_ns = run.spans["device_end_ns"][of_these].max(initial=-1)
+        return max(int(later.min()), int(device_ns))
     of_thread = np.isin(run.spans["thread"], np.unique(steps["thread"]))
     host_ns = run.spans["host_end_ns"][of_thread]
     # A wait for the device behind the last step need not be in a phase.
@@ -133,6 +147,20 @@ def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
     waits_ns = waits["begin_ns"] + np.maximum(waits["duration_ns"], 0)
     ends_ns = (steps["end_ns"], host_ns, waits_ns, run.spans["device_end_ns"])
     return int(max(ends.max(initial=-1) for ends in ends_ns))
+
+
+def _device_known(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Of each of the first steps whether it is known when the device was done with it: it was timed
+    there, the host waited for it in that step or behind it, or there is none."""
+    is_timed = run.span_device_ns >= 0
+    waits = run.syncs.events[run.syncs.events["duration_ns"] >= 0]
+    if not (is_timed.any() or len(waits) or run.environment.get("gpus")):
+        return np.ones(len(steps), dtype=bool)
+    known = np.isin(steps["index"], np.unique(run.spans["step"][is_timed]))
+    waits_ns = np.sort(waits["begin_ns"])
+    until_ns = np.append(steps["begin_ns"][1:], np.iinfo(np.int64).max)
+    known |= np.searchsorted(waits_ns, until_ns) > np.searchsorted(waits_ns, steps["begin_ns"])
+    return known
 
 
 def _phase_ns(

@@ -228,7 +228,7 @@ class _Case:
             low_ns=min(max(low_ns, 0.0), likely_ns) / steps,
             likely_ns=likely_ns / steps,
             high_ns=min(max(high_ns, likely_ns), most_ns) / steps,
-            at_most_ns=at_most_ns / steps,
+            at_most_ns=max(at_most_ns, 0.0) / steps,
             spread_ns=(float(spread_ns[0]), float(spread_ns[1])),
             limit=limit,
         )

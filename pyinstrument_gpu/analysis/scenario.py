@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +59,10 @@ class Scenario:
             sooner_ns: NDArray[np.int64] = np.append(before_ns[1:], taken.time_ns) - before_ns
             return sooner_ns
         if self.paced is not None and taken.change != Change.DATA_WAIT:
-            segments = replace(self.paced, device_until_ns=segments.device_until_ns)
-        was_done_ns = replayed.done_ns(points, segments)
+            segments = self._paced_segments
+            was_done_ns = self._paced_done_ns
+        else:
+            was_done_ns = self._done_ns
         taken_ns = taken_before(points.host_ns[1:]) - taken_before(points.resume_ns[:-1])
         if taken.change == Change.LAUNCHES:
             # What was launched over a time is now launched at once, and then takes its time.
@@ -73,6 +76,19 @@ class Scenario:
         if taken.change in (Change.COPIES, Change.ALL_SYNCS):
             segments = self._with_pinned_copies(segments, taken_out)
         return np.diff(was_done_ns - replayed.done_ns(points, segments, taken_out), prepend=0)
+
+    @cached_property
+    def _paced_segments(self) -> Segments:
+        assert self.paced is not None
+        return replace(self.paced, device_until_ns=self.segments.device_until_ns)
+
+    @cached_property
+    def _done_ns(self) -> NDArray[np.int64]:
+        return self.replayed.done_ns(self.points, self.segments)
+
+    @cached_property
+    def _paced_done_ns(self) -> NDArray[np.int64]:
+        return self.replayed.done_ns(self.points, self._paced_segments)
 
     def _with_pinned_copies(self, segments: Segments, taken_out: NDArray[np.bool_]) -> Segments:
         """With the copies that are taken out as fast as they are from pinned memory."""

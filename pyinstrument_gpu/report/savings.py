@@ -51,17 +51,19 @@ def savings_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text(f"{number}. {printable(one.about)}: {one.edit}")
         yield Text(f"   {one.reason}", "dim")
     unsure = [one for one in analysis.of(run).doubts if knows_waits or one.saving is None]
-    unsure = unsure[:_MAX_DOUBTS]
     if unsure:
         yield Text()
         yield Text("May be worth a try: this run can't tell", "bold")
-    for one in unsure:
+    for one in unsure[:_MAX_DOUBTS]:
         yield Text(f"- {printable(one.about)}: {one.edit}")
         saved = ""
         if one.saving is not None:
             low, high = (f"{ns / 1e6:.3f}" for ns in (one.saving.low_ns, one.saving.high_ns))
             saved = f"saves {low} to {high} ms per step: "
         yield Text(f"   {saved}{one.reason}", "dim")
+    if len(unsure) > _MAX_DOUBTS:
+        others = ", ".join(printable(one.about) for one in unsure[_MAX_DOUBTS:])
+        yield Text(f"- and {others}")
 
 
 def _based_on(found: Savings) -> str:

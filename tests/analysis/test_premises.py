@@ -10,6 +10,7 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import Advice
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
+from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.savings import Change, Limit, Saving
 from pyinstrument_gpu.model.program_facts import KEY
 from pyinstrument_gpu.model.statistics import Scope
@@ -319,6 +320,40 @@ def test_a_wait_after_the_last_step_counts() -> None:
 
     assert not row.is_inside
     assert saved_ns <= row.high_ns <= row.at_most_ns
+
+
+# --- comparing ---
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        (RecorderOptions(), Verdict.SAME),
+        (RecorderOptions(every=16), Verdict.SAME),
+        (RecorderOptions(times_device=False), Verdict.AMBIGUOUS),
+        (RecorderOptions(times_device=False, watches=False), Verdict.AMBIGUOUS),
+    ],
+)
+@pytest.mark.parametrize("queue_depth", [1_024, 20_000])
+def test_a_device_that_is_not_done_yet_is_no_faster(
+    options: RecorderOptions, verdict: Verdict, queue_depth: int
+) -> None:
+    # Without the read the host runs ahead of the device, as far as the queue lets it.
+    sides = [
+        [
+            simulated(
+                replace(program(*step, recorder=options, queue_depth=queue_depth), seed=seed)
+            ).run
+            for seed in range(3)
+        ]
+        for step in ((*DEVICE_BOUND, read(3)), DEVICE_BOUND)
+    ]
+    comparison = compare(*sides)
+
+    assert comparison.verdict == verdict
+    assert any("device was done" in one for one in comparison.warnings) == (
+        verdict is Verdict.AMBIGUOUS
+    )
 
 
 # --- copies ---

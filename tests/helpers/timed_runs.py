@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
 
@@ -22,7 +24,8 @@ def made_run(
     samples: float = math.nan,
     **environment: Any,
 ) -> Run:
-    """A run of steps of these durations, in which each phase takes its share of the step."""
+    """A run of steps of these durations, in which each phase takes its share of the step. With a
+    GPU the host waits for it at the end of each step."""
     phases = phases or {"forward": 0.5}
     ends_ns = np.cumsum(np.array(steps_ns, np.int64))
     begins_ns = np.append(0, ends_ns[:-1])
@@ -40,6 +43,10 @@ def made_run(
     moments_ns = begins_ns[:, None] + (durations_ns * shares).astype(np.int64)
     spans["host_begin_ns"], spans["host_end_ns"] = moments_ns[:, :-1], moments_ns[:, 1:]
     flat = spans.reshape(-1)
+    waits = np.zeros(len(ends_ns) if environment.get("gpus") else 0, SYNC_DTYPE)
+    waits["begin_ns"], waits["duration_ns"] = (ends_ns[: len(waits)] - 1), 1
+    waits["path"], waits["step"] = -1, steps["index"][: len(waits)]
+    site = SyncSite("train.py", 7, "train", SyncKind.ITEM, False)
     return Run(
         names=list(phases),
         path_parents=[-1] * len(phases),
@@ -50,6 +57,7 @@ def made_run(
         steps=Steps(steps),
         duration_ns=int(ends_ns[-1]),
         environment=environment,
+        syncs=Syncs((site,), waits, ((0, int(ends_ns[-1])),)) if len(waits) else None,
     )
 
 
