@@ -100,8 +100,10 @@ class MetricAccumulator:
         confusion: bool,
         ignore_index: int,
         class_dim: int,
-        updates: int,
-    ) -> None: ...
+        counts: Sequence[int] | None,
+    ) -> None:
+        """`counts` as `counts()` gives them, of the state at first."""
+
     def update(
         self, state: Any, scratch: Any, logits: Any, target: Any, loss: Any, weight: Any
     ) -> bool | None:
@@ -125,17 +127,25 @@ class MetricAccumulator:
         """An addition by other means begins, of which there is one at a time: until it ends no
         kernel is launched. Waits, without the GIL, for a launch that is under way."""
 
-    def end_other(self, added: bool, is_update: bool) -> None:
-        """It has ended, and has added an update, a running value, or nothing."""
+    def end_other(self, state: Any, added: bool, slot: int | None, is_counted: bool) -> None:
+        """It has ended, and has added the running value of a slot, an update, or nothing.
+        `is_counted`: the state has what was added once, for certain."""
 
-    def updates(self) -> int:
-        """The number of the newest update that the host knows of."""
+    def reset_scalars(self) -> None:
+        """All running values have no numbers any more."""
+
+    def counts(self) -> list[int] | None:
+        """How many updates, and numbers of each running value, there are. None where the device may
+        count differently, as in replays of a graph."""
 
     def take_news(self) -> bool:
         """Whether anything was added during the active recording since this was last asked."""
 
     def step_of(self, update: int) -> tuple[int, int] | None:
         """Serial number and index of the step that an update was made in."""
+
+    def step_of_scalar(self, slot: int, number: int) -> tuple[int, int] | None:
+        """The same for a number of a running value, counted from the reset."""
 
 METRIC_SCRATCH_BYTES: int
 METRIC_SCRATCH_LOST_WORD: int
@@ -173,8 +183,9 @@ def fail_metric_kernels(device: int, reason: str) -> None:
 def wait_for_metric_kernels(timeout_s: float) -> bool:
     """Wait until no kernels are being loaded. False when that takes longer."""
 
-def append_reading(update: int, step: int | None, values: Sequence[tuple[str, float]]) -> None:
-    """Write a reading into the active recording; `step` is a serial number. Never blocks."""
+def append_reading(update: int, values: Sequence[tuple[str, float, int | None]]) -> None:
+    """Write a reading into the active recording: names, values and the serial numbers of the steps
+    in which they were updated. Never blocks."""
 
 # Waits of the host for a device. A site is a place in the program.
 def sync_site(file: str, line: int, function: str, kind: int) -> int | None:

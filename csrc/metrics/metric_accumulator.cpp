@@ -20,24 +20,27 @@ void MetricAccumulator::update(const Batch& batch, State& state, int max_threads
   const Totals totals = scan_on_cpu(batch, state, max_threads);
   const std::lock_guard lock(mutex_);
   fold_update(batch, totals, state);
-  updates_ = state.updates;
-  label();
+  note_update(state.updates);
 }
 
 void MetricAccumulator::update_scalar(double value, int slot, State& state) {
   const std::lock_guard lock(mutex_);
-  fold_scalar(value, state.scalars[slot]);
-  label();
+  Scalar& scalar = state.scalars[slot];
+  fold_scalar(value, scalar);
+  note_scalar(slot, scalar.count + scalar.nonfinite);
 }
 
 bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
                                cuda::Stream stream) {
   const std::lock_guard launching(launch_mutex_);
   if (other_is_running_ || !launcher_.update(batch, state, scratch, device, stream)) return false;
-  if (launcher_.has_captured()) return true;  // it has not been made yet, and perhaps never is
   const std::lock_guard lock(mutex_);
-  ++updates_;
-  label();
+  if (launcher_.has_captured()) {  // it has not been made yet, perhaps never is, or many times
+    device_counts_are_known_ = false;
+    return true;
+  }
+  keep_order(stream);
+  note_update(counts_.updates + 1);
   return true;
 }
 
@@ -49,24 +52,55 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
   if (other_is_running_ || !launcher_.update_scalar(value, format, number, slot, state, scratch,
                                                     classes, device, stream))
     return false;
-  if (launcher_.has_captured()) return true;
   const std::lock_guard lock(mutex_);
-  label();
+  if (launcher_.has_captured()) {
+    device_counts_are_known_ = false;
+    return true;
+  }
+  keep_order(stream);
+  note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1);
   return true;
 }
 
-void MetricAccumulator::end_other(bool added, bool is_update) {
+void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
+                                  std::optional<cuda::Stream> stream) {
   const std::lock_guard launching(launch_mutex_);
   other_is_running_ = false;
-  if (!added) return;
   const std::lock_guard lock(mutex_);
-  if (is_update) ++updates_;
-  label();
+  if (!is_counted) device_counts_are_known_ = false;
+  if (addition == Addition::kNothing) return;
+  if (!is_counted) return note_news();
+  if (stream) keep_order(*stream);
+  if (addition == Addition::kUpdate) note_update(counts_.updates + 1);
+  if (addition == Addition::kScalar)
+    note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1);
 }
 
-void MetricAccumulator::label() {
-  labels_.set(updates_);
-  news_epoch_ = active_epoch.load(std::memory_order_relaxed);
+void MetricAccumulator::reset_scalars() {
+  const std::lock_guard lock(mutex_);
+  counts_.scalars = {};
+  for (auto& labels : scalar_labels_) labels.clear();
+}
+
+void MetricAccumulator::note_update(uint64_t number) {
+  counts_.updates = number;
+  if (device_counts_are_known_) labels_.set(number);
+  note_news();
+}
+
+void MetricAccumulator::note_scalar(int slot, uint64_t number) {
+  counts_.scalars[static_cast<size_t>(slot)] = number;
+  if (device_counts_are_known_) scalar_labels_[static_cast<size_t>(slot)].set(number);
+  note_news();
+}
+
+void MetricAccumulator::keep_order(cuda::Stream stream) {
+  if (!stream_) stream_ = stream;
+  if (*stream_ == stream || !device_counts_are_known_) return;
+  // What is under way on the other stream may be counted after this.
+  device_counts_are_known_ = false;
+  labels_.clear();
+  for (auto& labels : scalar_labels_) labels.clear();
 }
 
 bool MetricAccumulator::take_news() {

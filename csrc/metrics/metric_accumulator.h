@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,9 +24,17 @@ namespace pig::metrics {
 /// not have the GIL, or other threads could not go on: those that would end the hang, too.
 class MetricAccumulator {
  public:
-  /// `updates` is how many its state has already.
-  MetricAccumulator(const MetricOptions& options, uint64_t updates)
-      : options_(options), updates_(updates) {}
+  /// How many updates, and values of each slot, a state has.
+  struct Counts {
+    uint64_t updates = 0;
+    std::array<uint64_t, kMaxScalars> scalars{};
+  };
+
+  /// `counts` are those of its state at first; nothing where the host does not know them.
+  MetricAccumulator(const MetricOptions& options, const std::optional<Counts>& counts)
+      : options_(options),
+        counts_(counts.value_or(Counts{})),
+        device_counts_are_known_(counts.has_value()) {}
 
   const MetricOptions& options() const { return options_; }
 
@@ -54,7 +64,13 @@ class MetricAccumulator {
     const std::lock_guard launching(launch_mutex_);
     other_is_running_ = true;
   }
-  void end_other(bool added, bool is_update);
+  /// What it has added, as `slot` a running value; nothing where it has failed. `is_counted`:
+  /// whether the state has it once for certain. Its stream, if it has one.
+  enum class Addition { kNothing, kUpdate, kScalar };
+  void end_other(Addition addition, int slot, bool is_counted, std::optional<cuda::Stream> stream);
+
+  /// All running values of the state become those of none, in the order of the calls.
+  void reset_scalars();
 
   /// A consistent copy, without the confusion matrix unless it stands in `bytes`.
   void copy(const State& state, std::vector<uint8_t>& bytes) const;
@@ -64,16 +80,21 @@ class MetricAccumulator {
     return launcher_.read(bytes, lost);
   }
 
-  /// The number of the newest update that the host knows of.
-  uint64_t updates() const {
+  /// As many as the host knows of; nothing where the device may have others.
+  std::optional<Counts> counts() const {
     const std::lock_guard lock(mutex_);
-    return updates_;
+    return device_counts_are_known_ ? std::optional(counts_) : std::nullopt;
   }
 
   /// The serial number of the step that an update was made in; kNoStep where it is not known.
   uint32_t step_of(uint64_t update) const {
     const std::lock_guard lock(mutex_);
     return labels_.step_of(update);
+  }
+  /// The same for a value of a slot, by its number since the reset.
+  uint32_t step_of_scalar(int slot, uint64_t number) const {
+    const std::lock_guard lock(mutex_);
+    return scalar_labels_[static_cast<size_t>(slot)].step_of(number);
   }
 
   /// Whether a reading should go to the recording that is active. At most ten a second, and later
@@ -84,7 +105,10 @@ class MetricAccumulator {
   bool take_news();
 
  private:
-  void label();
+  void note_update(uint64_t number);
+  void note_scalar(int slot, uint64_t number);
+  void keep_order(cuda::Stream stream);
+  void note_news() { news_epoch_ = active_epoch.load(std::memory_order_relaxed); }
 
   const MetricOptions options_;
   std::mutex launch_mutex_;
@@ -93,8 +117,14 @@ class MetricAccumulator {
   std::atomic<cuda::Stream> last_stream_{reinterpret_cast<cuda::Stream>(~uintptr_t{0})};
 
   mutable std::mutex mutex_;
-  uint64_t updates_;
-  UpdateLabels labels_;
+  Counts counts_;
+  /// Labels are found by the numbers that the device counts, so the host has to count as it does.
+  /// It can't where a graph may be replayed, where several streams, which it sees in no order,
+  /// update the state, and after an error. From then on nothing is labelled.
+  bool device_counts_are_known_;
+  std::optional<cuda::Stream> stream_;  ///< of all that was added on the device
+  UpdateLabels<1024> labels_;
+  std::array<UpdateLabels<64>, kMaxScalars> scalar_labels_;
   uint32_t news_epoch_ = 0;  ///< the recording in which something was added; 0: none
   uint32_t reading_epoch_ = 0;
   int64_t next_reading_ns_ = 0;

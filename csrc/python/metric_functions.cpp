@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -248,16 +250,15 @@ py::object read(const MetricAccumulator& accumulator, py::handle state_tensor) {
   return py::make_tuple(py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()), lost);
 }
 
-/// Serial number and index of an update's step.
-py::object step_of(const MetricAccumulator& accumulator, uint64_t update) {
-  const uint32_t serial = accumulator.step_of(update);
+/// Serial number and index of a step.
+py::object step_pair(uint32_t serial) {
   if (serial == kNoStep) return py::none();
   return py::make_tuple(serial, Recorder::instance().steps().index_of(serial));
 }
 
 std::unique_ptr<MetricAccumulator> make(const std::vector<I64>& topk, I64 num_classes,
                                         bool confusion, I64 ignore_index, int class_dim,
-                                        uint64_t updates) {
+                                        const std::optional<std::vector<uint64_t>>& counts) {
   MetricOptions options;
   if (topk.size() > kMaxTopk) throw std::invalid_argument("topk has too many numbers");
   for (const I64 k : topk) options.topk[static_cast<size_t>(options.topk_count++)] = k;
@@ -265,16 +266,41 @@ std::unique_ptr<MetricAccumulator> make(const std::vector<I64>& topk, I64 num_cl
   options.confusion = confusion;
   options.ignore_index = ignore_index;
   options.class_dim = class_dim;
-  return std::make_unique<MetricAccumulator>(options, updates);
+  std::optional<MetricAccumulator::Counts> known;
+  if (counts) {
+    known.emplace();
+    if (counts->size() != 1 + known->scalars.size())
+      throw std::invalid_argument("counts must be of updates and of each running value");
+    known->updates = counts->front();
+    std::copy(counts->begin() + 1, counts->end(), known->scalars.begin());
+  }
+  return std::make_unique<MetricAccumulator>(options, known);
 }
 
 /// Writes a reading into the recording that is active, and shows it as NVTX marks. Values beyond
 /// the bounds are counted, not written.
-void append_reading(uint64_t update, std::optional<uint32_t> step,
-                    const std::vector<std::pair<std::string, double>>& values) {
-  Recorder::instance().append_reading(update, step.value_or(kNoStep), values);
+void append_reading(
+    uint64_t update,
+    const std::vector<std::tuple<std::string, double, std::optional<uint32_t>>>& values) {
+  std::vector<Recorder::MetricValue> reading;
+  for (const auto& [name, value, step] : values)
+    reading.push_back({name, value, step.value_or(kNoStep)});
+  Recorder::instance().append_reading(update, reading);
   if (PIG_UNLIKELY(nvtx_active))
-    for (const auto& [name, value] : values) mark_nvtx_value(name, value);
+    for (const auto& each : reading) mark_nvtx_value(each.name, each.value);
+}
+
+/// What torch operations have added to the state: by `slot` a running value, without one an update.
+void end_other(MetricAccumulator& accumulator, py::handle state_tensor, bool added,
+               std::optional<int> slot, bool is_counted) {
+  using Addition = MetricAccumulator::Addition;
+  const auto state_view = view_of(state_tensor);
+  const auto stream = state_view && on_cuda(*state_view) ? stream_of(*state_view) : std::nullopt;
+  const GilRelease released;
+  accumulator.end_other(!added ? Addition::kNothing
+                        : slot ? Addition::kScalar
+                               : Addition::kUpdate,
+                        slot.value_or(0), is_counted, stream);
 }
 
 }  // namespace
@@ -284,7 +310,7 @@ void pig::add_metric_functions(py::module_& module) {
   using namespace pig::metrics;
   py::class_<MetricAccumulator>(module, "MetricAccumulator")
       .def(py::init(&make), py::kw_only(), py::arg("topk"), py::arg("num_classes"),
-           py::arg("confusion"), py::arg("ignore_index"), py::arg("class_dim"), py::arg("updates"))
+           py::arg("confusion"), py::arg("ignore_index"), py::arg("class_dim"), py::arg("counts"))
       .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
            py::arg("target"), py::arg("loss"), py::arg("weight"))
       .def("update_scalar", &update_scalar, py::arg("state"), py::arg("scratch"), py::arg("slot"),
@@ -293,11 +319,30 @@ void pig::add_metric_functions(py::module_& module) {
       .def("launch_error", &MetricAccumulator::launch_error)
       .def("was_captured", &MetricAccumulator::was_captured)
       .def("begin_other", &MetricAccumulator::begin_other, py::call_guard<GilRelease>())
-      .def("end_other", &MetricAccumulator::end_other, py::arg("added"), py::arg("is_update"),
-           py::call_guard<GilRelease>())
-      .def("updates", &MetricAccumulator::updates)
+      .def("end_other", &end_other, py::arg("state"), py::arg("added"), py::arg("slot"),
+           py::arg("is_counted"))
+      .def("reset_scalars", &MetricAccumulator::reset_scalars)
+      .def("counts",
+           [](const MetricAccumulator& accumulator) -> std::optional<std::vector<uint64_t>> {
+             const auto known = accumulator.counts();
+             if (!known) return std::nullopt;
+             std::vector<uint64_t> counts{known->updates};
+             counts.insert(counts.end(), known->scalars.begin(), known->scalars.end());
+             return counts;
+           })
       .def("take_news", &MetricAccumulator::take_news)
-      .def("step_of", &step_of, py::arg("update"));
+      .def(
+          "step_of",
+          [](const MetricAccumulator& accumulator, uint64_t update) {
+            return step_pair(accumulator.step_of(update));
+          },
+          py::arg("update"))
+      .def(
+          "step_of_scalar",
+          [](const MetricAccumulator& accumulator, int slot, uint64_t number) {
+            return step_pair(accumulator.step_of_scalar(slot, number));
+          },
+          py::arg("slot"), py::arg("number"));
   module.attr("METRIC_SCRATCH_BYTES") = sizeof(Scratch);
   module.attr("METRIC_SCRATCH_LOST_WORD") = offsetof(Scratch, lost) / sizeof(U64);
   module.def("set_torch", &set_torch, py::arg("tensor_type"), py::arg("exchange_api"),
@@ -344,6 +389,5 @@ void pig::add_metric_functions(py::module_& module) {
             std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
       },
       py::arg("timeout_s"));
-  module.def("append_reading", &append_reading, py::arg("update"), py::arg("step"),
-             py::arg("values"));
+  module.def("append_reading", &append_reading, py::arg("update"), py::arg("values"));
 }

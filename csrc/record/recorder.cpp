@@ -275,11 +275,10 @@ void Recorder::close_tap() {
   tap_.reset();
 }
 
-void Recorder::append_reading(uint64_t update, uint32_t step,
-                              const std::vector<std::pair<std::string, double>>& values) {
+void Recorder::append_reading(uint64_t update, const std::vector<MetricValue>& values) {
   if (active_epoch.load(std::memory_order_relaxed) == 0) return;
   const int64_t now_ns = clock_.to_ns(read_ticks());
-  for (const auto& [name, value] : values)
+  for (const auto& [name, value, step] : values)
     if (!metrics_.append(name, update, now_ns, value, step)) drops_.add(Drop::kMetrics);
 }
 

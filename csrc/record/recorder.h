@@ -103,8 +103,12 @@ class Recorder {
 
   /// Adds a reading of metrics to the recording that is active, as of now. What finds no room is
   /// counted. Costs microseconds; the harvester writes it.
-  void append_reading(uint64_t update, uint32_t step,
-                      const std::vector<std::pair<std::string, double>>& values);
+  struct MetricValue {
+    std::string name;
+    double value = 0;
+    uint32_t step = kNoStep;  ///< in which it was last updated
+  };
+  void append_reading(uint64_t update, const std::vector<MetricValue>& values);
 
   ThreadRegistry& threads() { return threads_; }
   /// The steps that the calling thread opens and closes.

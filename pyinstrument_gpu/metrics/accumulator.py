@@ -23,7 +23,13 @@ from pyinstrument_gpu.metrics import kernels, reference
 from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions, checked_scalar
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, State, word
-from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of, values_of
+from pyinstrument_gpu.metrics.values import (
+    Reading,
+    clash_of,
+    series_of,
+    series_of_scalar,
+    values_of,
+)
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _HOST = torch.device("cpu")
@@ -105,11 +111,11 @@ class MetricAccumulator:
         self._lost_updates = 0
         self._reference_updates = 0
         self._resets = 0
-        self._begin(updates=0)
+        self._begin(counts=[0] * (1 + MAX_SCALARS))
 
-    def _begin(self, updates: int) -> None:
+    def _begin(self, counts: Sequence[int] | None) -> None:
         """What each accumulator has for itself, a copy too."""
-        self._native = _new_native(self._options, updates)
+        self._native = _new_native(self._options, counts)
         self._scratch: Tensor | None = None
         self._has_captured = False  # an update in torch operations
         self._warnings: set[str] = set()
@@ -130,7 +136,7 @@ class MetricAccumulator:
         own = {"_native", "_scratch", "_has_captured", "_warnings", "_lock", "_number"}
         copied = {name: value for name, value in vars(self).items() if name not in own}
         copied["_lost_updates"] = self._all_lost_updates()
-        return {**copied, "updates": 0 if self._native is None else self._native.updates()}
+        return {**copied, "counts": None if self._native is None else self._native.counts()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MetricAccumulator:
         # `__setstate__` copies all that may change. PyTorch's own copy of a tensor is one with no
@@ -138,12 +144,12 @@ class MetricAccumulator:
         return copy.copy(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        updates = state.pop("updates")
+        counts = state.pop("counts")
         self.__dict__.update(state)
         self._scalar_slots = dict(self._scalar_slots)
         with _outside_modes():
             self._state = self._state.clone()
-        self._begin(updates)
+        self._begin(counts)
         _remember_stream(self._state)
 
     def update(
@@ -214,6 +220,17 @@ class MetricAccumulator:
         For tensors on the CPU they are the current ones. On a GPU there are none before the first
         update by the kernel, which has to be compiled first.
         """
+        newest = self._newest()
+        if newest is None:
+            return None
+        state, lost = newest
+        step = self._native.step_of(state.updates)
+        names = tuple(self._scalar_slots)[: len(state.scalars)]
+        values = values_of(state, self._options.topk, names, self._lost_updates + lost)
+        return Reading(values, state.updates, None if step is None else step[1])
+
+    def _newest(self) -> tuple[State, int] | None:
+        """The newest state that has arrived, and how many updates the device has lost."""
         if self._native is None:
             return None
         read = self._native.read(self._state)
@@ -222,16 +239,13 @@ class MetricAccumulator:
         data, lost = read
         if data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET:
             return None
-        names = tuple(self._scalar_slots)
         classes = self._options.confusion_classes
         if len(data) < self._options.state_bytes:
             classes = 0  # a GPU does not send the matrix of many classes
-        state = State.of(data, classes, len(names))
+        state = State.of(data, classes, len(self._scalar_slots))
         if state.resets != self._resets:
             return None  # a snapshot from before the reset
-        step = self._native.step_of(state.updates)
-        values = values_of(state, self._options.topk, names, self._lost_updates + lost)
-        return Reading(values, state.updates, None if step is None else step[1])
+        return state, lost
 
     @property
     def reference_updates(self) -> int:
@@ -287,6 +301,8 @@ class MetricAccumulator:
                 _record_stream(self._scratch)
                 _lost_on_device(self._scratch).zero_()
             self._state[RESET_OFFSET:].zero_()
+            if self._native is not None:
+                self._native.reset_scalars()
             if self._is_placed:
                 self._resets += 1
                 self._state.view(torch.int64)[word("resets")] += 1
@@ -299,17 +315,28 @@ class MetricAccumulator:
         """
         if self._native is None or not self._native.take_news():
             return
-        reading = self.latest()
-        if reading is None:
+        newest = self._newest()
+        if newest is None:
             return
-        step = self._native.step_of(reading.update)
-        series = series_of(reading.values, self._options.topk, tuple(self._scalar_slots))
+        state, lost = newest
+        names = tuple(self._scalar_slots)[: len(state.scalars)]
+        values = values_of(state, self._options.topk, names, self._lost_updates + lost)
+        series = series_of(values, self._options.topk)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
+        step = self._native.step_of(state.updates)
+        steps = [step] * len(series)
+        for slot, (name, scalar) in enumerate(zip(names, state.scalars, strict=True)):
+            own = series_of_scalar(values, name)
+            series += own
+            step = self._native.step_of_scalar(slot, scalar.count + scalar.nonfinite)
+            steps += [step] * len(own)
         native.append_reading(
-            reading.update,
-            None if step is None else step[0],
-            [(self._prefix + name, value) for name, value in series],
+            state.updates,
+            [
+                (self._prefix + name, value, None if step is None else step[0])
+                for (name, value), step in zip(series, steps, strict=True)
+            ],
         )
 
     def _update(self, state: Tensor | None, logits: Tensor, *others: Any) -> None:
@@ -379,23 +406,26 @@ class MetricAccumulator:
             if reading_is_due is None and self._scratch is None and self._make_scratch():
                 reading_is_due = self._native.update_scalar(state, self._scratch, slot, value)
         if reading_is_due is None:
-            self._add_in_torch(reference.add_scalar, state, slot, value)
+            self._add_in_torch(reference.add_scalar, state, slot, value, slot=slot)
         return reading_is_due
 
-    def _add_in_torch(self, add: Callable[..., None], state: Tensor, *arguments: Any) -> None:
+    def _add_in_torch(
+        self, add: Callable[..., None], state: Tensor, *arguments: Any, slot: int | None = None
+    ) -> None:
         """Add in torch operations what the native side has not. Where they fail too, it is lost:
         that is counted, and the training goes on."""
         error = ""
         if _on_cuda(state.device):
             _record_stream(state)
         with self._lock:
-            added = False
+            added = is_captured = False
             if self._native is not None:
                 self._native.begin_other()
                 error = self._native.launch_error()
             what = "metrics are updated by many small kernels, which is slower"
             try:
-                self._has_captured = self._has_captured or self._is_capturing(state)
+                is_captured = self._is_capturing(state)
+                self._has_captured = self._has_captured or is_captured
                 add(state, *arguments)
                 added = True
                 self._reference_updates += 1
@@ -405,7 +435,9 @@ class MetricAccumulator:
                 error = f"{error}; {_reason(raised)}" if error else _reason(raised)
             finally:
                 if self._native is not None:
-                    self._native.end_other(added, add is reference.add_update)
+                    # An error of a device may come after its state has been changed.
+                    is_counted = not is_captured and (added or not _on_cuda(state.device))
+                    self._native.end_other(state, added, slot, is_counted)
         if self._native is not None and _on_cuda(state.device):
             kernels.request(state.device.index)
         if error:
@@ -498,9 +530,9 @@ torch.library.register_fake(
 )
 
 
-def _new_native(options: MetricOptions, updates: int) -> Any:
-    """A `_C.MetricAccumulator` whose state has so many updates; None where there is none, and the
-    reference has to do all work."""
+def _new_native(options: MetricOptions, counts: Sequence[int] | None) -> Any:
+    """A `_C.MetricAccumulator` whose state has so many updates and numbers; None where there is
+    none, and the reference has to do all work."""
     if IMPORT_ERROR is not None or not _torch_is_known():
         return None
     return native.MetricAccumulator(
@@ -509,7 +541,7 @@ def _new_native(options: MetricOptions, updates: int) -> Any:
         confusion=options.confusion,
         ignore_index=options.ignore_index,
         class_dim=options.class_dim,
-        updates=updates,
+        counts=counts,
     )
 
 

@@ -97,18 +97,23 @@ def values_of(
     return values
 
 
-def series_of(
-    values: Mapping[str, Any], topk: Sequence[int], scalar_names: Sequence[str]
-) -> list[tuple[str, float]]:
+def series_of(values: Mapping[str, Any], topk: Sequence[int]) -> list[tuple[str, float]]:
     """What of a reading becomes a time series: what changes and cannot be computed from the rest.
+    The running values have their own.
 
     What is not known (NaN) is left out.
     """
     names = ["count", "loss", "loss_last", *(f"accuracy@{k}" for k in topk), "nonfinite"]
     if "f1_macro" in values:
         names += ["precision_macro", "recall_macro", "f1_macro"]
-    for name in scalar_names:
-        names += [name, f"{name}_last"]
+    return _known(values, names)
+
+
+def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, float]]:
+    return _known(values, [name, f"{name}_last"])
+
+
+def _known(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
     return [(name, float(values[name])) for name in names if not math.isnan(values[name])]
 
 

@@ -98,6 +98,35 @@ def test_step_of_a_reading() -> None:
     assert reading is not None and reading.step is None
 
 
+def test_a_running_value_has_its_own_step() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    with pig.record() as recording:
+        for number in pig.gpu_steps(range(4)):
+            if number == 1:
+                metrics.update(LOGITS, TARGET)
+            if number != 2:
+                metrics.update_scalar("norm", float(number))
+            reading = metrics.latest()
+            if number >= 1:
+                assert reading is not None
+                assert (reading.update, reading.step) == (1, 1)
+    run = recording.run
+    last = {run.metric_names[row["name"]]: row["step"] for row in run.metrics}
+    assert (last["count"], last["norm"], last["norm_last"]) == (1, 3, 3)
+
+
+@pytest.mark.parametrize("by_reset", [False, True])
+def test_steps_of_running_values_alone(by_reset: bool) -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    with pig.record() as recording:
+        for number in pig.gpu_steps(range(2)):
+            if by_reset:
+                metrics.reset()
+            metrics.update_scalar("norm", float(number))
+    rows = recording.run.metrics
+    assert rows[-1]["step"] == 1
+
+
 def test_nothing_is_recorded_in_a_run_without_metrics() -> None:
     with pig.record() as recording, pig.gpu_phase("a"):
         pass

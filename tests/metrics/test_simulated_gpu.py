@@ -4,6 +4,7 @@ failures. From Python down to the driver's calls it is the code that runs on a G
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import math
@@ -255,6 +256,21 @@ def test_update_and_step_of_a_reading(gpu: SimulatedCuda) -> None:
     assert (last["update"], last["step"], last["value"]) == (3, 2, 2)
 
 
+def test_after_another_stream_steps_are_not_known(gpu: SimulatedCuda) -> None:
+    """The host does not see in which order two streams are done."""
+    metrics = started(topk=1)
+    stream = gpu.devices[0].create_stream()
+    with pig.record(device_timing=False) as recording:
+        for number in pig.gpu_steps(range(2)):
+            with stream.as_current() if number else contextlib.nullcontext():
+                metrics.update(LOGITS, TARGET)
+                metrics.update_scalar("norm", 1.0)
+            reading = metrics.latest()
+            assert reading is not None
+            assert reading.step == (None if number else 0)
+    assert recording.run.metrics[-1]["step"] == -1
+
+
 def test_reset(gpu: SimulatedCuda) -> None:
     metrics = started(topk=1)
     metrics.reset()
@@ -354,20 +370,25 @@ def test_the_kernels_own_memory_is_not_made_during_a_capture(gpu: SimulatedCuda)
     assert len(gpu.launches()) == 2
 
 
-def test_a_captured_update_that_nothing_has_replayed_has_no_number(gpu: SimulatedCuda) -> None:
+@pytest.mark.parametrize("replays", [0, 2])
+def test_after_a_capture_steps_are_not_known(gpu: SimulatedCuda, replays: int) -> None:
+    """The host does not see replays, so it can't say which of the device's updates is whose."""
+    metrics = pig.MetricAccumulator(topk=1)
     stream = gpu.devices[0].create_stream()
-    metrics = started(topk=1)
-    with pig.record(device_timing=False):
-        for number in pig.gpu_steps(range(2)):
-            with stream.as_current():
-                if number == 0:
-                    stream.begin_capture()
-                metrics.update(LOGITS, TARGET)
-                if number == 0:
-                    stream.end_capture()
-        reading = metrics.latest()
-
-    assert reading is not None and (reading.update, reading.step) == (2, 1)
+    with pig.record(device_timing=False), stream.as_current():
+        for number in pig.gpu_steps(range(4)):
+            if number == 1:
+                stream.begin_capture()
+            metrics.update(LOGITS, TARGET)
+            if number == 1:
+                graph = stream.end_capture()
+                for _ in range(replays):
+                    graph.launch(stream)
+            reading = metrics.latest()
+            assert reading is not None
+            known = number == 0 or (number == 1 and replays == 0)  # that is still the first one
+            assert (reading.step == 0) if known else (reading.step is None)
+    assert reading is not None and reading.update == 3 + replays
 
 
 def test_another_threads_capture_is_not_disturbed(gpu: SimulatedCuda) -> None:
