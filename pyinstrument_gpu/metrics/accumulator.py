@@ -12,10 +12,12 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -42,6 +44,9 @@ _PLACED_IN_CAPTURE = (
 _disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
     torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext
 )
+
+_graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+"""The backward pass that the calling thread is in; -1 for none."""
 
 _made_on = WeakIdKeyDictionary()
 """The streams that were current when tensors were made, and events behind their making. PyTorch
@@ -187,7 +192,7 @@ class MetricAccumulator:
             torch.ops.pyinstrument_gpu.metric_update(
                 self._state, logits.detach(), target, detached_loss, weight, self._number
             )
-        else:
+        elif not _is_recomputing():
             self._update(None, logits, target, loss, weight)
 
     def update_scalar(self, name: str, value: Tensor | float) -> None:
@@ -205,6 +210,8 @@ class MetricAccumulator:
         Raises:
             TypeError, ValueError: the name or the value is of the wrong kind.
         """
+        if not torch.compiler.is_compiling() and _is_recomputing():
+            return
         slot = self._scalar_slots.get(name)
         reading_is_due = None
         if slot is not None and self._native is not None:
@@ -558,6 +565,22 @@ def _torch_is_known() -> bool:
             stacklevel=5,
         )
     return known
+
+
+def _is_recomputing() -> bool:
+    """Whether a backward pass runs what calls this once more, by `torch.utils.checkpoint`. PyTorch
+    tells of the backward pass only; hooks run in one too, and what they add is new."""
+    if _graph_task() == -1:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == torch.utils.checkpoint.__file__:
+            return True
+        if file == torch.autograd.graph.__file__:
+            return False  # a hook: a backward pass of its own is nearer than any recomputation
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
