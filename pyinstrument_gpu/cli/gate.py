@@ -20,7 +20,8 @@ from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.cli.compare import EXIT_SLOWER
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate import summary
-from pyinstrument_gpu.gate.command_side import command_sides
+from pyinstrument_gpu.gate.command_side import CommandSide, command_sides
+from pyinstrument_gpu.gate.editable import editable_packages
 from pyinstrument_gpu.gate.gate import DEFAULT_RUNS, Gate, Plan
 from pyinstrument_gpu.gate.progress import Progress
 
@@ -130,7 +131,7 @@ def gate(
             place = output
             place.mkdir(parents=True)
         progress = Progress(sys.stderr, in_one_line=not show_output)
-        running = Gate(sides, plan, place, progress)
+        running = Gate(sides, plan, place, progress, known=_known(sides[0]))
         leave.callback(progress.close)
         leave.enter_context(_ended_by_signals())
         try:
@@ -153,6 +154,19 @@ def gate(
         context.exit(EXIT_SLOWER)
     if strict and result.slowdown is Slowdown.UNCLEAR:
         context.exit(EXIT_UNCLEAR)
+
+
+def _known(baseline: CommandSide) -> list[str]:
+    """What is to be said of the sides before they run."""
+    if baseline.working_directory is None:
+        return []
+    names = ", ".join(editable_packages(Path.cwd()))
+    if not names:
+        return []
+    return [
+        f"{names}: installed in editable mode from here. Unless the program finds the code of "
+        "the baseline's directory first, both sides import this code"
+    ]
 
 
 def _append(page: str, text: str) -> None:

@@ -121,6 +121,7 @@ class Gate:
 
     Attributes:
         random: decides on the order of the runs.
+        known: warnings that are known before any run.
         runs: what was recorded so far, by side.
         order: the sides in the order in which they ran.
     """
@@ -130,6 +131,7 @@ class Gate:
     folder: Path
     listener: Listener | None = None
     random: Random = field(default_factory=SystemRandom)
+    known: Sequence[str] = ()
     runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []), init=False)
     order: list[int] = field(default_factory=list, init=False)
     _load: OtherLoad = field(default_factory=OtherLoad, init=False)
@@ -242,7 +244,7 @@ class Gate:
         return [text for text in comparison.warnings if not text.startswith(CODE_REVISION)]
 
     def _warnings(self) -> list[str]:
-        warnings = []
+        warnings = [*self.known]
         others, processors = self._load.processors, os.cpu_count() or 1
         if others is not None and others > _MANY_OTHERS * processors:
             warnings.append(

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.gate.editable import editable_packages
 from pyinstrument_gpu.run import Run
 from tests.helpers.launched import ENVIRONMENT, write
 from tests.helpers.run_encoder import save
@@ -338,6 +339,24 @@ def test_other_users_of_the_gpu_are_unknown_without_nvidia_smi(
     result = play(player, "--runs", "3")
     assert result.exit_code == 0
     assert "* **Warning:** it is not known whether others used the GPU" in result.stdout
+
+
+def test_packages_that_are_installed_in_editable_mode_from_here_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site" / "mine-1.0.dist-info"
+    write(tmp_path, "site/mine-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: mine\n")
+    write(
+        tmp_path,
+        "site/mine-1.0.dist-info/direct_url.json",
+        json.dumps({"url": Path.cwd().as_uri(), "dir_info": {"editable": True}}),
+    )
+    monkeypatch.syspath_prepend(str(info.parent))
+
+    assert editable_packages(Path.cwd()) == ["mine"]
+    assert editable_packages(tmp_path / "site") == []
+    (info / "direct_url.json").write_text("not JSON")
+    assert editable_packages(Path.cwd()) == []
 
 
 def test_directory_whose_code_does_not_run(tmp_path: Path) -> None:
