@@ -210,7 +210,14 @@ class MetricAccumulator:
         Raises:
             TypeError, ValueError: the name or the value is of the wrong kind.
         """
-        if not torch.compiler.is_compiling() and _is_recomputing():
+        if torch.compiler.is_compiling():
+            if not isinstance(value, Tensor):
+                value = torch.full((), value, dtype=torch.float64)
+            torch.ops.pyinstrument_gpu.metric_update_scalar(
+                self._state, value.detach(), name, self._number
+            )
+            return
+        if _is_recomputing():
             return
         slot = self._scalar_slots.get(name)
         reading_is_due = None
@@ -373,9 +380,12 @@ class MetricAccumulator:
         elif reading_is_due:
             self.record_reading()
 
-    def _update_scalar_with_care(self, name: str, value: Tensor | float) -> bool | None:
+    def _update_scalar_with_care(
+        self, name: str, value: Tensor | float, state: Tensor | None = None
+    ) -> bool | None:
         """The first value of a name, one of another kind or place, one that the native side can't
-        take. Whether a reading is due."""
+        take, one of a compiled function, which brings the state as in `_update`. Whether a reading
+        is due."""
         value = checked_scalar(name, value)
         if _is_fake(value):
             return None
@@ -399,7 +409,8 @@ class MetricAccumulator:
         must_place = not self._is_placed and device.type != _HOST.type
         if isinstance(value, Tensor) and must_place and not self._place(value):
             return None
-        state = self._state
+        if state is None or state.device != self._state.device:
+            state = self._state
         if isinstance(value, Tensor) and device != state.device:
             if device.type != _HOST.type:
                 raise ValueError(
@@ -523,18 +534,30 @@ def _update_of(*arguments: Any) -> None:
     _live[number]._update(*tensors)
 
 
-# `update` as an operator, for torch.compile. Eager updates do not pass through it: an operator's
+def _update_scalar_of(state: Tensor, value: Tensor, name: str, number: int) -> None:
+    accumulator = _live[number]
+    if accumulator._update_scalar_with_care(name, value, state):
+        accumulator.record_reading()
+
+
+# Updates as operators, for torch.compile. Eager updates do not pass through it: an operator's
 # dispatch costs more than a small update does.
 _library = torch.library.Library("pyinstrument_gpu", "DEF")
 _library.define(
     "metric_update(Tensor(a!) state, Tensor logits, Tensor target, Tensor? loss, Tensor? weight, "
-    "int accumulator) -> ()",
+    "SymInt accumulator) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "metric_update_scalar(Tensor(a!) state, Tensor value, str name, SymInt accumulator) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.impl("metric_update", _update_of, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "pyinstrument_gpu::metric_update", lambda *arguments: None, lib=_library
-)
+_library.impl("metric_update_scalar", _update_scalar_of, "CompositeExplicitAutograd")
+for _operator in ("metric_update", "metric_update_scalar"):
+    torch.library.register_fake(
+        f"pyinstrument_gpu::{_operator}", lambda *arguments: None, lib=_library
+    )
 
 
 def _new_native(options: MetricOptions, counts: Sequence[int] | None) -> Any:

@@ -93,6 +93,46 @@ def test_graph_is_not_compiled_again_and_again() -> None:
     assert compilations == 1
 
 
+def test_a_new_accumulator_is_compiled_for_once_more_at_most() -> None:
+    compilations = 0
+
+    def count(graph: Any, inputs: Any) -> Any:
+        nonlocal compilations
+        compilations += 1
+        return graph.forward
+
+    @torch.compile(backend=count, fullgraph=True)  # type: ignore[untyped-decorator]
+    def evaluate(logits: Any, target: Any, metrics: pig.MetricAccumulator) -> Any:
+        metrics.update(logits * 1, target)
+        metrics.update_scalar("largest", logits.max())
+        return logits.sum()
+
+    for _ in range(4):
+        metrics = pig.MetricAccumulator(topk=1)
+        for _ in range(2):
+            evaluate(torch.eye(3), torch.tensor([0, 1, 0]), metrics)
+        assert metrics.compute()["count"] == 6
+    assert compilations <= 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_running_values_in_one_graph(backend: str) -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+
+    @torch.compile(backend=backend, fullgraph=True)  # type: ignore[untyped-decorator]
+    def step(x: Any) -> Any:
+        metrics.update_scalar("norm", x.norm())
+        metrics.update_scalar("lr", 0.5)
+        metrics.update(x, torch.zeros(3, dtype=torch.int64))
+        metrics.update_scalar("norm", x.norm() * 3)
+        return x * 2
+
+    for _ in range(3):
+        step(torch.tensor([[4.0, 3], [0, 0], [0, 0]], requires_grad=True))
+    values = metrics.compute()
+    assert (values["norm_sum"], values["lr_sum"], values["count"]) == (60, 1.5, 9)
+
+
 @pytest.mark.parametrize("with_loss", [False, True])
 def test_operator_is_what_it_says(with_loss: bool) -> None:
     metrics = pig.MetricAccumulator(topk=1, class_dim=-1)
@@ -104,6 +144,10 @@ def test_operator_is_what_it_says(with_loss: bool) -> None:
     torch.library.opcheck(
         torch.ops.pyinstrument_gpu.metric_update.default,
         (state.clone(), logits, target, loss, None, metrics._number),
+    )
+    torch.library.opcheck(
+        torch.ops.pyinstrument_gpu.metric_update_scalar.default,
+        (state.clone(), torch.tensor(1.0), "norm", metrics._number),
     )
 
 
