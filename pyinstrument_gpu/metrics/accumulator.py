@@ -161,7 +161,7 @@ class MetricAccumulator:
         self,
         logits: Tensor,
         target: Tensor,
-        loss: Tensor | None = None,
+        loss: Tensor | float | None = None,
         weight: Tensor | None = None,
     ) -> None:
         """Add one batch.
@@ -180,13 +180,17 @@ class MetricAccumulator:
             target: the class of each row, int64, int32 or uint8, in the shape of the logits without
                 C. A target that is not a class makes its row invalid: it is counted, and left out.
             loss: the loss of this batch, either one number, the mean over its rows, or one per row.
-                It enters the sum with the weight of the rows that count.
+                One number may be one of Python or NumPy as well. It enters the sum with the weight
+                of the rows that count.
             weight: the weight of each row, in the shape of the target. A row whose weight is not
                 finite is invalid.
 
         Raises:
             TypeError, ValueError: the tensors do not fit each other or this accumulator.
         """
+        if isinstance(loss, (float, int, np.number)) and isinstance(logits, Tensor):
+            # Not by a copy, which would be waited for.
+            loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
         if torch.compiler.is_compiling():
             detached_loss = None if loss is None else loss.detach()
             torch.ops.pyinstrument_gpu.metric_update(

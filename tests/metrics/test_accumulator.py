@@ -459,7 +459,7 @@ def test_a_state_made_in_inference_may_be_changed_outside() -> None:
         assert each.compute()["count"] == 0
 
 
-@pytest.mark.parametrize("by", ["deepcopy", "pickle"])
+@pytest.mark.parametrize("by", ["copy", "deepcopy", "pickle"])
 def test_a_copy_goes_on_by_itself(by: str) -> None:
     import copy
     import pickle
@@ -467,11 +467,13 @@ def test_a_copy_goes_on_by_itself(by: str) -> None:
     metrics = pig.MetricAccumulator(topk=1, num_classes=3, confusion=True, name="val")
     metrics.update(LOGITS, TARGET, torch.tensor(1.0))
     metrics.update_scalar("x", 2.0)
-    other = copy.deepcopy(metrics) if by == "deepcopy" else pickle.loads(pickle.dumps(metrics))
+    copied_by = {"copy": copy.copy, "deepcopy": copy.deepcopy}
+    other = copied_by.get(by, lambda each: pickle.loads(pickle.dumps(each)))(metrics)
     before = metrics.compute()
     assert str(other.compute()) == str(before)  # NaN is NaN
     other.update(LOGITS, TARGET)
     other.update_scalar("x", 4.0)
+    other.update_scalar("of the copy", 1.0)
 
     assert str(metrics.compute()) == str(before)
     assert (other.compute()["count"], other.compute()["x"]) == (8, 3)
@@ -550,6 +552,16 @@ def test_numbers_of_other_kinds() -> None:
         metrics.update_scalar("x", value)
     values = metrics.compute()
     assert (values["x_sum"], values["x_nonfinite"], values["lost_updates"]) == (7.5, 1, 0)
+
+
+def test_losses_that_are_no_tensors() -> None:
+    metrics = pig.MetricAccumulator()
+    for loss in (1.5, 2, np.float32(0.5), np.float64("nan"), torch.tensor(4.0)):
+        metrics.update(LOGITS, TARGET, loss)
+    values = metrics.compute()
+    assert (values["loss"], values["loss_max"], values["nonfinite_losses"]) == (2, 4, 1)
+    with pytest.raises(TypeError, match="loss must be a tensor, got str"):
+        metrics.update(LOGITS, TARGET, "1.5")  # type: ignore[arg-type]
 
 
 def test_threads_that_begin_at_once_share_one_state() -> None:
