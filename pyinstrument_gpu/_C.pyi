@@ -89,7 +89,8 @@ class MetricAccumulator:
     """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.
 
     Updates return whether a reading should be written into the recording; None where they were not
-    done: because of a tensor that Python has to look at, or because no kernel could be launched.
+    done: because of a tensor that Python has to look at, because no kernel could be launched, or
+    because an addition by other means is under way.
     """
 
     def __init__(
@@ -113,9 +114,21 @@ class MetricAccumulator:
         """
 
     def update_scalar(self, state: Any, scratch: Any, slot: int, value: Any) -> bool | None: ...
-    def read(self, state: Any) -> tuple[bytes, int] | None:
-        """The newest state that can be had without waiting, and how many updates the device has
-        lost; None where there is none. From a GPU the state lacks the matrix of many classes."""
+    def read(self, state: Any) -> tuple[bytes, int, bytes | None] | None:
+        """The newest state that can be had without waiting, how many updates the device has lost,
+        and three sums for each class; None where there is none, and in host memory while an
+        addition by other means is under way.
+
+        The state lacks the confusion matrix of many classes. In host memory there are its sums in
+        place of it, as doubles: of all rows, all columns, and the elements of the diagonal."""
+
+    def copy(self, state: Any, into: Any) -> bool:
+        """Copy the whole state in host memory into a buffer of its size. False if it is elsewhere,
+        and while an addition by other means is under way."""
+
+    def reset(self, state: Any) -> int | None:
+        """Clear the state in host memory, and return the number of its newest update. None if it is
+        elsewhere, and while an addition by other means is under way."""
 
     def launch_error(self) -> str:
         """Why no kernel can be launched any more, or empty."""
@@ -124,8 +137,8 @@ class MetricAccumulator:
         """Whether a launch was captured into a graph."""
 
     def begin_other(self) -> None:
-        """An addition by other means begins, of which there is one at a time: until it ends no
-        kernel is launched. Waits, without the GIL, for a launch that is under way."""
+        """An addition by other means begins, of which there is one at a time: until it ends nothing
+        else is added. Waits, without the GIL, for a launch that is under way."""
 
     def end_other(self, state: Any, added: bool, slot: int | None, is_counted: bool) -> None:
         """It has ended, and has added the running value of a slot, an update, or nothing.
@@ -138,8 +151,9 @@ class MetricAccumulator:
         """How many updates, and numbers of each running value, there are. None where the device may
         count differently, as in replays of a graph."""
 
-    def take_news(self) -> bool:
-        """Whether anything was added during the active recording since this was last asked."""
+    def take_news(self) -> int:
+        """The number of the active recording, if anything was added during it since this was last
+        asked; 0 otherwise."""
 
     def step_of(self, update: int) -> tuple[int, int] | None:
         """Serial number and index of the step that an update was made in."""

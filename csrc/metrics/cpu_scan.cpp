@@ -22,15 +22,15 @@ I64 bytes_of_format(Format format) { return format == kFloat64 ? 8 : format == k
 /// The rows `begin` to `end` of a batch, one run of the innermost dimension after the other.
 class Scan {
  public:
-  Scan(const Batch& batch, State& state)
-      : batch_(batch), state_(state), functions_(rank_functions(batch.logits_format)) {}
+  Scan(const Batch& batch, std::vector<ConfusionCell>& cells)
+      : batch_(batch), cells_(cells), functions_(rank_functions(batch.logits_format)) {}
 
   Totals run(I64 begin, I64 end) {
     const int inner = batch_.dims - 1;
     while (begin < end) {
       const I64 left = batch_.sizes[inner] - begin % batch_.sizes[inner];
       const auto rows = static_cast<int>(std::min<I64>({left, end - begin, kRowsAtOnce}));
-      run_of_rows(row_offsets(batch_, begin), rows);
+      run_of_rows(begin, rows);
       begin += rows;
     }
     return totals_;
@@ -43,7 +43,8 @@ class Scan {
     double weight;
   };
 
-  void run_of_rows(const RowOffsets& first, int rows) {
+  void run_of_rows(I64 begin, int rows) {
+    const RowOffsets first = row_offsets(batch_, begin);
     Row read_rows[kRowsAtOnce];
     I64 targets[kRowsAtOnce];
     RowRank ranks[kRowsAtOnce];
@@ -57,7 +58,7 @@ class Scan {
     functions_.rank(address(first.logits), batch_.classes, batch_.class_stride,
                     batch_.logits_strides[batch_.dims - 1], rows, targets, ranks);
     for (int i = 0; i < rows; ++i)
-      if (targets[i] >= 0) add(read_rows[i], ranks[i]);
+      if (targets[i] >= 0) add(begin + i, read_rows[i], ranks[i]);
   }
 
   /// Row i of a run, if it counts.
@@ -74,14 +75,14 @@ class Scan {
     return row_counts(batch_, row.target, row.weight, totals_);
   }
 
-  void add(const Row& row, const RowRank& rank) {
+  void add(I64 number, const Row& row, const RowRank& rank) {
     add_row(batch_, rank.rank, rank.finite, row.weight, row.at.loss, totals_);
     if (batch_.confusion == 0) return;
     const I64 predicted = rank.rank == 0 ? row.target
                                          : functions_.argmax(address(row.at.logits), batch_.classes,
                                                              batch_.class_stride);
-    std::atomic_ref(confusion_of(state_)[row.target * batch_.classes + predicted])
-        .fetch_add(row.weight, std::memory_order_relaxed);
+    cells_[static_cast<size_t>(number)] = {static_cast<int>(row.target),
+                                           static_cast<int>(predicted), row.weight};
   }
 
   const void* address(I64 offset) const {
@@ -89,7 +90,7 @@ class Scan {
   }
 
   const Batch& batch_;
-  State& state_;
+  std::vector<ConfusionCell>& cells_;
   const RankFunctions& functions_;
   Totals totals_{};
 };
@@ -100,16 +101,16 @@ U64 bytes_of(const Batch& batch) {
   return static_cast<U64>(batch.rows * batch.classes * bytes_of_format(batch.logits_format));
 }
 
-Totals scan_on_cpu(const Batch& batch, State& state, int max_threads) {
+Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells, int max_threads) {
   const auto parts =
       static_cast<I64>(std::min(bytes_of(batch) / kBytesPerPart, static_cast<U64>(batch.rows)));
-  if (parts < 2) return Scan(batch, state).run(0, batch.rows);
+  if (parts < 2) return Scan(batch, cells).run(0, batch.rows);
   std::vector<Totals> totals(static_cast<size_t>(parts));
   std::atomic<I64> next{0};
   const auto work = [&] {
     for (I64 part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;)
       totals[static_cast<size_t>(part)] =
-          Scan(batch, state).run(batch.rows * part / parts, batch.rows * (part + 1) / parts);
+          Scan(batch, cells).run(batch.rows * part / parts, batch.rows * (part + 1) / parts);
   };
   const int threads = std::min({max_threads, kMaxThreads, static_cast<int>(parts)});
   std::vector<std::thread> others;

@@ -2,7 +2,9 @@
 #include "metrics/metric_accumulator.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "metrics/cpu_scan.h"
@@ -16,18 +18,36 @@ constexpr int64_t kReadingsOfLongRun = 1000;
 
 }  // namespace
 
-void MetricAccumulator::update(const Batch& batch, State& state, int max_threads) {
-  const Totals totals = scan_on_cpu(batch, state, max_threads);
+bool MetricAccumulator::update(const Batch& batch, State& state, int max_threads) {
+  std::vector<ConfusionCell> cells;
+  Totals totals;
+  try {
+    if (batch.confusion != 0) cells.resize(static_cast<size_t>(batch.rows));
+    totals = scan_on_cpu(batch, cells, max_threads);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   const std::lock_guard lock(mutex_);
+  if (other_is_running_) return false;
+  const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
+  for (const ConfusionCell& cell : cells) {
+    if (cell.target < 0) continue;
+    confusion_of(state)[cell.target * batch.classes + cell.predicted] += cell.weight;
+    if (sums_follow) sums_.add(cell);
+  }
   fold_update(batch, totals, state);
+  if (sums_follow) sums_.remember(state);
   note_update(state.updates);
+  return true;
 }
 
-void MetricAccumulator::update_scalar(double value, int slot, State& state) {
+bool MetricAccumulator::update_scalar(double value, int slot, State& state) {
   const std::lock_guard lock(mutex_);
+  if (other_is_running_) return false;
   Scalar& scalar = state.scalars[slot];
   fold_scalar(value, scalar);
   note_scalar(slot, scalar.count + scalar.nonfinite);
+  return true;
 }
 
 bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
@@ -65,8 +85,8 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
 void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
                                   std::optional<cuda::Stream> stream) {
   const std::lock_guard launching(launch_mutex_);
-  other_is_running_ = false;
   const std::lock_guard lock(mutex_);
+  other_is_running_ = false;
   if (!is_counted) device_counts_are_known_ = false;
   if (addition == Addition::kNothing) return;
   if (!is_counted) return note_news();
@@ -78,6 +98,10 @@ void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
 
 void MetricAccumulator::reset_scalars() {
   const std::lock_guard lock(mutex_);
+  forget_scalars();
+}
+
+void MetricAccumulator::forget_scalars() {
   counts_.scalars = {};
   for (auto& labels : scalar_labels_) labels.clear();
 }
@@ -103,15 +127,29 @@ void MetricAccumulator::keep_order(cuda::Stream stream) {
   for (auto& labels : scalar_labels_) labels.clear();
 }
 
-bool MetricAccumulator::take_news() {
+uint32_t MetricAccumulator::take_news() {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
-  return std::exchange(news_epoch_, 0) == epoch && epoch != 0;
+  return std::exchange(news_epoch_, 0) == epoch ? epoch : 0;
 }
 
-void MetricAccumulator::copy(const State& state, std::vector<uint8_t>& bytes) const {
+bool MetricAccumulator::copy(State& state, std::span<uint8_t> bytes, std::vector<double>* sums) {
   const std::lock_guard lock(mutex_);
+  if (other_is_running_) return false;
   std::memcpy(bytes.data(), &state, bytes.size());
+  if (sums != nullptr) *sums = sums_.of(state);
+  return true;
+}
+
+std::optional<U64> MetricAccumulator::reset(State& state) {
+  const std::lock_guard lock(mutex_);
+  if (other_is_running_) return std::nullopt;
+  constexpr size_t kept = offsetof(State, count);
+  std::memset(reinterpret_cast<uint8_t*>(&state) + kept, 0, options_.state_bytes() - kept);
+  ++state.resets;
+  if (options_.confusion_is_large()) sums_.clear(state);
+  forget_scalars();
+  return state.updates;
 }
 
 bool MetricAccumulator::reading_is_due() {

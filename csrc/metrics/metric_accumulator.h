@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "metrics/confusion_sums.h"
 #include "metrics/kernel_launch.h"
 #include "metrics/metric_batch.h"
 #include "metrics/update_labels.h"
@@ -18,8 +20,9 @@ namespace pig::metrics {
 /// The host's side of one pyinstrument_gpu.MetricAccumulator. The state itself is a tensor's
 /// memory, which each call brings.
 ///
-/// There are two locks. `mutex_` guards what the host knows, and is held for less than a
-/// microsecond, or for a fold on the CPU: any thread may wait for it. `launch_mutex_` is held while
+/// There are two locks. `mutex_` guards what the host knows, and a state in host memory. It is held
+/// for less than a microsecond, or for a fold on the CPU: any thread may wait for it. Whoever
+/// copies or clears a large matrix under it does so without the GIL. `launch_mutex_` is held while
 /// a kernel is launched, which may take for ever when the device hangs. So whoever takes it must
 /// not have the GIL, or other threads could not go on: those that would end the hang, too.
 class MetricAccumulator {
@@ -33,18 +36,19 @@ class MetricAccumulator {
   /// `counts` are those of its state at first; nothing where the host does not know them.
   MetricAccumulator(const MetricOptions& options, const std::optional<Counts>& counts)
       : options_(options),
+        sums_(options.confusion_is_large() ? options.classes : 0),
         counts_(counts.value_or(Counts{})),
         device_counts_are_known_(counts.has_value()) {}
 
   const MetricOptions& options() const { return options_; }
 
-  /// Adds a batch in host memory. Only the fold, of microseconds, is under the lock.
-  void update(const Batch& batch, State& state, int max_threads);
-  void update_scalar(double value, int slot, State& state);
+  /// Adds a batch in host memory. Only the fold, of microseconds, is under the lock. False while an
+  /// addition by other means is under way, which takes several operations: what came between them
+  /// would be lost. Likewise if memory is short.
+  bool update(const Batch& batch, State& state, int max_threads);
+  bool update_scalar(double value, int slot, State& state);
 
-  /// The same by a kernel, without the GIL. False where none could be launched, or while an
-  /// addition by other means is under way: that takes several kernels, and what came between them
-  /// would be lost.
+  /// The same by a kernel, without the GIL. False where none could be launched, too.
   bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
                      Scratch* scratch, int device, cuda::Stream stream);
@@ -62,6 +66,7 @@ class MetricAccumulator {
   /// GIL.
   void begin_other() {
     const std::lock_guard launching(launch_mutex_);
+    const std::lock_guard lock(mutex_);
     other_is_running_ = true;
   }
   /// What it has added, as `slot` a running value; nothing where it has failed. `is_counted`:
@@ -72,8 +77,12 @@ class MetricAccumulator {
   /// All running values of the state become those of none, in the order of the calls.
   void reset_scalars();
 
-  /// A consistent copy, without the confusion matrix unless it stands in `bytes`.
-  void copy(const State& state, std::vector<uint8_t>& bytes) const;
+  /// A consistent copy of a state in host memory: as much of it as there is room for, and if asked,
+  /// the sums of a large confusion matrix. False while an addition by other means is under way.
+  bool copy(State& state, std::span<uint8_t> bytes, std::vector<double>* sums);
+  /// Clears a state in host memory. Returns the number of its newest update; nothing while an
+  /// addition by other means is under way.
+  std::optional<U64> reset(State& state);
   /// The newest copy that a kernel has made, and how many updates were lost on the device. False
   /// where there is none. Never waits.
   bool copy_snapshot(std::vector<uint8_t>& bytes, U64& lost) const {
@@ -101,22 +110,25 @@ class MetricAccumulator {
   /// in a long run one in a thousandth of its time: so many are some thousands, however long it
   /// lasts.
   bool reading_is_due();
-  /// Whether anything was added during the recording that is active since this was last asked.
-  bool take_news();
+  /// The recording that is active, if anything was added during it since this was last asked; 0
+  /// otherwise.
+  uint32_t take_news();
 
  private:
   void note_update(uint64_t number);
   void note_scalar(int slot, uint64_t number);
   void keep_order(cuda::Stream stream);
+  void forget_scalars();
   void note_news() { news_epoch_ = active_epoch.load(std::memory_order_relaxed); }
 
   const MetricOptions options_;
   std::mutex launch_mutex_;
   KernelLauncher launcher_;
-  bool other_is_running_ = false;
+  bool other_is_running_ = false;  ///< written under both locks
   std::atomic<cuda::Stream> last_stream_{reinterpret_cast<cuda::Stream>(~uintptr_t{0})};
 
   mutable std::mutex mutex_;
+  ConfusionSums sums_;  ///< of a large matrix in host memory
   Counts counts_;
   /// Labels are found by the numbers that the device counts, so the host has to count as it does.
   /// It can't where a graph may be replayed, where several streams, which it sees in no order,

@@ -113,7 +113,7 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   for (int dim = 0; dim < target.ndim; ++dim) {
     const Dimension next{target.shape[dim], logits.strides[dim < class_dim ? dim : dim + 1],
                          target.strides[dim], stride_of(weight, dim), stride_of(row_loss, dim)};
-    if (next.size == 1) continue;
+    if (next.size == 1 || batch.rows == 0) continue;  // without rows, nothing is at any place
     if (batch.dims > 0 && dimensions[batch.dims - 1].holds(next)) {
       const I64 outer = dimensions[batch.dims - 1].size;
       dimensions[batch.dims - 1] = next;
@@ -124,7 +124,7 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
       return std::nullopt;
     }
   }
-  if (batch.dims == 0) dimensions[batch.dims++] = {1, 0, 0, 0, 0};
+  if (batch.dims == 0) dimensions[batch.dims++] = {1, 0, 0, 0, 0};  // there is one at least
   for (int dim = 0; dim < batch.dims; ++dim) {
     batch.sizes[dim] = dimensions[dim].size;
     batch.logits_strides[dim] = dimensions[dim].logits;

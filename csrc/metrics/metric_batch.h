@@ -18,6 +18,9 @@ struct MetricOptions {
   I64 ignore_index = 0;
   int class_dim = 1;  ///< 1 or -1
 
+  /// Whether there is a confusion matrix that is left out of readings.
+  bool confusion_is_large() const { return confusion && classes > kMaxSnapshotClasses; }
+
   U64 state_bytes() const {
     return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);
   }

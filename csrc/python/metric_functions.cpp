@@ -193,13 +193,15 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
                     return accumulator.launch(*batch, state, scratch, logits->device.id, stream);
                   });
   if (!on_cpu(*logits)) return std::nullopt;
+  bool added = false;
   if (bytes_of(*batch) < kBytesWithoutGil) {
-    accumulator.update(*batch, *state, 1);
+    added = accumulator.update(*batch, *state, 1);
   } else {
     const int threads = num_threads();
     const GilRelease released;
-    accumulator.update(*batch, *state, threads);
+    added = accumulator.update(*batch, *state, threads);
   }
+  if (!added) return std::nullopt;
   return accumulator.reading_is_due();
 }
 
@@ -230,24 +232,62 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
                   });
   if (!on_cpu(*state_view)) return std::nullopt;
   if (data != nullptr) number = load_real(data, format, 0);
-  accumulator.update_scalar(number, slot, *state);
+  if (!accumulator.update_scalar(number, slot, *state)) return std::nullopt;
   return accumulator.reading_is_due();
 }
 
-py::object read(const MetricAccumulator& accumulator, py::handle state_tensor) {
+/// The state in a tensor in host memory, or null.
+State* host_state_of(const MetricAccumulator& accumulator, py::handle state_tensor) {
+  const auto view = view_of(state_tensor);
+  return view && on_cpu(*view) ? state_of(accumulator.options(), *view) : nullptr;
+}
+
+py::object bytes_of(const void* data, size_t size) {
+  return py::bytes(static_cast<const char*>(data), size);
+}
+
+py::object read(MetricAccumulator& accumulator, py::handle state_tensor) {
   const auto state_view = view_of(state_tensor);
-  const State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
+  State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
   if (state == nullptr) return py::none();
-  const MetricOptions& options = accumulator.options();
-  const bool whole = on_cpu(*state_view) || options.classes <= kMaxSnapshotClasses;
-  std::vector<uint8_t> bytes(whole ? options.state_bytes() : kStateBytes);
-  U64 lost = 0;
-  if (on_cpu(*state_view)) {
-    accumulator.copy(*state, bytes);
-  } else if (!accumulator.copy_snapshot(bytes, lost)) {
-    return py::none();
+  const bool is_large = accumulator.options().confusion_is_large();
+  std::vector<uint8_t> bytes(is_large ? kStateBytes : accumulator.options().state_bytes());
+  if (!on_cpu(*state_view)) {
+    U64 lost = 0;
+    if (!accumulator.copy_snapshot(bytes, lost)) return py::none();
+    return py::make_tuple(bytes_of(bytes.data(), bytes.size()), lost, py::none());
   }
-  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()), lost);
+  if (!is_large) {
+    if (!accumulator.copy(*state, bytes, nullptr)) return py::none();
+    return py::make_tuple(bytes_of(bytes.data(), bytes.size()), 0, py::none());
+  }
+  std::vector<double> sums;
+  {
+    const GilRelease released;
+    if (!accumulator.copy(*state, bytes, &sums)) sums.clear();
+  }
+  if (sums.empty()) return py::none();
+  return py::make_tuple(bytes_of(bytes.data(), bytes.size()), 0,
+                        bytes_of(sums.data(), sums.size() * sizeof(double)));
+}
+
+/// Copies the whole state in host memory; false where that can't be done now.
+bool copy(MetricAccumulator& accumulator, py::handle state_tensor, const py::buffer& into) {
+  State* const state = host_state_of(accumulator, state_tensor);
+  const py::buffer_info buffer = into.request(true);
+  if (state == nullptr ||
+      static_cast<U64>(buffer.size * buffer.itemsize) != accumulator.options().state_bytes())
+    return false;
+  const GilRelease released;
+  return accumulator.copy(
+      *state, {static_cast<uint8_t*>(buffer.ptr), accumulator.options().state_bytes()}, nullptr);
+}
+
+std::optional<U64> reset(MetricAccumulator& accumulator, py::handle state_tensor) {
+  State* const state = host_state_of(accumulator, state_tensor);
+  if (state == nullptr) return std::nullopt;
+  const GilRelease released;
+  return accumulator.reset(*state);
 }
 
 /// Serial number and index of a step.
@@ -316,6 +356,8 @@ void pig::add_metric_functions(py::module_& module) {
       .def("update_scalar", &update_scalar, py::arg("state"), py::arg("scratch"), py::arg("slot"),
            py::arg("value"))
       .def("read", &read, py::arg("state"))
+      .def("copy", &copy, py::arg("state"), py::arg("into"))
+      .def("reset", &reset, py::arg("state"))
       .def("launch_error", &MetricAccumulator::launch_error)
       .def("was_captured", &MetricAccumulator::was_captured)
       .def("begin_other", &MetricAccumulator::begin_other, py::call_guard<GilRelease>())

@@ -24,7 +24,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pyinstrument_gpu.metrics import kernels, reference
 from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions, checked_scalar
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, State, word
+from pyinstrument_gpu.metrics.series_prefix import series_prefix
+from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
 from pyinstrument_gpu.metrics.values import (
     Reading,
     clash_of,
@@ -86,7 +87,8 @@ class MetricAccumulator:
         class_dim: dimension of the classes: 1 for logits of shape (N, C) or (N, C, d1, ...), -1
             for (N, ..., C), as in language models.
         name: is put before the names of the values in a recording, as in `val/loss`, to tell
-            accumulators apart.
+            accumulators apart. Where several have the same one, or none, the second one that is
+            read is called `val-2`, or `metrics-2`.
 
     Raises:
         TypeError, ValueError: an argument is wrong.
@@ -106,7 +108,7 @@ class MetricAccumulator:
         self._options = MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim)
         if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES:
             raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
-        self._prefix = f"{name}/" if name else ""
+        self._name = name
         # In host memory until the first tensors say where it belongs: so far it has only numbers.
         # The pages of NumPy's zeros take no memory before they are used.
         with _outside_modes():
@@ -116,6 +118,7 @@ class MetricAccumulator:
         self._lost_updates = 0
         self._reference_updates = 0
         self._resets = 0
+        self._updates_at_reset = 0  # in host memory, where an update without rows changes no more
         self._begin(counts=[0] * (1 + MAX_SCALARS))
 
     def _begin(self, counts: Sequence[int] | None) -> None:
@@ -236,34 +239,44 @@ class MetricAccumulator:
         """Return the newest values that have arrived, without waiting; None if none have.
 
         For tensors on the CPU they are the current ones. On a GPU there are none before the first
-        update by the kernel, which has to be compiled first.
+        update by the kernel, which has to be compiled first. The confusion matrix is among them for
+        up to 16 classes, and on a GPU that also goes for what is computed from it.
         """
         newest = self._newest()
         if newest is None:
             return None
-        state, lost = newest
+        state, values = newest
         step = self._native.step_of(state.updates)
-        names = tuple(self._scalar_slots)[: len(state.scalars)]
-        values = values_of(state, self._options.topk, names, self._lost_updates + lost)
         return Reading(values, state.updates, None if step is None else step[1])
 
-    def _newest(self) -> tuple[State, int] | None:
-        """The newest state that has arrived, and how many updates the device has lost."""
+    def _newest(self) -> tuple[State, dict[str, Any]] | None:
+        """The newest state that has arrived, and its values."""
         if self._native is None:
             return None
+        on_cuda = _on_cuda(self._state.device)
         read = self._native.read(self._state)
+        if read is None and not on_cuda:
+            with self._lock:  # until an addition in torch operations is done
+                read = self._native.read(self._state)
         if read is None:
             return None
-        data, lost = read
-        if data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET:
-            return None
+        data, lost, sums = read
         classes = self._options.confusion_classes
         if len(data) < self._options.state_bytes:
-            classes = 0  # a GPU does not send the matrix of many classes
+            classes = 0
         state = State.of(data, classes, len(self._scalar_slots))
         if state.resets != self._resets:
             return None  # a snapshot from before the reset
-        return state, lost
+        if (
+            not on_cuda
+            and state.updates == self._updates_at_reset
+            and data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET
+        ):
+            return None
+        names = tuple(self._scalar_slots)[: len(state.scalars)]
+        by_class = None if sums is None else np.frombuffer(sums).reshape(3, -1)
+        lost += self._lost_updates
+        return state, values_of(state, self._options.topk, names, lost, by_class)
 
     @property
     def reference_updates(self) -> int:
@@ -282,8 +295,8 @@ class MetricAccumulator:
         (None if there was none), `ignored`, `invalid`, `lost_updates` (updates that could not be
         added because of an error; 0 unless there was a warning), the running values of
         `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
-        `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`. Values that are
-        not known, such as an accuracy without rows, are NaN.
+        `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`; these two are
+        NumPy arrays. Values that are not known, such as an accuracy without rows, are NaN.
 
         Args:
             across_ranks: merge all ranks of the default process group of `torch.distributed`.
@@ -318,12 +331,15 @@ class MetricAccumulator:
             if self._scratch is not None:
                 _record_stream(self._scratch)
                 _lost_on_device(self._scratch).zero_()
-            self._state[RESET_OFFSET:].zero_()
-            if self._native is not None:
-                self._native.reset_scalars()
-            if self._is_placed:
-                self._resets += 1
+            updates = None if self._native is None else self._native.reset(self._state)
+            if updates is not None:
+                self._updates_at_reset = updates
+            else:
+                self._state[RESET_OFFSET:].zero_()
                 self._state.view(torch.int64)[word("resets")] += 1
+                if self._native is not None:
+                    self._native.reset_scalars()
+            self._resets += 1
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.
@@ -331,20 +347,21 @@ class MetricAccumulator:
         `update` does this automatically a few times per second, and so does the recording when it
         stops.
         """
-        if self._native is None or not self._native.take_news():
+        recording = 0 if self._native is None else self._native.take_news()
+        if not recording:
             return
         newest = self._newest()
         if newest is None:
             return
-        state, lost = newest
-        names = tuple(self._scalar_slots)[: len(state.scalars)]
-        values = values_of(state, self._options.topk, names, self._lost_updates + lost)
+        state, values = newest
         series = series_of(values, self._options.topk)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
+        names = tuple(self._scalar_slots)
+        prefix = series_prefix(self._name, self, recording)
         step = self._native.step_of(state.updates)
         steps = [step] * len(series)
-        for slot, (name, scalar) in enumerate(zip(names, state.scalars, strict=True)):
+        for slot, (name, scalar) in enumerate(zip(names, state.scalars, strict=False)):
             own = series_of_scalar(values, name)
             series += own
             step = self._native.step_of_scalar(slot, scalar.count + scalar.nonfinite)
@@ -352,7 +369,7 @@ class MetricAccumulator:
         native.append_reading(
             state.updates,
             [
-                (self._prefix + name, value, None if step is None else step[0])
+                (prefix + name, value, None if step is None else step[0])
                 for (name, value), step in zip(series, steps, strict=True)
             ],
         )
@@ -491,8 +508,9 @@ class MetricAccumulator:
     def _move_state(self, device: torch.device) -> None:
         if self._state.device != device:
             state = _zeros(self._options.state_bytes, device)
-            if self._scalar_slots:
-                state.copy_(self._state, non_blocking=_on_cuda(device))
+            if self._scalar_slots or self._resets:
+                head = slice(STATE_DTYPE.itemsize)  # there is nothing in the matrix
+                state[head].copy_(self._state[head], non_blocking=_on_cuda(device))
             self._state = state
         _remember_stream(self._state)
         self._is_placed = True
@@ -512,14 +530,17 @@ class MetricAccumulator:
         """Whether what is enqueued on the tensor's device now becomes part of a CUDA graph."""
         return _on_cuda(tensor.device) and _current_stream_is_captured(tensor)
 
-    def _read(self) -> bytes:
-        if self._native is not None and not _on_cuda(self._state.device):
-            read = self._native.read(self._state)
-            if read is not None:
-                data: bytes = read[0]
-                return data
-        with _outside_modes():
-            return self._state.cpu().numpy().tobytes()
+    def _read(self) -> memoryview:
+        """A copy of all the state, of after an update and before the next one."""
+        if _on_cuda(self._state.device):
+            with _outside_modes():
+                return np.asarray(self._state.cpu().numpy()).data
+        data = np.empty(self._options.state_bytes, np.uint8)
+        if self._native is None or not self._native.copy(self._state, data):
+            with self._lock, _outside_modes():  # until an addition in torch operations is done
+                if self._native is None or not self._native.copy(self._state, data):
+                    data[:] = self._state.cpu().numpy()
+        return data.data
 
     def _all_lost_updates(self) -> int:
         """Those that the device has lost as well. This waits for it."""

@@ -50,7 +50,7 @@ def has_other_ranks() -> bool:
 
 
 def merged_across_ranks(
-    data: bytes,
+    data: memoryview,
     names: Sequence[str],
     lost_updates: int,
     options: MetricOptions,
@@ -75,8 +75,9 @@ def merged_across_ranks(
     own["state"] = np.frombuffer(data, STATE_DTYPE, count=1)
     own["matrix"] = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
     ranks = _gathered(own, group_device)
-    head = _merged(ranks["state"]).tobytes() + ranks["matrix"].sum(axis=0).tobytes()
-    state = State.of(head, options.confusion_classes, scalars=0)
+    state = State.of(_merged(ranks["state"]).tobytes(), classes=0, scalars=0)
+    if classes := options.confusion_classes:
+        state.confusion = ranks["matrix"].sum(axis=0).reshape(classes, classes)
     # The ranks may have more of them together than there is room for in one state.
     all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
     decoded = [name.decode() for name in all_names]

@@ -30,7 +30,7 @@ def add_update(
     reals = state.view(torch.float64)
 
     classes = logits.shape[options.class_axis(logits.ndim)]
-    rows = logits.movedim(options.class_axis(logits.ndim), -1).reshape(-1, classes)
+    rows = logits.movedim(options.class_axis(logits.ndim), -1).flatten(0, -2)
     targets = target.reshape(-1).to(torch.int64)
     if weight is None:
         weights = torch.ones(len(targets), dtype=torch.float64, device=state.device)

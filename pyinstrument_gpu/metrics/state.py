@@ -60,7 +60,7 @@ class State:
     confusion: NDArray[np.float64] | None
 
     @classmethod
-    def of(cls, data: bytes, classes: int, scalars: int) -> State:
+    def of(cls, data: bytes | memoryview, classes: int, scalars: int) -> State:
         """The state in these bytes, with so many classes in its confusion matrix (0: none) and so
         many running values in use."""
         # By struct, not by numpy: a loop may read its metrics in every step.

@@ -59,9 +59,18 @@ def _reserved() -> frozenset[str]:
 
 
 def values_of(
-    state: State, topk: Sequence[int], scalar_names: Sequence[str], lost_updates: int
+    state: State,
+    topk: Sequence[int],
+    scalar_names: Sequence[str],
+    lost_updates: int,
+    confusion_sums: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """The values of a state, as `MetricAccumulator.compute` describes them."""
+    """The values of a state, as `MetricAccumulator.compute` describes them.
+
+    Args:
+        confusion_sums: of a confusion matrix that the state lacks, for each class: the sum of its
+            row, the sum of its column, and the element of the diagonal.
+    """
     loss = _ratio(state.loss_sum, state.loss_weight)
     values: dict[str, Any] = {
         "count": state.count,
@@ -82,8 +91,13 @@ def values_of(
         "invalid": state.invalid,
         "lost_updates": lost_updates,
     }
-    if state.confusion is not None:
-        values.update(_confusion_values(state.confusion))
+    matrix = state.confusion
+    if matrix is not None:
+        confusion_sums = np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)])
+    if confusion_sums is not None:
+        values.update(_confusion_values(*confusion_sums))
+    if matrix is not None:
+        values["confusion_matrix"] = matrix
     for name, scalar in zip(scalar_names, state.scalars, strict=True):
         numbers = (
             _ratio(scalar.sum, scalar.count),
@@ -128,16 +142,15 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def _confusion_values(matrix: NDArray[np.float64]) -> dict[str, Any]:
-    correct = np.diagonal(matrix)
-    targets = matrix.sum(axis=1)
-    predictions = matrix.sum(axis=0)
+def _confusion_values(
+    targets: NDArray[np.float64], predictions: NDArray[np.float64], correct: NDArray[np.float64]
+) -> dict[str, Any]:
     occurs = (targets != 0) | (predictions != 0)
 
     def per_class(denominators: NDArray[np.float64], numerators: NDArray[np.float64]) -> Any:
         # A class that occurs but has nothing in the denominator counts as 0, as elsewhere.
         known = denominators != 0
-        ratios = np.divide(numerators, denominators, out=np.zeros(len(matrix)), where=known)
+        ratios = np.divide(numerators, denominators, out=np.zeros(len(known)), where=known)
         return np.where(occurs, ratios, math.nan)
 
     by_class = {
@@ -151,6 +164,5 @@ def _confusion_values(matrix: NDArray[np.float64]) -> dict[str, Any]:
     for name, ratios in by_class.items():
         values[f"{name}_micro"] = micro
         values[f"{name}_macro"] = float(ratios[occurs].mean()) if occurs.any() else math.nan
-        values[f"{name}_per_class"] = ratios.tolist()
-    values["confusion_matrix"] = matrix.tolist()
+        values[f"{name}_per_class"] = ratios
     return values

@@ -89,10 +89,6 @@ def test_every_layout_of_threads_against_the_cpu(dtype: Any, rows: int, classes:
         moved = moved[:, offset:] if "num_classes" not in options else moved
         on_gpu.update(moved, *map(on_device, (target, weight, weight)))
     got, wanted = on_gpu.compute(), on_cpu.compute()
-    for name in [key for key in got if key.endswith("_per_class") or key == "confusion_matrix"]:
-        torch.testing.assert_close(
-            torch.tensor(got.pop(name)), torch.tensor(wanted.pop(name)), equal_nan=True
-        )
     assert_same(got, wanted)
 
 
@@ -113,7 +109,8 @@ def test_a_reading_is_what_compute_gives() -> None:
         metrics.update_scalar("tokens", 4)
         metrics.update_scalar("grad_norm", torch.tensor(0.5, device=DEVICE))
     reading = arrived(metrics)
-    assert (reading.update, reading.values) == (20, metrics.compute())
+    assert reading.update == 20
+    assert_same(reading.values, metrics.compute())
 
 
 # --- waiting ---
@@ -198,8 +195,8 @@ values, reading = metrics.compute(), metrics.latest()
 assert (values["count"], values["accuracy@1"], values["lost_updates"]) == (52, 1, 0), values
 assert (values["loss"], values["loss_min"], values["loss_max"]) == (7, 1, 13), values
 assert (values["tokens"], values["tokens_sum"]) == (3, 39), values
-assert values["confusion_matrix"] == [[13.0 * (i == j) for j in range(4)] for i in range(4)]
-assert (reading.update, reading.values) == (13, values)
+assert (values["confusion_matrix"] == 13 * torch.eye(4).numpy()).all(), values
+assert reading.update == 13 and str(reading.values) == str(values)
 print(by_torch)
 """
 

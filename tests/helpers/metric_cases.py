@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -176,7 +177,9 @@ def assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Equal values; of numbers that are sums, up to the rounding of another order."""
     assert got.keys() == wanted.keys()
     for key, value in wanted.items():
-        if isinstance(value, float):
+        if isinstance(value, np.ndarray):
+            np.testing.assert_allclose(got[key], value, rtol=1e-12, err_msg=key)
+        elif isinstance(value, float):
             same = math.isclose(got[key], value, rel_tol=1e-12, abs_tol=1e-300)
             assert same or (math.isnan(value) and math.isnan(got[key])), (key, got[key], value)
         else:

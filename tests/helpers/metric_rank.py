@@ -4,7 +4,9 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -38,6 +40,14 @@ def error_of(metrics: pig.MetricAccumulator) -> str:
     return ""
 
 
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """With lists for arrays."""
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in values.items()
+    }
+
+
 def main() -> None:
     folder, batches = Path(sys.argv[1]), int(sys.argv[2])
     # Without a name, the group has the backends of this build: NCCL, too, in one for CUDA.
@@ -46,9 +56,9 @@ def main() -> None:
     metrics = accumulate(range(rank, batches, world_size))
     if rank == world_size - 1:
         metrics.update_scalar("of the last rank", 2.0)
-    before = metrics.compute()
-    merged = [metrics.compute(across_ranks=True) for _ in range(2)]
-    unchanged = json.dumps(metrics.compute()) == json.dumps(before)
+    before = plain(metrics.compute())
+    merged = [plain(metrics.compute(across_ranks=True)) for _ in range(2)]
+    unchanged = json.dumps(plain(metrics.compute())) == json.dumps(before)
     other = min(rank, 1)
     errors = [
         error_of(pig.MetricAccumulator(topk=rank + 1)),

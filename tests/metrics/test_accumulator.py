@@ -59,10 +59,6 @@ def check_against_reference(seed: int) -> None:
 
     got = update(accumulator_for(case, **options), case).compute()
     wanted = update(by_reference(accumulator_for(case, **options)), case).compute()
-    for name in [key for key in got if key.endswith("_per_class") or key == "confusion_matrix"]:
-        torch.testing.assert_close(
-            torch.tensor(got.pop(name)), torch.tensor(wanted.pop(name)), equal_nan=True
-        )
     assert_same(got, wanted)
 
 
@@ -215,7 +211,7 @@ def test_reset_forgets_the_values_and_goes_on_numbering() -> None:
 
     assert metrics.latest() is None
     assert metrics.compute()["count"] == 0
-    assert metrics.compute()["confusion_matrix"] == [[0, 0], [0, 0]]
+    assert metrics.compute()["confusion_matrix"].tolist() == [[0, 0], [0, 0]]
     metrics.update(torch.ones(1, 2), torch.ones(1, dtype=torch.long), torch.tensor(nan))
     values = metrics.compute()
     assert (values["count"], values["first_nonfinite_update"]) == (1, 2)
@@ -400,7 +396,7 @@ def test_threads_may_share_an_accumulator() -> None:
 
     values = metrics.compute()
     assert values["count"] == values["accuracy@1"] * 1500 * 200
-    assert values["confusion_matrix"] == [[1e5, 0, 0], [0, 1e5, 0], [0, 0, 1e5]]
+    assert values["confusion_matrix"].tolist() == [[1e5, 0, 0], [0, 1e5, 0], [0, 0, 1e5]]
     reading = metrics.latest()
     assert reading is not None and reading.update == 200
 
@@ -583,3 +579,32 @@ def test_threads_that_begin_at_once_share_one_state() -> None:
             thread.join()
         values = metrics.compute()
         assert (values["count"], values["x_sum"]) == (16, 4)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("shape", [(0, 5), (0, 5, 2, 3, 4, 6), (2, 5, 3, 0, 4, 6), (3, 0), (0, 0)])
+def test_no_rows_or_no_classes(native: bool, shape: tuple[int, ...]) -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    if not native:
+        by_reference(metrics)
+    rows = (shape[0], *shape[2:])
+    logits, target = torch.zeros(shape), torch.zeros(rows, dtype=torch.int64)
+    metrics.update(logits, target, torch.zeros(rows), torch.ones(rows))
+    metrics.update(logits.transpose(0, -1).contiguous().transpose(0, -1), target)
+
+    values = metrics.compute()
+    assert (values["count"], values["lost_updates"]) == (0, 0)
+    assert values["invalid"] == 2 * target.numel()
+    assert math.isnan(values["loss"]) and math.isnan(values["accuracy@1"])
+    assert metrics.reference_updates == (0 if native else 2)
+
+
+def test_an_update_without_rows_is_read() -> None:
+    metrics = pig.MetricAccumulator(topk=1)
+    for updates in (1, 2):
+        assert metrics.latest() is None
+        metrics.update(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+        reading = metrics.latest()
+        assert reading is not None and reading.update == updates
+        assert reading.values["count"] == 0 and math.isnan(reading.values["accuracy@1"])
+        metrics.reset()

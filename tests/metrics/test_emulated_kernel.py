@@ -81,8 +81,4 @@ def test_every_layout_of_threads_against_the_cpu(dtype: torch.dtype, blocks: int
             name = f"pig_metric_update_{str(dtype).removeprefix('torch.')}_{layout}"
             kernels = [launch.kernel for launch in gpu.launches()]
             assert kernels == [name, "pig_metric_scalar"] * 2
-        for key in [key for key in got if key.endswith("_per_class")]:
-            torch.testing.assert_close(
-                torch.tensor(got.pop(key)), torch.tensor(wanted.pop(key)), equal_nan=True
-            )
         assert_same(got, wanted)

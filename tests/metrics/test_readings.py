@@ -51,6 +51,31 @@ def test_readings_while_a_recording_is_active() -> None:
     assert run.notes == ()
 
 
+def test_accumulators_of_one_name_have_series_of_their_own() -> None:
+    unnamed = [pig.MetricAccumulator(topk=1) for _ in range(2)]
+    named = [pig.MetricAccumulator(topk=1, name="val") for _ in range(2)]
+    with pig.record() as recording:
+        for number, metrics in enumerate(unnamed + named):
+            metrics.update(LOGITS, TARGET, torch.tensor(float(number)))
+            metrics.record_reading()
+        unnamed[0].update(LOGITS, TARGET, torch.tensor(9.0))
+
+    prefixes = ("", "metrics-2/", "val/", "val-2/")
+    last = [series(recording.run, f"{prefix}loss_last")[-1][2] for prefix in prefixes]
+    assert last == [9, 1, 2, 3]
+
+
+def test_an_accumulator_goes_on_with_the_series_of_one_that_is_gone() -> None:
+    with pig.record() as recording:
+        for epoch in range(3):
+            metrics = pig.MetricAccumulator(topk=1)
+            metrics.update(LOGITS, TARGET, torch.tensor(float(epoch)))
+            metrics.record_reading()
+
+    assert [value for _, _, value in series(recording.run, "loss_last")] == [0, 1, 2]
+    assert not [name for name in recording.run.metric_names if name.startswith("metrics")]
+
+
 def test_in_a_long_run_readings_become_rarer() -> None:
     metrics = pig.MetricAccumulator(topk=1)
     with fake_clock() as advance_ns, pig.record() as recording:

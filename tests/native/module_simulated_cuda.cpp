@@ -213,7 +213,12 @@ void publish(const metrics::State& state, metrics::Scratch& scratch, metrics::I6
 
 void run_update(void** parameters) {
   const auto& p = *static_cast<const metrics::UpdateParameters*>(parameters[0]);
-  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, *p.state, 1), *p.state);
+  std::vector<metrics::ConfusionCell> cells(p.batch.confusion != 0 ? p.batch.rows : 0);
+  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, cells, 1), *p.state);
+  for (const metrics::ConfusionCell& cell : cells)
+    if (cell.target >= 0)
+      metrics::confusion_of(*p.state)[cell.target * p.batch.classes + cell.predicted] +=
+          cell.weight;
   publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
 }
 
