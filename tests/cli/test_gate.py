@@ -247,7 +247,8 @@ def test_command_that_fails_has_the_last_word(tmp_path: Path) -> None:
     write(tmp_path, "train.py", TRAINING + "raise ValueError('the data is broken')\n")
     result = invoke("--baseline", ".", "--runs", "3", "train.py")
     assert result.exit_code == 1
-    assert result.stderr.endswith("\n  ValueError: the data is broken\n")
+    assert "\n  ValueError: the data is broken\n" in result.stderr
+    assert "Where the step goes" not in result.stderr
 
 
 def test_command_that_does_not_exist() -> None:
