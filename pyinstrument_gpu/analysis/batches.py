@@ -69,13 +69,8 @@ class Batches:
         return waited
 
 
-def are_batches(run: RunData) -> NDArray[np.bool_]:
-    """For each path whether it is the wait for a batch."""
-    return np.array([run.names[name] == BATCH_PHASE for name in run.path_names], dtype=bool)
-
-
 def batches(run: RunData, timeline: HostTimeline) -> Batches:
-    is_batch = are_batches(run)
+    is_batch = run.are_named((BATCH_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
     spans = spans[is_batch[spans["path"]]] if len(spans) else spans
     spans = spans[np.argsort(spans["host_begin_ns"], kind="stable")]
@@ -132,7 +127,7 @@ def _are_starts(
     that the workers must have begun with it."""
     is_start = np.zeros(len(asked_ns), dtype=bool)
     is_start[:1] = True
-    starting = np.array([run.names[name] == START_PHASE for name in run.path_names], dtype=bool)
+    starting = run.are_named((START_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
     begins_ns = spans["host_begin_ns"][starting[spans["path"]]] if len(spans) else asked_ns[:0]
     first = np.searchsorted(asked_ns, begins_ns)

@@ -220,7 +220,7 @@ def _draining(
     """
     if not len(waits):
         return waits
-    drains = np.array([site.kind not in _DRAIN_NOTHING for site in run.syncs.sites], dtype=bool)
+    drains = ~run.syncs.are_of(_DRAIN_NOTHING)
     before = np.searchsorted(host_ns, waits["begin_ns"], side="right")
     last_ns = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(device_ns))[before]
     contradicted = last_ns > waits["begin_ns"] + waits["duration_ns"]
@@ -241,8 +241,8 @@ def _call_costs_ns(
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     shortest_ns = np.full(int(events["site"].max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(shortest_ns, events["site"], events["duration_ns"])
-    is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
-    read_bytes = np.where(is_copy[events["site"]], 0, events["bytes"].astype(np.int64))
+    is_copy = run.syncs.of_kinds(events, COPY_KINDS)
+    read_bytes = np.where(is_copy, 0, events["bytes"].astype(np.int64))
     least_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], CALL_NS)
     usual_ns = CALL_NS + COPY_NS_PER_BYTE * read_bytes
     most_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], usual_ns)

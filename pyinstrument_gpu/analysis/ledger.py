@@ -180,7 +180,7 @@ def device_pieces(run: RunData, points: CorrelationPoints) -> DevicePieces:
 
 
 def are_data(run: RunData) -> NDArray[np.bool_]:
-    return np.array([run.names[name] in DATA_PHASES for name in run.path_names], dtype=bool)
+    return run.are_named(DATA_PHASES)
 
 
 def empty_segments(

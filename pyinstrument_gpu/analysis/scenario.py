@@ -59,7 +59,7 @@ class Scenario:
             sooner_ns: NDArray[np.int64] = np.append(before_ns[1:], taken.time_ns) - before_ns
             return sooner_ns
         if self.paced is not None and taken.change != Change.DATA_WAIT:
-            segments = self._paced_segments
+            segments = self.paced
             was_done_ns = self._paced_done_ns
         else:
             was_done_ns = self._done_ns
@@ -78,17 +78,13 @@ class Scenario:
         return np.diff(was_done_ns - replayed.done_ns(points, segments, taken_out), prepend=0)
 
     @cached_property
-    def _paced_segments(self) -> Segments:
-        assert self.paced is not None
-        return replace(self.paced, device_until_ns=self.segments.device_until_ns)
-
-    @cached_property
     def _done_ns(self) -> NDArray[np.int64]:
         return self.replayed.done_ns(self.points, self.segments)
 
     @cached_property
     def _paced_done_ns(self) -> NDArray[np.int64]:
-        return self.replayed.done_ns(self.points, self._paced_segments)
+        assert self.paced is not None
+        return self.replayed.done_ns(self.points, self.paced)
 
     def _with_pinned_copies(self, segments: Segments, taken_out: NDArray[np.bool_]) -> Segments:
         """With the copies that are taken out as fast as they are from pinned memory."""
@@ -121,6 +117,8 @@ def scenarios(
     ) -> Scenario:
         points = replayed.points.with_device_off(device_sign)
         segments = fit(points, empty_segments(run, points)[1], work_share)
+        if work_share == LOW_WORK_SHARE and premises.one_stream is False:
+            segments = segments.with_waits_as_they_were(points)
         starts = loader.is_start if work_share == LOW_WORK_SHARE else loader.may_start
         paced = _paced(run, replayed, loader, segments, starts) if is_paced else None
         return Scenario(replayed, points, segments, paced, _sooner_ns(run, bytes_per_ns))
@@ -129,8 +127,6 @@ def scenarios(
     if workers is None:
         likely.append(scenario(WORK_SHARE, PINNED_BYTES_PER_NS, is_paced=False))
     low = scenario(LOW_WORK_SHARE, LOW_PINNED_BYTES_PER_NS, device_sign=1, is_paced=workers != 0)
-    if premises.one_stream is False:
-        low = replace(low, segments=low.segments.with_waits_as_they_were(low.points))
     # A loader whose queue was full at times delivers sooner if it is asked sooner.
     high = scenario(HIGH_WORK_SHARE, HIGH_PINNED_BYTES_PER_NS, device_sign=-1, is_paced=False)
     return Scenarios(tuple(likely), low, high)
@@ -179,5 +175,5 @@ def _sooner_ns(run: RunData, pinned_bytes_per_ns: int) -> NDArray[np.int64]:
     counts = np.bincount(waits["site"], minlength=len(sites))
     mean_bytes = np.bincount(waits["site"], waits["bytes"], len(sites)) / np.maximum(counts, 1)
     pinned_ns = CALL_NS + np.rint(mean_bytes / pinned_bytes_per_ns).astype(np.int64)
-    is_copy = np.array([site.kind in COPY_KINDS for site in sites], dtype=bool) & (counts > 0)
+    is_copy = run.syncs.are_of(COPY_KINDS) & (counts > 0)
     return np.where(is_copy, np.maximum(shortest_ns - pinned_ns, 0), 0)

@@ -45,8 +45,7 @@ def syncs(run: RunData, timeline: HostTimeline, since_ns: int) -> Iterator[Taken
     after the last step are part of the time until all is done."""
     events = timeline.waits[timeline.waits["begin_ns"] >= since_ns]
     events = events[~run.syncs.is_meant(events)]
-    is_copy = np.array([site.kind in COPY_KINDS for site in run.syncs.sites], dtype=bool)
-    of_copies = is_copy[events["site"]] if len(events) else np.zeros(0, dtype=bool)
+    of_copies = run.syncs.of_kinds(events, COPY_KINDS)
     reads = events[~of_copies]
     by_site = [
         _of_events(timeline, Change.SYNC, reads[places], site)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -204,6 +204,10 @@ class RunData:
         or from the program's folder."""
         folders = (self.environment.get(key) for key in ("cwd", "program_folder"))
         return line.seen_from([folder for folder in folders if isinstance(folder, str)])
+
+    def are_named(self, names: Collection[str]) -> NDArray[np.bool_]:
+        """For each path whether its last name is one of these."""
+        return np.array([self.names[name] in names for name in self.path_names], dtype=bool)
 
     @property
     def program_facts(self) -> ProgramFacts:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -146,6 +147,15 @@ class Syncs(ArrayFields):
             elif site.totals.priced:
                 blocked_ns = site.totals.blocked_ns * share
             found[site] = WaitsInSteps(site.totals.count * share, blocked_ns)
+        return found
+
+    def are_of(self, kinds: Collection[SyncKind]) -> NDArray[np.bool_]:
+        """For each site whether it is of one of the kinds."""
+        return np.array([site.kind in kinds for site in self.sites], dtype=bool)
+
+    def of_kinds(self, events: NDArray[np.void], kinds: Collection[SyncKind]) -> NDArray[np.bool_]:
+        """For each event whether it is of one of the kinds."""
+        found: NDArray[np.bool_] = np.append(self.are_of(kinds), False)[events["site"]]
         return found
 
     def is_meant(self, events: NDArray[np.void]) -> NDArray[np.bool_]:

@@ -52,7 +52,7 @@ class Case:
     @cached_property
     def timeline(self) -> Timeline:
         waits, thread = self.found.host_timeline.waits, self.found.host_timeline.thread
-        reads = waits[self.of_kinds(waits, READS)] if self.has_device else None
+        reads = waits[self.run.syncs.of_kinds(waits, READS)] if self.has_device else None
         return Timeline(self.run, thread, self.steps, reads)
 
     def computing_ns(self, path: int) -> float:
@@ -77,12 +77,6 @@ class Case:
         """The same with those outside of steps."""
         waits = self.found.host_timeline.waits
         return waits[~self.run.syncs.is_meant(waits)]
-
-    def of_kinds(self, waits: NDArray[np.void], kinds: Collection[SyncKind]) -> NDArray[np.bool_]:
-        """Whether each wait is of one of the kinds."""
-        wanted = np.array([site.kind in kinds for site in self.run.syncs.sites], dtype=bool)
-        are: NDArray[np.bool_] = wanted[waits["site"]] if len(waits) else np.zeros(0, dtype=bool)
-        return are
 
     def line(self, site: int) -> str:
         """What waits at a site, and where: ".item() at train.py:31"."""

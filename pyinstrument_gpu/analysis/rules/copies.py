@@ -25,7 +25,7 @@ _PIN = "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
 def blocking_copies(case: Case) -> Iterator[Finding]:
     """All copies that make the host wait, if some of them are in steps."""
     saving = case.saving(Change.COPIES) or case.saving(Change.COPIES, is_inside=False)
-    in_steps = case.of_kinds(case.waits, COPY_KINDS)
+    in_steps = case.run.syncs.of_kinds(case.waits, COPY_KINDS)
     if saving is None or case.is_listed(saving) or not in_steps.any():
         return
     yield Finding(
@@ -40,7 +40,7 @@ def blocking_copies(case: Case) -> Iterator[Finding]:
 def small_tensors(case: Case) -> Iterator[Finding]:
     """Small copies of one size in every step, apart from the largest, which is the batch, and those
     on its lines. Where their tensors come from is not known."""
-    copies = case.waits[case.of_kinds(case.waits, COPY_KINDS)]
+    copies = case.waits[case.run.syncs.of_kinds(case.waits, COPY_KINDS)]
     if not len(copies):
         return
     batch = int(np.argmax(np.bincount(copies["site"], copies["bytes"])))
@@ -87,14 +87,14 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
     found = case.timeline.evaluations()
     if saving is None or case.is_listed(saving) or not len(found):
         return
-    copies = case.all_waits[case.of_kinds(case.all_waits, COPY_KINDS)]
+    copies = case.all_waits[case.run.syncs.of_kinds(case.all_waits, COPY_KINDS)]
     place = np.searchsorted(np.sort(found.begins_ns), copies["begin_ns"], "right") - 1
     ends_ns = np.sort(found.ends_ns)
     copies = copies[(place >= 0) & (copies["begin_ns"] < ends_ns[place]) & (copies["step"] < 0)]
     if not len(copies):
         return
     time_ns, worth = int(copies["duration_ns"].sum()), worth_of(saving, case.found.savings)
-    if case.of_kinds(case.waits, COPY_KINDS).any():
+    if case.run.syncs.of_kinds(case.waits, COPY_KINDS).any():
         high_ns = min(worth.high_ns, time_ns / len(case.steps))
         worth = replace(worth, low_ns=0.0, high_ns=high_ns)
     yield Finding(

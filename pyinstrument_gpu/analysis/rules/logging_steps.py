@@ -26,8 +26,8 @@ _ERRORS = 2
 
 
 def logging_steps(case: Case) -> Iterator[Finding]:
-    reads = case.waits[case.of_kinds(case.waits, READS)]
-    is_log = case.of_kinds(reads, LOG_KINDS)
+    reads = case.waits[case.run.syncs.of_kinds(case.waits, READS)]
+    is_log = case.run.syncs.of_kinds(reads, LOG_KINDS)
     for site in np.unique(reads["site"]):
         of_site = reads["site"] == site
         is_log |= of_site & (len(np.unique(reads["step"][of_site])) <= MAX_SHARE * len(case.steps))

@@ -20,7 +20,7 @@ def repeated_reads(case: Case) -> Iterator[Finding]:
     """A site counts if half of its reads that follow another read of the step take no longer than
     such a call does."""
     waits = case.waits
-    reads = waits[case.of_kinds(waits, READS)]
+    reads = waits[case.run.syncs.of_kinds(waits, READS)]
     follows = reads["step"][1:] == reads["step"][:-1]
     before, later = reads[:-1][follows], reads[1:][follows]
     call_ns = CALL_NS + COPY_NS_PER_BYTE * later["bytes"].astype(np.int64)
