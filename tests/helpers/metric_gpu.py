@@ -18,7 +18,7 @@ import _simulated_cuda as simulated  # type: ignore[import-not-found]
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.metrics import accumulator, code_cache, kernels
+from pyinstrument_gpu.metrics import code_cache, device_memory, kernels
 from pyinstrument_gpu.native import native
 from tests.helpers.driver_calls import driver
 from tests.helpers.simulated_cuda import (
@@ -56,12 +56,12 @@ def metric_gpu(devices: int = 1, *, ready: bool = True) -> Iterator[SimulatedCud
         simulated.run_metric_kernels()
         streams_recorded.clear()
         on_device, threads = simulated.device_api_capsule(api), torch.get_num_threads
-        native.set_torch(torch.Tensor, on_device, threads, accumulator._record_stream)
-        patches.callback(native.set_torch, torch.Tensor, api, threads, accumulator._record_stream)
+        native.set_torch(torch.Tensor, on_device, threads, device_memory.record_stream)
+        patches.callback(native.set_torch, torch.Tensor, api, threads, device_memory.record_stream)
         request = kernels.request
         replacements: list[Any] = [
             mock.patch.dict(os.environ, {"PYINSTRUMENT_GPU_LIBNVRTC": str(FAKE_NVRTC)}),
-            mock.patch.object(accumulator, "_on_cuda", lambda device: True),
+            mock.patch.object(device_memory, "on_cuda", lambda device: True),
             mock.patch.object(kernels, "_threads", {}),
             mock.patch.object(kernels, "request", lambda _: request(_device_of_tensors)),
             mock.patch.object(code_cache, "cache_directory", lambda: Path(os.devnull, "none")),

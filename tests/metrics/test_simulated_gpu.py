@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 
 import _simulated_cuda as simulated  # type: ignore[import-not-found] # noqa: E402
 
-from pyinstrument_gpu.metrics import accumulator  # noqa: E402
+from pyinstrument_gpu.metrics import accumulator, device_memory  # noqa: E402
 from tests.helpers.metric_cases import assert_same, expected, random_case  # noqa: E402
 from tests.helpers.metric_gpu import (  # noqa: E402
     BLOCKING_OR_ALLOCATING,
@@ -500,13 +500,13 @@ def test_a_launch_that_fails_is_done_otherwise(gpu: SimulatedCuda) -> None:
 def test_where_the_device_is_lost_so_are_updates_and_the_values_say_so(
     gpu: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyinstrument_gpu.metrics import reference
+    from pyinstrument_gpu.metrics import metric_accumulator, reference
 
     def fails(*arguments: Any) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     metrics = started(topk=1)
-    monkeypatch.setattr(reference, "add_update", fails)
+    monkeypatch.setattr(metric_accumulator._BATCH, "reference", fails)
     monkeypatch.setattr(reference, "add_scalar", fails)
     gpu.fail("cuLaunchKernel", Result.ILLEGAL_ADDRESS)
     with pytest.warns(
@@ -553,7 +553,7 @@ def test_no_memory_on_the_device(
     metrics = pig.MetricAccumulator(topk=1)
     with monkeypatch.context() as while_full, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        while_full.setattr(accumulator, "_zeros", fails)
+        while_full.setattr(device_memory, "zeros", fails)
         if what == "state":
             while_full.setattr(metrics, "_state", torch.zeros(1, device="meta"))
         for _ in range(2):

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of a device that several streams use, and graphs that may be replayed at any time.
+
+Call the functions through this module: the tests on a simulated GPU replace `on_cuda`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from pyinstrument_gpu.metrics.torch_modes import outside_modes
+from pyinstrument_gpu.native import IMPORT_ERROR, native
+
+_made_on = WeakIdKeyDictionary()
+"""The streams that were current when tensors were made, and events behind their making. PyTorch
+knows of these streams, and with cudaMallocAsync it warns if it is told again."""
+
+_captured: list[tuple[Tensor, Tensor | None]] = []
+"""State and scratch of accumulators that are gone, and of whose updates some were captured into a
+graph: it may be replayed at any time, and the kernels in it write there."""
+
+
+def on_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def zeros(size: int, device: torch.device) -> Tensor:
+    with outside_modes():
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def remember_stream(tensor: Tensor) -> None:
+    """To be called where a tensor was made, once all that makes it is enqueued."""
+    if on_cuda(tensor.device):
+        stream, made = torch.cuda.current_stream(tensor.device), torch.cuda.Event()
+        made.record(stream)
+        _made_on[tensor] = stream, made
+
+
+def record_stream(*tensors: Tensor) -> None:
+    """Have the current stream wait until tensors on one device are made, and keep PyTorch from
+    using their memory for others before the stream is done with it. An accumulator may be gone by
+    then."""
+    with contextlib.suppress(Exception):  # of an allocator that can't
+        stream = torch.cuda.current_stream(tensors[0].device)
+        is_captured = None
+        for tensor in tensors:
+            made_on, made = _made_on.get(tensor, (None, None))
+            if made_on == stream:
+                continue
+            if made is not None:
+                # A capture may not wait for what is outside of it. PyTorch has waited for all that
+                # was under way when it began.
+                if is_captured is None:
+                    is_captured = is_capturing(tensor)
+                if not is_captured:
+                    made.wait(stream)
+            tensor.record_stream(stream)
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether what is enqueued on the tensor's device now becomes part of a CUDA graph."""
+    if not on_cuda(tensor.device):
+        return False
+    # PyTorch would ask the driver with the GIL.
+    answer: bool | None = None if IMPORT_ERROR is not None else native.is_capturing(tensor)
+    if answer is not None:
+        return answer
+    with torch.cuda.device(tensor.device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def keep_for_graphs(state: Tensor, scratch: Tensor | None) -> None:
+    _captured.append((state, scratch))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accumulator of classification: accuracy, loss and a confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyinstrument_gpu.metrics import reference
+from pyinstrument_gpu.metrics.accumulator import Accumulator
+from pyinstrument_gpu.metrics.addition import Addition
+from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.recomputation import is_recomputing
+from pyinstrument_gpu.metrics.state import State
+from pyinstrument_gpu.metrics.values import series_of, values_of
+
+_BATCH = Addition(
+    "update",
+    "Tensor logits, Tensor target, Tensor? loss, Tensor? weight",
+    check=MetricOptions.check,
+    reference=reference.add_update,
+)
+
+
+class MetricAccumulator(Accumulator):
+    """Accumulates accuracy, loss and more on the device of the logits, without waiting for it.
+
+        metrics = pig.MetricAccumulator(topk=(1, 5))
+        for x, y in gpu_steps(loader):
+            ...
+            metrics.update(logits, y, loss)
+            if (reading := metrics.latest()) is not None:
+                print(reading.step, reading.values["loss"], reading.values["accuracy@1"])
+        print(metrics.compute())
+        metrics.reset()
+
+    The state is one small tensor on the device of the first update. An accumulator serves one
+    device; for several, use one per rank and `compute(across_ranks=True)`. Threads may share it. A
+    copy made by `copy.deepcopy` or `pickle` starts with the values so far and is independent.
+
+    The values of `compute()` and `latest()` have the keys `count` (rows that count), `loss` (mean
+    over them), `loss_min`, `loss_max` and `loss_last` (of the updates' means), `perplexity` (exp of
+    `loss`), `accuracy@k`, `nonfinite` (the sum of `nonfinite_rows` and `nonfinite_losses`),
+    `first_nonfinite_update` (None if there was none), `ignored`, `invalid`, `lost_updates` (updates
+    that could not be added because of an error; 0 unless there was a warning), the running values
+    of `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
+    `precision_per_class` (likewise `recall` and `f1`) and `confusion_matrix`; these two are NumPy
+    arrays. Values that are not known, such as an accuracy without rows, are NaN.
+
+    Args:
+        topk: for each k, `accuracy@k` is the share of rows whose target is among the k greatest
+            logits. There can be up to 8.
+        num_classes: how many classes the logits must have; None accepts any number.
+        confusion: keep a confusion matrix, from which precision, recall and F1 come. Needs
+            `num_classes`; takes 8 * num_classes**2 bytes.
+        ignore_index: a row with this target is left out, as in `torch.nn.functional.cross_entropy`.
+        class_dim: dimension of the classes: 1 for logits of shape (N, C) or (N, C, d1, ...), -1
+            for (N, ..., C), as in language models.
+        name: is put before the names of the values in a recording, as in `val/loss`, to tell
+            accumulators apart. Where several have the same one, or none, the second one that is
+            read is called `val-2`, or `metrics-2`.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+        MissingDependencyError: PyTorch is not installed.
+    """
+
+    def __init__(
+        self,
+        topk: int | Sequence[int] = (1, 5),
+        num_classes: int | None = None,
+        confusion: bool = False,
+        ignore_index: int = -100,
+        class_dim: int = 1,
+        *,
+        name: str = "",
+    ) -> None:
+        super().__init__(
+            MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim), name
+        )
+
+    def update(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        loss: Tensor | float | None = None,
+        weight: Tensor | None = None,
+    ) -> None:
+        """Add one batch.
+
+        This never waits for a device. On a GPU it is one kernel, which allocates nothing. Until the
+        kernel has been compiled, in the background, torch operations do the same at a higher cost;
+        `reference_updates` counts them. The first update has to come before the capture of a CUDA
+        graph; inside one it is lost, with a warning. On the CPU an update reads the logits once,
+        with as many of PyTorch's threads as is worthwhile. Inside `torch.compile` it is one
+        operator and causes no graph break.
+
+        Args:
+            logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
+                float16 or bfloat16, with any strides. Only their order matters, so probabilities
+                work as well.
+            target: the class of each row, int64, int32 or uint8, in the shape of the logits without
+                C. A target that is not a class makes its row invalid: it is counted, and left out.
+            loss: the loss of this batch, either one number, the mean over its rows, or one per row.
+                One number may be one of Python or NumPy as well. It enters the sum with the weight
+                of the rows that count.
+            weight: the weight of each row, in the shape of the target. A row whose weight is not
+                finite is invalid.
+
+        Raises:
+            TypeError, ValueError: the tensors do not fit each other or this accumulator.
+        """
+        if isinstance(loss, (float, int, np.number)) and isinstance(logits, Tensor):
+            # Not by a copy, which would be waited for.
+            loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
+        if torch.compiler.is_compiling():
+            detached_loss = None if loss is None else loss.detach()
+            torch.ops.pyinstrument_gpu.metric_update(
+                self._state, logits.detach(), target, detached_loss, weight, self._number
+            )
+        elif not is_recomputing():
+            self._add(_BATCH, None, logits, target, loss, weight)
+
+    def _values(
+        self,
+        state: State,
+        scalar_names: Sequence[str],
+        lost_updates: int,
+        confusion_sums: NDArray[np.float64] | None,
+    ) -> dict[str, Any]:
+        return values_of(state, self._options.topk, scalar_names, lost_updates, confusion_sums)
+
+    def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
+        return series_of(values, self._options.topk)
