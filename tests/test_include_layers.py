@@ -14,6 +14,9 @@ LAYERS = ("auto", "python", "hooks", "metrics", "record", "log", "hot", "cuda", 
 # Only these know Python.
 OF_PYTHON = ("auto", "python", "hooks")
 
+# Lies beside what reads it in Python.
+IN_THE_PACKAGE = ("metrics/state_fields.h",)
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 PYTHON_HEADERS = re.compile(r"Python\.h$|pybind11/")
 
@@ -29,7 +32,7 @@ def violations(csrc: Path) -> list[str]:
             continue
         below = LAYERS[LAYERS.index(layer) :]
         for quote, target in INCLUDE.findall(file.read_text(encoding="utf-8")):
-            if quote == '"' and not (csrc / target).is_file():
+            if quote == '"' and not (csrc / target).is_file() and target not in IN_THE_PACKAGE:
                 found.append(f"{name}: {target} is no path from csrc/")
             elif quote == '"' and target.partition("/")[0] not in below:
                 found.append(f"{name}: includes {target}, of a higher layer")

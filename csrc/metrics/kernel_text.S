@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels' source and its headers, for NVRTC. The build names their folder to the assembler.
+// The kernels' source and its headers, for NVRTC. The build names their folders to the assembler.
 #define PIG_EMBED(name, file) \
   .global name               ;\
   .hidden name               ;\
@@ -12,4 +12,5 @@
   PIG_EMBED(pig_metric_kernel_cu, "metric_kernel.cu")
   PIG_EMBED(pig_metric_kernel_h, "metric_kernel.h")
   PIG_EMBED(pig_metric_state_h, "metric_state.h")
+  PIG_EMBED(pig_state_fields_h, "state_fields.h")
   .section .note.GNU-stack, "", %progbits

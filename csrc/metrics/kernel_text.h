@@ -8,5 +8,6 @@ extern "C" {
 PIG_EMBEDDED(pig_metric_kernel_cu);
 PIG_EMBEDDED(pig_metric_kernel_h);
 PIG_EMBEDDED(pig_metric_state_h);
+PIG_EMBEDDED(pig_state_fields_h);
 #undef PIG_EMBEDDED
 }

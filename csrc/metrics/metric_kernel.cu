@@ -275,7 +275,7 @@ __device__ void add_rows(const UpdateParameters& p, BlockTotals& totals) {
 // --- a block's totals, and all blocks' ---
 
 constexpr int kCounts = 5;  // the counts of Totals, which stand first
-constexpr int kSums = 1 + kMaxTopk + 2;
+constexpr int kSums = 1 + kMaxTopk + 6;
 static_assert(sizeof(BlockTotals) == (kCounts + 1) * 4 + kSums * 8);
 static_assert(sizeof(Totals) == (kCounts + kSums) * 8);
 static_assert(kPartWords == kCounts + 2 * kSums);
@@ -284,7 +284,8 @@ static_assert(kPartWords == kCounts + 2 * kSums);
 __device__ bool is_used(const Batch& batch, int sum) {
   if (sum == 0) return true;
   if (sum <= kMaxTopk) return batch.topk[sum - 1] != 0;
-  return batch.loss_kind == kLossPerRow;
+  if (sum <= kMaxTopk + 2 && batch.loss_kind == kLossPerRow) return true;
+  return batch.loss_kind == kCrossEntropy;
 }
 
 template <typename Number>
@@ -306,9 +307,14 @@ __device__ void add_warp(const Batch& batch, BlockTotals& totals) {
 #pragma unroll
   for (int i = 0; i < kMaxTopk; ++i)
     if (batch.topk[i] != 0) totals.correct[i] = sum_of_warp(totals.correct[i]);
-  if (batch.loss_kind != kLossPerRow) return;
+  if (batch.loss_kind != kLossPerRow && batch.loss_kind != kCrossEntropy) return;
   totals.loss_sum = sum_of_warp(totals.loss_sum);
   totals.loss_weight = sum_of_warp(totals.loss_weight);
+  if (batch.loss_kind != kCrossEntropy) return;
+  totals.nll_sum = sum_of_warp(totals.nll_sum);
+  totals.nll_weight = sum_of_warp(totals.nll_weight);
+  totals.entropy_sum = sum_of_warp(totals.entropy_sum);
+  totals.entropy_weight = sum_of_warp(totals.entropy_weight);
 }
 
 /// The totals of each warp of the block.

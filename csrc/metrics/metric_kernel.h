@@ -19,7 +19,7 @@ constexpr int kSlots = 4;
 
 /// Words of 8 bytes in which a block hands on its totals: half of each is a number or the half of
 /// one, the other half says of which launch it is.
-constexpr int kPartWords = 5 + 2 * (1 + kMaxTopk + 2);
+constexpr int kPartWords = 5 + 2 * (1 + kMaxTopk + 6);
 
 /// Where the blocks of one launch meet.
 struct Slot {

@@ -2,14 +2,15 @@
 //
 // The state of a MetricAccumulator and the arithmetic on it: once for the CPU and the kernel.
 //
-// It includes nothing, because NVRTC and the C++ compiler both read it. The state is plain
-// 8-byte words in one tensor; all bytes zero is the state of no update. Python reads the same
-// layout (pyinstrument_gpu/metrics/state.py); a test compares the two.
+// NVRTC and the C++ compiler both read it, so all that it includes for the kernel is the list of
+// the state's fields, which Python reads as well. The state is plain 8-byte words in one tensor;
+// all bytes zero is the state of no update.
 #pragma once
 
 #if defined(__CUDACC__)
 #define PIG_SHARED __host__ __device__ inline
 #else
+#include <cmath>
 #define PIG_SHARED inline
 #endif
 
@@ -18,8 +19,9 @@ namespace pig::metrics {
 using U64 = unsigned long long;
 using I64 = long long;
 
-constexpr int kMaxTopk = 8;
-constexpr int kMaxScalars = 16;
+#define PIG_LIMIT(name, value) constexpr int name = value;
+#include "metrics/state_fields.h"
+#undef PIG_LIMIT
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
@@ -36,53 +38,54 @@ struct TotalsOf {
   double correct[kMaxTopk];
   double loss_sum;     ///< of finite losses per row, weighted
   double loss_weight;  ///< of the rows with a finite loss
+  double nll_sum;      ///< of finite negative log-likelihoods, weighted
+  double nll_weight;
+  double entropy_sum;  ///< of finite entropies, weighted
+  double entropy_weight;
 };
 
 using Totals = TotalsOf<U64>;
 /// Of one block of threads: 2^32 rows would take it hours.
 using BlockTotals = TotalsOf<unsigned>;
 
+/// `Same<double[2]>::Type` is `double[2]`, in front of a name.
+template <typename Field>
+struct Same {
+  using Type = Field;
+};
+
+#define PIG_FIELD(type, name) Same<type>::Type name;
+
 /// A running value that update_scalar takes.
 struct Scalar {
-  U64 count;  ///< of finite values
-  U64 nonfinite;
-  double sum;
-  double min;
-  double max;
-  double last;
+#define PIG_SCALAR PIG_FIELD
+#include "metrics/state_fields.h"
+#undef PIG_SCALAR
 };
 
 struct State {
-  U64 updates;  ///< since the accumulator was made; the newest update's number
-  U64 resets;   ///< a snapshot from before a reset is told by it
-  // From here on all is zero after a reset.
-  U64 count;
-  U64 ignored;
-  U64 invalid;
-  U64 nonfinite_rows;
-  U64 nonfinite_losses;
-  U64 first_nonfinite_update;  ///< 0: none
-  double weight;
-  double loss_sum;
-  double loss_weight;
-  U64 losses;         ///< updates that had a loss
-  U64 finite_losses;  ///< those of them whose mean was finite
-  double loss_min;
-  double loss_max;
-  double loss_last;
-  double correct[kMaxTopk];
-  Scalar scalars[kMaxScalars];
-  // Behind it the confusion matrix: double[classes][classes], rows are targets.
+#define PIG_STATE PIG_FIELD
+#include "metrics/state_fields.h"
+#undef PIG_STATE
 };
 
+#undef PIG_FIELD
+
+// Behind it the confusion matrix: double[classes][classes], rows are targets. Behind that the bins
+// of the calibration: double[bins][kCalibrationSums].
+
 constexpr U64 kStateBytes = sizeof(State);
-static_assert(kStateBytes == (24 + 6 * kMaxScalars) * 8);
+
+/// Of the rows whose greatest probability lies in a bin: their weight, the sum of those
+/// probabilities, and the weight of the rows predicted correctly.
+constexpr int kCalibrationSums = 3;
 
 /// How a tensor's numbers are stored.
 enum Format : int { kNone, kFloat64, kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8 };
 constexpr int kRealFormats = 4;  ///< those that logits may have; they stand first
 
-enum LossKind : int { kNoLoss, kMeanLoss, kLossPerRow };
+/// Where the loss comes from; kCrossEntropy: it is computed from the logits.
+enum LossKind : int { kNoLoss, kMeanLoss, kLossPerRow, kCrossEntropy };
 
 constexpr int kMaxDims = 4;
 
@@ -110,6 +113,11 @@ struct Batch {
   I64 ignore_index;
   I64 topk[kMaxTopk];  ///< from the first 0 on not used
   int confusion;       ///< whether the state has a confusion matrix, of `classes` classes
+  // Of a cross-entropy.
+  const double* class_weight;  ///< one for each class, or null: all are 1
+  double class_weight_sum;
+  double label_smoothing;
+  int calibration_bins;  ///< 0: the state has none
 };
 
 /// Whether logit `x` stands before the target's in the order of torch.argmax: greater first, NaN
@@ -247,6 +255,51 @@ PIG_SHARED bool row_counts(const Batch& batch, I64 target, double weight, Totals
   return true;
 }
 
+/// What one pass finds of a row's logits x, in any order and precision of its own. A NaN among
+/// them, or an infinite one, makes the sums what arithmetic makes of it, except that a logit of
+/// minus infinity adds 0 to `shift_sum`, as its probability is 0.
+struct RowSums {
+  double max;
+  double target;        ///< x of the target
+  double exp_sum;       ///< of exp(x - max)
+  double shift_sum;     ///< of exp(x - max) * (x - max)
+  double weighted_sum;  ///< of class weight * (x - max); only where labels are smoothed
+};
+
+/// What a row's logits say where they are to give the loss.
+struct RowScores {
+  double loss;         ///< as torch's with reduction="none": smoothed, and weighted by class
+  double loss_weight;  ///< of the target's class: torch's mean divides by the sum of these
+  double nll;          ///< negative log-likelihood of the target, not smoothed and not weighted
+  double entropy;      ///< of the softmax, in nats
+  double confidence;   ///< the greatest probability
+};
+
+/// Everything is made of exp(x - max) / sum, never of exp(x - log-sum-exp): rounding that would
+/// cost digits.
+PIG_SHARED RowScores score_row(const Batch& batch, I64 target, const RowSums& sums) {
+  RowScores scores;
+  const double log_sum = log(sums.exp_sum);
+  const double smoothing = batch.label_smoothing;
+  scores.nll = log_sum - (sums.target - sums.max);
+  scores.loss_weight = batch.class_weight == nullptr ? 1 : batch.class_weight[target];
+  scores.loss = scores.nll * scores.loss_weight;
+  if (smoothing != 0)
+    scores.loss =
+        (1 - smoothing) * scores.loss + smoothing / static_cast<double>(batch.classes) *
+                                            (batch.class_weight_sum * log_sum - sums.weighted_sum);
+  scores.entropy = log_sum - sums.shift_sum / sums.exp_sum;
+  scores.confidence = 1 / sums.exp_sum;
+  return scores;
+}
+
+/// The bin of a confidence among the equal parts of 0 to 1; -1 where it is NaN.
+PIG_SHARED int calibration_bin(double confidence, int bins) {
+  if (!(confidence >= 0)) return -1;
+  const int bin = static_cast<int>(confidence * bins);
+  return bin < bins ? bin : bins - 1;
+}
+
 /// `loss_at` is where the row's loss lies, if rows have their own.
 template <typename Count>
 PIG_SHARED void add_row(const Batch& batch, I64 rank, bool finite, double weight, I64 loss_at,
@@ -271,6 +324,25 @@ PIG_SHARED void add_row(const Batch& batch, I64 rank, bool finite, double weight
   }
 }
 
+/// Besides, where the logits are to give the loss.
+template <typename Count>
+PIG_SHARED void add_scores(const RowScores& scores, double weight, TotalsOf<Count>& totals) {
+  if (is_finite(scores.loss)) {
+    totals.loss_sum += scores.loss * weight;
+    totals.loss_weight += scores.loss_weight * weight;
+  } else {
+    ++totals.nonfinite_losses;
+  }
+  if (is_finite(scores.nll)) {
+    totals.nll_sum += scores.nll * weight;
+    totals.nll_weight += weight;
+  }
+  if (is_finite(scores.entropy)) {
+    totals.entropy_sum += scores.entropy * weight;
+    totals.entropy_weight += weight;
+  }
+}
+
 PIG_SHARED void add_totals(Totals& into, const Totals& part) {
   into.count += part.count;
   into.ignored += part.ignored;
@@ -281,6 +353,10 @@ PIG_SHARED void add_totals(Totals& into, const Totals& part) {
   for (int i = 0; i < kMaxTopk; ++i) into.correct[i] += part.correct[i];
   into.loss_sum += part.loss_sum;
   into.loss_weight += part.loss_weight;
+  into.nll_sum += part.nll_sum;
+  into.nll_weight += part.nll_weight;
+  into.entropy_sum += part.entropy_sum;
+  into.entropy_weight += part.entropy_weight;
 }
 
 /// `first`: nothing stands in min and max yet.
@@ -300,14 +376,18 @@ PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& sta
   state.invalid += totals.invalid;
   state.nonfinite_rows += totals.nonfinite_rows;
   state.weight += totals.weight;
-  for (int i = 0; i < kMaxTopk; ++i) state.correct[i] += totals.correct[i];
+  for (int i = 0; i < kMaxTopk; ++i) {
+    if (batch.topk[i] == 0) break;
+    state.correct[i] += totals.correct[i];
+    state.correct_weight[i] += totals.weight;
+  }
 
   U64 nonfinite_losses = totals.nonfinite_losses;
   double loss_sum = totals.loss_sum;
   double loss_weight = totals.loss_weight;
-  // A per-row loss says something where a row counted.
+  // Losses of rows say something where a row counted.
   const bool has_loss =
-      batch.loss_kind == kMeanLoss || (batch.loss_kind == kLossPerRow && totals.count != 0);
+      batch.loss_kind == kMeanLoss || (batch.loss_kind != kNoLoss && totals.count != 0);
   if (has_loss) {
     double mean;
     if (batch.loss_kind == kMeanLoss) {
@@ -328,6 +408,12 @@ PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& sta
   state.nonfinite_losses += nonfinite_losses;
   state.loss_sum += loss_sum;
   state.loss_weight += loss_weight;
+  // A loss that is given is taken for the negative log-likelihood.
+  const bool is_given = batch.loss_kind != kCrossEntropy;
+  state.nll_sum += is_given ? loss_sum : totals.nll_sum;
+  state.nll_weight += is_given ? loss_weight : totals.nll_weight;
+  state.entropy_sum += totals.entropy_sum;
+  state.entropy_weight += totals.entropy_weight;
   if (state.first_nonfinite_update == 0 && (nonfinite_losses != 0 || totals.nonfinite_rows != 0))
     state.first_nonfinite_update = state.updates;
 }
@@ -343,5 +429,10 @@ PIG_SHARED void fold_scalar(double value, Scalar& scalar) {
 }
 
 PIG_SHARED double* confusion_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
+
+/// The bins of the calibration in the state of this batch.
+PIG_SHARED double* calibration_of(const Batch& batch, State& state) {
+  return confusion_of(state) + (batch.confusion != 0 ? batch.classes * batch.classes : 0);
+}
 
 }  // namespace pig::metrics

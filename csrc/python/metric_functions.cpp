@@ -394,7 +394,8 @@ void pig::add_metric_functions(py::module_& module) {
     return std::vector<std::pair<const char*, const char*>>{
         {"metric_kernel.cu", pig_metric_kernel_cu},
         {"metrics/metric_kernel.h", pig_metric_kernel_h},
-        {"metrics/metric_state.h", pig_metric_state_h}};
+        {"metrics/metric_state.h", pig_metric_state_h},
+        {"metrics/state_fields.h", pig_state_fields_h}};
   });
   module.def(
       "compute_capability",

@@ -102,7 +102,7 @@ class Accumulator(ABC):
 
         Args:
             name: 1 to 64 bytes. None of its six keys may be that of another value, as with `loss`,
-                or `lr_max` beside `lr`. An accumulator has room for 16 names; further ones are left
+                or `lr_max` beside `lr`. An accumulator has room for 32 names; further ones are left
                 out, with one warning.
             value: a tensor of one element, which is not waited for, or a Python number.
 

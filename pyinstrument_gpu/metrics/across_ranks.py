@@ -13,7 +13,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, MAX_TOPK, STATE_DTYPE, Scalar, State
+from pyinstrument_gpu.metrics.state import (
+    MAX_SCALARS,
+    MAX_TOPK,
+    SCALAR_DTYPE,
+    STATE_DTYPE,
+    Scalar,
+    State,
+)
 from pyinstrument_gpu.metrics.values import clash_of
 
 # What ranks have to have in common, of one size whatever they were made with: with parts of
@@ -39,6 +46,7 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "loss_min": (np.min, ("finite_losses",)),
     "loss_max": (np.max, ("finite_losses",)),
     "loss_last": (np.mean, ("losses",)),
+    "loss_ema": (np.mean, ("finite_losses",)),
     "min": (np.min, ("count",)),
     "max": (np.max, ("count",)),
     "last": (np.mean, ("count", "nonfinite")),
@@ -87,9 +95,10 @@ def merged_across_ranks(
                 f"the running value {name!r} of one rank and those of the others have keys in "
                 "common: choose another name"
             )
-    of_ranks = ranks["state"]["scalars"]
+    of_ranks, fields = ranks["state"]["scalars"], SCALAR_DTYPE.names or ()
     state.scalars = tuple(
-        Scalar(*_merged(of_ranks[ranks["names"] == name]).item()) for name in all_names
+        Scalar(**dict(zip(fields, _merged(of_ranks[ranks["names"] == name]).item(), strict=True)))
+        for name in all_names
     )
     return state, tuple(decoded), int(ranks["lost_updates"].sum())
 

@@ -53,6 +53,7 @@ def add_update(
             matrix.index_add_(0, safe_targets * classes + rows.argmax(dim=1), weights)
         for slot, k in enumerate(options.topk):
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
+            reals[word("correct_weight") + slot] += weights.sum()
     integers[word("updates")] += 1
     integers[word("count")] += counted.sum()
     integers[word("ignored")] += ignored.sum()
@@ -103,8 +104,10 @@ def _add_loss(
         loss_sum = torch.where(finite, mean * loss_weight, 0)
         given = torch.ones((), dtype=torch.bool, device=loss.device)
     integers[word("nonfinite_losses")] += nonfinite
-    reals[word("loss_sum")] += loss_sum
-    reals[word("loss_weight")] += loss_weight
+    # A loss that is given is taken for the negative log-likelihood.
+    for kind in ("loss", "nll"):
+        reals[word(f"{kind}_sum")] += loss_sum
+        reals[word(f"{kind}_weight")] += loss_weight
     integers[word("losses")] += given
     _replace(reals[word("loss_last")], mean, given)
     _widen(

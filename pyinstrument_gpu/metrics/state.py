@@ -1,61 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a MetricAccumulator, and how it lies in its tensor.
+"""The state of an accumulator, and how it lies in its tensor.
 
-`State` and `Scalar` list its words of 8 bytes as `csrc/metrics/metric_state.h` does, in its order;
-a test compares the two. All that reads or writes the tensor takes its offsets from here.
+Its words of 8 bytes are those of `state_fields.h`, of which the C++ structs are made as well. All
+that reads or writes the tensor takes its offsets from here.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_TOPK = 8
-MAX_SCALARS = 16
+_TEXT = files(__package__).joinpath("state_fields.h").read_text(encoding="utf-8")
+_LIMITS = {
+    name: int(value) for name, value in re.findall(r"^PIG_LIMIT\((\w+), (\d+)\)", _TEXT, re.M)
+}
+MAX_TOPK = _LIMITS["kMaxTopk"]
+MAX_SCALARS = _LIMITS["kMaxScalars"]
 
 
-@dataclass(slots=True)
-class Scalar:
-    """A running value. `count`, `sum`, `min` and `max` are of its finite values."""
+def _dtype(macro: str, **types: Any) -> np.dtype[np.void]:
+    """Of the struct whose fields stand in the list as `macro(type, name)`."""
+    types = {"U64": "<u8", "double": "<f8", **types}
+    found = re.findall(rf"^{macro}\((\w+)(?:\[(\w+)\])?, (\w+)\)", _TEXT, re.M)
+    return np.dtype(
+        [
+            (name, types[kind], (_LIMITS[count],)) if count else (name, types[kind])
+            for kind, count, name in found
+        ]
+    )
 
-    count: int
-    nonfinite: int
-    sum: float
-    min: float
-    max: float
-    last: float
+
+SCALAR_DTYPE = _dtype("PIG_SCALAR")
+STATE_DTYPE = _dtype("PIG_STATE", Scalar=SCALAR_DTYPE)
+"""The state without its tails, which follow as float64: the confusion matrix, one row per target
+class, and the bins of the calibration."""
 
 
-@dataclass(slots=True)
-class State:
-    """A state that was read back. From `count` on all is zero after a reset.
+class Scalar(SimpleNamespace):
+    """A running value that was read back. Its attributes are the fields of the list."""
+
+
+class State(SimpleNamespace):
+    """A state that was read back. Its attributes are the fields of the list.
 
     Attributes:
-        scalars: of the running values that are in use.
+        correct, correct_weight: tuples.
+        scalars: a tuple of the running values that are in use.
         confusion: float64, rows are targets; None when there is none.
     """
 
-    updates: int
-    resets: int
-    count: int
-    ignored: int
-    invalid: int
-    nonfinite_rows: int
-    nonfinite_losses: int
-    first_nonfinite_update: int
-    weight: float
-    loss_sum: float
-    loss_weight: float
-    losses: int
-    finite_losses: int
-    loss_min: float
-    loss_max: float
-    loss_last: float
     correct: tuple[float, ...]
+    correct_weight: tuple[float, ...]
     scalars: tuple[Scalar, ...]
     confusion: NDArray[np.float64] | None
 
@@ -64,31 +66,38 @@ class State:
         """The state in these bytes, with so many classes in its confusion matrix (0: none) and so
         many running values in use."""
         # By struct, not by numpy: a loop may read its metrics in every step.
-        head = _HEAD.unpack_from(data)
-        values = [
-            Scalar(*_SCALAR.unpack_from(data, _HEAD.size + slot * _SCALAR.size))
+        state = cls(**_HEAD.unpack(data, 0))
+        state.scalars = tuple(
+            Scalar(**_SCALAR.unpack(data, _HEAD.size + slot * _SCALAR.size))
             for slot in range(scalars)
-        ]
-        confusion = None
+        )
+        state.confusion = None
         if classes:
             offset = STATE_DTYPE.itemsize
-            confusion = np.frombuffer(data, np.float64, classes * classes, offset)
-            confusion = confusion.reshape(classes, classes)
-        words: list[Any] = [*head[:-MAX_TOPK], head[-MAX_TOPK:], tuple(values), confusion]
-        return cls(*words)
+            matrix = np.frombuffer(data, np.float64, classes * classes, offset)
+            state.confusion = matrix.reshape(classes, classes)
+        return state
 
 
-_DTYPES = {"int": "<u8", "float": "<f8"}
+class _Words:
+    """Fields that lie one after the other, as Python's numbers by their names."""
 
-SCALAR_DTYPE = np.dtype([(each.name, _DTYPES[str(each.type)]) for each in fields(Scalar)])
-STATE_DTYPE = np.dtype(
-    [
-        *((each.name, _DTYPES[str(each.type)]) for each in fields(State)[:-3]),
-        ("correct", "<f8", (MAX_TOPK,)),
-        ("scalars", SCALAR_DTYPE, (MAX_SCALARS,)),
-    ]
-)
-"""The state without its confusion matrix, which follows as float64, one row per target class."""
+    def __init__(self, dtype: np.dtype[np.void], names: Sequence[str]) -> None:
+        code, self._parts = "", []
+        for name in names:
+            field = dtype[name]
+            count = field.shape[0] if field.shape else 1
+            code += f"{count}{'Q' if field.base.kind == 'u' else 'd'}"
+            self._parts.append((name, count if field.shape else 0))
+        self._struct = struct.Struct("<" + code)
+        self.size = self._struct.size
+
+    def unpack(self, data: bytes | memoryview, offset: int) -> dict[str, Any]:
+        words = iter(self._struct.unpack_from(data, offset))
+        return {
+            name: tuple(next(words) for _ in range(count)) if count else next(words)
+            for name, count in self._parts
+        }
 
 
 def word(field: str, dtype: np.dtype[np.void] = STATE_DTYPE) -> int:
@@ -101,8 +110,6 @@ def word(field: str, dtype: np.dtype[np.void] = STATE_DTYPE) -> int:
 RESET_OFFSET = 8 * word("count")
 """The bytes before it live through a reset."""
 
-_CODES = {"int": "Q", "float": "d"}
-_HEAD = struct.Struct(
-    "<" + "".join(_CODES[str(each.type)] for each in fields(State)[:-3]) + f"{MAX_TOPK}d"
-)
-_SCALAR = struct.Struct("<" + "".join(_CODES[str(each.type)] for each in fields(Scalar)))
+_SCALAR = _Words(SCALAR_DTYPE, SCALAR_DTYPE.names or ())
+_HEAD = _Words(STATE_DTYPE, [each for each in STATE_DTYPE.names or () if each != "scalars"])
+assert _HEAD.size == 8 * word("scalars"), "the running values are the last"

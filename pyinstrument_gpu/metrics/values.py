@@ -78,10 +78,10 @@ def values_of(
         "loss_min": state.loss_min if state.finite_losses else math.nan,
         "loss_max": state.loss_max if state.finite_losses else math.nan,
         "loss_last": state.loss_last if state.losses else math.nan,
-        "perplexity": _exp(loss),
+        "perplexity": _exp(_ratio(state.nll_sum, state.nll_weight)),
         **{
-            f"accuracy@{k}": _ratio(correct, state.weight)
-            for k, correct in zip(topk, state.correct, strict=False)
+            f"accuracy@{k}": _ratio(correct, weight)
+            for k, correct, weight in zip(topk, state.correct, state.correct_weight, strict=False)
         },
         "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
         "nonfinite_rows": state.nonfinite_rows,

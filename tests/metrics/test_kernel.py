@@ -29,7 +29,13 @@ def nvcc() -> str:
     [each if each == 90 else pytest.param(each, marks=pytest.mark.slow) for each in ARCHITECTURES],
 )
 def test_no_warning_and_no_spill(architecture: int, tmp_path: Path) -> None:
-    options = ["-std=c++17", f"-I{ROOT / 'csrc'}", f"-arch=sm_{architecture}", "-cubin"]
+    options = [
+        "-std=c++17",
+        f"-I{ROOT / 'csrc'}",
+        f"-I{ROOT / 'pyinstrument_gpu'}",
+        f"-arch=sm_{architecture}",
+        "-cubin",
+    ]
     options += ["-Xptxas", "-v,-warn-spills", "--Werror", "all-warnings"]
     source = ROOT / "csrc" / "metrics" / "metric_kernel.cu"
     result = subprocess.run(
