@@ -97,7 +97,7 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
     ]
     rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
     doubted = [
-        Advice(subject(run, row), _edit(run, row), _doubt(row, premises), row) for row in rows
+        Advice(subject(run, row), _edit(run, row), _doubt(run, row, premises), row) for row in rows
     ]
     return [*_unseen(run, found), *doubted]
 
@@ -147,7 +147,7 @@ def _whole_ns(saving: Saving, found: Savings) -> float:
     return found.step_ns if saving.is_inside else found.elapsed_ns
 
 
-def _doubt(saving: Saving, premises: Premises) -> str:
+def _doubt(run: RunData, saving: Saving, premises: Premises) -> str:
     if saving.change == Change.LAUNCHES:
         return "as far as this time is spent launching, and not on the program's own work"
     if _may_not_help(saving, premises):
@@ -155,6 +155,9 @@ def _doubt(saving: Saving, premises: Premises) -> str:
         workers += "" if premises.loader_workers == 1 else "s"
         cores = f"{premises.cores} core" + ("" if premises.cores == 1 else "s")
         return f"{workers} and the loop have {cores}, so more workers may deliver no more"
+    has_no_device = run.environment.get("gpus") == []
+    if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
+        return "to hand over a batch that is there may take as long"
     if premises.doubt is not None:
         return f"the stream may wait {premises.doubt} where it looks busy"
     return "events don't tell how much work the device has behind it"

@@ -3,8 +3,13 @@
 
 A loader with workers runs beside the loop. While the loop waits, each batch is handed over the
 moment it is made, so the end of such a wait is a time of the loader's: a loop that asks sooner
-waits longer. Between two waits in succession the loader does nothing but make a batch, which gives
-its capacity. A batch that was there when it was asked for had arrived at some time before.
+waits longer. From one wait to the next the workers do nothing but make batches, unless they have
+made all that they may make ahead, and this gives the loader's capacity. A batch that was there when
+it was asked for had arrived at some time before.
+
+A batch that is there has to be handed over, which takes its time, and up to several milliseconds
+where the loop and the workers have to share cores. This looks like a wait. If the loop hardly
+waits, the time from one wait to the next is therefore the loop's own, and the capacity is unknown.
 """
 
 from __future__ import annotations
@@ -29,13 +34,18 @@ READY_SPREAD = 0.5
 """To hand over a batch takes no longer than this, and about as long each time: the standard
 deviation is less than this share of the mean. Batches that several workers are late with come in
 bursts."""
+BUSY_HANDING_NS = 20_000_000
+"""To hand over a batch takes no longer than this, even if the loop has no core to itself. On two
+busy cores, four workers and the loop took 2 to 11 ms for most of them."""
 QUEUE_PER_WORKER = 2
 """The batches that each worker makes ahead, if nothing else is known."""
 START_PHASE = "data start"
 SELDOM = 0.2
 BATCH_PHASE = "data"
-MIN_INTERVALS = 3
-"""The least number of intervals that tell the capacity."""
+MIN_STRETCHES = 3
+"""The least number of stretches from one wait to the next that tell the capacity."""
+WAIT_SHARE = 0.5
+"""The least share of these stretches that the loop must wait for them to be the loader's."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +60,8 @@ class Batches:
         is_start: whether the loader was started for it, with nothing made ahead.
         may_start: the same, and where a single wait may have another reason.
         ready_ns: a batch that took no longer was there already.
-        interval_ns: the loader's time per batch while the loop waited for it; None where it never
-            did so for two in succession.
+        interval_ns: the loader's time per batch while the loop waited for it; None where the loop
+            waited too seldom, or too little, to tell.
     """
 
     asked_ns: NDArray[np.int64]
@@ -68,6 +78,11 @@ class Batches:
         waited: NDArray[np.bool_] = self.given_ns - self.asked_ns > self.ready_ns
         return waited
 
+    @property
+    def handing_ns(self) -> int:
+        """To hand over a batch takes no longer than this."""
+        return self.ready_ns if self.interval_ns is not None else BUSY_HANDING_NS
+
 
 def batches(run: RunData, timeline: HostTimeline) -> Batches:
     is_batch = run.are_named((BATCH_PHASE,))
@@ -81,10 +96,13 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     workers = run.program_facts.loader_workers
     ready_ns = _ready_ns(asked_ns, given_ns, workers)
     waited = given_ns - asked_ns > ready_ns
-    both = waited[1:] & waited[:-1]
-    intervals_ns = np.diff(given_ns)[both]
-    interval_ns = float(np.median(intervals_ns)) if len(intervals_ns) >= MIN_INTERVALS else None
-    is_start = waited & _are_starts(run, timeline, asked_ns, given_ns, interval_ns)
+    facts = run.program_facts
+    queue = (facts.loader_prefetch or QUEUE_PER_WORKER) * max(1, workers or 1)
+    is_start = waited & _are_starts(run, timeline, asked_ns)
+    interval_ns = _interval_ns(asked_ns, given_ns, waited, is_start, queue)
+    if interval_ns is not None:
+        # The workers must have begun with a batch that is waited for so long.
+        is_start |= given_ns - asked_ns > 2 * queue * interval_ns
     # A loader that is seldom waited for is not what limits the loop.
     is_seldom = bool(len(waited)) and waited.mean() <= SELDOM
     may_start = is_start | (waited & is_seldom)
@@ -116,15 +134,29 @@ def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers:
     return READY_NS
 
 
-def _are_starts(
-    run: RunData,
-    timeline: HostTimeline,
+def _interval_ns(
     asked_ns: NDArray[np.int64],
     given_ns: NDArray[np.int64],
-    interval_ns: float | None,
+    waited: NDArray[np.bool_],
+    is_start: NDArray[np.bool_],
+    queue: int,
+) -> float | None:
+    """From one wait to the next. If there are more than `queue` batches in between, the workers may
+    have made as many as they may, and have waited for the loop."""
+    late = np.flatnonzero(waited)
+    counts, stretches_ns = np.diff(late), np.diff(given_ns[late])
+    waits_ns = (given_ns - asked_ns)[late[1:]]
+    kept = (counts <= queue) & ~is_start[late[1:]]
+    counts, stretches_ns, waits_ns = counts[kept], stretches_ns[kept], waits_ns[kept]
+    if len(counts) < MIN_STRETCHES or waits_ns.sum() < WAIT_SHARE * stretches_ns.sum():
+        return None
+    return float(stretches_ns.sum() / counts.sum())
+
+
+def _are_starts(
+    run: RunData, timeline: HostTimeline, asked_ns: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """The first batch, the first behind a phase `data start`, and one that is waited for so long
-    that the workers must have begun with it."""
+    """The first batch, and the first behind each phase `data start`."""
     is_start = np.zeros(len(asked_ns), dtype=bool)
     is_start[:1] = True
     starting = run.are_named((START_PHASE,))
@@ -132,8 +164,4 @@ def _are_starts(
     begins_ns = spans["host_begin_ns"][starting[spans["path"]]] if len(spans) else asked_ns[:0]
     first = np.searchsorted(asked_ns, begins_ns)
     is_start[first[first < len(asked_ns)]] = True
-    if interval_ns is not None:
-        facts = run.program_facts
-        queue = (facts.loader_prefetch or QUEUE_PER_WORKER) * max(1, facts.loader_workers or 1)
-        is_start |= given_ns - asked_ns > 2 * queue * interval_ns
     return is_start

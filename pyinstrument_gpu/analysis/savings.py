@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import taken_out
-from pyinstrument_gpu.analysis.batches import READY_NS, Batches
+from pyinstrument_gpu.analysis.batches import Batches
 from pyinstrument_gpu.analysis.change import Change as Change
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
@@ -204,6 +204,10 @@ class _Case:
         likely_ns = rest.added(likely_ns, 0.0, WORK_SHARE)
         low_ns = rest.added(min(sums_ns), -SAMPLING_ERRORS, 0.0)
         high_ns = rest.added(max(sums_ns), SAMPLING_ERRORS, 1.0)
+        if not self._premises.stream_never_waits:
+            high_ns = math.inf
+        if taken.change == Change.DATA_WAIT and self.replayed.points.stream < 0:
+            low_ns, likely_ns, high_ns = self._without_device(taken)
         if taken.change == Change.DATA_WAIT and self._premises.loader_workers != 0:
             # Faster workers may take as long to start.
             waits_ns = self._loader.given_ns - self._loader.asked_ns
@@ -211,10 +215,6 @@ class _Case:
         if taken.change == Change.LAUNCHES or self._premises.one_rank is False:
             # How much of the time is launches, or what other ranks wait for, is not known.
             low_ns = 0.0
-        if not self._premises.stream_never_waits:
-            high_ns = math.inf
-        if taken.change == Change.DATA_WAIT and self.replayed.points.stream < 0:
-            low_ns, likely_ns, high_ns = self._without_device(taken)
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)
         spread_ns = np.quantile(likely[0], SPREAD, method="inverted_cdf")
@@ -256,8 +256,9 @@ class _Case:
 
     def _without_device(self, taken: TakenOut) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
-        to do what takes as long. To take a batch that is there from a worker takes its time."""
+        to do what takes as long. To hand over a batch that is there takes its time."""
         if self._run.environment.get("gpus") != []:
             return 0.0, taken.time_ns, taken.time_ns
-        handing_ns = 0 if self._premises.loader_workers == 0 else READY_NS * taken.calls
-        return taken.time_ns - handing_ns, taken.time_ns, taken.time_ns
+        handing_ns = 0 if self._premises.loader_workers == 0 else self._loader.handing_ns
+        low_ns = np.maximum(taken.ends_ns - taken.begins_ns - handing_ns, 0).sum()
+        return float(low_ns), taken.time_ns, taken.time_ns

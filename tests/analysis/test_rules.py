@@ -465,15 +465,69 @@ def test_how_many_workers_would_do(workers: int | None, words: str) -> None:
     assert worth(one).high_ns == pytest.approx(10 * MS, rel=0.01)
 
 
-def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything() -> None:
-    for data_ns, low_ns in ((200 * US, 0), (2 * MS, 1_700 * US)):
-        program = Program()
-        for _ in range(20):
-            with program.step():
-                program.spend("data", data_ns)
-                program.spend("forward", 10 * MS)
-        one = the(program.run(), "use more loader workers")
-        assert (worth(one).low_ns, worth(one).high_ns) == (low_ns, data_ns)
+CYCLES = 12
+
+
+def _waiting(takes_ns: tuple[int, ...], loop_ns: int, workers: int | None = 4) -> Run:
+    """A program without a GPU, of which the first batch is there, and which then waits so long for
+    its batches, and so again."""
+    program = Program()
+    for data_ns in (0, *(takes_ns * CYCLES)):
+        with program.step():
+            program.spend("data", data_ns)
+            program.spend("forward", loop_ns)
+    return program.run({"gpus": [], KEY: {"loader_workers": workers}})
+
+
+@pytest.mark.parametrize(
+    ("takes_ns", "loop_ns", "low_ns", "words"),
+    [
+        # The workers and the loop share cores, and so to hand over a batch takes milliseconds.
+        ((2 * MS, 9 * MS, 5 * MS), 83 * MS, 0, "too little, or too seldom"),
+        ((200 * US,), 10 * MS, 0, "too little, or too seldom"),
+        # To hand it over takes no 80 ms, but how long it takes is not known.
+        ((80 * MS,), 120 * MS, 60 * MS, "too little, or too seldom"),
+        # Less than half of the time, and half of it.
+        ((60 * MS - 2,), 60 * MS, 40 * MS - 2, "too little, or too seldom"),
+        ((60 * MS,), 60 * MS, 59_700 * US, "a batch takes 120.000 ms to make"),
+        # Batches of four workers come at once: one is waited for, and four have been made.
+        ((40 * MS, 0, 0, 0), 5 * MS, 39_700 * US, "a batch takes 15.000 ms to make"),
+        # So do eight, as each may make two ahead. Where nine come, the workers waited for the loop.
+        ((80 * MS, *(0,) * 7), 5 * MS, 79_700 * US, "a batch takes 15.000 ms to make"),
+        ((90 * MS, *(0,) * 8), 5 * MS, 70 * MS, "too little, or too seldom"),
+    ],
+)
+def test_the_loaders_pace_is_told_where_the_loop_waits_for_it(
+    takes_ns: tuple[int, ...], loop_ns: int, low_ns: int, words: str
+) -> None:
+    run = _waiting(takes_ns, loop_ns)
+    one = the(run, "use more loader workers")
+
+    assert words in one.evidence
+    assert ("would do" in one.evidence) == ("a batch takes" in words)
+    assert worth(one).low_ns * len(run.steps) == pytest.approx(CYCLES * low_ns)
+    assert worth(one).high_ns * len(run.steps) == pytest.approx(CYCLES * sum(takes_ns))
+
+
+def test_what_the_first_batch_waits_for_is_the_start_of_the_workers() -> None:
+    program = Program()
+    for data_ns in (500 * MS, *(2 * MS,) * 9):
+        with program.step():
+            program.spend("data", data_ns)
+            program.spend("forward", 10 * MS)
+    one = the(program.run({"gpus": [], KEY: {"loader_workers": 4}}), "use more loader workers")
+    assert worth(one).low_ns == 0
+
+
+@pytest.mark.parametrize(("workers", "low_ns"), [(0, 2 * MS), (None, 0), (2, 0)])
+def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything(
+    workers: int | None, low_ns: int
+) -> None:
+    run = _waiting((2 * MS,), 10 * MS, workers)
+    one = the(run, "use more loader workers")
+    assert worth(one).low_ns * len(run.steps) == pytest.approx(CYCLES * low_ns)
+    doubted = [one.reason for one in analysis.of(run).doubts]
+    assert doubted == ([] if low_ns else ["to hand over a batch that is there may take as long"])
 
 
 def test_workers_need_cores() -> None:

@@ -2,7 +2,8 @@
 """How long the loader takes for a batch, and how many workers the loop would need.
 
 The loop takes for a batch what its step takes without what the wait for data is worth. The number
-of workers is a bound: it is assumed that twice as many deliver twice as much.
+of workers is a bound: it is assumed that twice as many deliver twice as much. It is not given where
+the loop waits so little that the time between batches is its own.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def loader_workers(case: Case) -> Iterator[Finding]:
         per_step = np.count_nonzero(inside) / len(case.steps)
         batch_ns = loader.interval_ns if workers else saving.time_ns / per_step
         if batch_ns is None:
-            why = "seldom for two batches in a row: the loader is late now and then only"
-            yield Finding(_ADVICE, None, worth, f"{takes}, {why}")
+            why = "too little, or too seldom, to tell how fast the loader is"
+            yield Finding(_ADVICE, None, worth, f"{takes}: {why}")
             return
         loop_ns = (worth.whole_ns - worth.high_ns) / per_step
         paces = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
