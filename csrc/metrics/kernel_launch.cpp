@@ -59,26 +59,25 @@ LaunchShape shape_of(const Batch& batch, int processors) {
 }
 
 KernelLauncher::~KernelLauncher() {
-  if (device_ != nullptr && !was_captured_) device_->give_back(snapshot_, launches_);
+  if (device_ != nullptr && !was_captured()) device_->give_back(snapshot_, launches_);
 }
 
-bool KernelLauncher::update(const Batch& batch, State* state, Scratch* scratch, int device,
-                            cuda::Stream stream) {
-  if (!ready(device, stream)) return false;
+Launched KernelLauncher::update(const Batch& batch, const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
   const LaunchShape shape = shape_of(batch, device_->processors());
-  UpdateParameters parameters{batch,          state, scratch, snapshot_.device, next_generation(),
-                              slot_of(stream)};
-  return launch(kernels_->update_of(batch.logits_format, shape.rows_by), shape.blocks, stream,
-                &parameters);
+  UpdateParameters parameters{.launch = {}, .batch = batch};
+  return launch(kernels->update_of(batch.logits_format, shape.rows_by), shape.blocks, to,
+                parameters);
 }
 
-bool KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,
-                                   State* state, Scratch* scratch, I64 confusion_classes,
-                                   int device, cuda::Stream stream) {
-  if (!ready(device, stream)) return false;
+Launched KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,
+                                       const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
   ScalarParameters parameters{
-      value, format, slot, number, state, scratch, snapshot_.device, confusion_classes};
-  return launch(kernels_->scalar, 1, stream, &parameters);
+      .launch = {}, .value = value, .format = format, .slot = slot, .number = number};
+  return launch(kernels->scalar, 1, to, parameters);
 }
 
 bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {
@@ -98,69 +97,94 @@ bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {
   return false;
 }
 
-bool KernelLauncher::ready(int ordinal, cuda::Stream stream) {
-  if (failed_.load(std::memory_order_relaxed)) return false;
-  if (device_ == nullptr && !prepare(ordinal, stream)) return false;
-  if (ordinal != ordinal_) return false;
-  is_captured_ = captures(*driver_, stream);
-  if (kernels_ != nullptr) return true;
-  const Kernels* const kernels = store_.kernels_on(ordinal);
-  if (kernels == nullptr) return false;
-  if (!kernels->error.empty()) return fail(kernels->error);
-  kernels_ = kernels;
-  return true;
+/// Null where nothing can be launched now.
+const Kernels* KernelLauncher::ready(const Destination& to) {
+  if (failed_.load(std::memory_order_relaxed)) return nullptr;
+  if (!is_prepared_.load(std::memory_order_acquire) && !prepare(to.device, to.stream))
+    return nullptr;
+  if (to.device != ordinal_) return nullptr;
+  if (const Kernels* const known = kernels_.load(std::memory_order_acquire)) return known;
+  const Kernels* const kernels = store_.kernels_on(to.device);
+  if (kernels == nullptr) return nullptr;
+  if (!kernels->error.empty()) {
+    fail(kernels->error);
+    return nullptr;
+  }
+  kernels_.store(kernels, std::memory_order_release);
+  return kernels;
 }
 
 bool KernelLauncher::prepare(int ordinal, cuda::Stream stream) {
   std::string error;
   const std::shared_ptr<MetricDevice> device = store_.device(ordinal, error);
   if (device == nullptr) return fail(std::move(error));
-  driver_ = store_.driver();
-  const cuda::ContextScope scope(*driver_, device->context());
+  const cuda::Driver& driver = *store_.driver();
+  const cuda::ContextScope scope(driver, device->context());
   if (scope.error()) return fail(scope.error());
   // Taking pinned memory could end the capture of a graph: not now.
   cuda::CaptureStatus status = cuda::kNotCapturing;
-  if (driver_->StreamIsCapturing(stream, &status) != cuda::kSuccess ||
-      status != cuda::kNotCapturing)
+  if (driver.StreamIsCapturing(stream, &status) != cuda::kSuccess || status != cuda::kNotCapturing)
     return false;
   cuda::DriverError allocation;
   const std::optional<MappedSnapshot> snapshot = device->take_snapshot(allocation);
   if (!snapshot) return fail(allocation);
+  const std::lock_guard lock(mutex_);
+  const bool is_prepared = is_prepared_.load(std::memory_order_relaxed);
+  if (is_prepared || failed_.load(std::memory_order_relaxed)) {  // another thread was faster
+    device->give_back(*snapshot, 0);
+    return is_prepared;
+  }
+  driver_ = &driver;
   snapshot_ = *snapshot;
   ordinal_ = ordinal;
   device_ = device;
   readable_.store(snapshot_.host, std::memory_order_release);
+  is_prepared_.store(true, std::memory_order_release);
   return true;
 }
 
-bool KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream,
-                            void* parameters) {
+template <typename Parameters>
+Launched KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, const Destination& to,
+                                Parameters& parameters) {
+  const bool is_captured = captures(*driver_, to.stream);
   const CurrentContext current(*driver_, device_->context());
-  if (current.result() != cuda::kSuccess)
-    return fail(cuda::DriverError{"cuCtxSetCurrent", current.result()});
-  void* arguments[] = {parameters};
+  if (current.result() != cuda::kSuccess) {
+    fail(cuda::DriverError{"cuCtxSetCurrent", current.result()});
+    return Launched::kNot;
+  }
+  LaunchParameters& common = parameters.launch;
+  common.state = to.state;
+  common.scratch = to.scratch;
+  common.snapshot = snapshot_.device;
+  common.scalars = to.scalars;
+  common.tail_words = to.tail_words;
+  {
+    const std::lock_guard lock(mutex_);
+    if (++generation_ == 0) ++generation_;
+    common.generation = generation_;
+    common.slot = slot_of(to.stream, is_captured);
+  }
+  void* arguments[] = {&parameters};
   const int result =
-      driver_->LaunchKernel(kernel, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments, nullptr);
-  // A capture that has gone wrong is the program's, and passes.
-  if (result != cuda::kSuccess)
-    return !cuda::is_capture_code(result) && fail(cuda::DriverError{"cuLaunchKernel", result});
-  if (is_captured_)
-    was_captured_ = true;
-  else
-    ++launches_;
-  return true;
-}
-
-unsigned KernelLauncher::next_generation() {
-  if (++generation_ == 0) ++generation_;
-  return generation_;
+      driver_->LaunchKernel(kernel, blocks, 1, 1, kThreads, 1, 1, 0, to.stream, arguments, nullptr);
+  if (result != cuda::kSuccess) {
+    // A capture that has gone wrong is the program's, and passes.
+    if (!cuda::is_capture_code(result)) fail(cuda::DriverError{"cuLaunchKernel", result});
+    return Launched::kNot;
+  }
+  if (is_captured) {
+    was_captured_.store(true, std::memory_order_relaxed);
+    return Launched::kIntoGraph;
+  }
+  launches_.fetch_add(1, std::memory_order_relaxed);
+  return Launched::kOnStream;
 }
 
 /// Updates on one stream have one slot, and what is captured another: a graph may be replayed
 /// beside any stream. One stream too many takes over the slot of the first.
-int KernelLauncher::slot_of(cuda::Stream stream) {
+int KernelLauncher::slot_of(cuda::Stream stream, bool is_captured) {
   constexpr int kSlotsOfStreams = kSlots - 1;
-  if (is_captured_) return kSlotsOfStreams;
+  if (is_captured) return kSlotsOfStreams;
   for (int slot = 0; slot < streams_; ++slot)
     if (stream_of_slot_[static_cast<size_t>(slot)] == stream) return slot;
   const int slot = next_slot_;
@@ -171,6 +195,8 @@ int KernelLauncher::slot_of(cuda::Stream stream) {
 }
 
 bool KernelLauncher::fail(std::string error) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed)) return false;  // another thread's is the reason
   error_ = std::move(error);
   failed_.store(true, std::memory_order_release);
   readable_.store(nullptr, std::memory_order_release);  // no kernel writes it any more
@@ -178,7 +204,7 @@ bool KernelLauncher::fail(std::string error) {
 }
 
 bool KernelLauncher::fail(const cuda::DriverError& error) {
-  return fail(std::string(error.call) + ": " + driver_->describe(error.result));
+  return fail(std::string(error.call) + ": " + store_.driver()->describe(error.result));
 }
 
 }  // namespace pig::metrics

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,23 @@ inline bool captures(const cuda::Driver& driver, cuda::Stream stream) {
          status != cuda::kNotCapturing;
 }
 
-/// One accumulator on one device.
+/// Where an update goes.
+struct Destination {
+  State* state;
+  Scratch* scratch;
+  int device;
+  cuda::Stream stream;
+  unsigned scalars;     ///< running values in use
+  unsigned tail_words;  ///< of what follows the state, as many as readings have
+};
+
+enum class Launched { kNot, kOnStream, kIntoGraph };
+
+/// One accumulator on one device. Thread-safe.
 ///
 /// It waits for nothing itself, for kernels that are not loaded yet neither, but an enqueue by the
-/// driver blocks while the stream is full: for as long as the device takes, perhaps for ever.
+/// driver blocks while the stream is full: for as long as the device takes, perhaps for ever. No
+/// lock is held during a call of the driver, so other threads' launches don't wait for that one.
 /// Mapped host memory for the snapshot is taken at the first update outside a capture.
 class KernelLauncher {
  public:
@@ -46,43 +60,44 @@ class KernelLauncher {
   KernelLauncher(const KernelLauncher&) = delete;
   KernelLauncher& operator=(const KernelLauncher&) = delete;
 
-  /// Whether the launch was made. If not, the caller does the update otherwise; `error()` says why
-  /// no launch will be made any more, and is empty where one may be later. Calls of these two come
-  /// one at a time.
-  bool update(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
-  bool update_scalar(const void* value, Format format, double number, int slot, State* state,
-                     Scratch* scratch, I64 confusion_classes, int device, cuda::Stream stream);
+  /// If nothing was launched, the caller does the update otherwise; `error()` says why no launch
+  /// will be made any more, and is empty where one may be later.
+  Launched update(const Batch& batch, const Destination& to);
+  Launched update_scalar(const void* value, Format format, double number, int slot,
+                         const Destination& to);
 
-  /// Whether the last of these went into a graph.
-  bool has_captured() const { return is_captured_; }
-  /// Whether any of them did.
-  bool was_captured() const { return was_captured_; }
+  /// Whether any launch went into a graph.
+  bool was_captured() const { return was_captured_.load(std::memory_order_relaxed); }
 
   /// Copies the newest whole snapshot, and how many updates the device has lost; false while there
-  /// is none, or one is being written, and after an error. At any time, by any thread.
+  /// is none, or one is being written, and after an error.
   bool read(std::vector<uint8_t>& state, U64& lost) const;
-  /// At any time, by any thread.
   std::string error() const { return failed_.load(std::memory_order_acquire) ? error_ : ""; }
 
  private:
-  bool ready(int ordinal, cuda::Stream stream);
+  const Kernels* ready(const Destination& to);
   bool prepare(int ordinal, cuda::Stream stream);
-  bool launch(cuda::Kernel kernel, unsigned blocks, cuda::Stream stream, void* parameters);
+  template <typename Parameters>
+  Launched launch(cuda::Kernel kernel, unsigned blocks, const Destination& to,
+                  Parameters& parameters);
   bool fail(std::string error);
   bool fail(const cuda::DriverError& error);
-  unsigned next_generation();
-  int slot_of(cuda::Stream stream);
+  int slot_of(cuda::Stream stream, bool is_captured);
 
   KernelStore& store_;
+  /// Written once, under the lock, before `is_prepared_`.
   const cuda::Driver* driver_ = nullptr;
-  const Kernels* kernels_ = nullptr;
   int ordinal_ = -1;
   std::shared_ptr<MetricDevice> device_;
   MappedSnapshot snapshot_;
+  std::atomic<bool> is_prepared_{false};
+
+  std::atomic<const Kernels*> kernels_{nullptr};
   std::atomic<const Snapshot*> readable_{nullptr};
-  bool is_captured_ = false;   ///< the launch that is being made, into a graph
-  bool was_captured_ = false;  ///< any launch
-  U64 launches_ = 0;           ///< outside captures
+  std::atomic<bool> was_captured_{false};
+  std::atomic<U64> launches_{0};  ///< outside captures
+
+  std::mutex mutex_;
   unsigned generation_ = 0;
   int streams_ = 0;  ///< how many have a slot
   std::array<cuda::Stream, kSlots> stream_of_slot_{};

@@ -50,43 +50,56 @@ bool MetricAccumulator::update_scalar(double value, int slot, State& state) {
   return true;
 }
 
+template <typename Launch, typename Note>
+bool MetricAccumulator::launch(State* state, Scratch* scratch, int device, cuda::Stream stream,
+                               Launch launch, Note note) {
+  Destination to{state, scratch, device, stream, 0, options_.snapshot_tail_words()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (other_is_running_) return false;
+    launches_overlap_ = launching_++ != 0;
+    to.scalars = static_cast<unsigned>(scalars_in_use_);
+  }
+  const Launched launched = launch(to);
+  const std::lock_guard lock(mutex_);
+  if (launched == Launched::kIntoGraph) {  // not made yet, perhaps never, or many times
+    device_counts_are_known_ = false;
+  } else if (launched == Launched::kOnStream) {
+    keep_order(stream);
+    note();
+  }
+  if (--launching_ == 0) {
+    launches_overlap_ = false;
+    launched_.notify_all();
+  }
+  return launched != Launched::kNot;
+}
+
 bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
                                cuda::Stream stream) {
-  const std::lock_guard launching(launch_mutex_);
-  if (other_is_running_ || !launcher_.update(batch, state, scratch, device, stream)) return false;
-  const std::lock_guard lock(mutex_);
-  if (launcher_.has_captured()) {  // it has not been made yet, perhaps never is, or many times
-    device_counts_are_known_ = false;
-    return true;
-  }
-  keep_order(stream);
-  note_update(counts_.updates + 1);
-  return true;
+  return launch(
+      state, scratch, device, stream,
+      [&](const Destination& to) { return launcher_.update(batch, to); },
+      [this] { note_update(counts_.updates + 1); });
 }
 
 bool MetricAccumulator::launch_scalar(const void* value, Format format, double number, int slot,
                                       State* state, Scratch* scratch, int device,
                                       cuda::Stream stream) {
-  const std::lock_guard launching(launch_mutex_);
-  const I64 classes = options_.confusion ? options_.classes : 0;
-  if (other_is_running_ || !launcher_.update_scalar(value, format, number, slot, state, scratch,
-                                                    classes, device, stream))
-    return false;
-  const std::lock_guard lock(mutex_);
-  if (launcher_.has_captured()) {
-    device_counts_are_known_ = false;
-    return true;
-  }
-  keep_order(stream);
-  note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1);
-  return true;
+  return launch(
+      state, scratch, device, stream,
+      [&](Destination to) {
+        to.scalars = std::max(to.scalars, static_cast<unsigned>(slot) + 1);
+        return launcher_.update_scalar(value, format, number, slot, to);
+      },
+      [this, slot] { note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1); });
 }
 
 void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
                                   std::optional<cuda::Stream> stream) {
-  const std::lock_guard launching(launch_mutex_);
   const std::lock_guard lock(mutex_);
   other_is_running_ = false;
+  if (addition == Addition::kScalar) scalars_in_use_ = std::max(scalars_in_use_, slot + 1);
   if (!is_counted) device_counts_are_known_ = false;
   if (addition == Addition::kNothing) return;
   if (!is_counted) return note_news();
@@ -94,6 +107,12 @@ void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
   if (addition == Addition::kUpdate) note_update(counts_.updates + 1);
   if (addition == Addition::kScalar)
     note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1);
+}
+
+int MetricAccumulator::in_use(const Counts& counts) {
+  for (int slot = kMaxScalars; slot > 0; --slot)
+    if (counts.scalars[static_cast<size_t>(slot - 1)] != 0) return slot;
+  return 0;
 }
 
 void MetricAccumulator::reset_scalars() {
@@ -108,13 +127,15 @@ void MetricAccumulator::forget_scalars() {
 
 void MetricAccumulator::note_update(uint64_t number) {
   counts_.updates = number;
-  if (device_counts_are_known_) labels_.set(number);
+  if (device_counts_are_known_ && !launches_overlap_) labels_.set(number);
   note_news();
 }
 
 void MetricAccumulator::note_scalar(int slot, uint64_t number) {
   counts_.scalars[static_cast<size_t>(slot)] = number;
-  if (device_counts_are_known_) scalar_labels_[static_cast<size_t>(slot)].set(number);
+  scalars_in_use_ = std::max(scalars_in_use_, slot + 1);
+  if (device_counts_are_known_ && !launches_overlap_)
+    scalar_labels_[static_cast<size_t>(slot)].set(number);
   note_news();
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -20,11 +21,15 @@ namespace pig::metrics {
 /// The host's side of one pyinstrument_gpu.MetricAccumulator. The state itself is a tensor's
 /// memory, which each call brings.
 ///
-/// There are two locks. `mutex_` guards what the host knows, and a state in host memory. It is held
-/// for less than a microsecond, or for a fold on the CPU: any thread may wait for it. Whoever
-/// copies or clears a large matrix under it does so without the GIL. `launch_mutex_` is held while
-/// a kernel is launched, which may take for ever when the device hangs. So whoever takes it must
-/// not have the GIL, or other threads could not go on: those that would end the hang, too.
+/// `mutex_` guards what the host knows, and a state in host memory. It is held for less than a
+/// microsecond, or for a fold on the CPU: any thread may wait for it. Whoever copies or clears a
+/// large matrix under it does so without the GIL.
+///
+/// A kernel is launched without it, which may take for ever when the device hangs. Launches by
+/// several threads don't wait for each other. Only an addition by other means waits for those that
+/// are under way, because it is many operations, and no kernel may come between them. Whoever
+/// launches or waits must not have the GIL, or other threads could not go on: those that would end
+/// the hang, too.
 class MetricAccumulator {
  public:
   /// How many updates, and values of each slot, a state has.
@@ -38,7 +43,8 @@ class MetricAccumulator {
       : options_(options),
         sums_(options.confusion_is_large() ? options.classes : 0),
         counts_(counts.value_or(Counts{})),
-        device_counts_are_known_(counts.has_value()) {}
+        device_counts_are_known_(counts.has_value()),
+        scalars_in_use_(counts ? in_use(*counts) : kMaxScalars) {}
 
   const MetricOptions& options() const { return options_; }
 
@@ -65,8 +71,8 @@ class MetricAccumulator {
   /// Around an addition to the state by other means, of which there is one at a time. Without the
   /// GIL.
   void begin_other() {
-    const std::lock_guard launching(launch_mutex_);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    launched_.wait(lock, [this] { return launching_ == 0; });
     other_is_running_ = true;
   }
   /// What it has added, as `slot` a running value; nothing where it has failed. `is_counted`:
@@ -115,6 +121,10 @@ class MetricAccumulator {
   uint32_t take_news();
 
  private:
+  static int in_use(const Counts& counts);
+  template <typename Launch, typename Note>
+  bool launch(State* state, Scratch* scratch, int device, cuda::Stream stream, Launch launch,
+              Note note);
   void note_update(uint64_t number);
   void note_scalar(int slot, uint64_t number);
   void keep_order(cuda::Stream stream);
@@ -122,18 +132,22 @@ class MetricAccumulator {
   void note_news() { news_epoch_ = active_epoch.load(std::memory_order_relaxed); }
 
   const MetricOptions options_;
-  std::mutex launch_mutex_;
   KernelLauncher launcher_;
-  bool other_is_running_ = false;  ///< written under both locks
   std::atomic<cuda::Stream> last_stream_{reinterpret_cast<cuda::Stream>(~uintptr_t{0})};
 
   mutable std::mutex mutex_;
+  std::condition_variable launched_;
+  int launching_ = 0;              ///< launches that are under way
+  bool launches_overlap_ = false;  ///< several were since there was none
+  bool other_is_running_ = false;
   ConfusionSums sums_;  ///< of a large matrix in host memory
   Counts counts_;
   /// Labels are found by the numbers that the device counts, so the host has to count as it does.
   /// It can't where a graph may be replayed, where several streams, which it sees in no order,
-  /// update the state, and after an error. From then on nothing is labelled.
+  /// update the state, and after an error. From then on nothing is labelled. Nor are launches that
+  /// several threads make at once, whose order is not known.
   bool device_counts_are_known_;
+  int scalars_in_use_;
   std::optional<cuda::Stream> stream_;  ///< of all that was added on the device
   UpdateLabels<1024> labels_;
   std::array<UpdateLabels<64>, kMaxScalars> scalar_labels_;

@@ -21,6 +21,11 @@ struct MetricOptions {
   /// Whether there is a confusion matrix that is left out of readings.
   bool confusion_is_large() const { return confusion && classes > kMaxSnapshotClasses; }
 
+  /// How much of what follows the state is part of each reading.
+  unsigned snapshot_tail_words() const {
+    return confusion && !confusion_is_large() ? static_cast<unsigned>(classes * classes) : 0;
+  }
+
   U64 state_bytes() const {
     return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);
   }

@@ -245,7 +245,7 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
     predicted = group.best(best).index;
   }
   if (group.rank() == 0)
-    atomicAdd(confusion_of(*p.state) + target * batch.classes + predicted, weight);
+    atomicAdd(confusion_of(*p.launch.state) + target * batch.classes + predicted, weight);
 }
 
 template <Format kFormat, typename Group>
@@ -336,15 +336,15 @@ __device__ void store_part(const UpdateParameters& p, const BlockTotals* warps, 
     unsigned count = 0;
     for (int warp = 0; warp < kWarps; ++warp)
       count += reinterpret_cast<const unsigned*>(&warps[warp])[lane];
-    store_half(&slot.parts[lane][blockIdx.x], p.generation, count);
+    store_half(&slot.parts[lane][blockIdx.x], p.launch.generation, count);
   } else if (lane < kCounts + kSums && is_used(p.batch, lane - kCounts)) {
     const int i = lane - kCounts;
     double sum = 0;
     for (int warp = 0; warp < kWarps; ++warp) sum += (&warps[warp].weight)[i];
     const auto bits = static_cast<U64>(__double_as_longlong(sum));
-    store_half(&slot.parts[kCounts + 2 * i][blockIdx.x], p.generation,
+    store_half(&slot.parts[kCounts + 2 * i][blockIdx.x], p.launch.generation,
                static_cast<unsigned>(bits >> 32));
-    store_half(&slot.parts[kCounts + 2 * i + 1][blockIdx.x], p.generation,
+    store_half(&slot.parts[kCounts + 2 * i + 1][blockIdx.x], p.launch.generation,
                static_cast<unsigned>(bits));
   }
 }
@@ -389,14 +389,14 @@ __device__ bool add_blocks(const UpdateParameters& p, const Slot& slot, Totals& 
   int next = 0;  // the numbers that are used go around the warps
   for (int i = 0; i < kCounts; ++i) {
     if (next++ % kWarps != warp) continue;
-    const U64 count = sum_of_parts<1, U64>(slot, i, p.generation, own);
+    const U64 count = sum_of_parts<1, U64>(slot, i, p.launch.generation, own);
     if (is_first) counts[i] = count;
   }
   for (int i = 0; i < kSums; ++i) {
     double sum = 0;
     if (is_used(p.batch, i)) {
       if (next++ % kWarps != warp) continue;
-      sum = sum_of_parts<2, double>(slot, kCounts + 2 * i, p.generation, own);
+      sum = sum_of_parts<2, double>(slot, kCounts + 2 * i, p.launch.generation, own);
     } else if (warp != 0) {
       continue;
     }
@@ -420,24 +420,30 @@ __device__ void unlock(unsigned& word) {
 }
 
 /// Copies the state into the snapshot, by all threads of the block that has the lock.
-__device__ void publish(const State& state, Scratch& scratch, I64 confusion_classes,
-                        Snapshot& snapshot) {
-  auto* sequence = reinterpret_cast<volatile U64*>(&snapshot.sequence);
+__device__ void publish(const LaunchParameters& p) {
+  __shared__ unsigned scalars;
+  auto* sequence = reinterpret_cast<volatile U64*>(&p.snapshot->sequence);
   U64 published = 0;
   if (threadIdx.x == 0) {
-    published = scratch.sequence + 2;
-    scratch.sequence = published;
+    published = p.scratch->sequence + 2;
+    // A graph that was captured earlier knows of fewer.
+    scalars = p.scratch->scalars > p.scalars ? p.scratch->scalars : p.scalars;
+    p.scratch->scalars = scalars;
+    p.scratch->sequence = published;
     *sequence = published - 1;
     __threadfence_system();
   }
   __syncthreads();  // of thread 0 also what it has folded
-  const I64 matrix =
-      confusion_classes <= kMaxSnapshotClasses ? confusion_classes * confusion_classes : 0;
-  const I64 words = static_cast<I64>(sizeof(State) / 8) + matrix;
-  const auto* from = reinterpret_cast<const volatile U64*>(&state);
-  auto* to = reinterpret_cast<volatile U64*>(&snapshot.state);
-  for (I64 i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
-  if (threadIdx.x == 0) *reinterpret_cast<volatile U64*>(&snapshot.lost) = scratch.lost;
+  constexpr unsigned kHeadWords = (sizeof(State) - sizeof(State::scalars)) / 8;
+  constexpr unsigned kStateWords = sizeof(State) / 8;
+  const unsigned front = kHeadWords + scalars * (sizeof(Scalar) / 8);
+  const auto* from = reinterpret_cast<const volatile U64*>(p.state);
+  auto* to = reinterpret_cast<volatile U64*>(&p.snapshot->state);
+  for (unsigned i = threadIdx.x; i < front + p.tail_words; i += kThreads) {
+    const unsigned word = i < front ? i : kStateWords + (i - front);
+    to[word] = from[word];
+  }
+  if (threadIdx.x == 0) *reinterpret_cast<volatile U64*>(&p.snapshot->lost) = p.scratch->lost;
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) *sequence = published;
@@ -445,7 +451,7 @@ __device__ void publish(const State& state, Scratch& scratch, I64 confusion_clas
 
 /// What a launch's blocks add to its slot's progress: all of them together 0. Odd, so that no part
 /// of them is.
-__device__ U64 share_of(const UpdateParameters& p) {
+__device__ U64 share_of(const LaunchParameters& p) {
   U64 share = p.generation * 0x9E3779B97F4A7C15ull;
   share = (share ^ share >> 32) * 0xD6E8FEB86659FD93ull;
   share = (share ^ share >> 32) | 1;
@@ -456,14 +462,14 @@ __device__ U64 share_of(const UpdateParameters& p) {
 /// it serves all kernels.
 __device__ __noinline__ void finish(const UpdateParameters& p, const BlockTotals* warps) {
   __shared__ bool is_last;
-  Slot& slot = p.scratch->slots[p.slot];
+  Slot& slot = p.launch.scratch->slots[p.launch.slot];
   __syncthreads();  // the warps' totals are there
   if (threadIdx.x < 32) {
     store_part(p, warps, slot);
     __syncwarp();
     if (threadIdx.x == 0) {
       if (blockIdx.x == 0) atomicAdd(&slot.launches, 1ull);
-      const U64 share = share_of(p);
+      const U64 share = share_of(p.launch);
       __threadfence();
       is_last = atomicAdd(&slot.progress, share) + share == 0;
       if (is_last) __threadfence();  // the barrier passes it on to the others
@@ -473,17 +479,18 @@ __device__ __noinline__ void finish(const UpdateParameters& p, const BlockTotals
   if (!is_last) return;
   __shared__ Totals totals;
   const bool is_whole = add_blocks(p, slot, totals);
+  Scratch& scratch = *p.launch.scratch;
   if (threadIdx.x == 0) {
-    lock(p.scratch->lock);
+    lock(scratch.lock);
     // Under the lock: where two launches met here, one finds both and the other none. In another
     // order than that of the lock, `lost` would be one below zero in between.
     const U64 lost = atomicExch(&slot.launches, 0ull) - is_whole;
-    p.scratch->lost += lost;
-    p.state->updates += lost;
-    if (is_whole) fold_update(p.batch, totals, *p.state);
+    scratch.lost += lost;
+    p.launch.state->updates += lost;
+    if (is_whole) fold_update(p.batch, totals, *p.launch.state);
   }
-  publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, *p.snapshot);
-  if (threadIdx.x == 0) unlock(p.scratch->lock);
+  publish(p.launch);
+  if (threadIdx.x == 0) unlock(scratch.lock);
 }
 
 template <Format kFormat, typename Group>
@@ -530,9 +537,9 @@ extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
   using namespace pig::metrics;
   if (threadIdx.x == 0) {
     const double value = p.value == nullptr ? p.number : load_real(p.value, p.format, 0);
-    lock(p.scratch->lock);
-    fold_scalar(value, p.state->scalars[p.slot]);
+    lock(p.launch.scratch->lock);
+    fold_scalar(value, p.launch.state->scalars[p.slot]);
   }
-  publish(*p.state, *p.scratch, p.confusion_classes, *p.snapshot);
-  if (threadIdx.x == 0) unlock(p.scratch->lock);
+  publish(p.launch);
+  if (threadIdx.x == 0) unlock(p.launch.scratch->lock);
 }

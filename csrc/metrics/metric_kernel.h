@@ -30,15 +30,16 @@ struct Slot {
 
 /// Device memory of one accumulator's updates. All bytes zero before the first.
 struct Scratch {
-  U64 sequence;   ///< the snapshot's: kernels don't read host memory
-  U64 lost;       ///< updates that met another one in their slot and could not be added
-  unsigned lock;  ///< 1 while a kernel changes the state and publishes it
-  unsigned pad;
+  U64 sequence;      ///< the snapshot's: kernels don't read host memory
+  U64 lost;          ///< updates that met another one in their slot and could not be added
+  unsigned lock;     ///< 1 while a kernel changes the state and publishes it
+  unsigned scalars;  ///< how many running values are published: as many as a launch knew of
   Slot slots[kSlots];
 };
 
 /// Mapped host memory that the last block of an update writes and the host reads without waiting.
-/// `sequence` is odd while it is written.
+/// `sequence` is odd while it is written. Of the state only the running values in use are: each
+/// byte goes over the bus with each update.
 struct Snapshot {
   U64 sequence;
   U64 lost;
@@ -46,25 +47,28 @@ struct Snapshot {
   double confusion[kMaxSnapshotClasses * kMaxSnapshotClasses];
 };
 
-/// Everything that one launch gets.
-struct UpdateParameters {
-  Batch batch;
+/// What every launch gets.
+struct LaunchParameters {
   State* state;
   Scratch* scratch;
   Snapshot* snapshot;
   unsigned generation;  ///< the launch's number, never 0; replays of a graph have the same
   int slot;             ///< of its stream
+  unsigned scalars;     ///< running values in use
+  unsigned tail_words;  ///< of what follows the state, as many as are published
+};
+
+struct UpdateParameters {
+  LaunchParameters launch;
+  Batch batch;
 };
 
 struct ScalarParameters {
+  LaunchParameters launch;
   const void* value;  ///< null: it is `number`
   Format format;
-  int slot;
+  int slot;  ///< of the running value
   double number;
-  State* state;
-  Scratch* scratch;
-  Snapshot* snapshot;
-  I64 confusion_classes;  ///< 0: none
 };
 
 /// How rows are given to threads, and with the format the name of the kernel.

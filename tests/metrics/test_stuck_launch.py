@@ -64,7 +64,7 @@ def test_nobody_else_waits(gpu: SimulatedCuda, stream: SimulatedStream, one_lock
         reading = metrics.latest()
         assert reading is not None and reading.update == 1
         metrics.record_reading()
-        # Only the other ways of the same accumulator have to wait, and without the interpreter.
+        # Only other ways of updating the same accumulator do, and without the interpreter.
         strange = torch.Tensor._make_subclass(type("Strange", (torch.Tensor,), {}), LOGITS)
         other_way = on_thread(gpu, gpu.default_stream, lambda: metrics.update(strange, TARGET))
         if one_lock:
@@ -74,6 +74,11 @@ def test_nobody_else_waits(gpu: SimulatedCuda, stream: SimulatedStream, one_lock
         else:
             elsewhere.update(LOGITS, TARGET)
             assert elsewhere.compute()["count"] == 4
+            # Nor has another thread's update of the same one, on a stream that has room.
+            with gpu.devices[0].create_stream().as_current():
+                metrics.update(LOGITS, TARGET, torch.tensor(5.0))
+            reading = metrics.latest()
+            assert reading is not None and (reading.update, reading.step) == (2, None)
         assert (metrics.reference_updates, stuck.returned, other_way.returned) == (0, False, False)
 
     run = recording.run
@@ -86,10 +91,42 @@ def test_nobody_else_waits(gpu: SimulatedCuda, stream: SimulatedStream, one_lock
         assert late.answer() == 0
     assert elsewhere.compute()["count"] == 4
     values = metrics.compute()
-    assert (values["count"], values["tokens_sum"], values["lost_updates"]) == (44, 20, 0)
+    count = 44 if one_lock else 48
+    assert (values["count"], values["tokens_sum"], values["lost_updates"]) == (count, 20, 0)
     assert (values["loss_min"], values["loss_max"]) == (1, 10)
     # One of the others may have come while the other way was under way.
     assert metrics.reference_updates >= 1
+
+
+def test_of_updates_that_are_launched_at_once_the_steps_are_not_known(
+    gpu: SimulatedCuda, stream: SimulatedStream
+) -> None:
+    """The host does not know in which order the driver has taken them."""
+    metrics = pig.MetricAccumulator(topk=1)
+
+    def update() -> None:
+        metrics.update(LOGITS, TARGET)
+
+    def newest() -> tuple[int, int | None]:
+        reading = metrics.latest()
+        assert reading is not None
+        return reading.update, reading.step
+
+    with pig.record(device_timing=False):
+        for step in pig.gpu_steps(range(3)):
+            if step != 1:
+                with stream.as_current():
+                    update()
+                assert newest() == (step + 1 + step // 2, step)
+                continue
+            while stream.pending < 5:
+                stream.launch(0)
+            threads = [on_thread(gpu, stream, update) for _ in range(2)]
+            gpu.wait_until_blocked(2)
+            stream.release()
+            gpu.run_dry()
+            assert [thread.answer() for thread in threads] == [0, 0]
+            assert newest() == (3, None)
 
 
 def test_a_program_may_end_while_a_daemon_thread_is_stuck() -> None:

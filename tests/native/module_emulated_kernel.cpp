@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <random>
 #include <string>
 #include <tuple>
@@ -24,7 +25,10 @@ namespace {
 unsigned blocks_of_update = 1;
 std::mt19937 order;
 
+std::mutex one_at_a_time;  ///< whoever launches it
+
 void run(unsigned blocks, const std::function<void()>& kernel) {
+  const std::lock_guard lock(one_at_a_time);
   emulated::Machine machine;
   machine.launch(blocks, kernel);
   // Another one where the order of blocks can matter.

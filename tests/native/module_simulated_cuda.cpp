@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -200,33 +201,35 @@ py::capsule device_api_capsule(const py::capsule& of_torch) {
 
 namespace metrics = pig::metrics;
 
-void publish(const metrics::State& state, metrics::Scratch& scratch, metrics::I64 classes,
-             metrics::Snapshot* snapshot) {
-  ++snapshot->sequence;
-  snapshot->lost = scratch.lost;
-  snapshot->state = state;
-  if (classes <= metrics::kMaxSnapshotClasses)
-    std::copy_n(metrics::confusion_of(const_cast<metrics::State&>(state)), classes * classes,
-                snapshot->confusion);
-  scratch.sequence = ++snapshot->sequence;
+std::mutex metric_kernels;  ///< one of them runs at a time, whoever launches it
+
+void publish(const metrics::LaunchParameters& p) {
+  metrics::Snapshot& snapshot = *p.snapshot;
+  ++snapshot.sequence;
+  snapshot.lost = p.scratch->lost;
+  snapshot.state = *p.state;
+  std::copy_n(metrics::confusion_of(*p.state), p.tail_words, snapshot.confusion);
+  p.scratch->sequence = ++snapshot.sequence;
 }
 
 void run_update(void** parameters) {
   const auto& p = *static_cast<const metrics::UpdateParameters*>(parameters[0]);
+  const std::lock_guard lock(metric_kernels);
+  metrics::State& state = *p.launch.state;
   std::vector<metrics::ConfusionCell> cells(p.batch.confusion != 0 ? p.batch.rows : 0);
-  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, cells, 1), *p.state);
+  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, cells, 1), state);
   for (const metrics::ConfusionCell& cell : cells)
     if (cell.target >= 0)
-      metrics::confusion_of(*p.state)[cell.target * p.batch.classes + cell.predicted] +=
-          cell.weight;
-  publish(*p.state, *p.scratch, p.batch.confusion != 0 ? p.batch.classes : 0, p.snapshot);
+      metrics::confusion_of(state)[cell.target * p.batch.classes + cell.predicted] += cell.weight;
+  publish(p.launch);
 }
 
 void run_scalar(void** parameters) {
   const auto& p = *static_cast<const metrics::ScalarParameters*>(parameters[0]);
+  const std::lock_guard lock(metric_kernels);
   const double value = p.value == nullptr ? p.number : metrics::load_real(p.value, p.format, 0);
-  metrics::fold_scalar(value, p.state->scalars[p.slot]);
-  publish(*p.state, *p.scratch, p.confusion_classes, p.snapshot);
+  metrics::fold_scalar(value, p.launch.state->scalars[p.slot]);
+  publish(p.launch);
 }
 
 void run_metric_kernels() {

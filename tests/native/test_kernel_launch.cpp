@@ -69,15 +69,15 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
   Snapshot* snapshot = nullptr;
   if (name == "pig_metric_scalar") {
     const auto& p = *static_cast<ScalarParameters*>(parameters[0]);
-    state = p.state;
-    snapshot = p.snapshot;
+    state = p.launch.state;
+    snapshot = p.launch.snapshot;
     fold_scalar(p.value == nullptr ? p.number : load_real(p.value, p.format, 0),
                 state->scalars[p.slot]);
   } else {
     const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
-    state = p.state;
-    snapshot = p.snapshot;
-    launches.back().slot = p.slot;
+    state = p.launch.state;
+    snapshot = p.launch.snapshot;
+    launches.back().slot = p.launch.slot;
     launches.back().snapshot = snapshot;
     if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
     std::vector<ConfusionCell> no_cells;
@@ -171,6 +171,16 @@ Batch batch() {
   return made;
 }
 
+Destination to(State* state, cuda::Stream stream = kStream) {
+  return {state, nullptr, 0, stream, kMaxScalars, 0};
+}
+
+bool is_launched(Launched launched) { return launched != Launched::kNot; }
+
+bool update(KernelLauncher& launcher, State& state, cuda::Stream stream = kStream) {
+  return is_launched(launcher.update(batch(), to(&state, stream)));
+}
+
 void load_kernels(KernelStore& store, const char* code = "code", int device = 0) {
   store.load(device, code);
   CHECK(store.wait(std::chrono::hours(1)));
@@ -199,8 +209,8 @@ void test_one_launch_for_each_update() {
   State state{};
   CHECK(!has_snapshot(launcher));
   launches.clear();
-  for (int i = 0; i < 3; ++i) CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
-  CHECK(launcher.update_scalar(nullptr, kNone, 2.5, 3, &state, nullptr, 0, 0, kStream));
+  for (int i = 0; i < 3; ++i) CHECK(update(launcher, state));
+  CHECK(is_launched(launcher.update_scalar(nullptr, kNone, 2.5, 3, to(&state))));
 
   CHECK_EQ(launches.size(), 4u);
   CHECK_EQ(launches[0].kernel, std::string("pig_metric_update_float32_thread"));
@@ -223,14 +233,14 @@ void test_nothing_is_prepared_during_a_capture() {
   State state{};
   const int allocations = host_allocations;
   capture_status = cuda::kCapturing;
-  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!update(launcher, state));
   CHECK_EQ(host_allocations, allocations);
   CHECK(launcher.error().empty());
   capture_status = cuda::kNotCapturing;
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   // What is prepared may be captured: a launch is all there is.
   capture_status = cuda::kCapturing;
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   capture_status = cuda::kNotCapturing;
   CHECK_EQ(host_allocations, allocations + 1);
 }
@@ -240,13 +250,13 @@ void test_a_failed_launch_is_the_last() {
   load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   launch_result = 719;
-  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!update(launcher, state));
   CHECK_EQ(launcher.error(), std::string("cuLaunchKernel: CUDA_ERROR_MADE_UP (719): made up"));
   launch_result = cuda::kSuccess;
   launches.clear();
-  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!update(launcher, state));
   CHECK(launches.empty());
   // What the snapshot has is of before the error.
   CHECK(!has_snapshot(launcher));
@@ -257,12 +267,12 @@ void test_a_launch_that_a_capture_refuses_is_not_the_last() {
   load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   launch_result = 901;
-  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!update(launcher, state));
   CHECK(launcher.error().empty());
   launch_result = cuda::kSuccess;
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   CHECK_EQ(newest(launcher).updates, 2u);
 }
 
@@ -273,7 +283,7 @@ void test_a_launch_is_in_the_context_of_the_tensors() {
   State state{};
   for (const auto context : {cuda::Context(nullptr), reinterpret_cast<cuda::Context>(8)}) {
     current_context = context;
-    CHECK(launcher.update(batch(), &state, nullptr, 0, nullptr));
+    CHECK(update(launcher, state, nullptr));
     CHECK(context_of_launch == kContext);
     CHECK(current_context == context);
   }
@@ -286,16 +296,16 @@ void test_before_the_kernels_are_loaded() {
   const int allocations = host_allocations;
   loaded.clear();
   for (int i = 0; i < 2; ++i) {
-    CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+    CHECK(!update(launcher, state));
     CHECK(launcher.error().empty());
   }
   load_kernels(store, "of another device", 1);
-  CHECK(!launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!update(launcher, state));
   load_kernels(store);
   CHECK(loaded == (std::vector<std::string>{"of another device", "code"}));
   // All else was prepared before: what is left may be captured.
   capture_status = cuda::kCapturing;
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   capture_status = cuda::kNotCapturing;
   CHECK_EQ(host_allocations, allocations + 1);
   CHECK_EQ(launches.back().slot, kSlots - 1);
@@ -307,7 +317,7 @@ void test_streams_and_captures_have_slots_of_their_own() {
   KernelLauncher launcher(store);
   State state{};
   const auto slot = [&](uintptr_t stream) {
-    CHECK(launcher.update(batch(), &state, nullptr, 0, reinterpret_cast<cuda::Stream>(stream)));
+    CHECK(update(launcher, state, reinterpret_cast<cuda::Stream>(stream)));
     return launches.back().slot;
   };
   static_assert(kSlots == 4);
@@ -328,7 +338,7 @@ void test_streams_and_captures_have_slots_of_their_own() {
 Snapshot* snapshot_of_one_update(KernelStore& store) {
   KernelLauncher launcher(store);
   State state{};
-  CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(update(launcher, state));
   return launches.back().snapshot;
 }
 
@@ -347,7 +357,7 @@ void test_the_memory_of_a_launcher_that_is_gone_is_used_again() {
     State state{};
     for (int i = 0; i < MetricDevice::kSnapshotsAtOnce + 1; ++i) {
       alive.push_back(std::make_unique<KernelLauncher>(store));
-      CHECK(alive.back()->update(batch(), &state, nullptr, 0, kStream));
+      CHECK(update(*alive.back(), state));
     }
     CHECK_EQ(host_allocations, allocations + 2);
   }
@@ -364,7 +374,7 @@ void test_memory_that_a_kernel_may_still_write_is_not_used_again() {
     bool found = false;
     for (int i = 0; i < 2 * MetricDevice::kSnapshotsAtOnce; ++i) {
       alive.push_back(std::make_unique<KernelLauncher>(store));
-      CHECK(alive.back()->update(batch(), &state, nullptr, 0, kStream));
+      CHECK(update(*alive.back(), state));
       found |= launches.back().snapshot == snapshot;
     }
     return found;
@@ -380,9 +390,9 @@ void test_memory_that_a_kernel_may_still_write_is_not_used_again() {
   {
     KernelLauncher launcher(store);
     State state{};
-    CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+    CHECK(update(launcher, state));
     capture_status = cuda::kCapturing;
-    CHECK(launcher.update(batch(), &state, nullptr, 0, kStream));
+    CHECK(update(launcher, state));
     capture_status = cuda::kNotCapturing;
     captured = launches.back().snapshot;
   }
@@ -404,8 +414,8 @@ std::string error_after(void (*make)(KernelStore&)) {
   KernelLauncher first(store), second(store);
   State state{};
   make(store);
-  CHECK(!first.update(batch(), &state, nullptr, 0, kStream));
-  CHECK(!second.update(batch(), &state, nullptr, 0, kStream));
+  CHECK(!update(first, state));
+  CHECK(!update(second, state));
   CHECK_EQ(first.error(), second.error());
   return first.error();
 }

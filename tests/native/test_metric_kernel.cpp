@@ -63,14 +63,17 @@ struct Accumulator {
   Snapshot snapshot{};
 
   void launch(Machine& machine, const Update& update) {
-    const UpdateParameters p{update.batch(),    &state,     &scratch, &snapshot,
-                             update.generation, update.slot};
+    const UpdateParameters p{launch_of(update.generation, update.slot), update.batch()};
     machine.launch(update.blocks, [p] { pig_metric_update_float32_thread(p); });
   }
 
   void launch_scalar(Machine& machine, double value) {
-    const ScalarParameters p{nullptr, kNone, 0, value, &state, &scratch, &snapshot, 0};
+    const ScalarParameters p{launch_of(1, 0), nullptr, kNone, 0, value};
     machine.launch(1, [p] { pig_metric_scalar(p); });
+  }
+
+  LaunchParameters launch_of(unsigned generation, int slot) {
+    return {&state, &scratch, &snapshot, generation, slot, kMaxScalars, 0};
   }
 
   void run_alone(const Update& update) {
@@ -274,9 +277,33 @@ void test_a_scalar_beside_an_update() {
   }
 }
 
+void test_what_is_published() {
+  const auto accumulator = std::make_unique<Accumulator>();
+  accumulator->state.scalars[0].sum = 1;
+  accumulator->state.scalars[1].sum = 2;
+  accumulator->state.scalars[2].sum = 3;
+  const auto launch = [&](unsigned scalars) {
+    Machine machine;
+    const UpdateParameters p{
+        {&accumulator->state, &accumulator->scratch, &accumulator->snapshot, 1, 0, scalars, 0},
+        kOne.batch()};
+    machine.launch(1, [p] { pig_metric_update_float32_thread(p); });
+    machine.run();
+  };
+  launch(2);
+  CHECK_EQ(accumulator->snapshot.state.count, 300u);
+  CHECK_EQ(accumulator->snapshot.state.scalars[1].sum, 2.0);
+  CHECK_EQ(accumulator->snapshot.state.scalars[2].sum, 0.0);
+  // A graph from before there were as many, after a reset.
+  accumulator->state.scalars[1].sum = 4;
+  launch(1);
+  CHECK_EQ(accumulator->snapshot.state.scalars[1].sum, 4.0);
+}
+
 }  // namespace
 
 int main() {
+  test_what_is_published();
   test_updates_in_one_slot();
   test_updates_in_slots_of_their_own();
   test_a_scalar_beside_an_update();
