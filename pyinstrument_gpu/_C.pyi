@@ -144,6 +144,10 @@ class MetricAccumulator:
         """It has ended, and has added the running value of a slot, an update, or nothing.
         `is_counted`: the state has what was added once, for certain."""
 
+    def replace_counts(self, counts: Sequence[int] | None) -> None:
+        """The state has been replaced, during an addition by other means: it has counts as
+        `counts()` gives them; None where the host does not know. No step of before is known."""
+
     def reset_scalars(self) -> None:
         """All running values have no numbers any more."""
 

@@ -115,6 +115,16 @@ int MetricAccumulator::in_use(const Counts& counts) {
   return 0;
 }
 
+void MetricAccumulator::replace_counts(const std::optional<Counts>& counts) {
+  const std::lock_guard lock(mutex_);
+  labels_.clear();
+  forget_scalars();
+  counts_ = counts.value_or(Counts{});
+  scalars_in_use_ = counts ? std::max(scalars_in_use_, in_use(*counts)) : kMaxScalars;
+  device_counts_are_known_ = counts.has_value() && !launcher_.was_captured();
+  stream_.reset();
+}
+
 void MetricAccumulator::reset_scalars() {
   const std::lock_guard lock(mutex_);
   forget_scalars();

@@ -80,6 +80,10 @@ class MetricAccumulator {
   enum class Addition { kNothing, kUpdate, kScalar };
   void end_other(Addition addition, int slot, bool is_counted, std::optional<cuda::Stream> stream);
 
+  /// The state has been replaced by another one, which has so many; nothing where the host does not
+  /// know. To be called during an addition by other means, without the GIL.
+  void replace_counts(const std::optional<Counts>& counts);
+
   /// All running values of the state become those of none, in the order of the calls.
   void reset_scalars();
 

@@ -296,6 +296,17 @@ py::object step_pair(uint32_t serial) {
   return py::make_tuple(serial, Recorder::instance().steps().index_of(serial));
 }
 
+std::optional<MetricAccumulator::Counts> known_counts(
+    const std::optional<std::vector<uint64_t>>& counts) {
+  if (!counts) return std::nullopt;
+  MetricAccumulator::Counts known;
+  if (counts->size() != 1 + known.scalars.size())
+    throw std::invalid_argument("counts must be of updates and of each running value");
+  known.updates = counts->front();
+  std::copy(counts->begin() + 1, counts->end(), known.scalars.begin());
+  return known;
+}
+
 std::unique_ptr<MetricAccumulator> make(const std::vector<I64>& topk, I64 num_classes,
                                         bool confusion, I64 ignore_index, int class_dim,
                                         const std::optional<std::vector<uint64_t>>& counts) {
@@ -306,15 +317,7 @@ std::unique_ptr<MetricAccumulator> make(const std::vector<I64>& topk, I64 num_cl
   options.confusion = confusion;
   options.ignore_index = ignore_index;
   options.class_dim = class_dim;
-  std::optional<MetricAccumulator::Counts> known;
-  if (counts) {
-    known.emplace();
-    if (counts->size() != 1 + known->scalars.size())
-      throw std::invalid_argument("counts must be of updates and of each running value");
-    known->updates = counts->front();
-    std::copy(counts->begin() + 1, counts->end(), known->scalars.begin());
-  }
-  return std::make_unique<MetricAccumulator>(options, known);
+  return std::make_unique<MetricAccumulator>(options, known_counts(counts));
 }
 
 /// Writes a reading into the recording that is active, and shows it as NVTX marks. Values beyond
@@ -363,6 +366,14 @@ void pig::add_metric_functions(py::module_& module) {
       .def("begin_other", &MetricAccumulator::begin_other, py::call_guard<GilRelease>())
       .def("end_other", &end_other, py::arg("state"), py::arg("added"), py::arg("slot"),
            py::arg("is_counted"))
+      .def(
+          "replace_counts",
+          [](MetricAccumulator& accumulator, const std::optional<std::vector<uint64_t>>& counts) {
+            const auto known = known_counts(counts);
+            const GilRelease released;
+            accumulator.replace_counts(known);
+          },
+          py::arg("counts"))
       .def("reset_scalars", &MetricAccumulator::reset_scalars)
       .def("counts",
            [](const MetricAccumulator& accumulator) -> std::optional<std::vector<uint64_t>> {

@@ -7,8 +7,8 @@ import contextlib
 import copy
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -16,17 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import device_memory, kernels, operators, reference
-from pyinstrument_gpu.metrics.across_ranks import has_other_ranks, merged_across_ranks
+from pyinstrument_gpu.metrics.across_ranks import Gathering, MergedState
 from pyinstrument_gpu.metrics.addition import Addition
+from pyinstrument_gpu.metrics.distributed_tensors import local
 from pyinstrument_gpu.metrics.native_accumulator import new_native
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions, checked_scalar
+from pyinstrument_gpu.metrics.pending_values import PendingValues
 from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.series_prefix import series_prefix
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
+from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
 from pyinstrument_gpu.metrics.torch_modes import is_fake, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of_scalar
 from pyinstrument_gpu.native import native
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 _HOST = torch.device("cpu")
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
@@ -48,7 +55,7 @@ class Accumulator(ABC):
         # The pages of NumPy's zeros take no memory before they are used.
         with outside_modes():
             self._state = torch.from_numpy(np.zeros(self._options.state_bytes, np.uint8))
-        self._is_placed = False
+        self._is_placed = self._is_loaded = False
         self._scalar_slots: dict[str, int] = {}
         self._lost_updates = 0
         self._reference_updates = 0
@@ -113,7 +120,7 @@ class Accumulator(ABC):
             if not isinstance(value, Tensor):
                 value = torch.full((), value, dtype=torch.float64)
             torch.ops.pyinstrument_gpu.metric_update_scalar(
-                self._state, value.detach(), name, self._number
+                self._state, local(value, name).detach(), name, self._number
             )
             return
         if is_recomputing():
@@ -178,34 +185,74 @@ class Accumulator(ABC):
         the same, but each takes dozens of kernels."""
         return self._reference_updates
 
-    def compute(self, across_ranks: bool = False, **refused: NoReturn) -> dict[str, Any]:
+    def compute(
+        self,
+        across_ranks: bool = False,
+        group: ProcessGroup | DeviceMesh | None = None,
+        **refused: NoReturn,
+    ) -> dict[str, Any]:
         """Return the values of all updates since the last reset. This waits for them.
 
         The class says which keys there are. Values that are not known are NaN.
 
         Args:
-            across_ranks: merge all ranks of the default process group of `torch.distributed`.
-                Every rank must call it, and all get the same values. The state does not change.
-                Without a process group, only this process counts.
+            across_ranks: merge all ranks of a process group of `torch.distributed`. Every rank of
+                it must call this, and all get the same values. The state does not change. Without a
+                process group, only this process counts.
+            group: the process group, or a device mesh of one dimension, whose ranks are merged;
+                None for the default group.
 
         Raises:
-            ValueError: the accumulators of the ranks were made with different arguments.
+            ValueError: the accumulators of the ranks were made with different arguments, or this
+                process is not in the group.
             TypeError: there is no option of that name.
         """
         for name in refused:
             hint = ": merging the ranks is compute(across_ranks=True)" if name == "sync" else ""
             raise TypeError(f"compute() has no option {name!r}{hint}")
-        data = self._read()
-        classes = self._options.confusion_classes
+        if across_ranks or group is not None:
+            return self.compute_async(group).result()
         names = tuple(self._scalar_slots)
-        if across_ranks and has_other_ranks():
-            device = self._state.device if self._is_placed else None
-            state, names, lost = merged_across_ranks(
-                data, names, self._all_lost_updates(), self._options, device
-            )
-        else:
-            state, lost = State.of(data, classes, len(names)), self._all_lost_updates()
-        return self._values(state, names, lost, None)
+        state = self._state_of(self._read(), len(names))
+        return self._values(state, names, self._all_lost_updates(), None)
+
+    def compute_async(self, group: ProcessGroup | DeviceMesh | None = None) -> PendingValues:
+        """Begin what `compute(across_ranks=True)` does, and return at once.
+
+        `pending.result()` is the values of this moment, whatever is added meanwhile, and
+        `pending.done()` says whether it would wait. Every rank of the group must call this, in the
+        same order as its other collective calls. It waits for a device only if the group can't take
+        tensors from it, as with gloo alone.
+
+        Args:
+            group: as in `compute`.
+
+        Raises:
+            ValueError: this process is not in the group.
+        """
+        with self._lock, outside_modes():
+            names = tuple(self._scalar_slots)
+            gathering = Gathering(self._options, names, *self._copied(), self._is_placed, group)
+        return PendingValues(gathering, self._values_of_ranks)
+
+    def _values_of_ranks(self, merged: MergedState) -> dict[str, Any]:
+        state = self._state_of(merged.data, 0)
+        state.scalars = merged.scalars
+        return self._values(state, merged.names, merged.lost_updates, None)
+
+    def _state_of(self, data: bytes | memoryview, scalars: int) -> State:
+        return State.of(data, self._options.confusion_classes, scalars)
+
+    def _copied(self) -> tuple[Tensor, Tensor]:
+        """A copy of the state, and of the number of lost updates, made by the current stream."""
+        if not device_memory.on_cuda(self._state.device):
+            state = torch.frombuffer(self._read(), dtype=torch.uint8)
+            return state, torch.tensor(self._lost_updates)
+        device_memory.record_stream(self._state)
+        if self._scratch is None:
+            return self._state.clone(), torch.tensor(self._lost_updates)
+        device_memory.record_stream(self._scratch)
+        return self._state.clone(), _lost_on_device(self._scratch) + self._lost_updates
 
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait for a device."""
@@ -225,6 +272,57 @@ class Accumulator(ABC):
                 if self._native is not None:
                     self._native.reset_scalars()
             self._resets += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the accumulator has seen, to be saved with a checkpoint.
+
+        This does not wait for a device, where it makes a copy of the state. The result is a dict of
+        strings, numbers, lists and tensors, which `torch.load` reads with `weights_only=True`.
+        """
+        with self._lock, outside_modes():
+            state, lost = self._copied()
+            names = tuple(self._scalar_slots)
+        return state_dict_of(self._options, state, names, lost, self._reference_updates)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Replace all values by those of a `state_dict()`, and go on from there.
+
+        The state is replaced in place, so graphs that were captured go on as well. This waits for
+        the tensors of the dict if they are on a device. The next readings know of no step that an
+        update before was made in.
+
+        Raises:
+            ValueError: the dict is none of `state_dict()`, was saved by an accumulator that was
+                made with other arguments, or by another version of this package.
+            RuntimeError: a CUDA graph is being captured.
+        """
+        with self._lock, outside_modes():
+            if device_memory.is_capturing(self._state):
+                raise RuntimeError(
+                    "load_state_dict() can't be part of a CUDA graph: call it before the capture"
+                )
+            new = loaded(self._options, state_dict, tuple(self._scalar_slots))
+            self._resets += 1  # what was read before is no longer true
+            new.data.view(np.uint64)[word("resets")] = self._resets
+            state = State.of(new.data.data, classes=0, scalars=len(new.names))
+            if self._native is not None:
+                self._native.begin_other()
+            try:
+                if self._scratch is not None:
+                    device_memory.record_stream(self._scratch)
+                    _lost_on_device(self._scratch).zero_()
+                if device_memory.on_cuda(self._state.device):
+                    device_memory.record_stream(self._state)
+                self._state.copy_(torch.from_numpy(new.data))
+            finally:
+                if self._native is not None:
+                    self._native.replace_counts(None if self._has_captured else state.counts)
+                    self._native.end_other(self._state, False, None, True)
+            self._scalar_slots = {name: slot for slot, name in enumerate(new.names)}
+            self._lost_updates = new.lost_updates
+            self._reference_updates = new.reference_updates
+            self._updates_at_reset = state.updates
+            self._is_loaded = True
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.
@@ -249,7 +347,7 @@ class Accumulator(ABC):
         for slot, (name, scalar) in enumerate(zip(names, state.scalars, strict=False)):
             own = series_of_scalar(values, name)
             series += own
-            step = self._native.step_of_scalar(slot, scalar.count + scalar.nonfinite)
+            step = self._native.step_of_scalar(slot, scalar.number)
             steps += [step] * len(own)
         native.append_reading(
             state.updates,
@@ -276,30 +374,41 @@ class Accumulator(ABC):
     def _add(self, addition: Addition, state: Tensor | None, *tensors: Any) -> None:
         """Where a compiled function calls this it brings the state, or a copy that it will write
         back. At the first update that one is still in host memory."""
-        if not self._is_placed:
-            addition.check(self._options, *tensors)
-            if is_fake(*tensors) or not self._place(_first(tensors)):
-                return
-        if state is None or state.device != _first(tensors).device:
-            state = self._state
         reading_is_due = None
-        if self._native is not None:
+        if self._is_placed and self._native is not None:
+            if state is None or state.device != self._state.device:
+                state = self._state
             reading_is_due = addition.native(self._native, state, self._scratch, *tensors)
-            if reading_is_due is None and self._scratch is None and self._make_scratch():
-                reading_is_due = addition.native(self._native, state, self._scratch, *tensors)
         if reading_is_due is None:
-            addition.check(self._options, *tensors)
-            if is_fake(*tensors):
-                return
-            device = _first(tensors).device
-            if device != state.device:
-                raise ValueError(
-                    f"the first update was on {state.device}, this one is on {device}: "
-                    "make an accumulator for each device"
-                )
-            self._add_in_torch(addition.reference, state, *tensors, self._options)
-        elif reading_is_due:
+            reading_is_due = self._add_with_care(addition, state, tensors)
+        if reading_is_due:
             self.record_reading()
+
+    def _add_with_care(
+        self, addition: Addition, state: Tensor | None, tensors: Sequence[Any]
+    ) -> bool | None:
+        """The first tensors, those that don't fit, those that the native side can't take, and what
+        comes before its kernel. Whether a reading is due."""
+        tensors = addition.local(self._options, tensors)
+        addition.check(self._options, *tensors)
+        first = next(tensor for tensor in tensors if tensor is not None)
+        if is_fake(*tensors) or not (self._is_placed or self._place(first)):
+            return None
+        if state is None or state.device != self._state.device:
+            state = self._state
+        if first.device != state.device:
+            raise ValueError(
+                f"the first update was on {state.device}, this one is on {first.device}: "
+                "make an accumulator for each device"
+            )
+        reading_is_due: bool | None = None
+        if self._native is not None:
+            if self._scratch is None:
+                self._make_scratch()
+            reading_is_due = addition.native(self._native, state, self._scratch, *tensors)
+        if reading_is_due is None:
+            self._add_in_torch(addition.reference, state, *tensors, self._options)
+        return reading_is_due
 
     def _update_scalar_with_care(
         self, name: str, value: Tensor | float, state: Tensor | None = None
@@ -307,7 +416,7 @@ class Accumulator(ABC):
         """The first value of a name, one of another kind or place, one that the native side can't
         take, one of a compiled function, which brings the state as in `_add`. Whether a reading
         is due."""
-        value = checked_scalar(name, value)
+        value = checked_scalar(name, local(value, name))
         if is_fake(value):
             return None
         device = value.device if isinstance(value, Tensor) else _HOST
@@ -408,8 +517,9 @@ class Accumulator(ABC):
         if self._state.device != device:
             state = device_memory.zeros(self._options.state_bytes, device)
             if self._scalar_slots or self._resets:
-                head = slice(STATE_DTYPE.itemsize)  # there is nothing in the matrix
-                state[head].copy_(self._state[head], non_blocking=device_memory.on_cuda(device))
+                # So far there is nothing in the matrix, unless it was loaded.
+                used = slice(None if self._is_loaded else STATE_DTYPE.itemsize)
+                state[used].copy_(self._state[used], non_blocking=device_memory.on_cuda(device))
             self._state = state
         device_memory.remember_stream(self._state)
         self._is_placed = True
@@ -455,10 +565,6 @@ def _update_scalar(accumulator: Accumulator, state: Tensor, value: Tensor, name:
 
 
 operators.define("metric_update_scalar", "Tensor value, str name", _update_scalar)
-
-
-def _first(tensors: Sequence[Any]) -> Any:
-    return next(tensor for tensor in tensors if tensor is not None)
 
 
 def _lost_on_device(scratch: Tensor) -> Tensor:

@@ -1,42 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of all ranks of a job, gathered and merged into one."""
+"""The states of all ranks of a process group, gathered and merged into one.
+
+One all_gather brings what has the same size in all ranks: what their accumulators were made with,
+and the state without its tails, such as a confusion matrix. With parts of different sizes, a
+gathering would end the process or never end. The tails are summed by an all_reduce, once it is
+known that all ranks have the same.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
 
-from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions
-from pyinstrument_gpu.metrics.state import (
-    MAX_SCALARS,
-    MAX_TOPK,
-    SCALAR_DTYPE,
-    STATE_DTYPE,
-    Scalar,
-    State,
-)
+from pyinstrument_gpu.metrics.described_options import described, differences
+from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES
+from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, SCALAR_DTYPE, STATE_DTYPE, Scalar
 from pyinstrument_gpu.metrics.values import clash_of
 
-# What ranks have to have in common, of one size whatever they were made with: with parts of
-# different sizes, a gathering would end the process or never end.
-_SIGNATURE = np.dtype(
+_SIGNATURE = np.dtype([("version", "S64"), ("options", "S1024")])
+_RANK = np.dtype(
     [
-        ("payload_bytes", "<i8"),
-        ("topk", "<i8", (MAX_TOPK,)),
-        ("num_classes", "<i8"),
-        ("confusion", "<i8"),
-        ("ignore_index", "<i8"),
-        ("class_dim", "<i8"),
+        ("signature", _SIGNATURE),
+        ("lost_updates", "<i8"),
+        ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS),
+        ("state", STATE_DTYPE),
     ]
 )
-
-_OWN = [("lost_updates", "<u4"), ("names", f"S{MAX_NAME_BYTES}", MAX_SCALARS)]
+_RANK_BYTES = 16384
+"""Of all versions of this package, which differ in what a state is: `version` tells them apart."""
+assert _RANK.itemsize <= _RANK_BYTES
 
 # How a field of all ranks, in the state or in a running value, becomes one where it is not the sum;
 # and the fields that say which ranks have a value: one of them is not 0 there.
@@ -46,129 +47,206 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "loss_min": (np.min, ("finite_losses",)),
     "loss_max": (np.max, ("finite_losses",)),
     "loss_last": (np.mean, ("losses",)),
-    "loss_ema": (np.mean, ("finite_losses",)),
     "min": (np.min, ("count",)),
     "max": (np.max, ("count",)),
     "last": (np.mean, ("count", "nonfinite")),
 }
 
+# Moving averages, and the fields that say of how many values they are.
+_AVERAGES = {"loss_ema": "finite_losses", "ema": "means"}
 
-def has_other_ranks() -> bool:
-    return dist.is_available() and dist.is_initialized()
+
+@dataclass(frozen=True)
+class MergedState:
+    """What all ranks have together.
+
+    Attributes:
+        data: the state, without its running values: there may be more than it has room for.
+        scalars: the running values.
+        names: theirs.
+        lost_updates: how many there were.
+    """
+
+    data: bytes
+    scalars: tuple[Scalar, ...]
+    names: tuple[str, ...]
+    lost_updates: int
 
 
-def merged_across_ranks(
-    data: memoryview,
-    names: Sequence[str],
-    lost_updates: int,
-    options: MetricOptions,
-    device: torch.device | None,
-) -> tuple[State, tuple[str, ...], int]:
-    """Gather the states of all ranks and merge them.
+class Gathering:
+    """The states of the ranks of a group, on their way. It begins at once and waits for nothing,
+    unless it has to bring a state on a device to the host, because the group takes no others.
 
     Args:
+        options: what the accumulator was made with.
         names: the running values of this rank, in the order of their slots.
-        device: where its state is, None when it has none yet.
+        state: a copy of the state, which is then the gathering's own.
+        lost_updates: one int64, on the same device or the host.
+        has_device: whether the state is where the accumulator's tensors are.
+        group: a process group, or a device mesh of one dimension; None for the default group. Where
+            there is none, this process is alone.
 
-    Returns:
-        The merged state, the names of its running values, and how many updates were lost.
+    Raises:
+        ValueError: this process is not in the group, or the mesh has several dimensions.
     """
-    matrix_size = options.confusion_classes**2
-    dtype = np.dtype([*_OWN, ("state", STATE_DTYPE), ("matrix", "<f8", (matrix_size,))])
-    group_device = _device_of_group(device)
-    _check_signatures(_gathered(_signature(options, dtype.itemsize), group_device))
-    own = np.zeros(1, dtype)
-    own["lost_updates"] = min(lost_updates, 2**32 - 1)
-    own["names"][0, : len(names)] = [name.encode() for name in names]
-    own["state"] = np.frombuffer(data, STATE_DTYPE, count=1)
-    own["matrix"] = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
-    ranks = _gathered(own, group_device)
-    state = State.of(_merged(ranks["state"]).tobytes(), classes=0, scalars=0)
-    if classes := options.confusion_classes:
-        state.confusion = ranks["matrix"].sum(axis=0).reshape(classes, classes)
-    # The ranks may have more of them together than there is room for in one state.
-    all_names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
-    decoded = [name.decode() for name in all_names]
-    for name in decoded:
-        if clash_of(name, decoded):
-            raise ValueError(
-                f"the running value {name!r} of one rank and those of the others have keys in "
-                "common: choose another name"
+
+    def __init__(
+        self,
+        options: Any,
+        names: Sequence[str],
+        state: Tensor,
+        lost_updates: Tensor,
+        has_device: bool,
+        group: Any,
+    ) -> None:
+        self._state = state
+        self._average = described(options).get("ema")
+        own = np.zeros(_RANK_BYTES, np.uint8)
+        head = own[: _RANK.itemsize].view(_RANK)
+        head["signature"]["version"] = hashlib.sha256(FIELDS.encode()).hexdigest().encode()
+        head["signature"]["options"] = json.dumps(described(options)).encode()
+        head["names"][0, : len(names)] = [name.encode() for name in names]
+        self._is_alone = group is None and not (dist.is_available() and dist.is_initialized())
+        self._group: Any = None if self._is_alone else _process_group(group)
+        device = state.device if self._is_alone else _device_of(self._group, state, has_device)
+        self._device = device
+        record = torch.from_numpy(own)
+        if device.type == "cuda":
+            record = record.pin_memory().to(device, non_blocking=True)
+        elif device.type != "cpu":
+            record = record.to(device)
+        _part(record, "lost_updates").view(torch.int64).copy_(lost_updates)
+        _part(record, "state").copy_(state[: STATE_DTYPE.itemsize])
+        self._ranks = [record]
+        self._work: Any = None
+        if not self._is_alone:
+            ranks = dist.get_world_size(self._group)
+            self._ranks = [torch.empty_like(record) for _ in range(ranks)]
+            self._work = dist.all_gather(self._ranks, record, group=self._group, async_op=True)
+
+    def is_done(self) -> bool:
+        """Whether all ranks' states have arrived, apart from their tails."""
+        return self._work is None or bool(self._work.is_completed())
+
+    def merged(self) -> MergedState:
+        """Wait, and merge them. To be called once, by all ranks.
+
+        Raises:
+            ValueError: they do not fit each other.
+        """
+        if self._work is not None:
+            self._work.wait()
+        content = np.stack([rank.cpu().numpy()[: _RANK.itemsize] for rank in self._ranks])
+        ranks = content.view(_RANK)[:, 0]
+        self._check(ranks["signature"])
+        tail = self._state[STATE_DTYPE.itemsize :]
+        if len(tail) and not self._is_alone:
+            tail = tail.view(torch.float64).to(self._device)
+            dist.all_reduce(tail, group=self._group)
+        data = self._merged(ranks["state"]).tobytes() + tail.cpu().numpy().tobytes()
+        # The ranks may have more of them together than there is room for in one state.
+        names = list(dict.fromkeys(ranks["names"][ranks["names"] != b""].tolist()))
+        decoded = tuple(name.decode() for name in names)
+        for name in decoded:
+            if clash_of(name, decoded):
+                raise ValueError(
+                    f"the running value {name!r} of one rank and those of the others have keys in "
+                    "common: choose another name"
+                )
+        of_ranks, fields = ranks["state"]["scalars"], SCALAR_DTYPE.names or ()
+        scalars = tuple(
+            Scalar(
+                **dict(
+                    zip(fields, self._merged(of_ranks[ranks["names"] == name]).item(), strict=True)
+                )
             )
-    of_ranks, fields = ranks["state"]["scalars"], SCALAR_DTYPE.names or ()
-    state.scalars = tuple(
-        Scalar(**dict(zip(fields, _merged(of_ranks[ranks["names"] == name]).item(), strict=True)))
-        for name in all_names
-    )
-    return state, tuple(decoded), int(ranks["lost_updates"].sum())
-
-
-def _signature(options: MetricOptions, payload_bytes: int) -> NDArray[np.void]:
-    signature = np.zeros(1, _SIGNATURE)
-    given = asdict(options)
-    signature["topk"][0, : len(options.topk)] = given.pop("topk")
-    for name, value in given.items():
-        signature[name] = -1 if value is None else value
-    signature["payload_bytes"] = payload_bytes
-    return signature
-
-
-def _check_signatures(ranks: NDArray[np.void]) -> None:
-    different = np.flatnonzero(ranks != ranks[0])
-    if not len(different):
-        return
-    other, first = _described(ranks[different[0]]), _described(ranks[0])
-    fields = [name for name in first if first[name] != other[name]]
-    if not fields:
-        raise ValueError(
-            f"rank {different[0]} and rank 0 use different versions of pyinstrument_gpu: their "
-            "metrics can't be merged"
+            for name in names
         )
-    raise ValueError(
-        f"the MetricAccumulator of rank {different[0]} was made with different arguments than "
-        "that of rank 0: "
-        + ", ".join(f"{name}={other[name]} instead of {first[name]}" for name in fields)
-    )
+        return MergedState(data, scalars, decoded, int(ranks["lost_updates"].sum()))
+
+    def _check(self, signatures: NDArray[np.void]) -> None:
+        different = np.flatnonzero(signatures != signatures[0])
+        if not len(different):
+            return
+        first, other = (dist.get_global_rank(self._group, int(rank)) for rank in (0, different[0]))
+        if signatures["version"][different[0]] != signatures["version"][0]:
+            raise ValueError(
+                f"rank {other} and rank {first} use different versions of pyinstrument_gpu: their "
+                "metrics can't be merged"
+            )
+        of_first, of_other = (json.loads(signatures["options"][rank]) for rank in (0, different[0]))
+        raise ValueError(
+            f"the accumulator of rank {other} was made with different arguments than that of rank "
+            f"{first}: {differences(of_other, of_first)}"
+        )
+
+    def _merged(self, parts: NDArray[np.void]) -> NDArray[np.void]:
+        if len(parts) == 1:
+            return np.asarray(parts[0])
+        merged = np.zeros((), parts.dtype)
+        names = set(parts.dtype.names or ())
+        with np.errstate(all="ignore"):  # a last value need not be finite
+            for field in names - {"resets", "scalars", *_AVERAGES, "m2"}:
+                reduce, given_by = _REDUCTIONS.get(field, (np.sum, ()))
+                values = parts[field]
+                if given_by:
+                    values = values[np.any([parts[each] != 0 for each in given_by], axis=0)]
+                if len(values):
+                    merged[field] = reduce(values, axis=0)
+            for field in names & _AVERAGES.keys():
+                merged[field] = self._merged_average(parts, field, float(merged[_AVERAGES[field]]))
+            if "m2" in names:
+                merged["m2"] = _merged_squares(parts)
+        return merged
+
+    def _merged_average(self, parts: NDArray[np.void], field: str, number: float) -> float:
+        """The mean of the ranks' averages, biased as one of so many values."""
+        if self._average is None or not number:
+            return 0
+        given = parts[parts[_AVERAGES[field]] != 0]
+        unbiased = given[field] / (1 - self._average ** given[_AVERAGES[field]].astype(float))
+        return float(unbiased.mean() * (1 - self._average**number))
 
 
-def _described(signature: np.void) -> dict[str, Any]:
-    num_classes = int(signature["num_classes"])
-    return {
-        "topk": tuple(k for k in signature["topk"].tolist() if k),
-        "num_classes": None if num_classes < 0 else num_classes,
-        "confusion": bool(signature["confusion"]),
-        "ignore_index": int(signature["ignore_index"]),
-        "class_dim": int(signature["class_dim"]),
-    }
+def _merged_squares(parts: NDArray[np.void]) -> float:
+    """Sums of squares of the distances from each rank's mean become one of those from the mean of
+    all (Chan, Golub and LeVeque, 1979)."""
+    given = parts[parts["weight"] != 0]
+    weights, sums = given["weight"], given["sum"]
+    means = sums / weights
+    return float(parts["m2"].sum() + (weights * (means - sums.sum() / weights.sum()) ** 2).sum())
 
 
-def _gathered(own: NDArray[np.void], device: torch.device) -> NDArray[np.void]:
-    payload = torch.from_numpy(own.view(np.uint8)).to(device)
-    parts = [torch.empty_like(payload) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, payload)
-    return np.concatenate([part.cpu().numpy() for part in parts]).view(own.dtype)
+def _part(record: Tensor, field: str) -> Tensor:
+    known = _RANK.fields
+    assert known is not None
+    dtype, offset = known[field][:2]
+    return record[offset : offset + dtype.itemsize]
 
 
-def _device_of_group(device: torch.device | None) -> torch.device:
-    """Where the process group takes tensors from: the host, where it has a backend for it."""
+def _process_group(group: Any) -> Any:
+    if hasattr(group, "get_group"):
+        if group.ndim != 1:
+            raise ValueError(
+                f"group must be a process group or a device mesh of one dimension, got {group}: "
+                "take a part of it, such as mesh['dp'], or flatten it"
+            )
+        group = group.get_group()
+    if dist.get_rank(group) < 0:
+        raise ValueError(
+            "this process is not in the group: only those that are in it merge their metrics"
+        )
+    return dist.group.WORLD if group is None else group
+
+
+def _device_of(group: Any, state: Tensor, has_device: bool) -> torch.device:
+    """Where a process group takes tensors from: the host, where it has a backend for it. That is
+    the same for all ranks, also for those that have no tensors yet."""
     # As in "cpu:gloo,cuda:nccl", which is known also where no backend was named.
-    pairs = dist.get_backend_config().split(",")
+    pairs = dist.get_backend_config(group).split(",")
     kinds = [pair.partition(":")[0] for pair in pairs]
     if "cpu" in kinds:
         return torch.device("cpu")
-    if device is not None and device.type in kinds:
-        return device
+    if has_device and state.device.type in kinds:
+        return state.device
     return torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device())
-
-
-def _merged(parts: NDArray[np.void]) -> NDArray[np.void]:
-    merged = np.zeros((), parts.dtype)
-    with np.errstate(all="ignore"):  # a last value need not be finite
-        for field in set(parts.dtype.names or ()) - {"resets", "scalars"}:
-            reduce, given_by = _REDUCTIONS.get(field, (np.sum, ()))
-            values = parts[field]
-            if given_by:
-                values = values[np.any([parts[each] != 0 for each in given_by], axis=0)]
-            if len(values):
-                merged[field] = reduce(values, axis=0)
-    return merged

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyinstrument_gpu.metrics import operators
+from pyinstrument_gpu.metrics.distributed_tensors import has_distributed, local
+from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 
@@ -22,9 +24,11 @@ class Addition:
         check: takes the options and the tensors. It raises a TypeError or ValueError unless they
             fit each other.
         reference: takes the state, the tensors and the options, and adds them.
+        whole_axis: takes the options and the number of dimensions of the first tensor, and returns
+            the one of which a rank must have all.
     """
 
-    __slots__ = ("check", "native", "reference")
+    __slots__ = ("_names", "_whole_axis", "check", "native", "reference")
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Addition:
         schema: str,
         check: Callable[..., None],
         reference: Callable[..., None],
+        whole_axis: Callable[[MetricOptions, int], int] | None = None,
     ) -> None:
         # Looked up once: an update has no time for it.
         self.native: Any = (
@@ -39,8 +44,20 @@ class Addition:
         )
         self.check = check
         self.reference = reference
+        self._names = [each.split()[-1] for each in schema.split(",")]
+        self._whole_axis = whole_axis
 
         def update(accumulator: Any, state: Any, *tensors: Any) -> None:
             accumulator._add(self, state, *tensors)
 
         operators.define(f"metric_{name}", schema, update)
+
+    def local(self, options: MetricOptions, tensors: Sequence[Any]) -> Sequence[Any]:
+        """The parts of distributed tensors that this rank has. Raises ValueError where they mean
+        nothing by themselves."""
+        if not has_distributed(tensors):
+            return tensors
+        whole_dims: list[int | None] = [None] * len(tensors)
+        if self._whole_axis is not None:
+            whole_dims[0] = self._whole_axis(options, getattr(tensors[0], "ndim", 0))
+        return [local(*each) for each in zip(tensors, self._names, whole_dims, strict=True)]

@@ -24,6 +24,7 @@ _BATCH = Addition(
     "Tensor logits, Tensor target, Tensor? loss, Tensor? weight",
     check=MetricOptions.check,
     reference=reference.add_update,
+    whole_axis=MetricOptions.class_axis,
 )
 
 
@@ -98,7 +99,7 @@ class MetricAccumulator(Accumulator):
         `reference_updates` counts them. The first update has to come before the capture of a CUDA
         graph; inside one it is lost, with a warning. On the CPU an update reads the logits once,
         with as many of PyTorch's threads as is worthwhile. Inside `torch.compile` it is one
-        operator and causes no graph break.
+        operator and causes no graph break. Of DTensors the local part is added.
 
         Args:
             logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
@@ -113,16 +114,16 @@ class MetricAccumulator(Accumulator):
                 finite is invalid.
 
         Raises:
-            TypeError, ValueError: the tensors do not fit each other or this accumulator.
+            TypeError, ValueError: the tensors do not fit each other or this accumulator, or logits
+                are sharded over the classes.
         """
         if isinstance(loss, (float, int, np.number)) and isinstance(logits, Tensor):
             # Not by a copy, which would be waited for.
             loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
         if torch.compiler.is_compiling():
-            detached_loss = None if loss is None else loss.detach()
-            torch.ops.pyinstrument_gpu.metric_update(
-                self._state, logits.detach(), target, detached_loss, weight, self._number
-            )
+            tensors = _BATCH.local(self._options, (logits, target, loss, weight))
+            detached = (None if each is None else each.detach() for each in tensors)
+            torch.ops.pyinstrument_gpu.metric_update(self._state, *detached, self._number)
         elif not is_recomputing():
             self._add(_BATCH, None, logits, target, loss, weight)
 

@@ -42,9 +42,17 @@ STATE_DTYPE = _dtype("PIG_STATE", Scalar=SCALAR_DTYPE)
 """The state without its tails, which follow as float64: the confusion matrix, one row per target
 class, and the bins of the calibration."""
 
+FIELDS = " ".join((*(STATE_DTYPE.names or ()), *(SCALAR_DTYPE.names or ())))
+"""What the words of a state mean. Another version of this package may have others."""
+
 
 class Scalar(SimpleNamespace):
     """A running value that was read back. Its attributes are the fields of the list."""
+
+    @property
+    def number(self) -> int:
+        """How many updates it has had."""
+        return int(self.count + self.nonfinite)
 
 
 class State(SimpleNamespace):
@@ -60,6 +68,12 @@ class State(SimpleNamespace):
     correct_weight: tuple[float, ...]
     scalars: tuple[Scalar, ...]
     confusion: NDArray[np.float64] | None
+
+    @property
+    def counts(self) -> list[int]:
+        """How many updates there were, and how many of each running value."""
+        numbers = [scalar.number for scalar in self.scalars]
+        return [self.updates, *numbers, *[0] * (MAX_SCALARS - len(numbers))]
 
     @classmethod
     def of(cls, data: bytes | memoryview, classes: int, scalars: int) -> State:

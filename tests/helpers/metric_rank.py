@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import pyinstrument_gpu as pig
 
@@ -32,12 +34,47 @@ def accumulate(numbers: range) -> pig.MetricAccumulator:
     return metrics
 
 
-def error_of(metrics: pig.MetricAccumulator) -> str:
+def error_of(metrics: pig.MetricAccumulator, group: Any = None) -> str:
     try:
-        metrics.compute(across_ranks=True)
+        metrics.compute(across_ranks=True, group=group)
     except ValueError as raised:
         return str(raised)
     return ""
+
+
+def groups(rank: int, world_size: int) -> tuple[list[float], list[str]]:
+    """The sum over pairs of ranks, as a device mesh and as a process group, and errors."""
+    mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("dp", "tp"))
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
+    metrics = pig.MetricAccumulator()
+    metrics.update_scalar("rank", rank)
+    sums = [
+        metrics.compute(group=group)["rank_sum"]
+        for group in (mesh["tp"], mesh["tp"].get_group(), pairs[rank // 2])
+    ]
+    alone = [dist.new_group([each]) for each in range(world_size)]
+    odd = pig.MetricAccumulator(topk=1 + rank % 2)
+    return sums, [
+        error_of(metrics, mesh),
+        error_of(metrics, alone[rank - 1]),
+        error_of(odd, pairs[rank // 2]),
+    ]
+
+
+def shards(rank: int, world_size: int) -> dict[str, Any]:
+    """The values of logits and targets that each rank has a part of."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    generator = torch.Generator().manual_seed(0)
+    logits, target = torch.randn(9, 5, generator=generator), torch.arange(9) % 5
+    parts = [distribute_tensor(each, mesh, [Shard(0)]) for each in (logits, target)]
+    metrics, whole = pig.MetricAccumulator(topk=(1, 2)), pig.MetricAccumulator(topk=(1, 2))
+    metrics.update(
+        parts[0], parts[1], weight=distribute_tensor(logits[:, 0].exp(), mesh, [Shard(0)])
+    )
+    whole.update(logits, target, weight=logits[:, 0].exp())
+    merged, wanted = metrics.compute(across_ranks=True), whole.compute()
+    keys = ("count", "accuracy@1", "accuracy@2")
+    return {"merged": [merged[key] for key in keys], "wanted": [wanted[key] for key in keys]}
 
 
 def plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +109,11 @@ def main() -> None:
     for number in range(10):
         named.update_scalar(f"{number} of rank {rank}", number)
     of_many_names = named.compute(across_ranks=True)
+    of_group, errors_of_group = groups(rank, world_size)
+    pending = metrics.compute_async()
+    metrics.update(*batch(0))
+    later = plain(pending.result())
+    sharded = shards(rank, world_size)
     empty = pig.MetricAccumulator()
     if rank == 0:
         empty.update(torch.eye(3), torch.arange(3))
@@ -88,6 +130,10 @@ def main() -> None:
         "errors": errors,
         "names": sum("_" not in name for name in of_many_names if " of rank " in name),
         "of_one_rank": of_one_rank["count"],
+        "pending": [pending.done(), later],
+        "of_group": of_group,
+        "errors_of_group": errors_of_group,
+        "sharded": sharded,
     }
     (folder / f"{rank}.json").write_text(json.dumps(result))
 

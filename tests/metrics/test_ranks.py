@@ -39,7 +39,7 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]
     wanted = metric_rank.plain(metric_rank.accumulate(range(BATCHES)).compute())
     assert len({json.dumps(result["merged"][0]) for result in results}) == 1
-    for result in results:
+    for rank, result in enumerate(results):
         first, second = result["merged"]
         assert json.dumps(first) == json.dumps(second)
         assert result["unchanged"]
@@ -54,11 +54,9 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
             {key: value for key, value in wanted.items() if key not in own},
         )
         assert first["first_nonfinite_update"] == 5 // world_size + 1
-        begin = (
-            "the MetricAccumulator of rank 1 was made with different arguments than that of rank 0"
-        )
+        begin = "the accumulator of rank 1 was made with different arguments than that of rank 0"
         assert result["errors"] == [
-            f"{begin}: topk=(2,) instead of (1,)",
+            f"{begin}: topk=[2] instead of [1]",
             f"{begin}: num_classes=5 instead of 4",
             f"{begin}: confusion=False instead of True, ignore_index=-1 instead of 0",
             "the running value 'lr' of one rank and those of the others have keys in common: "
@@ -66,6 +64,18 @@ def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path)
         ]
         assert result["names"] == 10 * world_size
         assert result["of_one_rank"] == 3
+        assert json.dumps(result["pending"]) == json.dumps([True, second])
+        pair = rank // 2 * 2
+        assert result["of_group"] == [2 * pair + 1] * 3
+        of_mesh, of_others, of_odd = result["errors_of_group"]
+        assert "device mesh of one dimension" in of_mesh
+        assert "this process is not in the group" in of_others
+        assert of_odd == (
+            f"the accumulator of rank {pair + 1} was made with different arguments than that of "
+            f"rank {pair}: topk=[2] instead of [1]"
+        )
+        sharded = result["sharded"]
+        assert sharded["merged"] == pytest.approx(sharded["wanted"], rel=1e-12)
 
 
 def test_without_a_process_group_it_is_this_process() -> None:

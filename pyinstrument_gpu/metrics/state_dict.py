@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state as a checkpoint has it: strings, numbers, lists and tensors, which `torch.load` reads
+with `weights_only=True`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyinstrument_gpu.metrics.described_options import described, differences
+from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE
+from pyinstrument_gpu.metrics.values import clash_of
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LoadedState:
+    """What a checkpoint has for an accumulator.
+
+    Attributes:
+        data: the state, uint8.
+        names: the running values, in the order of their slots.
+        lost_updates: how many there were.
+        reference_updates: likewise.
+    """
+
+    data: NDArray[np.uint8]
+    names: list[str]
+    lost_updates: int
+    reference_updates: int
+
+
+def state_dict_of(
+    options: MetricOptions,
+    state: Tensor,
+    names: Sequence[str],
+    lost_updates: Tensor,
+    reference_updates: int,
+) -> dict[str, Any]:
+    """The tensors belong to the result."""
+    return {
+        "version": _VERSION,
+        "options": described(options),
+        "fields": FIELDS,
+        "state": state,
+        "running_values": list(names),
+        "lost_updates": lost_updates,
+        "reference_updates": reference_updates,
+    }
+
+
+def loaded(
+    options: MetricOptions, state_dict: Mapping[str, Any], names: Sequence[str]
+) -> LoadedState:
+    """The state of a checkpoint, for an accumulator with these options. Waits for its tensors.
+
+    Args:
+        names: the running values that keep their slots: graphs may have been captured that add to
+            them.
+
+    Raises:
+        ValueError: it is none, or of an accumulator that differs.
+    """
+    known = state_dict_of(options, Tensor(), (), Tensor(), 0)
+    missing = [name for name in known if name not in state_dict]
+    if missing:
+        raise ValueError(
+            f"this is no state_dict() of an accumulator of metrics: {missing[0]!r} is missing"
+        )
+    if (state_dict["version"], state_dict["fields"]) != (_VERSION, FIELDS):
+        raise ValueError(
+            "the state was saved by another version of pyinstrument_gpu, which keeps other values: "
+            "load it with that version"
+        )
+    if different := differences(state_dict["options"], known["options"]):
+        raise ValueError(
+            f"the state was saved by an accumulator that was made with {different}: make this one "
+            "with the same arguments"
+        )
+    data = state_dict["state"].detach().cpu().numpy().copy()
+    if data.dtype != np.uint8 or data.shape != (options.state_bytes,):
+        raise ValueError(
+            f"the saved state must be {options.state_bytes} bytes, got a tensor of "
+            f"{state_dict['state'].dtype} with shape {tuple(state_dict['state'].shape)}"
+        )
+    all_names = list(dict.fromkeys([*names, *state_dict["running_values"]]))
+    if len(all_names) > MAX_SCALARS:
+        raise ValueError(
+            f"the accumulator and the saved state have {len(all_names)} running values together, "
+            f"but there is room for {MAX_SCALARS}: load the state into a new accumulator"
+        )
+    for name in all_names:
+        if clash_of(name, all_names):
+            raise ValueError(
+                f"the running value {name!r} and another one, of the accumulator or the saved "
+                "state, have keys in common: load the state into a new accumulator"
+            )
+    _move_scalars(data, state_dict["running_values"], all_names)
+    return LoadedState(
+        data, all_names, int(state_dict["lost_updates"]), int(state_dict["reference_updates"])
+    )
+
+
+def _move_scalars(data: NDArray[np.uint8], before: Sequence[str], now: Sequence[str]) -> None:
+    head = data[: STATE_DTYPE.itemsize].view(STATE_DTYPE)
+    scalars = head["scalars"][0]
+    moved = np.zeros_like(scalars)
+    for slot, name in enumerate(before):
+        moved[now.index(name)] = scalars[slot]
+    scalars[:] = moved
