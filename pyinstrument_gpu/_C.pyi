@@ -96,14 +96,23 @@ class MetricAccumulator:
     def __init__(
         self,
         *,
-        topk: Sequence[int],
-        num_classes: int,
-        confusion: bool,
-        ignore_index: int,
-        class_dim: int,
+        task: str,
         counts: Sequence[int] | None,
+        ema: float | None = None,
+        topk: Sequence[int] = (),
+        num_classes: int = 0,
+        confusion: bool = False,
+        ignore_index: int = 0,
+        class_dim: int = 1,
+        labels: int = 0,
+        bins: int = 1,
+        calibration_bins: int = 0,
+        from_logits: bool = True,
+        threshold: float = 0.0,
     ) -> None:
-        """`counts` as `counts()` gives them, of the state at first."""
+        """`task` is "classification", "regression" or "binary", and `counts` as `counts()` gives
+        them, of the state at first. From `labels` on they are of a binary task; `threshold` is one
+        of the scores that updates bring."""
 
     def update(
         self, state: Any, scratch: Any, logits: Any, target: Any, loss: Any, weight: Any
@@ -114,6 +123,26 @@ class MetricAccumulator:
         """
 
     def update_scalar(self, state: Any, scratch: Any, slot: int, value: Any) -> bool | None: ...
+    def update_weighted_scalar(
+        self, state: Any, scratch: Any, slot: int, value: Any, weight: Any
+    ) -> bool | None: ...
+    def update_rows(
+        self,
+        state: Any,
+        scratch: Any,
+        loss: Any,
+        correct: Any,
+        rank: Any,
+        entropy: Any,
+        weight: Any,
+        mask: Any,
+    ) -> bool | None: ...
+    def update_regression(
+        self, state: Any, scratch: Any, prediction: Any, target: Any, weight: Any
+    ) -> bool | None: ...
+    def update_binary(
+        self, state: Any, scratch: Any, logits: Any, target: Any, weight: Any
+    ) -> bool | None: ...
     def read(self, state: Any) -> tuple[bytes, int, bytes | None] | None:
         """The newest state that can be had without waiting, how many updates the device has lost,
         and three sums for each class; None where there is none, and in host memory while an

@@ -46,12 +46,18 @@ from pyinstrument_gpu.syncs import allow_sync, watch_syncs
 from pyinstrument_gpu.version import __version__
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.metrics import MetricAccumulator, Reading
+    from pyinstrument_gpu.metrics import (
+        BinaryAccumulator,
+        MetricAccumulator,
+        Reading,
+        RegressionAccumulator,
+    )
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks import PrometheusSink, RunUpdate, Sink, TensorBoardSink
 
 
 __all__ = [
+    "BinaryAccumulator",
     "ExportError",
     "GateError",
     "MetricAccumulator",
@@ -63,6 +69,7 @@ __all__ = [
     "Recording",
     "RecordingActiveError",
     "RecordingError",
+    "RegressionAccumulator",
     "Run",
     "RunFileDamagedError",
     "RunFileError",
@@ -92,7 +99,9 @@ dynamo.register_when_imported()
 # These need numpy, whose import takes longer than everything else here.
 _HEAVY = {
     "Run": "run",
-    **dict.fromkeys(("MetricAccumulator", "Reading"), "metrics"),
+    **dict.fromkeys(
+        ("BinaryAccumulator", "MetricAccumulator", "Reading", "RegressionAccumulator"), "metrics"
+    ),
     **dict.fromkeys(("PrometheusSink", "RunUpdate", "Sink", "TensorBoardSink"), "sinks"),
 }
 

@@ -72,11 +72,11 @@ Launched KernelLauncher::update(const Batch& batch, const Destination& to) {
 }
 
 Launched KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,
-                                       const Destination& to) {
+                                       double ema, const Destination& to) {
   const Kernels* const kernels = ready(to);
   if (kernels == nullptr) return Launched::kNot;
   ScalarParameters parameters{
-      .launch = {}, .value = value, .format = format, .slot = slot, .number = number};
+      .launch = {}, .value = value, .format = format, .slot = slot, .number = number, .ema = ema};
   return launch(kernels->scalar, 1, to, parameters);
 }
 

@@ -63,7 +63,7 @@ class KernelLauncher {
   /// If nothing was launched, the caller does the update otherwise; `error()` says why no launch
   /// will be made any more, and is empty where one may be later.
   Launched update(const Batch& batch, const Destination& to);
-  Launched update_scalar(const void* value, Format format, double number, int slot,
+  Launched update_scalar(const void* value, Format format, double number, int slot, double ema,
                          const Destination& to);
 
   /// Whether any launch went into a graph.

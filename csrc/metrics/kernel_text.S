@@ -13,4 +13,5 @@
   PIG_EMBED(pig_metric_kernel_h, "metric_kernel.h")
   PIG_EMBED(pig_metric_state_h, "metric_state.h")
   PIG_EMBED(pig_state_fields_h, "state_fields.h")
+  PIG_EMBED(pig_value_totals_h, "value_totals.h")
   .section .note.GNU-stack, "", %progbits

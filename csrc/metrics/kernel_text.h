@@ -9,5 +9,6 @@ PIG_EMBEDDED(pig_metric_kernel_cu);
 PIG_EMBEDDED(pig_metric_kernel_h);
 PIG_EMBEDDED(pig_metric_state_h);
 PIG_EMBEDDED(pig_state_fields_h);
+PIG_EMBEDDED(pig_value_totals_h);
 #undef PIG_EMBEDDED
 }

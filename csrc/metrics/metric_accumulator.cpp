@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "metrics/cpu_scan.h"
+#include "metrics/element_scan.h"
 #include "record/recorder.h"
 
 namespace pig::metrics {
@@ -15,6 +16,18 @@ namespace {
 
 constexpr int64_t kReadingIntervalNs = 100'000'000;
 constexpr int64_t kReadingsOfLongRun = 1000;
+/// Fewer labels are added under the lock, in some ten microseconds.
+constexpr I64 kLabelsUnderLock = 2048;
+
+/// What a scan returns; nothing if memory is short.
+template <typename Totals, typename... Parameters, typename... Arguments>
+std::optional<Totals> scanned(Totals (*scan)(Parameters...), const Arguments&... arguments) {
+  try {
+    return scan(arguments...);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -45,8 +58,70 @@ bool MetricAccumulator::update_scalar(double value, int slot, State& state) {
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
   Scalar& scalar = state.scalars[slot];
-  fold_scalar(value, scalar);
-  note_scalar(slot, scalar.count + scalar.nonfinite);
+  fold_number(value, options_.ema, scalar);
+  note_scalar(slot, scalar.updates);
+  return true;
+}
+
+bool MetricAccumulator::update_values(const ElementBatch& batch, int slot, State& state,
+                                      int max_threads) {
+  const double shift = shift_of(batch, kValue, kValueWeight);
+  const std::optional<ValueTotals> totals = scanned(scan_values, batch, shift, max_threads);
+  const std::lock_guard lock(mutex_);
+  if (!totals || other_is_running_) return false;
+  Scalar& scalar = state.scalars[slot];
+  fold_values(*totals, shift, options_.ema, scalar);
+  note_scalar(slot, scalar.updates);
+  return true;
+}
+
+bool MetricAccumulator::update_rows(const Batch& batch, const ElementBatch& rows, State& state,
+                                    int max_threads) {
+  const std::optional<Totals> totals = scanned(scan_rows, batch, rows, max_threads);
+  const std::lock_guard lock(mutex_);
+  if (!totals || other_is_running_) return false;
+  const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
+  fold_update(batch, *totals, state);
+  if (sums_follow) sums_.remember(state);
+  note_update(state.updates);
+  return true;
+}
+
+bool MetricAccumulator::update_regression(const ElementBatch& batch, State& state,
+                                          int max_threads) {
+  const double shift = shift_of(batch, kTarget, kPairWeight);
+  const std::optional<RegressionTotals> totals = scanned(scan_pairs, batch, shift, max_threads);
+  const std::lock_guard lock(mutex_);
+  if (!totals || other_is_running_) return false;
+  fold_regression(*totals, shift, options_.ema, state);
+  note_update(state.updates);
+  return true;
+}
+
+bool MetricAccumulator::update_binary(const ElementBatch& batch, State& state, int max_threads) {
+  const auto tail_doubles = binary_tail_doubles(options_.binary);
+  double* const tail = reinterpret_cast<double*>(&state + 1);
+  // Where the tail is the larger of the two, as with few labels, they go straight into it.
+  if (batch.elements < kLabelsUnderLock || batch.elements < tail_doubles) {
+    const std::lock_guard lock(mutex_);
+    if (other_is_running_) return false;
+    fold_binary(scan_labels(options_.binary, batch, tail, 1), state);
+    note_update(state.updates);
+    return true;
+  }
+  std::vector<double> added;
+  std::optional<Totals> totals;
+  try {
+    added.resize(static_cast<size_t>(tail_doubles));
+    totals = scan_labels(options_.binary, batch, added.data(), max_threads);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  if (other_is_running_) return false;
+  for (size_t i = 0; i < added.size(); ++i) tail[i] += added[i];
+  fold_binary(*totals, state);
+  note_update(state.updates);
   return true;
 }
 
@@ -90,7 +165,7 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
       state, scratch, device, stream,
       [&](Destination to) {
         to.scalars = std::max(to.scalars, static_cast<unsigned>(slot) + 1);
-        return launcher_.update_scalar(value, format, number, slot, to);
+        return launcher_.update_scalar(value, format, number, slot, options_.ema, to);
       },
       [this, slot] { note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1); });
 }

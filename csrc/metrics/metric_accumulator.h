@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -12,13 +13,14 @@
 #include <vector>
 
 #include "metrics/confusion_sums.h"
+#include "metrics/element_batch.h"
 #include "metrics/kernel_launch.h"
 #include "metrics/metric_batch.h"
 #include "metrics/update_labels.h"
 
 namespace pig::metrics {
 
-/// The host's side of one pyinstrument_gpu.MetricAccumulator. The state itself is a tensor's
+/// The host's side of one accumulator of pyinstrument_gpu.metrics. The state itself is a tensor's
 /// memory, which each call brings.
 ///
 /// `mutex_` guards what the host knows, and a state in host memory. It is held for less than a
@@ -44,7 +46,7 @@ class MetricAccumulator {
         sums_(options.confusion_is_large() ? options.classes : 0),
         counts_(counts.value_or(Counts{})),
         device_counts_are_known_(counts.has_value()),
-        scalars_in_use_(counts ? in_use(*counts) : kMaxScalars) {}
+        scalars_in_use_(counts ? std::max(options.own_scalars(), in_use(*counts)) : kMaxScalars) {}
 
   const MetricOptions& options() const { return options_; }
 
@@ -53,6 +55,12 @@ class MetricAccumulator {
   /// would be lost. Likewise if memory is short.
   bool update(const Batch& batch, State& state, int max_threads);
   bool update_scalar(double value, int slot, State& state);
+  // The same for tensors that are read element by element (element_batch.h).
+  bool update_values(const ElementBatch& batch, int slot, State& state, int max_threads);
+  /// `batch` as `scan_rows` takes it.
+  bool update_rows(const Batch& batch, const ElementBatch& rows, State& state, int max_threads);
+  bool update_regression(const ElementBatch& batch, State& state, int max_threads);
+  bool update_binary(const ElementBatch& batch, State& state, int max_threads);
 
   /// The same by a kernel, without the GIL. False where none could be launched, too.
   bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);

@@ -137,6 +137,19 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   batch.ignore_index = options.ignore_index;
   std::copy_n(options.topk.begin(), options.topk_count, batch.topk);
   batch.confusion = options.confusion ? 1 : 0;
+  batch.ema = options.ema;
+  return batch;
+}
+
+Batch batch_of_rows(const MetricOptions& options, const ElementBatch& rows) {
+  Batch batch{};
+  batch.rows = rows.elements;
+  batch.ema = options.ema;
+  if (rows.operands[kRowLoss].data != nullptr) batch.loss_kind = kLossPerRow;
+  if (rows.operands[kRowRank].data != nullptr)
+    std::copy_n(options.topk.begin(), options.topk_count, batch.topk);
+  else if (rows.operands[kRowCorrect].data != nullptr && options.topk[0] == 1)
+    batch.topk[0] = 1;  // it stands first, as they ascend
   return batch;
 }
 

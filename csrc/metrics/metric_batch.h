@@ -5,18 +5,34 @@
 #include <optional>
 
 #include "base/dlpack.h"
+#include "metrics/binary_totals.h"
+#include "metrics/element_batch.h"
 #include "metrics/metric_state.h"
+#include "metrics/regression_totals.h"
 
 namespace pig::metrics {
 
-/// What a MetricAccumulator was made with.
+/// Histograms of up to so many doubles are part of a reading: those of four labels with the default
+/// number of bins.
+constexpr I64 kMaxReadingDoubles = 8192;
+
+/// What an accumulator's updates are: they decide on its state's tail, and what its fields mean.
+enum class Task { kClassification, kRegression, kBinary };
+
+/// What an accumulator was made with.
 struct MetricOptions {
+  Task task = Task::kClassification;
   std::array<I64, kMaxTopk> topk{};
   int topk_count = 0;
   I64 classes = 0;  ///< 0: as many as the logits have
   bool confusion = false;
   I64 ignore_index = 0;
   int class_dim = 1;  ///< 1 or -1
+  double ema = 0;     ///< how much of a moving average remains at an update; 0: there are none
+  BinaryOptions binary{};
+
+  /// How many of the first running values the accumulator's own updates add to.
+  int own_scalars() const { return task == Task::kRegression ? int{kRegressionSlots} : 0; }
 
   /// Whether there is a confusion matrix that is left out of readings.
   bool confusion_is_large() const { return confusion && classes > kMaxSnapshotClasses; }
@@ -27,7 +43,21 @@ struct MetricOptions {
   }
 
   U64 state_bytes() const {
+    if (task == Task::kBinary)
+      return kStateBytes + static_cast<U64>(binary_tail_doubles(binary)) * sizeof(double);
     return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);
+  }
+  /// What readings have of it: large tails are left out.
+  U64 reading_bytes() const {
+    if (confusion_is_large()) return kStateBytes;
+    if (task != Task::kBinary || !binary_is_large()) return state_bytes();
+    return state_bytes() - static_cast<U64>(binary_histogram_doubles(binary)) * sizeof(double);
+  }
+  /// What a kernel's snapshot has of it.
+  U64 snapshot_bytes() const { return kStateBytes + U64{snapshot_tail_words()} * sizeof(double); }
+  /// Whether there are histograms that are left out of readings.
+  bool binary_is_large() const {
+    return task == Task::kBinary && binary_histogram_doubles(binary) > kMaxReadingDoubles;
   }
 };
 
@@ -37,6 +67,10 @@ struct MetricOptions {
 std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tensor& logits,
                                 const dlpack::Tensor& target, const dlpack::Tensor* loss,
                                 const dlpack::Tensor* weight);
+
+/// What `update_rows` needs of a batch besides the rows: of which k it is known whether they are
+/// correct, and whether they have a loss.
+Batch batch_of_rows(const MetricOptions& options, const ElementBatch& rows);
 
 /// How the numbers of a tensor are stored; kNone for what is no number here.
 Format format_of(const dlpack::DataType& type);

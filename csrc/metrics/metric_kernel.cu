@@ -29,6 +29,7 @@
 // favour of one that waits, so it always gets to the end; no other thread of its warp waits for the
 // lock. Only a confusion matrix is changed by atomic operations, one per row, as the rows are read.
 #include "metrics/metric_kernel.h"
+#include "metrics/value_totals.h"
 
 namespace pig::metrics {
 namespace {
@@ -538,7 +539,7 @@ extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
   if (threadIdx.x == 0) {
     const double value = p.value == nullptr ? p.number : load_real(p.value, p.format, 0);
     lock(p.launch.scratch->lock);
-    fold_scalar(value, p.launch.state->scalars[p.slot]);
+    fold_number(value, p.ema, p.launch.state->scalars[p.slot]);
   }
   publish(p.launch);
   if (threadIdx.x == 0) unlock(p.launch.scratch->lock);

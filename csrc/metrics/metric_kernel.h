@@ -69,6 +69,7 @@ struct ScalarParameters {
   Format format;
   int slot;  ///< of the running value
   double number;
+  double ema;  ///< as in a Batch
 };
 
 /// How rows are given to threads, and with the format the name of the kernel.

@@ -113,6 +113,7 @@ struct Batch {
   I64 ignore_index;
   I64 topk[kMaxTopk];  ///< from the first 0 on not used
   int confusion;       ///< whether the state has a confusion matrix, of `classes` classes
+  double ema;          ///< how much of a moving average remains; 0: there is none
   // Of a cross-entropy.
   const double* class_weight;  ///< one for each class, or null: all are 1
   double class_weight_sum;
@@ -403,7 +404,10 @@ PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& sta
     }
     ++state.losses;
     state.loss_last = mean;
-    if (is_finite(mean)) widen(mean, state.finite_losses++ == 0, state.loss_min, state.loss_max);
+    if (is_finite(mean)) {
+      widen(mean, state.finite_losses++ == 0, state.loss_min, state.loss_max);
+      state.loss_ema = batch.ema * state.loss_ema + (1 - batch.ema) * mean;
+    }
   }
   state.nonfinite_losses += nonfinite_losses;
   state.loss_sum += loss_sum;
@@ -416,16 +420,6 @@ PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& sta
   state.entropy_weight += totals.entropy_weight;
   if (state.first_nonfinite_update == 0 && (nonfinite_losses != 0 || totals.nonfinite_rows != 0))
     state.first_nonfinite_update = state.updates;
-}
-
-PIG_SHARED void fold_scalar(double value, Scalar& scalar) {
-  scalar.last = value;
-  if (!is_finite(value)) {
-    ++scalar.nonfinite;
-    return;
-  }
-  widen(value, scalar.count++ == 0, scalar.min, scalar.max);
-  scalar.sum += value;
 }
 
 PIG_SHARED double* confusion_of(State& state) { return reinterpret_cast<double*>(&state + 1); }

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <limits>
@@ -18,6 +19,8 @@
 #include "base/dlpack.h"
 #include "hot/nvtx_range.h"
 #include "metrics/cpu_scan.h"
+#include "metrics/element_scan.h"
+#include "metrics/element_tensors.h"
 #include "metrics/kernel_store.h"
 #include "metrics/kernel_text.h"
 #include "metrics/metric_accumulator.h"
@@ -205,6 +208,75 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
   return accumulator.reading_is_due();
 }
 
+/// The state in a tensor in host memory, or null.
+State* host_state_of(const MetricAccumulator& accumulator, py::handle state_tensor) {
+  const auto view = view_of(state_tensor);
+  return view && on_cpu(*view) ? state_of(accumulator.options(), *view) : nullptr;
+}
+
+/// Does an update of tensors that are read element by element, in host memory: without the GIL
+/// where that takes long.
+template <typename Update>
+Outcome update_elements(MetricAccumulator& accumulator, const ElementBatch& batch, Update update) {
+  bool added = false;
+  if (!is_long(batch)) {
+    added = update(1);
+  } else {
+    const int threads = num_threads();
+    const GilRelease released;
+    added = update(threads);
+  }
+  if (!added) return std::nullopt;
+  return accumulator.reading_is_due();
+}
+
+/// Tensors of an update, as their views; false where one of them is not for native code.
+template <size_t kCount>
+class Views {
+ public:
+  explicit Views(const std::array<py::handle, kCount>& tensors) {
+    for (size_t i = 0; i < kCount; ++i) {
+      if (tensors[i].is_none()) continue;
+      const auto view = view_of_reals(tensors[i]);
+      if (!view || !on_cpu(*view)) {
+        are_known_ = false;
+        return;
+      }
+      views_[i] = *view;
+      pointers_[i] = &views_[i];
+    }
+  }
+  Views(const Views&) = delete;
+  Views& operator=(const Views&) = delete;
+
+  bool are_known() const { return are_known_; }
+  std::optional<ElementBatch> batch(int of_rows = -1) const {
+    return make_element_batch(pointers_, of_rows);
+  }
+  /// The size of the last dimension of the first tensor; 0 where it has none.
+  I64 last_size() const {
+    const dlpack::Tensor* const first = pointers_[0];
+    return first == nullptr || first->ndim == 0 ? 0 : first->shape[first->ndim - 1];
+  }
+
+ private:
+  bool are_known_ = true;
+  std::array<dlpack::Tensor, kCount> views_;
+  std::array<const dlpack::Tensor*, kCount> pointers_{};
+};
+
+Outcome update_values(MetricAccumulator& accumulator, const dlpack::Tensor& state_view,
+                      State* state, int slot, const dlpack::Tensor& value,
+                      const dlpack::Tensor* weight) {
+  if (!on_cpu(state_view)) return std::nullopt;
+  const std::array<const dlpack::Tensor*, kValueOperands> tensors{&value, weight};
+  const std::optional<ElementBatch> batch = make_element_batch(tensors);
+  if (!batch) return std::nullopt;
+  return update_elements(accumulator, *batch, [&](int threads) {
+    return accumulator.update_values(*batch, slot, *state, threads);
+  });
+}
+
 Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
                       py::handle scratch_tensor, int slot, py::handle value) {
   const auto state_view = view_of(state_tensor);
@@ -218,8 +290,9 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
   } else {
     const auto tensor = view_of_reals(value);
     if (!tensor || !same_device(*tensor, *state_view)) return std::nullopt;
-    for (int dim = 0; dim < tensor->ndim; ++dim)
-      if (tensor->shape[dim] != 1) return std::nullopt;
+    I64 size = 1;
+    for (int dim = 0; dim < tensor->ndim; ++dim) size *= tensor->shape[dim];
+    if (size != 1) return update_values(accumulator, *state_view, state, slot, *tensor, nullptr);
     format = format_of(tensor->dtype);
     if (format == kNone) return std::nullopt;
     data = data_of(*tensor);
@@ -236,10 +309,62 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
   return accumulator.reading_is_due();
 }
 
-/// The state in a tensor in host memory, or null.
-State* host_state_of(const MetricAccumulator& accumulator, py::handle state_tensor) {
-  const auto view = view_of(state_tensor);
-  return view && on_cpu(*view) ? state_of(accumulator.options(), *view) : nullptr;
+Outcome update_weighted_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
+                               py::handle scratch_tensor, int slot, py::handle value,
+                               py::handle weight) {
+  (void)scratch_tensor;
+  State* const state = host_state_of(accumulator, state_tensor);
+  if (state == nullptr || slot < 0 || slot >= kMaxScalars) return std::nullopt;
+  const Views<kValueOperands> views({value, weight});
+  const auto batch = views.are_known() ? views.batch() : std::nullopt;
+  if (!batch) return std::nullopt;
+  return update_elements(accumulator, *batch, [&](int threads) {
+    return accumulator.update_values(*batch, slot, *state, threads);
+  });
+}
+
+Outcome update_rows(MetricAccumulator& accumulator, py::handle state_tensor,
+                    py::handle scratch_tensor, py::handle loss, py::handle correct, py::handle rank,
+                    py::handle entropy, py::handle weight, py::handle mask) {
+  (void)scratch_tensor;
+  State* const state = host_state_of(accumulator, state_tensor);
+  const Views<kRowOperands> views({loss, correct, rank, entropy, weight, mask});
+  if (state == nullptr || !views.are_known()) return std::nullopt;
+  const std::optional<ElementBatch> rows = views.batch();
+  if (!rows) return std::nullopt;
+  const Batch batch = batch_of_rows(accumulator.options(), *rows);
+  return update_elements(accumulator, *rows, [&](int threads) {
+    return accumulator.update_rows(batch, *rows, *state, threads);
+  });
+}
+
+Outcome update_regression(MetricAccumulator& accumulator, py::handle state_tensor,
+                          py::handle scratch_tensor, py::handle prediction, py::handle target,
+                          py::handle weight) {
+  (void)scratch_tensor;
+  State* const state = host_state_of(accumulator, state_tensor);
+  const Views<kRegressionOperands> views({prediction, target, weight});
+  if (state == nullptr || !views.are_known()) return std::nullopt;
+  const std::optional<ElementBatch> batch = views.batch();
+  if (!batch) return std::nullopt;
+  return update_elements(accumulator, *batch, [&](int threads) {
+    return accumulator.update_regression(*batch, *state, threads);
+  });
+}
+
+Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
+                      py::handle scratch_tensor, py::handle logits, py::handle target,
+                      py::handle weight) {
+  (void)scratch_tensor;
+  State* const state = host_state_of(accumulator, state_tensor);
+  const Views<kBinaryOperands> views({logits, target, weight});
+  if (state == nullptr || !views.are_known()) return std::nullopt;
+  const I64 labels = accumulator.options().binary.labels;
+  const std::optional<ElementBatch> batch = views.batch(labels == 0 ? -1 : kLabelWeight);
+  if (!batch || (labels != 0 && views.last_size() != labels)) return std::nullopt;
+  return update_elements(accumulator, *batch, [&](int threads) {
+    return accumulator.update_binary(*batch, *state, threads);
+  });
 }
 
 py::object bytes_of(const void* data, size_t size) {
@@ -251,12 +376,13 @@ py::object read(MetricAccumulator& accumulator, py::handle state_tensor) {
   State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
   if (state == nullptr) return py::none();
   const bool is_large = accumulator.options().confusion_is_large();
-  std::vector<uint8_t> bytes(is_large ? kStateBytes : accumulator.options().state_bytes());
   if (!on_cpu(*state_view)) {
+    std::vector<uint8_t> bytes(accumulator.options().snapshot_bytes());
     U64 lost = 0;
     if (!accumulator.copy_snapshot(bytes, lost)) return py::none();
     return py::make_tuple(bytes_of(bytes.data(), bytes.size()), lost, py::none());
   }
+  std::vector<uint8_t> bytes(accumulator.options().reading_bytes());
   if (!is_large) {
     if (!accumulator.copy(*state, bytes, nullptr)) return py::none();
     return py::make_tuple(bytes_of(bytes.data(), bytes.size()), 0, py::none());
@@ -307,10 +433,20 @@ std::optional<MetricAccumulator::Counts> known_counts(
   return known;
 }
 
-std::unique_ptr<MetricAccumulator> make(const std::vector<I64>& topk, I64 num_classes,
-                                        bool confusion, I64 ignore_index, int class_dim,
-                                        const std::optional<std::vector<uint64_t>>& counts) {
+std::unique_ptr<MetricAccumulator> make(const std::string& task,
+                                        const std::optional<std::vector<uint64_t>>& counts,
+                                        std::optional<double> ema, const std::vector<I64>& topk,
+                                        I64 num_classes, bool confusion, I64 ignore_index,
+                                        int class_dim, I64 labels, int bins, int calibration_bins,
+                                        bool from_logits, double threshold) {
   MetricOptions options;
+  options.task = task == "regression" ? Task::kRegression
+                 : task == "binary"   ? Task::kBinary
+                                      : Task::kClassification;
+  options.ema = ema.value_or(0);
+  options.binary = {labels,           bins,
+                    calibration_bins, from_logits ? 1 : 0,
+                    threshold,        static_cast<double>(ignore_index)};
   if (topk.size() > kMaxTopk) throw std::invalid_argument("topk has too many numbers");
   for (const I64 k : topk) options.topk[static_cast<size_t>(options.topk_count++)] = k;
   options.classes = num_classes;
@@ -352,12 +488,25 @@ void end_other(MetricAccumulator& accumulator, py::handle state_tensor, bool add
 void pig::add_metric_functions(py::module_& module) {
   using namespace pig::metrics;
   py::class_<MetricAccumulator>(module, "MetricAccumulator")
-      .def(py::init(&make), py::kw_only(), py::arg("topk"), py::arg("num_classes"),
-           py::arg("confusion"), py::arg("ignore_index"), py::arg("class_dim"), py::arg("counts"))
+      .def(py::init(&make), py::kw_only(), py::arg("task"), py::arg("counts"),
+           py::arg("ema") = py::none(), py::arg("topk") = std::vector<I64>(),
+           py::arg("num_classes") = 0, py::arg("confusion") = false, py::arg("ignore_index") = 0,
+           py::arg("class_dim") = 1, py::arg("labels") = 0, py::arg("bins") = 1,
+           py::arg("calibration_bins") = 0, py::arg("from_logits") = true,
+           py::arg("threshold") = 0.0)
       .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
            py::arg("target"), py::arg("loss"), py::arg("weight"))
       .def("update_scalar", &update_scalar, py::arg("state"), py::arg("scratch"), py::arg("slot"),
            py::arg("value"))
+      .def("update_weighted_scalar", &update_weighted_scalar, py::arg("state"), py::arg("scratch"),
+           py::arg("slot"), py::arg("value"), py::arg("weight"))
+      .def("update_rows", &update_rows, py::arg("state"), py::arg("scratch"), py::arg("loss"),
+           py::arg("correct"), py::arg("rank"), py::arg("entropy"), py::arg("weight"),
+           py::arg("mask"))
+      .def("update_regression", &update_regression, py::arg("state"), py::arg("scratch"),
+           py::arg("prediction"), py::arg("target"), py::arg("weight"))
+      .def("update_binary", &update_binary, py::arg("state"), py::arg("scratch"), py::arg("logits"),
+           py::arg("target"), py::arg("weight"))
       .def("read", &read, py::arg("state"))
       .def("copy", &copy, py::arg("state"), py::arg("into"))
       .def("reset", &reset, py::arg("state"))
@@ -406,7 +555,8 @@ void pig::add_metric_functions(py::module_& module) {
         {"metric_kernel.cu", pig_metric_kernel_cu},
         {"metrics/metric_kernel.h", pig_metric_kernel_h},
         {"metrics/metric_state.h", pig_metric_state_h},
-        {"metrics/state_fields.h", pig_state_fields_h}};
+        {"metrics/state_fields.h", pig_state_fields_h},
+        {"metrics/value_totals.h", pig_value_totals_h}};
   });
   module.def(
       "compute_capability",

@@ -12,7 +12,9 @@ except ModuleNotFoundError as error:
         "metrics need PyTorch 2.10 or newer: pip install 'pyinstrument-gpu[torch]'"
     ) from error
 
+from pyinstrument_gpu.metrics.binary_accumulator import BinaryAccumulator
 from pyinstrument_gpu.metrics.metric_accumulator import MetricAccumulator
+from pyinstrument_gpu.metrics.regression_accumulator import RegressionAccumulator
 from pyinstrument_gpu.metrics.values import Reading
 
-__all__ = ["MetricAccumulator", "Reading"]
+__all__ = ["BinaryAccumulator", "MetricAccumulator", "Reading", "RegressionAccumulator"]

@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import device_memory, kernels, operators, reference
+from pyinstrument_gpu.metrics import device_memory, element_reference, kernels, operators
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
 from pyinstrument_gpu.metrics.across_ranks import Gathering, MergedState
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.distributed_tensors import local
 from pyinstrument_gpu.metrics.native_accumulator import new_native
-from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, MetricOptions, checked_scalar
+from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, checked_scalar
 from pyinstrument_gpu.metrics.pending_values import PendingValues
 from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _HOST = torch.device("cpu")
+_NO_ROOM = "a running value is left out, and counted in lost_updates"
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
 _PLACED_IN_CAPTURE = (
     "the first one was inside the capture of a CUDA graph, where the accumulator cannot be set up; "
@@ -46,8 +48,8 @@ _PLACED_IN_CAPTURE = (
 class Accumulator(ABC):
     """The base class of the accumulators. See `MetricAccumulator`."""
 
-    def __init__(self, options: MetricOptions, name: str) -> None:
-        self._options = options
+    def __init__(self, options: AccumulatorOptions, name: str) -> None:
+        self._options: AccumulatorOptions = options
         if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES:
             raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
         self._name = name
@@ -101,36 +103,50 @@ class Accumulator(ABC):
         self._begin(counts)
         device_memory.remember_stream(self._state)
 
-    def update_scalar(self, name: str, value: Tensor | float) -> None:
-        """Add a number to a running value, such as a gradient norm or a count of tokens.
+    def update_scalar(self, name: str, value: Tensor | float, weight: Tensor | None = None) -> None:
+        """Add to a running value, such as a gradient norm, the rewards of a batch, or a count of
+        tokens.
 
-        `compute()` returns its mean as `name`, and `name_sum`, `name_min`, `name_max`, `name_last`
-        and `name_nonfinite`. Numbers that are not finite are counted and left out.
+        `compute()` returns the weighted mean of all numbers as `name`, and `name_sum` (weighted),
+        `name_weight`, `name_std` (their standard deviation, that of a population), `name_min`,
+        `name_max`, `name_last` (the mean of the last update), `name_nonfinite` (numbers that were
+        left out because they, or their weights, are not finite, or because the weight is negative),
+        and if the accumulator was made with `ema`, `name_ema`.
+
+        This never waits for a device. A Python number costs less than a microsecond; a tensor on
+        the CPU is read once.
 
         Args:
-            name: 1 to 64 bytes. None of its six keys may be that of another value, as with `loss`,
-                or `lr_max` beside `lr`. An accumulator has room for 32 names; further ones are left
-                out, with one warning.
-            value: a tensor of one element, which is not waited for, or a Python number.
+            name: 1 to 64 bytes. None of its keys may be that of another value, as with `loss`, or
+                `lr_max` beside `lr`. An accumulator has room for 32 names. Numbers of further ones
+                are left out, with one warning, and counted in `lost_updates`.
+            value: a Python number, or a tensor of any shape. It should be where the logits are: one
+                of several numbers that is in host memory is copied to the GPU, which may wait.
+            weight: the weight of each number, in the shape of the value. A number with a weight of
+                0 is left out whatever it is, so a mask can be a weight.
 
         Raises:
-            TypeError, ValueError: the name or the value is of the wrong kind.
+            TypeError, ValueError: the name, the value or the weight is of the wrong kind.
         """
         if torch.compiler.is_compiling():
             if not isinstance(value, Tensor):
                 value = torch.full((), value, dtype=torch.float64)
             torch.ops.pyinstrument_gpu.metric_update_scalar(
-                self._state, local(value, name).detach(), name, self._number
+                self._state,
+                local(value, name).detach(),
+                local(weight, "weight"),
+                name,
+                self._number,
             )
             return
         if is_recomputing():
             return
         slot = self._scalar_slots.get(name)
         reading_is_due = None
-        if slot is not None and self._native is not None:
+        if slot is not None and self._native is not None and weight is None:
             reading_is_due = self._native.update_scalar(self._state, self._scratch, slot, value)
         if reading_is_due is None:
-            reading_is_due = self._update_scalar_with_care(name, value)
+            reading_is_due = self._update_scalar_with_care(name, value, weight)
         if reading_is_due:
             self.record_reading()
 
@@ -163,7 +179,8 @@ class Accumulator(ABC):
         classes = self._options.confusion_classes
         if len(data) < self._options.state_bytes:
             classes = 0
-        state = State.of(data, classes, len(self._scalar_slots))
+        names = self._scalar_names
+        state = State.of(data, classes, len(names))
         if state.resets != self._resets:
             return None  # a snapshot from before the reset
         if (
@@ -172,7 +189,6 @@ class Accumulator(ABC):
             and data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET
         ):
             return None
-        names = tuple(self._scalar_slots)[: len(state.scalars)]
         by_class = None if sums is None else np.frombuffer(sums).reshape(3, -1)
         lost += self._lost_updates
         return state, self._values(state, names, lost, by_class)
@@ -212,7 +228,7 @@ class Accumulator(ABC):
             raise TypeError(f"compute() has no option {name!r}{hint}")
         if across_ranks or group is not None:
             return self.compute_async(group).result()
-        names = tuple(self._scalar_slots)
+        names = self._scalar_names
         state = self._state_of(self._read(), len(names))
         return self._values(state, names, self._all_lost_updates(), None)
 
@@ -231,7 +247,7 @@ class Accumulator(ABC):
             ValueError: this process is not in the group.
         """
         with self._lock, outside_modes():
-            names = tuple(self._scalar_slots)
+            names = self._scalar_names
             gathering = Gathering(self._options, names, *self._copied(), self._is_placed, group)
         return PendingValues(gathering, self._values_of_ranks)
 
@@ -281,7 +297,7 @@ class Accumulator(ABC):
         """
         with self._lock, outside_modes():
             state, lost = self._copied()
-            names = tuple(self._scalar_slots)
+            names = self._scalar_names
         return state_dict_of(self._options, state, names, lost, self._reference_updates)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -301,7 +317,7 @@ class Accumulator(ABC):
                 raise RuntimeError(
                     "load_state_dict() can't be part of a CUDA graph: call it before the capture"
                 )
-            new = loaded(self._options, state_dict, tuple(self._scalar_slots))
+            new = loaded(self._options, state_dict, self._scalar_names)
             self._resets += 1  # what was read before is no longer true
             new.data.view(np.uint64)[word("resets")] = self._resets
             state = State.of(new.data.data, classes=0, scalars=len(new.names))
@@ -318,7 +334,7 @@ class Accumulator(ABC):
                 if self._native is not None:
                     self._native.replace_counts(None if self._has_captured else state.counts)
                     self._native.end_other(self._state, False, None, True)
-            self._scalar_slots = {name: slot for slot, name in enumerate(new.names)}
+            self._scalar_slots = {name: new.names.index(name) for name in new.names[self._own :]}
             self._lost_updates = new.lost_updates
             self._reference_updates = new.reference_updates
             self._updates_at_reset = state.updates
@@ -340,14 +356,14 @@ class Accumulator(ABC):
         series = self._series(values)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
-        names = tuple(self._scalar_slots)
         prefix = series_prefix(self._name, self, recording)
         step = self._native.step_of(state.updates)
         steps = [step] * len(series)
-        for slot, (name, scalar) in enumerate(zip(names, state.scalars, strict=False)):
+        # A name that is new has no values yet.
+        for name, slot in tuple(self._scalar_slots.items())[: len(state.scalars) - self._own]:
             own = series_of_scalar(values, name)
             series += own
-            step = self._native.step_of_scalar(slot, scalar.number)
+            step = self._native.step_of_scalar(slot, state.scalars[slot].updates)
             steps += [step] * len(own)
         native.append_reading(
             state.updates,
@@ -366,6 +382,11 @@ class Accumulator(ABC):
         confusion_sums: NDArray[np.float64] | None,
     ) -> dict[str, Any]:
         """The values of a state, as `values.values_of` has them."""
+
+    @classmethod
+    @abstractmethod
+    def _reserved_keys(cls) -> frozenset[str]:
+        """The keys that no running value may have."""
 
     @abstractmethod
     def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
@@ -410,29 +431,44 @@ class Accumulator(ABC):
             self._add_in_torch(addition.reference, state, *tensors, self._options)
         return reading_is_due
 
+    @property
+    def _own(self) -> int:
+        """How many of the first slots belong to the accumulator itself."""
+        return len(self._options.own_scalars)
+
+    @property
+    def _scalar_names(self) -> tuple[str, ...]:
+        """Of the running values in use, in the order of their slots."""
+        return (*self._options.own_scalars, *self._scalar_slots)
+
     def _update_scalar_with_care(
-        self, name: str, value: Tensor | float, state: Tensor | None = None
+        self,
+        name: str,
+        value: Tensor | float,
+        weight: Tensor | None,
+        state: Tensor | None = None,
     ) -> bool | None:
         """The first value of a name, one of another kind or place, one that the native side can't
         take, one of a compiled function, which brings the state as in `_add`. Whether a reading
         is due."""
-        value = checked_scalar(name, local(value, name))
-        if is_fake(value):
+        value = checked_scalar(name, local(value, name), weight := local(weight, "weight"))
+        if is_fake(value, weight):
             return None
         device = value.device if isinstance(value, Tensor) else _HOST
         with self._lock:
-            if name not in self._scalar_slots and (key := clash_of(name, self._scalar_slots)):
+            if name not in self._scalar_slots and (
+                key := clash_of(name, self._scalar_names, self._reserved_keys())
+            ):
                 raise ValueError(
                     f"{name!r} can't be the name of a running value: {key!r} is among the other "
                     "values of this accumulator; choose another name"
                 )
-            if name not in self._scalar_slots and len(self._scalar_slots) == MAX_SCALARS:
-                warn(
-                    f"{name!r} is left out: an accumulator has room for {MAX_SCALARS} running "
-                    "values"
-                )
+            most = MAX_SCALARS - self._own
+            if name not in self._scalar_slots and len(self._scalar_slots) == most:
+                self._lost_updates += 1
+                self._warn_once(_NO_ROOM, f"{name!r} is one too many for {most}")
                 return None
-            slot = self._scalar_slots.setdefault(name, len(self._scalar_slots))
+            slot = self._scalar_slots.setdefault(name, self._own + len(self._scalar_slots))
         # Numbers in host memory say nothing of where the logits will be.
         must_place = not self._is_placed and device.type != _HOST.type
         if isinstance(value, Tensor) and must_place and not self._place(value):
@@ -445,15 +481,30 @@ class Accumulator(ABC):
                     f"{name} is on {device}, the first update was on {state.device}: make an "
                     "accumulator for each device"
                 )
-            value = float(value)
+            if weight is None and value.numel() == 1:
+                value = float(value)
+            else:
+                value = value.to(state.device, non_blocking=True)
+                weight = None if weight is None else weight.to(state.device, non_blocking=True)
         reading_is_due: bool | None = None
         if self._native is not None:
-            reading_is_due = self._native.update_scalar(state, self._scratch, slot, value)
+            reading_is_due = self._add_scalar(state, slot, value, weight)
             if reading_is_due is None and self._scratch is None and self._make_scratch():
-                reading_is_due = self._native.update_scalar(state, self._scratch, slot, value)
+                reading_is_due = self._add_scalar(state, slot, value, weight)
         if reading_is_due is None:
-            self._add_in_torch(reference.add_scalar, state, slot, value, slot=slot)
+            arguments = slot, value, weight, self._options.ema
+            self._add_in_torch(element_reference.add_values, state, *arguments, slot=slot)
         return reading_is_due
+
+    def _add_scalar(
+        self, state: Tensor, slot: int, value: Tensor | float, weight: Tensor | None
+    ) -> bool | None:
+        """By native code, as far as that can."""
+        if weight is None:
+            done: bool | None = self._native.update_scalar(state, self._scratch, slot, value)
+        else:
+            done = self._native.update_weighted_scalar(state, self._scratch, slot, value, weight)
+        return done
 
     def _add_in_torch(
         self, add: Callable[..., None], state: Tensor, *arguments: Any, slot: int | None = None
@@ -559,12 +610,14 @@ def record_readings() -> None:
         accumulator.record_reading()
 
 
-def _update_scalar(accumulator: Accumulator, state: Tensor, value: Tensor, name: str) -> None:
-    if accumulator._update_scalar_with_care(name, value, state):
+def _update_scalar(
+    accumulator: Accumulator, state: Tensor, value: Tensor, weight: Tensor | None, name: str
+) -> None:
+    if accumulator._update_scalar_with_care(name, value, weight, state):
         accumulator.record_reading()
 
 
-operators.define("metric_update_scalar", "Tensor value, str name", _update_scalar)
+operators.define("metric_update_scalar", "Tensor value, Tensor? weight, str name", _update_scalar)
 
 
 def _lost_on_device(scratch: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyinstrument_gpu.metrics import operators
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
 from pyinstrument_gpu.metrics.distributed_tensors import has_distributed, local
-from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 
@@ -36,7 +36,7 @@ class Addition:
         schema: str,
         check: Callable[..., None],
         reference: Callable[..., None],
-        whole_axis: Callable[[MetricOptions, int], int] | None = None,
+        whole_axis: Callable[..., int] | None = None,
     ) -> None:
         # Looked up once: an update has no time for it.
         self.native: Any = (
@@ -52,7 +52,7 @@ class Addition:
 
         operators.define(f"metric_{name}", schema, update)
 
-    def local(self, options: MetricOptions, tensors: Sequence[Any]) -> Sequence[Any]:
+    def local(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> Sequence[Any]:
         """The parts of distributed tensors that this rank has. Raises ValueError where they mean
         nothing by themselves."""
         if not has_distributed(tensors):

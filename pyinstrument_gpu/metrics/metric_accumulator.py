@@ -17,7 +17,7 @@ from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.state import State
-from pyinstrument_gpu.metrics.values import series_of, values_of
+from pyinstrument_gpu.metrics.values import reserved_keys, series_of, values_of
 
 _BATCH = Addition(
     "update",
@@ -62,6 +62,9 @@ class MetricAccumulator(Accumulator):
         ignore_index: a row with this target is left out, as in `torch.nn.functional.cross_entropy`.
         class_dim: dimension of the classes: 1 for logits of shape (N, C) or (N, C, d1, ...), -1
             for (N, ..., C), as in language models.
+        ema: keep exponential moving averages, too, of the updates' mean losses (`loss_ema`) and of
+            running values (`NAME_ema`). It is the share of an average that remains at an update,
+            such as 0.98. An update whose mean is not finite is left out.
         name: is put before the names of the values in a recording, as in `val/loss`, to tell
             accumulators apart. Where several have the same one, or none, the second one that is
             read is called `val-2`, or `metrics-2`.
@@ -71,6 +74,8 @@ class MetricAccumulator(Accumulator):
         MissingDependencyError: PyTorch is not installed.
     """
 
+    _options: MetricOptions
+
     def __init__(
         self,
         topk: int | Sequence[int] = (1, 5),
@@ -79,10 +84,11 @@ class MetricAccumulator(Accumulator):
         ignore_index: int = -100,
         class_dim: int = 1,
         *,
+        ema: float | None = None,
         name: str = "",
     ) -> None:
         super().__init__(
-            MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim), name
+            MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim, ema), name
         )
 
     def update(
@@ -134,7 +140,14 @@ class MetricAccumulator(Accumulator):
         lost_updates: int,
         confusion_sums: NDArray[np.float64] | None,
     ) -> dict[str, Any]:
-        return values_of(state, self._options.topk, scalar_names, lost_updates, confusion_sums)
+        options = self._options
+        return values_of(
+            state, options.topk, scalar_names, lost_updates, confusion_sums, options.ema
+        )
+
+    @classmethod
+    def _reserved_keys(cls) -> frozenset[str]:
+        return reserved_keys()
 
     def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
         return series_of(values, self._options.topk)

@@ -11,24 +11,17 @@ import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import device_memory
-from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
 from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 
-def new_native(options: MetricOptions, counts: Sequence[int] | None) -> Any:
+def new_native(options: AccumulatorOptions, counts: Sequence[int] | None) -> Any:
     """A `_C.MetricAccumulator` whose state has so many updates and numbers; None where there is
     none, and the reference has to do all work."""
     if IMPORT_ERROR is not None or not _torch_is_known():
         return None
-    return native.MetricAccumulator(
-        topk=options.topk,
-        num_classes=options.num_classes or 0,
-        confusion=options.confusion,
-        ignore_index=options.ignore_index,
-        class_dim=options.class_dim,
-        counts=counts,
-    )
+    return native.MetricAccumulator(task=options.task, counts=counts, **options.native_arguments())
 
 
 @functools.cache

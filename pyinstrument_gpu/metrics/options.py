@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, check_ema
+from pyinstrument_gpu.metrics.element_tensors import check_tensors
 from pyinstrument_gpu.metrics.state import MAX_TOPK, STATE_DTYPE
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -21,7 +23,7 @@ _MAX_CLASSES = 1 << 14
 
 
 @dataclass(frozen=True)
-class MetricOptions:
+class MetricOptions(AccumulatorOptions):
     """Checked arguments of `MetricAccumulator`, which describes them."""
 
     topk: tuple[int, ...]
@@ -29,6 +31,9 @@ class MetricOptions:
     confusion: bool
     ignore_index: int
     class_dim: int
+    ema: float | None = None
+
+    task: ClassVar[str] = "classification"
 
     @classmethod
     def of(
@@ -38,6 +43,7 @@ class MetricOptions:
         confusion: bool,
         ignore_index: int,
         class_dim: int,
+        ema: float | None,
     ) -> MetricOptions:
         ks = tuple(sorted({topk} if isinstance(topk, int) else set(topk)))
         if len(ks) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in ks):
@@ -54,16 +60,26 @@ class MetricOptions:
             raise ValueError(
                 f"class_dim must be 1, for (N, C, ...), or -1, for (N, ..., C), got {class_dim!r}"
             )
-        return cls(ks, num_classes, bool(confusion), ignore_index, class_dim)
+        check_ema(ema)
+        return cls(ks, num_classes, bool(confusion), ignore_index, class_dim, ema)
 
     @property
     def confusion_classes(self) -> int:
-        """Number of classes of the confusion matrix; 0 when there is none."""
         return self.num_classes or 0 if self.confusion else 0
 
     @property
     def state_bytes(self) -> int:
         return STATE_DTYPE.itemsize + 8 * self.confusion_classes**2
+
+    def native_arguments(self) -> dict[str, Any]:
+        return {
+            "topk": self.topk,
+            "num_classes": self.num_classes or 0,
+            "confusion": self.confusion,
+            "ignore_index": self.ignore_index,
+            "class_dim": self.class_dim,
+            "ema": self.ema,
+        }
 
     def class_axis(self, ndim: int) -> int:
         return 1 if self.class_dim == 1 else ndim - 1
@@ -123,17 +139,15 @@ class MetricOptions:
             raise TypeError(f"weight must hold real numbers, got {weight.dtype}")
 
 
-def checked_scalar(name: str, value: Any) -> Tensor | float:
-    """A value as one real number, or a tensor of one; raises TypeError or ValueError, also where
-    the name is no name."""
+def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:
+    """A value as a tensor or one real number; raises TypeError or ValueError, also where the name
+    is no name or the weight is none."""
     if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_complex() or value.is_meta:
-            raise ValueError(
-                f"{name} must be one real number, got a tensor of {value.dtype} "
-                f"with shape {tuple(value.shape)} on {value.device}"
-            )
+        check_tensors({f"the value of {name!r}": value, "weight": weight})
     elif not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    elif weight is not None:
+        raise TypeError(f"{name} must be a tensor if it has a weight, got {type(value).__name__}")
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, got {type(name).__name__}")
     if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import SCALAR_DTYPE, STATE_DTYPE, word
+from pyinstrument_gpu.metrics.state import STATE_DTYPE, word
 
 
 @torch.no_grad()
@@ -54,18 +54,30 @@ def add_update(
         for slot, k in enumerate(options.topk):
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
             reals[word("correct_weight") + slot] += weights.sum()
+    nonfinite_losses = torch.zeros((), dtype=torch.int64, device=state.device)
+    if loss is not None:
+        per_row = loss.ndim != 0 and loss.shape == target.shape
+        nonfinite_losses = add_loss(integers, reals, loss, per_row, counted, weights, options.ema)
+    add_counts(state, counted, ignored, wrong, weights, nonfinite_rows, nonfinite_losses)
+
+
+def add_counts(
+    state: Tensor,
+    counted: Tensor,
+    ignored: Tensor,
+    wrong: Tensor,
+    weights: Tensor,
+    nonfinite_rows: Tensor,
+    nonfinite_losses: Tensor,
+) -> None:
+    """Adds what every update has. The losses that are not finite are in the state already."""
+    integers = state.view(torch.int64)
     integers[word("updates")] += 1
     integers[word("count")] += counted.sum()
     integers[word("ignored")] += ignored.sum()
     integers[word("invalid")] += (wrong & ~ignored).sum()
     integers[word("nonfinite_rows")] += nonfinite_rows
-    reals[word("weight")] += weights.sum()
-
-    nonfinite_losses = torch.zeros((), dtype=torch.int64, device=state.device)
-    if loss is not None:
-        nonfinite_losses = _add_loss(
-            integers, reals, loss, loss.ndim != 0 and loss.shape == target.shape, counted, weights
-        )
+    state.view(torch.float64)[word("weight")] += weights.sum()
     first = integers[word("first_nonfinite_update")]
     is_first = (first == 0) & ((nonfinite_losses != 0) | (nonfinite_rows != 0))
     first.copy_(torch.where(is_first, integers[word("updates")], first))
@@ -83,8 +95,14 @@ def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
     return torch.where(own.isnan(), earlier & rows.isnan(), ahead).sum(dim=1)
 
 
-def _add_loss(
-    integers: Tensor, reals: Tensor, loss: Tensor, per_row: bool, counted: Tensor, weights: Tensor
+def add_loss(
+    integers: Tensor,
+    reals: Tensor,
+    loss: Tensor,
+    per_row: bool,
+    counted: Tensor,
+    weights: Tensor,
+    ema: float | None,
 ) -> Tensor:
     """Adds the loss of an update; returns the number of losses that are not finite."""
     losses = loss.reshape(-1).to(torch.float64)
@@ -109,7 +127,7 @@ def _add_loss(
         reals[word(f"{kind}_sum")] += loss_sum
         reals[word(f"{kind}_weight")] += loss_weight
     integers[word("losses")] += given
-    _replace(reals[word("loss_last")], mean, given)
+    replace(reals[word("loss_last")], mean, given)
     _widen(
         integers[word("finite_losses")],
         reals[word("loss_min")],
@@ -117,40 +135,23 @@ def _add_loss(
         mean,
         given & mean.isfinite(),
     )
+    add_to_ema(reals[word("loss_ema")], mean, given & mean.isfinite(), ema)
     return nonfinite
-
-
-@torch.no_grad()
-def add_scalar(state: Tensor, slot: int, value: Tensor | float) -> None:
-    """Add a number, or a tensor of one element, to the running value in a slot of the state."""
-    integers = state.view(torch.int64)
-    reals = state.view(torch.float64)
-    begin = word("scalars") + slot * SCALAR_DTYPE.itemsize // 8
-
-    def of(words: Tensor, field: str) -> Tensor:
-        return words[begin + word(field, SCALAR_DTYPE)]
-
-    count, nonfinite = of(integers, "count"), of(integers, "nonfinite")
-    total, least, greatest, last = (of(reals, each) for each in ("sum", "min", "max", "last"))
-    if isinstance(value, Tensor):
-        number = value.reshape(()).to(device=state.device, dtype=torch.float64)
-    else:
-        # Not by a copy, which would be waited for.
-        number = torch.full((), value, dtype=torch.float64, device=state.device)
-    finite = number.isfinite()
-    last.copy_(number)
-    nonfinite += ~finite
-    total += torch.where(finite, number, 0)
-    _widen(count, least, greatest, number, finite)
 
 
 def _widen(count: Tensor, least: Tensor, greatest: Tensor, value: Tensor, valid: Tensor) -> None:
     """Takes a value that is valid into the extremes of `count` values, and counts it."""
     first = count == 0
-    _replace(least, value, valid & (first | (value < least)))
-    _replace(greatest, value, valid & (first | (value > greatest)))
+    replace(least, value, valid & (first | (value < least)))
+    replace(greatest, value, valid & (first | (value > greatest)))
     count += valid
 
 
-def _replace(where: Tensor, value: Tensor, condition: Tensor) -> None:
+def add_to_ema(average: Tensor, mean: Tensor, valid: Tensor, ema: float | None) -> None:
+    """Takes a mean that is valid into an average that began at 0."""
+    remains = ema or 0.0
+    replace(average, remains * average + (1 - remains) * mean, valid)
+
+
+def replace(where: Tensor, value: Tensor, condition: Tensor) -> None:
     where.copy_(torch.where(condition, value, where))

@@ -49,11 +49,6 @@ FIELDS = " ".join((*(STATE_DTYPE.names or ()), *(SCALAR_DTYPE.names or ())))
 class Scalar(SimpleNamespace):
     """A running value that was read back. Its attributes are the fields of the list."""
 
-    @property
-    def number(self) -> int:
-        """How many updates it has had."""
-        return int(self.count + self.nonfinite)
-
 
 class State(SimpleNamespace):
     """A state that was read back. Its attributes are the fields of the list.
@@ -62,17 +57,19 @@ class State(SimpleNamespace):
         correct, correct_weight: tuples.
         scalars: a tuple of the running values that are in use.
         confusion: float64, rows are targets; None when there is none.
+        tail: all that follows the state, as far as it was read.
     """
 
     correct: tuple[float, ...]
     correct_weight: tuple[float, ...]
     scalars: tuple[Scalar, ...]
     confusion: NDArray[np.float64] | None
+    tail: NDArray[np.float64]
 
     @property
     def counts(self) -> list[int]:
         """How many updates there were, and how many of each running value."""
-        numbers = [scalar.number for scalar in self.scalars]
+        numbers = [scalar.updates for scalar in self.scalars]
         return [self.updates, *numbers, *[0] * (MAX_SCALARS - len(numbers))]
 
     @classmethod
@@ -86,10 +83,9 @@ class State(SimpleNamespace):
             for slot in range(scalars)
         )
         state.confusion = None
+        state.tail = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
         if classes:
-            offset = STATE_DTYPE.itemsize
-            matrix = np.frombuffer(data, np.float64, classes * classes, offset)
-            state.confusion = matrix.reshape(classes, classes)
+            state.confusion = state.tail[: classes * classes].reshape(classes, classes)
         return state
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
 from pyinstrument_gpu.metrics.described_options import described, differences
-from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE
 from pyinstrument_gpu.metrics.values import clash_of
 
@@ -38,7 +38,7 @@ class LoadedState:
 
 
 def state_dict_of(
-    options: MetricOptions,
+    options: AccumulatorOptions,
     state: Tensor,
     names: Sequence[str],
     lost_updates: Tensor,
@@ -57,7 +57,7 @@ def state_dict_of(
 
 
 def loaded(
-    options: MetricOptions, state_dict: Mapping[str, Any], names: Sequence[str]
+    options: AccumulatorOptions, state_dict: Mapping[str, Any], names: Sequence[str]
 ) -> LoadedState:
     """The state of a checkpoint, for an accumulator with these options. Waits for its tensors.
 

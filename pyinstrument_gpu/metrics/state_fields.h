@@ -16,6 +16,7 @@ PIG_LIMIT(kMaxScalars, 32)
 
 // A running value that update_scalar takes. The sums are of finite numbers.
 #ifdef PIG_SCALAR
+PIG_SCALAR(U64, updates)    // since the reset; the newest update's number
 PIG_SCALAR(U64, count)      // finite numbers
 PIG_SCALAR(U64, nonfinite)  // others
 PIG_SCALAR(U64, means)      // updates whose mean was finite

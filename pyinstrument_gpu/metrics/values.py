@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.state import STATE_DTYPE, State
+from pyinstrument_gpu.metrics.state import STATE_DTYPE, Scalar, State
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Reading:
     step: int | None
 
 
-_SCALAR_SUFFIXES = ("", "_sum", "_min", "_max", "_last", "_nonfinite")
+_SCALAR_SUFFIXES = ("", "_sum", "_weight", "_std", "_min", "_max", "_last", "_nonfinite", "_ema")
 
 
-def clash_of(name: str, others: Iterable[str]) -> str | None:
-    """A key that a running value of this name would share with the values of every accumulator, or
-    with another running value; None where it shares none."""
-    taken = _reserved().union(*(keys_of_scalar(other) for other in others if other != name))
+def clash_of(name: str, others: Iterable[str], reserved: Iterable[str] = ()) -> str | None:
+    """A key that a running value of this name would share with those that are reserved, or with
+    another running value; None where it shares none."""
+    taken = set(reserved).union(*(keys_of_scalar(other) for other in others if other != name))
     for key in keys_of_scalar(name):
         if key in taken or key.startswith("accuracy@"):
             return key
@@ -51,11 +51,11 @@ def keys_of_scalar(name: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _reserved() -> frozenset[str]:
+def reserved_keys() -> frozenset[str]:
     """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
     program may have one. And a series of recordings."""
     empty = State.of(bytes(STATE_DTYPE.itemsize + 8), classes=1, scalars=0)
-    return frozenset(values_of(empty, (), (), 0)) | {"reference_updates"}
+    return frozenset(values_of(empty, (), (), 0, ema=0.5)) | {"reference_updates"}
 
 
 def values_of(
@@ -64,23 +64,26 @@ def values_of(
     scalar_names: Sequence[str],
     lost_updates: int,
     confusion_sums: NDArray[np.float64] | None = None,
+    ema: float | None = None,
 ) -> dict[str, Any]:
     """The values of a state, as `MetricAccumulator.compute` describes them.
 
     Args:
         confusion_sums: of a confusion matrix that the state lacks, for each class: the sum of its
             row, the sum of its column, and the element of the diagonal.
+        ema: how much of the moving averages remains at an update; None where there are none.
     """
-    loss = _ratio(state.loss_sum, state.loss_weight)
+    loss = ratio(state.loss_sum, state.loss_weight)
     values: dict[str, Any] = {
         "count": state.count,
         "loss": loss,
         "loss_min": state.loss_min if state.finite_losses else math.nan,
         "loss_max": state.loss_max if state.finite_losses else math.nan,
         "loss_last": state.loss_last if state.losses else math.nan,
-        "perplexity": _exp(_ratio(state.nll_sum, state.nll_weight)),
+        **({} if ema is None else {"loss_ema": ema_of(state.loss_ema, state.finite_losses, ema)}),
+        "perplexity": _exp(ratio(state.nll_sum, state.nll_weight)),
         **{
-            f"accuracy@{k}": _ratio(correct, weight)
+            f"accuracy@{k}": ratio(correct, weight)
             for k, correct, weight in zip(topk, state.correct, state.correct_weight, strict=False)
         },
         "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
@@ -98,17 +101,47 @@ def values_of(
         values.update(_confusion_values(*confusion_sums))
     if matrix is not None:
         values["confusion_matrix"] = matrix
-    for name, scalar in zip(scalar_names, state.scalars, strict=True):
+    values.update(scalar_values_of(scalar_names, state.scalars, ema))
+    return values
+
+
+def counts_of(state: State, lost_updates: int) -> dict[str, Any]:
+    """What every accumulator without losses counts beside `count`."""
+    return {
+        "nonfinite": state.nonfinite_rows,
+        "first_nonfinite_update": state.first_nonfinite_update or None,
+        "ignored": state.ignored,
+        "invalid": state.invalid,
+        "lost_updates": lost_updates,
+    }
+
+
+def scalar_values_of(
+    names: Sequence[str], scalars: Sequence[Scalar], ema: float | None
+) -> dict[str, Any]:
+    """The values of the running values with these names."""
+    values: dict[str, Any] = {}
+    for name, scalar in zip(names, scalars, strict=True):
         numbers = (
-            _ratio(scalar.sum, scalar.count),
+            ratio(scalar.sum, scalar.weight),
             scalar.sum,
+            scalar.weight,
+            math.sqrt(scalar.m2 / scalar.weight) if scalar.count else math.nan,
             scalar.min if scalar.count else math.nan,
             scalar.max if scalar.count else math.nan,
             scalar.last if scalar.count or scalar.nonfinite else math.nan,
             scalar.nonfinite,
         )
-        values.update(zip(keys_of_scalar(name), numbers, strict=True))
+        values.update(zip(keys_of_scalar(name), numbers, strict=False))
+        if ema is not None:
+            values[f"{name}_ema"] = ema_of(scalar.ema, scalar.means, ema)
     return values
+
+
+def ema_of(biased: float, means: int, ema: float) -> float:
+    """An exponential moving average that began at 0, without the share of that 0: Kingma and Ba,
+    Adam: A Method for Stochastic Optimization (2014), section 3."""
+    return biased / -math.expm1(means * math.log(ema)) if means else math.nan
 
 
 def series_of(values: Mapping[str, Any], topk: Sequence[int]) -> list[tuple[str, float]]:
@@ -117,21 +150,29 @@ def series_of(values: Mapping[str, Any], topk: Sequence[int]) -> list[tuple[str,
 
     What is not known (NaN) is left out.
     """
-    names = ["count", "loss", "loss_last", *(f"accuracy@{k}" for k in topk), "nonfinite"]
+    names = [
+        "count",
+        "loss",
+        "loss_last",
+        "loss_ema",
+        *(f"accuracy@{k}" for k in topk),
+        "nonfinite",
+    ]
     if "f1_macro" in values:
         names += ["precision_macro", "recall_macro", "f1_macro"]
-    return _known(values, names)
+    return known_series(values, names)
 
 
 def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, float]]:
-    return _known(values, [name, f"{name}_last"])
+    return known_series(values, [name, f"{name}_last", f"{name}_ema"])
 
 
-def _known(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
-    return [(name, float(values[name])) for name in names if not math.isnan(values[name])]
+def known_series(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
+    known = [name for name in names if not math.isnan(values.get(name, math.nan))]
+    return [(name, float(values[name])) for name in known]
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
@@ -159,7 +200,7 @@ def _confusion_values(
         "f1": per_class(predictions + targets, 2 * correct),
     }
     # With one label per row, precision, recall and F1 over all rows are one number.
-    micro = _ratio(float(correct.sum()), float(targets.sum()))
+    micro = ratio(float(correct.sum()), float(targets.sum()))
     values: dict[str, Any] = {}
     for name, ratios in by_class.items():
         values[f"{name}_micro"] = micro

@@ -277,9 +277,13 @@ def test_no_room_for_another_running_value() -> None:
     metrics = pig.MetricAccumulator()
     for number in range(32):
         metrics.update_scalar(f"x{number}", 1.0)
-    with pytest.warns(RuntimeWarning, match="'x32' is left out: .* 32 running values"):
+    with pytest.warns(RuntimeWarning, match="left out, .*: 'x32' is one too many for 32"):
         metrics.update_scalar("x32", 1.0)
-    assert "x32" not in metrics.compute()
+    metrics.update_scalar("x33", 1.0)
+    metrics.update_scalar("x0", 1.0)
+    values = metrics.compute()
+    assert "x32" not in values and "x33" not in values
+    assert (values["lost_updates"], values["x0_sum"]) == (2, 2)
 
 
 # --- what does not fit ---
@@ -527,10 +531,10 @@ def test_numbers_before_tensors_say_nothing_of_the_device() -> None:
     assert (metrics.compute()["lr"], metrics.compute()["count"]) == (1, 4)
 
 
-@pytest.mark.parametrize("value", [None, "1.5", torch.ones(2), torch.ones((), dtype=torch.cfloat)])
+@pytest.mark.parametrize("value", [None, "1.5", torch.ones((), dtype=torch.cfloat)])
 def test_what_is_no_number(value: Any) -> None:
     metrics = pig.MetricAccumulator()
-    with pytest.raises((TypeError, ValueError), match="x must be"):
+    with pytest.raises((TypeError, ValueError), match=r"x'? must (be|hold)"):
         metrics.update_scalar("x", value)
     assert "x" not in metrics.compute()
 

@@ -69,7 +69,10 @@ def test_for_a_device_that_it_does_not_know_it_gives_ptx() -> None:
 
 # --- the compiler's process ---
 
-TEXTS = "metric_kernel.cu metrics/metric_kernel.h metrics/metric_state.h metrics/state_fields.h"
+TEXTS = (
+    "metric_kernel.cu metrics/metric_kernel.h metrics/metric_state.h metrics/state_fields.h "
+    "metrics/value_totals.h"
+)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,13 @@ def test_operator_is_what_it_says(with_loss: bool) -> None:
     )
     torch.library.opcheck(
         torch.ops.pyinstrument_gpu.metric_update_scalar.default,
-        (state.clone(), torch.tensor(1.0), "norm", metrics._number),
+        (
+            state.clone(),
+            torch.ones(3),
+            torch.ones(3) if with_loss else None,
+            "norm",
+            metrics._number,
+        ),
     )
 
 

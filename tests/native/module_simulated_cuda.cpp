@@ -21,6 +21,7 @@
 #include "base/dlpack.h"
 #include "metrics/cpu_scan.h"
 #include "metrics/kernel_store.h"
+#include "metrics/value_totals.h"
 #include "simulated_control.h"
 
 namespace py = pybind11;
@@ -228,7 +229,7 @@ void run_scalar(void** parameters) {
   const auto& p = *static_cast<const metrics::ScalarParameters*>(parameters[0]);
   const std::lock_guard lock(metric_kernels);
   const double value = p.value == nullptr ? p.number : metrics::load_real(p.value, p.format, 0);
-  metrics::fold_scalar(value, p.launch.state->scalars[p.slot]);
+  metrics::fold_number(value, p.ema, p.launch.state->scalars[p.slot]);
   publish(p.launch);
 }
 

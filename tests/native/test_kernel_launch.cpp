@@ -11,6 +11,7 @@
 #include "check.h"
 #include "metrics/cpu_scan.h"
 #include "metrics/kernel_launch.h"
+#include "metrics/value_totals.h"
 
 using namespace pig::metrics;
 namespace cuda = pig::cuda;
@@ -71,7 +72,7 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
     const auto& p = *static_cast<ScalarParameters*>(parameters[0]);
     state = p.launch.state;
     snapshot = p.launch.snapshot;
-    fold_scalar(p.value == nullptr ? p.number : load_real(p.value, p.format, 0),
+    fold_number(p.value == nullptr ? p.number : load_real(p.value, p.format, 0), p.ema,
                 state->scalars[p.slot]);
   } else {
     const auto& p = *static_cast<UpdateParameters*>(parameters[0]);
@@ -210,7 +211,7 @@ void test_one_launch_for_each_update() {
   CHECK(!has_snapshot(launcher));
   launches.clear();
   for (int i = 0; i < 3; ++i) CHECK(update(launcher, state));
-  CHECK(is_launched(launcher.update_scalar(nullptr, kNone, 2.5, 3, to(&state))));
+  CHECK(is_launched(launcher.update_scalar(nullptr, kNone, 2.5, 3, 0, to(&state))));
 
   CHECK_EQ(launches.size(), 4u);
   CHECK_EQ(launches[0].kernel, std::string("pig_metric_update_float32_thread"));

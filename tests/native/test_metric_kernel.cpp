@@ -68,7 +68,7 @@ struct Accumulator {
   }
 
   void launch_scalar(Machine& machine, double value) {
-    const ScalarParameters p{launch_of(1, 0), nullptr, kNone, 0, value};
+    const ScalarParameters p{launch_of(1, 0), nullptr, kNone, 0, value, 0};
     machine.launch(1, [p] { pig_metric_scalar(p); });
   }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One update's tensors where they all have one shape and each element stands for itself: running
+// values, rows without logits, regression, and labels that are true or false. For the CPU and the
+// kernels, so it includes nothing but the state.
+#pragma once
+
+#include "metrics/metric_state.h"
+
+namespace pig::metrics {
+
+/// One of the tensors. Without data, it was not given.
+struct Operand {
+  const void* data;
+  Format format;
+  I64 strides[kMaxDims];
+};
+
+constexpr int kMaxOperands = 6;
+
+// What the operands of each kind of update are.
+enum ValueOperand : int { kValue, kValueWeight, kValueOperands };
+enum RowOperand : int {
+  kRowLoss,
+  kRowCorrect,
+  kRowRank,
+  kRowEntropy,
+  kRowWeight,
+  kRowMask,
+  kRowOperands
+};
+enum RegressionOperand : int { kPrediction, kTarget, kPairWeight, kRegressionOperands };
+enum BinaryOperand : int { kScore, kLabel, kLabelWeight, kBinaryOperands };
+
+/// Elements are numbered over `sizes`, the last dimension fastest; strides are in elements. It is
+/// handed to a kernel as it is.
+struct ElementBatch {
+  Operand operands[kMaxOperands];
+  int operand_count;
+  int dims;  ///< at least 1
+  I64 sizes[kMaxDims];
+  I64 elements;
+};
+
+/// Where an element lies in each operand.
+struct ElementOffsets {
+  I64 of[kMaxOperands];
+};
+
+PIG_SHARED ElementOffsets element_offsets(const ElementBatch& batch, I64 element) {
+  ElementOffsets offsets{};
+#if defined(__CUDACC__)
+#pragma unroll 1  // divisions are long
+#endif
+  for (int dim = batch.dims - 1; dim >= 0; --dim) {
+    const I64 at = dim == 0 ? element : element % batch.sizes[dim];
+    element /= batch.sizes[dim];
+    for (int i = 0; i < kMaxOperands; ++i) offsets.of[i] += at * batch.operands[i].strides[dim];
+  }
+  return offsets;
+}
+
+/// The number at an offset; `otherwise` where the operand was not given.
+PIG_SHARED double load_operand(const ElementBatch& batch, int operand,
+                               const ElementOffsets& offsets, double otherwise) {
+  const Operand& of = batch.operands[operand];
+  return of.data == nullptr ? otherwise : load_real(of.data, of.format, offsets.of[operand]);
+}
+
+/// A number near the values of an operand, the first one that is finite and has a weight above 0:
+/// sums of squares are taken of the distances from it, which loses no digits where all values are
+/// far from 0. Without one among the first few it is 0.
+PIG_SHARED double shift_of(const ElementBatch& batch, int operand, int weight_operand) {
+  constexpr I64 kLookedAt = 32;
+  for (I64 i = 0; i < kLookedAt && i < batch.elements; ++i) {
+    const ElementOffsets offsets = element_offsets(batch, i);
+    const double value = load_operand(batch, operand, offsets, 0);
+    const double weight = load_operand(batch, weight_operand, offsets, 1);
+    if (is_finite(value) && is_finite(weight) && weight > 0) return value;
+  }
+  return 0;
+}
+
+}  // namespace pig::metrics

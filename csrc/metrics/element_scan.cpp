@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run of elements at a time, each operand is converted to doubles, in loops that the compiler
+// vectorises. Sums are kept in several lanes, by the element's place in its run: so they do not
+// wait for each other, and their order is the same on every machine and for any number of threads.
+#include "metrics/element_scan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace pig::metrics {
+namespace {
+
+constexpr int kRun = 256;
+constexpr int kLanes = 8;
+/// As many as take far longer than to wake a thread.
+constexpr I64 kElementsPerPart = 1 << 17;
+
+#if defined(__x86_64__) && defined(__linux__)
+/// Compiled for each instruction set; the best one is chosen when the module is loaded.
+#define PIG_FOR_EACH_ISA [[gnu::target_clones("avx512f", "avx2", "default")]]
+#else
+#define PIG_FOR_EACH_ISA
+#endif
+
+/// The numbers of one run; those of an operand that was not given are 1.
+struct Run {
+  alignas(64) double of[kMaxOperands][kRun];
+};
+
+template <typename Stored, typename Convert>
+[[gnu::always_inline]] inline void convert_run(const void* data, I64 offset, I64 stride, int count,
+                                               double* into, Convert convert) {
+  const auto* const from = static_cast<const Stored*>(data) + offset;
+  if (stride == 1) {
+    for (int i = 0; i < count; ++i) into[i] = convert(from[i]);
+  } else {
+    for (int i = 0; i < count; ++i) into[i] = convert(from[i * stride]);
+  }
+}
+
+PIG_FOR_EACH_ISA
+void load_run(const Operand& operand, I64 offset, I64 stride, int count, double* into) {
+  const void* const data = operand.data;
+  const auto plain = [](auto x) __attribute__((always_inline)) { return static_cast<double>(x); };
+  switch (operand.format) {
+    case kFloat64:
+      return convert_run<double>(data, offset, stride, count, into, plain);
+    case kFloat32:
+      return convert_run<float>(data, offset, stride, count, into, plain);
+    case kFloat16:
+      return convert_run<unsigned short>(data, offset, stride, count, into,
+                                         [](unsigned short bits) __attribute__((always_inline)) {
+                                           return static_cast<double>(half_to_float(bits));
+                                         });
+    case kBfloat16:
+      return convert_run<unsigned short>(data, offset, stride, count, into,
+                                         [](unsigned short bits) __attribute__((always_inline)) {
+                                           return static_cast<double>(bfloat16_to_float(bits));
+                                         });
+    case kInt64:
+      return convert_run<int64_t>(data, offset, stride, count, into, plain);
+    case kInt32:
+      return convert_run<int32_t>(data, offset, stride, count, into, plain);
+    case kUint8:
+      return convert_run<uint8_t>(data, offset, stride, count, into, plain);
+    default:
+      std::fill_n(into, count, 1.0);
+  }
+}
+
+/// Calls `add(run, count)` for the elements `begin` to `end`, in their order.
+template <typename Add>
+void for_each_run(const ElementBatch& batch, I64 begin, I64 end, Add add) {
+  Run run;
+  for (int i = 0; i < batch.operand_count; ++i)
+    if (batch.operands[i].data == nullptr) std::fill_n(run.of[i], kRun, 1.0);
+  const int inner = batch.dims - 1;
+  while (begin < end) {
+    const ElementOffsets offsets = element_offsets(batch, begin);
+    const I64 left = batch.sizes[inner] - begin % batch.sizes[inner];
+    const auto count = static_cast<int>(std::min<I64>({left, end - begin, kRun}));
+    for (int i = 0; i < batch.operand_count; ++i) {
+      const Operand& operand = batch.operands[i];
+      if (operand.data != nullptr)
+        load_run(operand, offsets.of[i], operand.strides[inner], count, run.of[i]);
+    }
+    add(run, count);
+    begin += count;
+  }
+}
+
+/// The sum of what `scan(begin, end)` returns for the parts of a batch, whose rows are of so many
+/// elements and are not divided. The parts do not depend on the number of threads.
+template <typename Totals, typename Scan>
+Totals sum_of_parts(I64 elements, I64 row, int max_threads, Scan scan) {
+  (void)max_threads;
+  Totals sum{};
+  const I64 rows = elements / row;
+  const I64 parts = std::max<I64>(1, std::min(elements / kElementsPerPart, rows));
+  for (I64 part = 0; part < parts; ++part)
+    add_totals(sum, scan(rows * part / parts * row, rows * (part + 1) / parts * row));
+  return sum;
+}
+
+/// One sum in so many lanes.
+struct Lanes {
+  std::array<double, kLanes> at{};
+
+  double sum() const {
+    double total = 0;
+    for (const double lane : at) total += lane;
+    return total;
+  }
+  double min() const { return *std::min_element(at.begin(), at.end()); }
+  double max() const { return *std::max_element(at.begin(), at.end()); }
+};
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Whether a value counts: finite, with a weight above 0 that is finite too.
+[[gnu::always_inline]] inline bool is_usable(double value, double weight) {
+  return is_finite(value) & is_finite(weight) & (weight > 0);
+}
+
+struct ValueLanes {
+  Lanes count, weight, sum, squares, min, max;
+
+  ValueLanes() {
+    min.at.fill(kInfinity);
+    max.at.fill(-kInfinity);
+  }
+};
+
+/// Whole rounds of all lanes, and then the rest. Where all are usable, so is the run.
+PIG_FOR_EACH_ISA
+void add_values(const double* values, const double* weights, int count, double shift,
+                ValueLanes& into) {
+  ValueLanes lanes = into;
+  const auto add = [&](int i, int lane) __attribute__((always_inline)) {
+    const auto l = static_cast<size_t>(lane);
+    const bool usable = is_usable(values[i], weights[i]);
+    const double weight = usable ? weights[i] : 0;
+    const double distance = usable ? values[i] - shift : 0;
+    lanes.count.at[l] += usable ? 1 : 0;
+    lanes.weight.at[l] += weight;
+    lanes.sum.at[l] += weight * distance;
+    lanes.squares.at[l] += weight * distance * distance;
+    const double low = usable ? values[i] : kInfinity;
+    const double high = usable ? values[i] : -kInfinity;
+    lanes.min.at[l] = low < lanes.min.at[l] ? low : lanes.min.at[l];
+    lanes.max.at[l] = high > lanes.max.at[l] ? high : lanes.max.at[l];
+  };
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  for (int lane = 0; i + lane < count; ++lane) add(i + lane, lane);
+  into = lanes;
+}
+
+ValueTotals scan_part_of_values(const ElementBatch& batch, I64 begin, I64 end, double shift) {
+  ValueLanes lanes;
+  ValueTotals others{};
+  double counted = 0;
+  for_each_run(batch, begin, end, [&](const Run& run, int count) {
+    add_values(run.of[kValue], run.of[kValueWeight], count, shift, lanes);
+    const double now = lanes.count.sum();
+    if (now - counted < count) {  // the others are few, mostly none
+      for (int i = 0; i < count; ++i)
+        if (!is_usable(run.of[kValue][i], run.of[kValueWeight][i]))
+          add_value(run.of[kValue][i], run.of[kValueWeight][i], shift, others);
+    }
+    counted = now;
+  });
+  if (counted > 0) {
+    others.count = static_cast<U64>(counted);
+    others.weight = lanes.weight.sum();
+    others.sum = lanes.sum.sum();
+    others.squares = lanes.squares.sum();
+    others.min = lanes.min.min();
+    others.max = lanes.max.max();
+  }
+  return others;
+}
+
+struct PairLanes {
+  Lanes count, weight, absolute, squares, fourths, target, target_squares;
+  Lanes min, max, min_target, max_target;
+
+  PairLanes() {
+    min.at.fill(kInfinity);
+    max.at.fill(-kInfinity);
+    min_target.at.fill(kInfinity);
+    max_target.at.fill(-kInfinity);
+  }
+};
+
+PIG_FOR_EACH_ISA
+void add_pairs(const double* predictions, const double* targets, const double* weights, int count,
+               double shift, PairLanes& into) {
+  PairLanes lanes = into;
+  const auto add = [&](int i, int lane) __attribute__((always_inline)) {
+    const auto l = static_cast<size_t>(lane);
+    const double difference = predictions[i] - targets[i];
+    const bool usable = is_usable(difference * difference, weights[i]);
+    const double weight = usable ? weights[i] : 0;
+    const double error = usable ? difference : 0;
+    const double absolute = error < 0 ? -error : error;
+    const double square = error * error;
+    const double distance = usable ? targets[i] - shift : 0;
+    lanes.count.at[l] += usable ? 1 : 0;
+    lanes.weight.at[l] += weight;
+    lanes.absolute.at[l] += weight * absolute;
+    lanes.squares.at[l] += weight * square;
+    lanes.fourths.at[l] += weight * square * square;
+    lanes.target.at[l] += weight * distance;
+    lanes.target_squares.at[l] += weight * distance * distance;
+    const double low = usable ? absolute : kInfinity;
+    lanes.min.at[l] = low < lanes.min.at[l] ? low : lanes.min.at[l];
+    lanes.max.at[l] = absolute > lanes.max.at[l] ? absolute : lanes.max.at[l];
+    const double low_target = usable ? targets[i] : kInfinity;
+    const double high_target = usable ? targets[i] : -kInfinity;
+    lanes.min_target.at[l] =
+        low_target < lanes.min_target.at[l] ? low_target : lanes.min_target.at[l];
+    lanes.max_target.at[l] =
+        high_target > lanes.max_target.at[l] ? high_target : lanes.max_target.at[l];
+  };
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  for (int lane = 0; i + lane < count; ++lane) add(i + lane, lane);
+  into = lanes;
+}
+
+RegressionTotals scan_part_of_pairs(const ElementBatch& batch, I64 begin, I64 end, double shift) {
+  PairLanes lanes;
+  RegressionTotals others{};
+  double counted = 0;
+  for_each_run(batch, begin, end, [&](const Run& run, int count) {
+    const double* const predictions = run.of[kPrediction];
+    const double* const targets = run.of[kTarget];
+    const double* const weights = run.of[kPairWeight];
+    add_pairs(predictions, targets, weights, count, shift, lanes);
+    const double now = lanes.count.sum();
+    if (now - counted < count) {
+      for (int i = 0; i < count; ++i) {
+        const double difference = predictions[i] - targets[i];
+        if (!is_usable(difference * difference, weights[i]))
+          add_pair(predictions[i], targets[i], weights[i], shift, others);
+      }
+    }
+    counted = now;
+  });
+  if (counted > 0) {
+    others.count = static_cast<U64>(counted);
+    others.weight = lanes.weight.sum();
+    others.absolute = lanes.absolute.sum();
+    others.squares = lanes.squares.sum();
+    others.fourths = lanes.fourths.sum();
+    others.target = lanes.target.sum();
+    others.target_squares = lanes.target_squares.sum();
+    others.min = lanes.min.min();
+    others.max = lanes.max.max();
+    others.min_target = lanes.min_target.min();
+    others.max_target = lanes.max_target.max();
+  }
+  return others;
+}
+
+Totals scan_part_of_rows(const Batch& batch, const ElementBatch& rows, I64 begin, I64 end) {
+  Totals totals{};
+  for_each_run(rows, begin, end, [&](const Run& run, int count) {
+    for (int i = 0; i < count; ++i)
+      add_row_values(batch, rows,
+                     {run.of[kRowLoss][i], run.of[kRowCorrect][i], run.of[kRowRank][i],
+                      run.of[kRowEntropy][i], run.of[kRowWeight][i], run.of[kRowMask][i]},
+                     totals);
+  });
+  return totals;
+}
+
+/// A row of several labels, while it is read.
+struct LabelRow {
+  bool any = false;
+  bool all_predicted = true;
+  double weight = 0;
+
+  void add(const LabelScore& label, double of_row) {
+    any = true;
+    all_predicted = all_predicted && label.predicted == label.is_true;
+    weight = of_row;
+  }
+  void end(Totals& totals) {
+    if (any) totals.correct[kExactRows] += weight;
+    if (any && all_predicted) totals.correct[kExactWeight] += weight;
+    *this = {};
+  }
+};
+
+Totals scan_part_of_labels(const BinaryOptions& options, const ElementBatch& batch, I64 begin,
+                           I64 end, const BinaryTail& tail) {
+  Totals totals{};
+  LabelRow row;
+  I64 which = 0;
+  for_each_run(batch, begin, end, [&](const Run& run, int count) {
+    for (int i = 0; i < count; ++i) {
+      const double weight = run.of[kLabelWeight][i];
+      const LabelScore label =
+          score_label(options, run.of[kScore][i], run.of[kLabel][i], weight, totals);
+      if (label.counts) {
+        const LabelPlaces places = places_of(options, label, which);
+        tail.counts[places.count] += weight;
+        tail.histograms[places.histogram] += weight;
+        if (options.calibration_bins != 0) {
+          double* const bin = tail.calibration + places.calibration;
+          bin[0] += weight;
+          bin[1] += weight * label.probability;
+          if (label.is_true) bin[2] += weight;
+        }
+      }
+      if (options.labels == 0) continue;
+      if (label.counts) row.add(label, weight);
+      if (++which == options.labels) {
+        which = 0;
+        row.end(totals);
+      }
+    }
+  });
+  return totals;
+}
+
+}  // namespace
+
+ValueTotals scan_values(const ElementBatch& batch, double shift, int max_threads) {
+  return sum_of_parts<ValueTotals>(batch.elements, 1, max_threads, [&](I64 begin, I64 end) {
+    return scan_part_of_values(batch, begin, end, shift);
+  });
+}
+
+RegressionTotals scan_pairs(const ElementBatch& batch, double shift, int max_threads) {
+  return sum_of_parts<RegressionTotals>(batch.elements, 1, max_threads, [&](I64 begin, I64 end) {
+    return scan_part_of_pairs(batch, begin, end, shift);
+  });
+}
+
+Totals scan_rows(const Batch& batch, const ElementBatch& rows, int max_threads) {
+  return sum_of_parts<Totals>(rows.elements, 1, max_threads, [&](I64 begin, I64 end) {
+    return scan_part_of_rows(batch, rows, begin, end);
+  });
+}
+
+Totals scan_labels(const BinaryOptions& options, const ElementBatch& batch, double* tail,
+                   int max_threads) {
+  (void)max_threads;
+  return scan_part_of_labels(options, batch, 0, batch.elements, binary_tail(options, tail));
+}
+
+bool is_long(const ElementBatch& batch) { return batch.elements >= 1 << 15; }
+
+}  // namespace pig::metrics
