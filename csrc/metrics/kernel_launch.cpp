@@ -39,6 +39,8 @@ class CurrentContext {
   bool changed_ = false;
 };
 
+bool is_cross_entropy(const Batch& batch) { return batch.loss_kind == kCrossEntropy; }
+
 }  // namespace
 
 LaunchShape shape_of(const Batch& batch, int processors) {
@@ -52,7 +54,9 @@ LaunchShape shape_of(const Batch& batch, int processors) {
     rows_per_block = kThreads / 32;
   }
   const I64 needed = (batch.rows + rows_per_block - 1) / rows_per_block;
-  const I64 most = std::min<I64>(kMaxBlocks, I64{kBlocksPerProcessor} * processors);
+  const I64 at_once =
+      blocks_per_processor(is_cross_entropy(batch), batch.logits_format, shape.rows_by);
+  const I64 most = std::min<I64>(kMaxBlocks, at_once * processors);
   // Without rows too: the update counts.
   shape.blocks = static_cast<unsigned>(std::clamp<I64>(needed, 1, std::max<I64>(most, 1)));
   return shape;
@@ -67,8 +71,8 @@ Launched KernelLauncher::update(const Batch& batch, const Destination& to) {
   if (kernels == nullptr) return Launched::kNot;
   const LaunchShape shape = shape_of(batch, device_->processors());
   UpdateParameters parameters{.launch = {}, .batch = batch};
-  return launch(kernels->update_of(batch.logits_format, shape.rows_by), shape.blocks, to,
-                parameters);
+  return launch(kernels->update_of(is_cross_entropy(batch), batch.logits_format, shape.rows_by),
+                shape.blocks, to, parameters);
 }
 
 Launched KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,

@@ -43,12 +43,13 @@ Kernels load_into_context(const cuda::Driver& driver, const char* code) {
           driver.LibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0))
     return {.error = "cuLibraryLoadData: " + driver.describe(result)};
   Kernels kernels;
-  for (size_t format = 0; format < kFormatNames.size(); ++format)
-    for (size_t by = 0; by < kRowsByNames.size(); ++by)
-      find(driver, library,
-           kernel_name(static_cast<Format>(kFloat64 + static_cast<int>(format)),
-                       static_cast<RowsBy>(by)),
-           kernels.update[format][by], kernels.error);
+  for (const bool cross_entropy : {false, true})
+    for (size_t format = 0; format < kFormatNames.size(); ++format)
+      for (size_t by = 0; by < kRowsByNames.size(); ++by)
+        find(driver, library,
+             kernel_name(cross_entropy, static_cast<Format>(kFloat64 + static_cast<int>(format)),
+                         static_cast<RowsBy>(by)),
+             kernels.update[cross_entropy][format][by], kernels.error);
   find(driver, library, "pig_metric_scalar", kernels.scalar, kernels.error);
   if (!kernels.error.empty()) driver.LibraryUnload(library);
   return kernels;
@@ -56,8 +57,8 @@ Kernels load_into_context(const cuda::Driver& driver, const char* code) {
 
 }  // namespace
 
-std::string kernel_name(Format logits_format, RowsBy rows_by) {
-  return std::string("pig_metric_update_") +
+std::string kernel_name(bool cross_entropy, Format logits_format, RowsBy rows_by) {
+  return std::string(cross_entropy ? "pig_metric_cross_entropy_" : "pig_metric_update_") +
          kFormatNames[static_cast<size_t>(logits_format - kFloat64)] + "_" +
          kRowsByNames[static_cast<size_t>(rows_by)];
 }

@@ -19,16 +19,19 @@
 namespace pig::metrics {
 
 /// The name of a kernel in metric_kernel.cu.
-std::string kernel_name(Format logits_format, RowsBy rows_by);
+std::string kernel_name(bool cross_entropy, Format logits_format, RowsBy rows_by);
 
 /// The kernels for one device, or why there are none.
 struct Kernels {
-  std::array<std::array<cuda::Kernel, kRowsByCount>, kRealFormats> update{};
+  using ByRows = std::array<cuda::Kernel, kRowsByCount>;
+  using ByFormat = std::array<ByRows, kRealFormats>;
+  std::array<ByFormat, 2> update{};  ///< those without and with a cross-entropy
   cuda::Kernel scalar = nullptr;
   std::string error;
 
-  cuda::Kernel update_of(Format logits_format, RowsBy rows_by) const {
-    return update[static_cast<size_t>(logits_format - kFloat64)][static_cast<size_t>(rows_by)];
+  cuda::Kernel update_of(bool cross_entropy, Format logits_format, RowsBy rows_by) const {
+    return update[cross_entropy ? 1 : 0][static_cast<size_t>(logits_format - kFloat64)]
+                 [static_cast<size_t>(rows_by)];
   }
 };
 

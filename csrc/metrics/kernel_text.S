@@ -10,6 +10,8 @@
 
   .section .rodata
   PIG_EMBED(pig_metric_kernel_cu, "metric_kernel.cu")
+  PIG_EMBED(pig_kernel_row_cuh, "kernel_row.cuh")
+  PIG_EMBED(pig_kernel_finish_cuh, "kernel_finish.cuh")
   PIG_EMBED(pig_metric_kernel_h, "metric_kernel.h")
   PIG_EMBED(pig_metric_state_h, "metric_state.h")
   PIG_EMBED(pig_state_fields_h, "state_fields.h")

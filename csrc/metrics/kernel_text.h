@@ -6,6 +6,8 @@
 extern "C" {
 #define PIG_EMBEDDED(name) extern const char name[] __attribute__((visibility("hidden")))
 PIG_EMBEDDED(pig_metric_kernel_cu);
+PIG_EMBEDDED(pig_kernel_row_cuh);
+PIG_EMBEDDED(pig_kernel_finish_cuh);
 PIG_EMBEDDED(pig_metric_kernel_h);
 PIG_EMBEDDED(pig_metric_state_h);
 PIG_EMBEDDED(pig_state_fields_h);

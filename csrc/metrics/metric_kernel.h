@@ -76,4 +76,10 @@ struct ScalarParameters {
 enum class RowsBy : int { kThread, kWarp, kBlock };
 constexpr int kRowsByCount = 3;
 
+/// How many blocks of a kernel run at once: what has more in registers has less room.
+PIG_SHARED constexpr int blocks_per_processor(bool cross_entropy, Format format, RowsBy by) {
+  if (!cross_entropy) return kBlocksPerProcessor;
+  return by == RowsBy::kThread || format == kFloat64 ? 2 : 3;
+}
+
 }  // namespace pig::metrics

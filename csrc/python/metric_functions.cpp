@@ -553,6 +553,8 @@ void pig::add_metric_functions(py::module_& module) {
   module.def("metric_kernel_texts", [] {
     return std::vector<std::pair<const char*, const char*>>{
         {"metric_kernel.cu", pig_metric_kernel_cu},
+        {"metrics/kernel_row.cuh", pig_kernel_row_cuh},
+        {"metrics/kernel_finish.cuh", pig_kernel_finish_cuh},
         {"metrics/metric_kernel.h", pig_metric_kernel_h},
         {"metrics/metric_state.h", pig_metric_state_h},
         {"metrics/state_fields.h", pig_state_fields_h},

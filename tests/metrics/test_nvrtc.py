@@ -60,6 +60,7 @@ def test_the_source_compiles(capability: int) -> None:
     for rows_by in ("thread", "warp", "block"):
         for dtype in ("float64", "float32", "float16", "bfloat16"):
             assert f"pig_metric_update_{dtype}_{rows_by}".encode() in code
+            assert f"pig_metric_cross_entropy_{dtype}_{rows_by}".encode() in code
     assert b"pig_metric_scalar" in code
 
 
@@ -70,8 +71,8 @@ def test_for_a_device_that_it_does_not_know_it_gives_ptx() -> None:
 # --- the compiler's process ---
 
 TEXTS = (
-    "metric_kernel.cu metrics/metric_kernel.h metrics/metric_state.h metrics/state_fields.h "
-    "metrics/value_totals.h"
+    "metric_kernel.cu metrics/kernel_row.cuh metrics/kernel_finish.cuh metrics/metric_kernel.h "
+    "metrics/metric_state.h metrics/state_fields.h metrics/value_totals.h"
 )
 
 

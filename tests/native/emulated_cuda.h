@@ -12,6 +12,7 @@
 // the program, and so does a warp's collective function that its lanes don't call together.
 #pragma once
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -115,6 +116,8 @@ class Block {
   }
 
   bool meet_block(int place, bool value) { return wait(block_, place, value).first; }
+
+  bool meet_block_any(int place, bool value) { return wait(block_, place, value).second; }
 
   bool meet_warp_any(int place, bool value) { return wait(warp().meeting, place, value).second; }
 
@@ -292,6 +295,18 @@ inline double double_of(long long bits) {
   return value;
 }
 
+inline int bits_of(float value) {
+  int bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline float float_of(int bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 }  // namespace emulated
 
 #define __device__
@@ -307,6 +322,7 @@ inline double double_of(long long bits) {
 
 #define __syncthreads() (void)::emulated::Block::current()->meet_block(__LINE__, true)
 #define __syncthreads_and(value) ::emulated::Block::current()->meet_block(__LINE__, value)
+#define __syncthreads_or(value) ::emulated::Block::current()->meet_block_any(__LINE__, value)
 #define __syncwarp() (void)::emulated::Block::current()->meet_warp_any(__LINE__, true)
 #define __any_sync(mask, value) ::emulated::Block::current()->meet_warp_any(__LINE__, value)
 #define __shfl_xor_sync(mask, value, step)                \
@@ -321,3 +337,5 @@ inline double double_of(long long bits) {
 
 #define __double_as_longlong ::emulated::bits_of
 #define __longlong_as_double ::emulated::double_of
+#define __float_as_int ::emulated::bits_of
+#define __int_as_float ::emulated::float_of

@@ -58,15 +58,16 @@ std::map<std::string, std::tuple<uint64_t, uint64_t, uint64_t>> kernels() {
   const auto add = [&](const char* name, void (*function)(void**), uint64_t bytes) {
     all[name] = {reinterpret_cast<uint64_t>(function), 1, bytes};
   };
-#define ADD(format, by)                                                                \
-  add("pig_metric_update_" #format "_" #by, update<pig_metric_update_##format##_##by>, \
-      sizeof(pig::metrics::UpdateParameters));
-#define ADD_ALL(format) ADD(format, thread) ADD(format, warp) ADD(format, block)
+#define ADD(name) \
+  add("pig_metric_" #name, update<pig_metric_##name>, sizeof(pig::metrics::UpdateParameters));
+#define ADD_BY(name) ADD(name##_thread) ADD(name##_warp) ADD(name##_block)
+#define ADD_ALL(format) ADD_BY(update_##format) ADD_BY(cross_entropy_##format)
   ADD_ALL(float64)
   ADD_ALL(float32)
   ADD_ALL(float16)
   ADD_ALL(bfloat16)
 #undef ADD_ALL
+#undef ADD_BY
 #undef ADD
   add("pig_metric_scalar", scalar, sizeof(pig::metrics::ScalarParameters));
   return all;

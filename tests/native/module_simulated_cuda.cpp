@@ -237,11 +237,12 @@ void run_metric_kernels() {
   const auto run = [](const std::string& name, void (*kernel)(void**), uint64_t bytes) {
     control.on_launch(name.c_str(), reinterpret_cast<uint64_t>(kernel), 1, bytes);
   };
-  for (int format = metrics::kFloat64; format <= metrics::kBfloat16; ++format)
-    for (int by = 0; by < metrics::kRowsByCount; ++by)
-      run(metrics::kernel_name(static_cast<metrics::Format>(format),
-                               static_cast<metrics::RowsBy>(by)),
-          run_update, sizeof(metrics::UpdateParameters));
+  for (const bool cross_entropy : {false, true})
+    for (int format = metrics::kFloat64; format <= metrics::kBfloat16; ++format)
+      for (int by = 0; by < metrics::kRowsByCount; ++by)
+        run(metrics::kernel_name(cross_entropy, static_cast<metrics::Format>(format),
+                                 static_cast<metrics::RowsBy>(by)),
+            run_update, sizeof(metrics::UpdateParameters));
   run("pig_metric_scalar", run_scalar, sizeof(metrics::ScalarParameters));
 }
 

@@ -159,7 +159,8 @@ void test_shape_of_a_launch() {
   batch.rows = 1'000'000;
   CHECK(shape_of(batch, 132).rows_by == RowsBy::kThread);
   CHECK_EQ(shape_of(batch, 100'000).blocks, static_cast<unsigned>(kMaxBlocks));
-  CHECK_EQ(kernel_name(kBfloat16, RowsBy::kBlock), std::string("pig_metric_update_bfloat16_block"));
+  CHECK_EQ(kernel_name(false, kBfloat16, RowsBy::kBlock),
+           std::string("pig_metric_update_bfloat16_block"));
 }
 
 }  // namespace

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the blocks of a launch do once they have read their rows: they hand on what they have found,
+// and the last one adds all of it to the state and publishes that.
+//
+// Each block writes its totals to a place of its own in the launch's slot; the last one to finish
+// merges them in a fixed order, folds them into the state and publishes it.
+//
+// Which block is the last. Each adds its launch's share, a number that depends on the generation,
+// to the slot's progress; block 0 also takes away the shares of all blocks. So what a whole launch
+// adds is 0, and the block that brings the progress to 0 is the last. That is one addition per
+// block, without a loop. Whatever launches meet in a slot and however their blocks mix, the
+// progress is 0 once they are done: nothing they do to each other affects a later update.
+//
+// Launches that meet. The program has to order its updates, and updates on one stream are; each of
+// kSlots streams has a slot of its own. Where a program doesn't, launches that share a slot
+// overwrite each other's parts. So every word of a part carries its launch's generation, and the
+// last block folds only if it has found its own in all of them: either all of an update is added
+// or nothing. The shares of two or more unfinished launches have a sum of 0 only by chance, once in
+// 2^50; the last block then finds parts of another generation, and adds nothing. A launch that no
+// block folds is lost. The last block of those that met counts them: each launch is entered in the
+// slot's launches by its block 0 before it can end, and whoever brings the progress to 0 takes what
+// is entered, less the launch that it folds. A replay of a CUDA graph has the generation of the
+// capture. Replays of one executable graph follow one another, and the one before is over.
+//
+// The state changes, and is published, under a lock that one thread of a last block takes. Its
+// holder waits for nothing but memory, and a block that runs is not taken off its multiprocessor in
+// favour of one that waits, so it always gets to the end; no other thread of its warp waits for the
+// lock. Only what follows the state, such as a confusion matrix, is changed by atomic operations as
+// the rows are read.
+#pragma once
+
+#include "metrics/metric_kernel.h"
+
+namespace pig::metrics {
+namespace {
+
+constexpr int kWarps = kThreads / 32;
+
+/// How the numbers of two parts become one.
+enum class Merge { kSum, kLeast, kGreatest };
+
+// What is found in the rows of an update is a Kind: a struct with
+//
+//   Parameters      of its kernels, whose first member is a LaunchParameters
+//   OfBlock         what a block has found: kCounts numbers of type unsigned, then kReals doubles
+//   OfLaunch        what all have: the same, but the counts are U64
+//   is_used(p, i)   whether the i-th double is used by this launch; others are 0, and not handed on
+//   merge_of(i)     how the i-th double is merged
+//   fold(p, found)  adds it to the state; by one thread, under the lock
+//
+// The order of all merges depends on the number of blocks alone, so that the same update of the
+// same state always gives the same.
+
+template <typename Number>
+__device__ Number merge(Merge how, Number a, Number b) {
+  if (how == Merge::kSum) return a + b;
+  return (how == Merge::kLeast) == (b < a) ? b : a;
+}
+
+/// Over a warp, in all of its lanes.
+template <typename Number>
+__device__ Number merge_warp(Merge how, Number value) {
+  if (how == Merge::kSum && !__any_sync(0xFFFFFFFFu, value != 0)) return 0;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    value = merge(how, value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
+  return value;
+}
+
+/// What the threads of a warp have found, in its first lane.
+template <typename Kind>
+__device__ void merge_threads(const typename Kind::Parameters& p, typename Kind::OfBlock& found) {
+  auto* const counts = reinterpret_cast<unsigned*>(&found);
+  auto* const reals = reinterpret_cast<double*>(&found + 1) - Kind::kReals;
+#pragma unroll
+  for (int i = 0; i < Kind::kCounts; ++i) counts[i] = merge_warp(Merge::kSum, counts[i]);
+#pragma unroll
+  for (int i = 0; i < Kind::kReals; ++i)
+    if (Kind::is_used(p, i)) reals[i] = merge_warp(Kind::merge_of(i), reals[i]);
+}
+
+/// A word of a part: half of a number, and the launch's generation.
+__device__ void store_half(U64* word, unsigned generation, unsigned half) {
+  // Volatile is relaxed in PTX: another launch may be at it, and such a word is never torn.
+  *reinterpret_cast<volatile U64*>(word) = static_cast<U64>(generation) << 32 | half;
+}
+
+/// Merges what the warps have found, and writes it as the block's part, by the threads of one warp.
+template <typename Kind>
+__device__ void store_part(const typename Kind::Parameters& p, const typename Kind::OfBlock* warps,
+                           Slot& slot) {
+  constexpr int kCounts = Kind::kCounts;
+  static_assert(kCounts + Kind::kReals <= 32);
+  const unsigned generation = p.launch.generation;
+  const int lane = threadIdx.x;
+  const int real = lane - kCounts;
+  if (lane < kCounts) {
+    unsigned count = 0;
+    for (int warp = 0; warp < kWarps; ++warp)
+      count += reinterpret_cast<const unsigned*>(&warps[warp])[lane];
+    store_half(&slot.parts[lane][blockIdx.x], generation, count);
+  } else if (real < Kind::kReals && Kind::is_used(p, real)) {
+    const auto of_warp = [&](int warp) {
+      return (reinterpret_cast<const double*>(&warps[warp + 1]) - Kind::kReals)[real];
+    };
+    double merged = of_warp(0);
+    for (int warp = 1; warp < kWarps; ++warp)
+      merged = merge(Kind::merge_of(real), merged, of_warp(warp));
+    const auto bits = static_cast<U64>(__double_as_longlong(merged));
+    U64(*const words)[kMaxBlocks] = &slot.parts[kCounts + 2 * real];
+    store_half(&words[0][blockIdx.x], generation, static_cast<unsigned>(bits >> 32));
+    store_half(&words[1][blockIdx.x], generation, static_cast<unsigned>(bits));
+  }
+}
+
+/// One number of all blocks' parts merged, of which each thread of a warp takes some; `kWords` is 1
+/// for a count and 2 for a real. `own` becomes false where a part is another launch's.
+template <int kWords, typename Number>
+__device__ Number merge_parts(Merge how, Number neutral, const Slot& slot, int word,
+                              unsigned generation, bool& own) {
+  constexpr int kAtOnce = 6;  // loads that are under way together
+  Number merged = neutral;
+  for (unsigned first = threadIdx.x % 32; first < gridDim.x; first += 32 * kAtOnce) {
+    U64 loaded[kWords][kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+#pragma unroll
+      for (int i = 0; i < kWords; ++i)
+        if (first + 32 * k < gridDim.x)
+          loaded[i][k] =
+              *reinterpret_cast<const volatile U64*>(&slot.parts[word + i][first + 32 * k]);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + 32 * k >= gridDim.x) break;
+      own &= loaded[0][k] >> 32 == generation && loaded[kWords - 1][k] >> 32 == generation;
+      if constexpr (kWords == 1) {
+        merged = merge(how, merged, loaded[0][k] & 0xFFFFFFFFu);
+      } else {
+        merged = merge(how, merged,
+                       __longlong_as_double(
+                           static_cast<I64>(loaded[0][k] << 32 | (loaded[1][k] & 0xFFFFFFFFu))));
+      }
+    }
+  }
+  return merge_warp(how, merged);
+}
+
+/// What all blocks have found, by the threads of the last one. False where parts were overwritten.
+template <typename Kind>
+__device__ bool merge_blocks(const typename Kind::Parameters& p, const Slot& slot,
+                             typename Kind::OfLaunch& found) {
+  auto* const counts = reinterpret_cast<U64*>(&found);
+  auto* const reals = reinterpret_cast<double*>(counts + Kind::kCounts);
+  const unsigned generation = p.launch.generation;
+  const bool is_first = threadIdx.x % 32 == 0;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const double infinity = __longlong_as_double(0x7FF0000000000000LL);
+  bool own = true;
+  int next = 0;  // the numbers that are used go around the warps
+  for (int i = 0; i < Kind::kCounts; ++i) {
+    if (next++ % kWarps != warp) continue;
+    const U64 count = merge_parts<1, U64>(Merge::kSum, 0, slot, i, generation, own);
+    if (is_first) counts[i] = count;
+  }
+  for (int i = 0; i < Kind::kReals; ++i) {
+    double merged = 0;
+    if (Kind::is_used(p, i)) {
+      if (next++ % kWarps != warp) continue;
+      const Merge how = Kind::merge_of(i);
+      const double neutral = how == Merge::kSum ? 0 : how == Merge::kLeast ? infinity : -infinity;
+      merged = merge_parts<2, double>(how, neutral, slot, Kind::kCounts + 2 * i, generation, own);
+    } else if (warp != 0) {
+      continue;
+    }
+    if (is_first) reals[i] = merged;
+  }
+  return __syncthreads_and(own);
+}
+
+/// By one thread of a block.
+__device__ void lock(unsigned& word) {
+  while (atomicCAS(&word, 0u, 1u) != 0) {
+  }
+  __threadfence();
+}
+
+__device__ void unlock(unsigned& word) {
+  __threadfence();
+  atomicExch(&word, 0u);
+}
+
+/// Copies the state into the snapshot, by all threads of the block that has the lock.
+__device__ void publish(const LaunchParameters& p) {
+  __shared__ unsigned scalars;
+  auto* sequence = reinterpret_cast<volatile U64*>(&p.snapshot->sequence);
+  U64 published = 0;
+  if (threadIdx.x == 0) {
+    published = p.scratch->sequence + 2;
+    // A graph that was captured earlier knows of fewer.
+    scalars = p.scratch->scalars > p.scalars ? p.scratch->scalars : p.scalars;
+    p.scratch->scalars = scalars;
+    p.scratch->sequence = published;
+    *sequence = published - 1;
+    __threadfence_system();
+  }
+  __syncthreads();  // of thread 0 also what it has folded
+  constexpr unsigned kHeadWords = (sizeof(State) - sizeof(State::scalars)) / 8;
+  constexpr unsigned kStateWords = sizeof(State) / 8;
+  const unsigned front = kHeadWords + scalars * (sizeof(Scalar) / 8);
+  const auto* from = reinterpret_cast<const volatile U64*>(p.state);
+  auto* to = reinterpret_cast<volatile U64*>(&p.snapshot->state);
+  for (unsigned i = threadIdx.x; i < front + p.tail_words; i += kThreads) {
+    const unsigned word = i < front ? i : kStateWords + (i - front);
+    to[word] = from[word];
+  }
+  if (threadIdx.x == 0) *reinterpret_cast<volatile U64*>(&p.snapshot->lost) = p.scratch->lost;
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0) *sequence = published;
+}
+
+/// What a launch's blocks add to its slot's progress: all of them together 0. Odd, so that no part
+/// of them is.
+__device__ U64 share_of(const LaunchParameters& p) {
+  U64 share = p.generation * 0x9E3779B97F4A7C15ull;
+  share = (share ^ share >> 32) * 0xD6E8FEB86659FD93ull;
+  share = (share ^ share >> 32) | 1;
+  return blockIdx.x == 0 ? share - share * gridDim.x : share;
+}
+
+/// Hands on what the warps have found. What follows the rows is the same for all kernels of a kind:
+/// one copy of it serves them.
+template <typename Kind>
+__device__ __noinline__ void finish(const typename Kind::Parameters& p,
+                                    const typename Kind::OfBlock* warps,
+                                    typename Kind::OfLaunch& found) {
+  static_assert(sizeof(typename Kind::OfBlock) == (Kind::kCounts + 1) / 2 * 8 + Kind::kReals * 8);
+  static_assert(sizeof(typename Kind::OfLaunch) == (Kind::kCounts + Kind::kReals) * 8);
+  static_assert(Kind::kCounts + 2 * Kind::kReals <= kPartWords);
+  Scratch& scratch = *p.launch.scratch;
+  Slot& slot = scratch.slots[p.launch.slot];
+  __syncthreads();  // what the warps have found is there
+  bool is_last = false;
+  if (threadIdx.x < 32) {
+    store_part<Kind>(p, warps, slot);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      if (blockIdx.x == 0) atomicAdd(&slot.launches, 1ull);
+      const U64 share = share_of(p.launch);
+      __threadfence();
+      is_last = atomicAdd(&slot.progress, share) + share == 0;
+      if (is_last) __threadfence();  // the barrier passes it on to the others
+    }
+  }
+  if (!__syncthreads_or(is_last)) return;
+  const bool is_whole = merge_blocks<Kind>(p, slot, found);
+  if (threadIdx.x == 0) {
+    lock(scratch.lock);
+    // Under the lock: where two launches met here, one finds both and the other none. In another
+    // order than that of the lock, `lost` would be one below zero in between.
+    const U64 lost = atomicExch(&slot.launches, 0ull) - is_whole;
+    scratch.lost += lost;
+    p.launch.state->updates += lost;
+    if (is_whole) Kind::fold(p, found);
+  }
+  publish(p.launch);
+  if (threadIdx.x == 0) unlock(scratch.lock);
+}
+
+}  // namespace
+}  // namespace pig::metrics

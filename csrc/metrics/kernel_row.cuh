@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One pass over a row of logits, by one thread, a warp or a block: the rank of the target, whether
+// all are finite, and where it is asked for, what the loss is made of and which is the greatest.
+#pragma once
+
+#include "metrics/kernel_finish.cuh"
+
+namespace pig::metrics {
+namespace {
+
+// --- numbers ---
+
+template <Format kFormat>
+struct Logits {
+  using Stored = unsigned short;
+  using Real = float;
+  static __device__ float real(unsigned short bits) {
+    return kFormat == kFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
+  }
+};
+
+template <>
+struct Logits<kFloat32> {
+  using Stored = float;
+  using Real = float;
+  static __device__ float real(float x) { return x; }
+};
+
+template <>
+struct Logits<kFloat64> {
+  using Stored = double;
+  using Real = double;
+  static __device__ double real(double x) { return x; }
+};
+
+/// e to the x. Of a float as the device's own 2 to the x, whose relative error is 2^-22: in a sum
+/// of exps it is the only one that counts, besides that of x.
+__device__ float exp_of(float x) {
+  const float exponent = x * 1.44269504088896341f;
+#if defined(__CUDA_ARCH__)
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+#else
+  return exp2f(exponent);
+#endif
+}
+
+// One copy of it: it is long.
+__device__ __noinline__ double exp_of(double x) { return exp(x); }
+
+/// The greatest number that is less; of -infinity NaN, which no number is greater than either.
+__device__ float next_below(float x) {
+  if (x == 0) return -__int_as_float(1);
+  const int bits = __float_as_int(x);
+  return __int_as_float(x > 0 ? bits - 1 : bits + 1);
+}
+
+__device__ double next_below(double x) {
+  if (x == 0) return -__longlong_as_double(1);
+  const I64 bits = __double_as_longlong(x);
+  return __longlong_as_double(x > 0 ? bits - 1 : bits + 1);
+}
+
+template <typename Real>
+constexpr Real kLowest = static_cast<Real>(-3.402823466e38);
+template <>
+constexpr double kLowest<double> = -1.7976931348623157e308;
+
+__device__ float infinity_of(float) { return __int_as_float(0x7F800000); }
+__device__ double infinity_of(double) { return __longlong_as_double(0x7FF0000000000000LL); }
+
+/// The greater of two; a NaN only where both are.
+__device__ float greater(float a, float b) { return fmaxf(a, b); }
+__device__ double greater(double a, double b) { return fmax(a, b); }
+
+struct Best {
+  double value;
+  I64 index;  ///< negative: none
+};
+
+/// Whether `a` stands before `b` in the order of torch.argmax.
+__device__ bool stands_before(const Best& a, const Best& b) {
+  if (a.index < 0 || b.index < 0) return b.index < 0;
+  const bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
+  if (a_is_nan != b_is_nan) return a_is_nan;
+  if (!a_is_nan && a.value != b.value) return a.value > b.value;
+  return a.index < b.index;
+}
+
+/// Sums of exps: relative to a logit that is not much less than the greatest, so that nothing
+/// overflows, and without the target, which may be nearly all of them: the loss is then what the
+/// others are.
+struct ExpSums {
+  double reference;
+  double greatest;
+  double exp_sum;       ///< of exp(x - reference)
+  double shift_sum;     ///< of exp(x - reference) * (x - reference)
+  double weighted_sum;  ///< of class weight * x, of all logits, where labels are smoothed
+};
+
+__device__ void rescale(ExpSums& sums, double reference) {
+  if (sums.reference == reference) return;
+  const double shift = sums.reference - reference;
+  const double factor = exp_of(shift);
+  // Where there is nothing yet, the reference is the lowest number.
+  sums.shift_sum = factor == 0 ? 0 : (sums.shift_sum + sums.exp_sum * shift) * factor;
+  sums.exp_sum *= factor;
+  sums.reference = reference;
+}
+
+/// What a row's sums are with its target.
+__device__ RowSums with_target(const ExpSums& sums, double target, double class_weight_sum) {
+  const double own_shift = target - sums.reference;
+  const double own = own_shift == 0 ? 1 : exp_of(own_shift);
+  const double exp_sum = sums.exp_sum + own;
+  const double shift_sum = sums.shift_sum + (own == 0 ? 0 : own * own_shift);
+  RowSums row;
+  row.max = greater(sums.greatest, target);
+  row.target = target;
+  const double shift = sums.reference - row.max;
+  const double factor = shift == 0 ? 1 : exp_of(shift);
+  row.exp_sum = exp_sum * factor;
+  row.shift_sum = (shift_sum + exp_sum * shift) * factor;
+  row.weighted_sum = sums.weighted_sum - class_weight_sum * row.max;
+  return row;
+}
+
+// --- the threads that share a row ---
+
+struct OneThread {
+  static constexpr int kSize = 1;
+  __device__ int rank() const { return 0; }
+  __device__ int index() const { return threadIdx.x; }
+  __device__ void sum(int&, int&) const {}
+  __device__ void sum(int&, int&, ExpSums&, bool) const {}
+  __device__ Best best(const Best& own) const { return own; }
+};
+
+struct Warp {
+  static constexpr int kSize = 32;
+  __device__ int rank() const { return threadIdx.x % 32; }
+  __device__ int index() const { return threadIdx.x / 32; }
+  __device__ void sum(int& count, int& flags) const {
+    for (int step = 16; step > 0; step /= 2) {
+      count += __shfl_xor_sync(0xFFFFFFFFu, count, step);
+      flags |= __shfl_xor_sync(0xFFFFFFFFu, flags, step);
+    }
+  }
+  /// The sums also.
+  __device__ void sum(int& count, int& flags, ExpSums& sums, bool weighted) const {
+    sum(count, flags);
+    double reference = sums.reference;
+    for (int step = 16; step > 0; step /= 2) {
+      reference = greater(reference, __shfl_xor_sync(0xFFFFFFFFu, reference, step));
+      sums.greatest = greater(sums.greatest, __shfl_xor_sync(0xFFFFFFFFu, sums.greatest, step));
+    }
+    rescale(sums, reference);
+    for (int step = 16; step > 0; step /= 2) {
+      sums.exp_sum += __shfl_xor_sync(0xFFFFFFFFu, sums.exp_sum, step);
+      sums.shift_sum += __shfl_xor_sync(0xFFFFFFFFu, sums.shift_sum, step);
+    }
+    if (!weighted) return;
+    for (int step = 16; step > 0; step /= 2)
+      sums.weighted_sum += __shfl_xor_sync(0xFFFFFFFFu, sums.weighted_sum, step);
+  }
+  __device__ Best best(Best own) const {
+    for (int step = 16; step > 0; step /= 2) {
+      const Best other{__shfl_xor_sync(0xFFFFFFFFu, own.value, step),
+                       __shfl_xor_sync(0xFFFFFFFFu, own.index, step)};
+      if (stands_before(other, own)) own = other;
+    }
+    return own;
+  }
+};
+
+struct Block {
+  static constexpr int kSize = kThreads;
+  __device__ int rank() const { return threadIdx.x; }
+  __device__ int index() const { return 0; }
+  __device__ void sum(int& count, int& flags) const {
+    Warp().sum(count, flags);
+    sum_warps(count, flags, nullptr);
+  }
+  /// The sums only in the first thread.
+  __device__ void sum(int& count, int& flags, ExpSums& sums, bool weighted) const {
+    Warp().sum(count, flags, sums, weighted);
+    sum_warps(count, flags, &sums);
+  }
+  __device__ Best best(Best own) const {
+    __shared__ Best all[kWarps];
+    own = Warp().best(own);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = own;
+    __syncthreads();
+    for (int i = 0; i < kWarps; ++i)
+      if (stands_before(all[i], own)) own = all[i];
+    return own;
+  }
+
+ private:
+  __device__ static void sum_warps(int& count, int& flags, ExpSums* sums) {
+    __shared__ int counts[kWarps];
+    __shared__ int all_flags[kWarps];
+    __shared__ ExpSums all_sums[kWarps];
+    const unsigned warp = threadIdx.x / 32;
+    __syncthreads();  // the row before has been read
+    if (threadIdx.x % 32 == 0) {
+      counts[warp] = count;
+      all_flags[warp] = flags;
+      if (sums != nullptr) all_sums[warp] = *sums;
+    }
+    __syncthreads();
+    count = 0;
+    for (int i = 0; i < kWarps; ++i) {
+      count += counts[i];
+      flags |= all_flags[i];
+    }
+    if (sums == nullptr || threadIdx.x != 0) return;
+    for (int i = 1; i < kWarps; ++i) {
+      ExpSums other = all_sums[i];
+      const double reference = greater(sums->reference, other.reference);
+      rescale(*sums, reference);
+      rescale(other, reference);
+      sums->greatest = greater(sums->greatest, other.greatest);
+      sums->exp_sum += other.exp_sum;
+      sums->shift_sum += other.shift_sum;
+      sums->weighted_sum += other.weighted_sum;
+    }
+  }
+};
+
+// --- a row ---
+
+/// What one thread finds in its share of a row.
+///
+/// kScores: also what the loss is made of. kFull: also the greatest logit, and the sums that
+/// smoothed labels need, where the batch asks for them.
+template <typename Real, bool kScores, bool kFull>
+struct RowScan {
+  const Batch& batch;
+  const I64 target;
+  const Real own;    ///< the target's logit, not NaN
+  const Real below;  ///< a logit before the target that is greater stands before it
+  int rank = 0;
+  Real zeros = 0;  ///< stays 0 as long as all are finite
+  Real reference;
+  Real greatest;
+  Real exp_sum = 0;
+  Real exp_rest = 0;  ///< what rounding took from it
+  Real shift_sum = 0;
+  double weighted_sum = 0;
+  Real best_value = 0;
+  int best_index = -1;  ///< a confusion matrix has less than 2^31 classes
+
+  __device__ RowScan(const Batch& of, I64 at, Real logit)
+      : batch(of),
+        target(at),
+        own(logit),
+        below(next_below(logit)),
+        reference(logit - logit == 0 ? logit : kLowest<Real>),
+        greatest(logit) {}
+
+  /// Takes the logits from `base` on, in ascending order of the bases.
+  template <int kCount>
+  __device__ void take(I64 base, Real (&logits)[kCount]) {
+    if constexpr (kFull) take_best_and_weighted(base, logits);
+    const I64 place = target - base;
+    Real zero = 0;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) zero += logits[k] * 0;
+    zeros += zero;
+    if (place >= 0 && place < kCount) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        if (k == place) logits[k] = -infinity_of(own);  // stands before nothing, and adds nothing
+        rank += !(logits[k] <= (k < place ? below : own));
+      }
+    } else {
+      const Real bound = place > 0 ? below : own;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) rank += !(logits[k] <= bound);  // true for a NaN
+    }
+    if constexpr (kScores) take_exps(logits);
+  }
+
+  __device__ ExpSums exp_sums() const {
+    return {static_cast<double>(reference), static_cast<double>(greatest),
+            static_cast<double>(exp_sum) + static_cast<double>(exp_rest),
+            static_cast<double>(shift_sum), weighted_sum};
+  }
+
+ private:
+  template <int kCount>
+  __device__ void take_exps(const Real (&logits)[kCount]) {
+    constexpr Real kSlack = 8;  // what sums lose to a reference that is too low are some digits
+    Real top = logits[0];
+#pragma unroll
+    for (int k = 1; k < kCount; ++k) top = greater(top, logits[k]);
+    greatest = greater(greatest, top);
+    if (top - reference > kSlack) {
+      const Real shift = reference - top;
+      const Real factor = exp_of(shift);
+      shift_sum = factor == 0 ? 0 : (shift_sum + exp_sum * shift) * factor;
+      exp_sum *= factor;
+      exp_rest *= factor;
+      reference = top;
+    }
+    Real exps = 0, shifts = 0;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const Real shift = logits[k] - reference;
+      const Real power = exp_of(shift);
+      exps += power;
+      shifts += power * greater(shift, static_cast<Real>(-10000));  // 0 times infinity is NaN
+    }
+    shift_sum += shifts;
+    add_exps(exps);
+  }
+
+  /// Rounds twice: one thread may have a whole row.
+  __device__ void add_exps(Real exps) {
+    const Real sum = exp_sum + exps;
+    const Real part = sum - exp_sum;
+    exp_rest += (exp_sum - (sum - part)) + (exps - part);
+    exp_sum = sum;
+  }
+
+  template <int kCount>
+  __device__ void take_best_and_weighted(I64 base, const Real (&logits)[kCount]) {
+    if (batch.confusion != 0) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        // NaN is greatest, and the first one stays.
+        const bool is_first = best_index < 0;
+        if (is_first || (!(logits[k] <= best_value) && best_value == best_value)) {
+          best_value = logits[k];
+          best_index = static_cast<int>(base) + k;
+        }
+      }
+    }
+    if (kScores && batch.label_smoothing != 0) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k)
+        weighted_sum += batch.class_weight == nullptr
+                            ? static_cast<double>(logits[k])
+                            : batch.class_weight[base + k] * static_cast<double>(logits[k]);
+    }
+  }
+};
+
+/// Hands a thread's share of a row to `scan`: as many logits at a time as 16 bytes hold, which are
+/// one load where the classes lie side by side.
+template <Format kFormat, int kUnroll, typename Group, typename Scan>
+__device__ void scan_share(const typename Logits<kFormat>::Stored* row, I64 classes, I64 stride,
+                           const Group& group, Scan& scan) {
+  using Stored = typename Logits<kFormat>::Stored;
+  using Real = typename Logits<kFormat>::Real;
+  const auto take_one = [&](I64 c) {
+    Real logit[1] = {Logits<kFormat>::real(row[c * stride])};
+    scan.take(c, logit);
+  };
+  if constexpr (Group::kSize == 1) {
+    constexpr int kAtOnce = sizeof(Real) == 8 ? 1 : 4;
+    I64 c = 0;
+#pragma unroll 1
+    for (; c + kAtOnce <= classes; c += kAtOnce) {
+      Real logits[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) logits[k] = Logits<kFormat>::real(row[(c + k) * stride]);
+      scan.take(c, logits);
+    }
+#pragma unroll 1
+    for (; c < classes; ++c) take_one(c);
+  } else {
+    constexpr int kPerLoad = 16 / sizeof(Stored);
+    const int misaligned = static_cast<int>(reinterpret_cast<U64>(row) % 16 / sizeof(Stored));
+    I64 head = misaligned == 0 ? 0 : kPerLoad - misaligned;
+    if (head > classes) head = classes;
+    const I64 loads = (classes - head) / kPerLoad;
+    if (group.rank() < head) take_one(group.rank());
+    struct alignas(16) Load {
+      Stored values[kPerLoad];
+    };
+    const auto* at = reinterpret_cast<const Load*>(row + head);
+#pragma unroll kUnroll
+    for (I64 i = group.rank(); i < loads; i += Group::kSize) {
+      const Load load = at[i];
+      Real logits[kPerLoad];
+#pragma unroll
+      for (int k = 0; k < kPerLoad; ++k) logits[k] = Logits<kFormat>::real(load.values[k]);
+      scan.take(head + i * kPerLoad, logits);
+    }
+    const I64 tail = head + loads * kPerLoad + group.rank();
+    if (tail < classes) take_one(tail);
+  }
+}
+
+/// What all threads of a group know of a row; the sums only the first one.
+struct Row {
+  int rank = 0;
+  int nonfinite = 0;
+  I64 predicted = -1;
+  double target = 0;  ///< its logit
+  ExpSums sums{};
+};
+
+template <Format kFormat, typename Group, bool kScores, bool kFull>
+__device__ Row scan_row(const Batch& batch, const Group& group,
+                        const typename Logits<kFormat>::Stored* logits, I64 target,
+                        typename Logits<kFormat>::Real own) {
+  using Real = typename Logits<kFormat>::Real;
+  Row row;
+  row.target = static_cast<double>(own);  // where it is NaN, so are all scores
+  Best best{0, -1};
+  if (own == own) {
+    RowScan<Real, kScores, kFull> scan(batch, target, own);
+    scan_share<kFormat, kFull ? 1 : 2>(logits, batch.classes, batch.class_stride, group, scan);
+    row.rank = scan.rank;
+    row.nonfinite = scan.zeros != 0;
+    if constexpr (kScores) {
+      const bool weighted = kFull && batch.label_smoothing != 0;
+      row.sums = scan.exp_sums();
+      group.sum(row.rank, row.nonfinite, row.sums, weighted);
+    } else {
+      group.sum(row.rank, row.nonfinite);
+    }
+    best = {static_cast<double>(scan.best_value), scan.best_index};
+  } else {  // only NaN before it stand before it
+#pragma unroll 1
+    for (I64 c = group.rank(); c < target; c += Group::kSize) {
+      const Real logit = Logits<kFormat>::real(logits[c * batch.class_stride]);
+      if (logit == logit) continue;
+      if (row.rank++ == 0) best = {static_cast<double>(logit), c};
+    }
+    row.nonfinite = 1;
+    group.sum(row.rank, row.nonfinite);
+  }
+  if (kFull && batch.confusion != 0)
+    row.predicted = row.rank == 0 ? target : group.best(best).index;
+  return row;
+}
+
+}  // namespace
+}  // namespace pig::metrics
