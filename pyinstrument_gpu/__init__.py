@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         MetricAccumulator,
         Reading,
         RegressionAccumulator,
+        tqdm_postfix,
     )
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks import PrometheusSink, RunUpdate, Sink, TensorBoardSink
@@ -87,6 +88,7 @@ __all__ = [
     "gpu_steps",
     "record",
     "start",
+    "tqdm_postfix",
     "watch_syncs",
 ]
 
@@ -100,7 +102,14 @@ dynamo.register_when_imported()
 _HEAVY = {
     "Run": "run",
     **dict.fromkeys(
-        ("BinaryAccumulator", "MetricAccumulator", "Reading", "RegressionAccumulator"), "metrics"
+        (
+            "BinaryAccumulator",
+            "MetricAccumulator",
+            "Reading",
+            "RegressionAccumulator",
+            "tqdm_postfix",
+        ),
+        "metrics",
     ),
     **dict.fromkeys(("PrometheusSink", "RunUpdate", "Sink", "TensorBoardSink"), "sinks"),
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -20,16 +22,20 @@ from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
 from pyinstrument_gpu.metrics.across_ranks import Gathering, MergedState
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.distributed_tensors import local
+from pyinstrument_gpu.metrics.gradient_norm import gradient_norm
 from pyinstrument_gpu.metrics.native_accumulator import new_native
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, checked_scalar
 from pyinstrument_gpu.metrics.pending_values import PendingValues
+from pyinstrument_gpu.metrics.periodic_log import PeriodicLog
 from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.series_prefix import series_prefix
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
 from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import is_fake, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of_scalar
+from pyinstrument_gpu.metrics.window import Window
 from pyinstrument_gpu.native import native
 
 if TYPE_CHECKING:
@@ -47,6 +53,9 @@ _PLACED_IN_CAPTURE = (
 
 class Accumulator(ABC):
     """The base class of the accumulators. See `MetricAccumulator`."""
+
+    _extremes: ClassVar[tuple[str, ...]] = ("first_nonfinite_update",)
+    """Values that a window can't tell."""
 
     def __init__(self, options: AccumulatorOptions, name: str) -> None:
         self._options: AccumulatorOptions = options
@@ -71,6 +80,7 @@ class Accumulator(ABC):
         self._scratch: Tensor | None = None
         self._has_captured = False  # an update in torch operations
         self._warnings: set[str] = set()
+        self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
         # Held while the state is made or moved, and during an addition in torch operations: that is
         # many of them, and nothing may come in between.
         self._lock = threading.RLock()
@@ -84,7 +94,7 @@ class Accumulator(ABC):
             pass
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_native", "_scratch", "_has_captured", "_warnings", "_lock", "_number"}
+        own = {"_native", "_scratch", "_has_captured", "_warnings", "_windows", "_lock", "_number"}
         copied = {name: value for name, value in vars(self).items() if name not in own}
         copied["_lost_updates"] = self._all_lost_updates()
         return {**copied, "counts": None if self._native is None else self._native.counts()}
@@ -158,14 +168,65 @@ class Accumulator(ABC):
         up to 16 classes, and on a GPU that also goes for what is computed from it.
         """
         newest = self._newest()
-        if newest is None:
-            return None
-        state, values = newest
-        step = self._native.step_of(state.updates)
-        return Reading(values, state.updates, None if step is None else step[1])
+        return None if newest is None else self._reading_of(newest)
 
-    def _newest(self) -> tuple[State, dict[str, Any]] | None:
-        """The newest state that has arrived, and its values."""
+    def window(self) -> Window:
+        """Return a window: its `latest()` and `compute()` give what was added since its previous
+        reading, or at first, since it was made. The accumulator does not change.
+
+        Make it before the first update, or it may wait for a device once.
+
+        Raises:
+            RuntimeError: a CUDA graph is being captured, and there have been updates.
+        """
+        before: StateSnapshot | None = None
+        with self._lock:
+            if self._is_placed or self._scalar_slots or self._is_loaded:
+                before = self._newest()
+                if before is None and device_memory.is_capturing(self._state):
+                    raise RuntimeError(
+                        "window() can't be part of a CUDA graph: call it before the capture"
+                    )
+                before = before or self._current()
+            window = Window(before, self._newest, self._current, self._reading_of_window)
+            self._windows.add(window)
+        return window
+
+    def log_every(self, n: int, callback: Callable[[Reading], Any]) -> PeriodicLog:
+        """Have a callback called with readings while training goes on, on a thread of ours.
+
+            with metrics.log_every(100, lambda reading: wandb.log(reading.values, reading.update)):
+                for x, y in gpu_steps(loader):
+                    ...
+
+        Each reading is that of a `window()`: of the updates since the previous call, of which there
+        are at least `n`. It comes once they have been done. There are more if updates are faster
+        than the thread looks, 20 times a second, or the callback is still busy. When the log is
+        closed, at the end of the block or of the program, what is left is passed on as well.
+
+        Nothing in the loop waits. If the callback raises an error, there is one warning with the
+        error, and no more calls. There are none in a forked child.
+
+        Args:
+            n: how many updates there are at least between two calls. Where running values alone are
+                kept, the numbers of one of them are counted.
+            callback: takes a `Reading`.
+
+        Returns:
+            The log, a context manager with `close()`. One that was never closed keeps the
+            accumulator alive until the program ends.
+
+        Raises:
+            ValueError, TypeError: `n` is no whole number >= 1, or the callback can't be called.
+        """
+        if type(n) is not int or n < 1:
+            raise ValueError(f"n must be an int >= 1, got {n!r}")
+        if not callable(callback):
+            raise TypeError(f"callback must be a function, got {type(callback).__name__}")
+        return PeriodicLog(self.window(), n, callback)
+
+    def _newest(self) -> StateSnapshot | None:
+        """The newest state that has arrived."""
         if self._native is None:
             return None
         on_cuda = device_memory.on_cuda(self._state.device)
@@ -191,7 +252,25 @@ class Accumulator(ABC):
             return None
         by_class = None if sums is None else np.frombuffer(sums).reshape(3, -1)
         lost += self._lost_updates
-        return state, self._values(state, names, lost, by_class)
+        return StateSnapshot(state, names, lost, by_class)
+
+    def _current(self) -> StateSnapshot:
+        """The state after all that was enqueued, which is waited for."""
+        names = self._scalar_names
+        state = self._state_of(self._read(), len(names))
+        return StateSnapshot(state, names, self._all_lost_updates(), None)
+
+    def _reading_of(self, snapshot: StateSnapshot) -> Reading:
+        updates = snapshot.state.updates
+        step = None if self._native is None else self._native.step_of(updates)
+        return Reading(self._values(*snapshot), updates, None if step is None else step[1])
+
+    def _reading_of_window(self, now: StateSnapshot, before: StateSnapshot | None) -> Reading:
+        reading = self._reading_of(now.since(before))
+        names = (f"{name}{end}" for name in now.names for end in ("_min", "_max"))
+        for unknown in (*self._extremes, *names):
+            reading.values.pop(unknown, None)
+        return reading
 
     @property
     def reference_updates(self) -> int:
@@ -228,9 +307,7 @@ class Accumulator(ABC):
             raise TypeError(f"compute() has no option {name!r}{hint}")
         if across_ranks or group is not None:
             return self.compute_async(group).result()
-        names = self._scalar_names
-        state = self._state_of(self._read(), len(names))
-        return self._values(state, names, self._all_lost_updates(), None)
+        return self._values(*self._current())
 
     def compute_async(self, group: ProcessGroup | DeviceMesh | None = None) -> PendingValues:
         """Begin what `compute(across_ranks=True)` does, and return at once.
@@ -289,6 +366,34 @@ class Accumulator(ABC):
                     self._native.reset_scalars()
             self._resets += 1
 
+    def grad_norm(
+        self,
+        parameters: Iterable[Tensor] | Tensor,
+        norm_type: float = 2.0,
+        name: str = "grad_norm",
+    ) -> Tensor:
+        """Add the norm of all gradients, as that of one vector, to a running value, and return it.
+
+        This is computed where the gradients are, by PyTorch's operations for lists of tensors, and
+        not waited for. If they are clipped as well, their norm is there already:
+        `metrics.update_scalar("grad_norm", torch.nn.utils.clip_grad_norm_(parameters, 1.0))`.
+
+        Args:
+            parameters: tensors whose `grad` counts, as `model.parameters()`. Those without one are
+                left out. If gradients are DTensors, the norm is that of the whole tensors: an
+                all_reduce, which each rank has to take part in.
+            norm_type: 2.0 for the Euclidean norm, or another p; `math.inf` for the greatest value.
+            name: of the running value, as in `update_scalar`.
+
+        Returns:
+            The norm, on the device of the gradients. NaN if there are none, and nothing is added.
+        """
+        norm = gradient_norm(parameters, norm_type)
+        if norm is None:
+            return torch.full((), math.nan)
+        self.update_scalar(name, norm)
+        return norm
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that the accumulator has seen, to be saved with a checkpoint.
 
@@ -339,6 +444,11 @@ class Accumulator(ABC):
             self._reference_updates = new.reference_updates
             self._updates_at_reset = state.updates
             self._is_loaded = True
+            if self._windows:
+                names = self._scalar_names
+                state = self._state_of(new.data.data, len(names))
+                for window in list(self._windows):
+                    window._begin_at(StateSnapshot(state, names, new.lost_updates, None))
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.
@@ -352,7 +462,7 @@ class Accumulator(ABC):
         newest = self._newest()
         if newest is None:
             return
-        state, values = newest
+        state, values = newest.state, self._values(*newest)
         series = self._series(values)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))

@@ -100,7 +100,7 @@ class Gathering:
         group: Any,
     ) -> None:
         self._state = state
-        self._average = described(options).get("ema")
+        self._average = options.ema
         own = np.zeros(_RANK_BYTES, np.uint8)
         head = own[: _RANK.itemsize].view(_RANK)
         head["signature"]["version"] = hashlib.sha256(FIELDS.encode()).hexdigest().encode()

@@ -18,7 +18,7 @@ def described(options: Any) -> dict[str, Any]:
         options: a dataclass, as `MetricOptions`.
     """
     given = {each.name: _plain(getattr(options, each.name)) for each in fields(options)}
-    return {"task": getattr(options, "task", "classification"), **given}
+    return {"task": options.task, **given}
 
 
 def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -75,6 +75,7 @@ class MetricAccumulator(Accumulator):
     """
 
     _options: MetricOptions
+    _extremes = ("loss_min", "loss_max", "first_nonfinite_update")
 
     def __init__(
         self,

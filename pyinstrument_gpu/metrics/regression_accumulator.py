@@ -66,6 +66,8 @@ class RegressionAccumulator(Accumulator):
         MissingDependencyError: PyTorch is not installed.
     """
 
+    _extremes = ("max_error", "first_nonfinite_update")
+
     def __init__(self, *, ema: float | None = None, name: str = "") -> None:
         super().__init__(RegressionOptions(ema), name)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
@@ -46,7 +46,7 @@ class Recording:
         self._path = None if path is None else path_of_rank(Path(path).absolute())
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
-        self._finalizer: Any = None
+        self._cancel_exit: Callable[[], None] | None = None
         self._stopped = False
         self._error: str | None = None
         self._log: bytes | None = None
@@ -221,7 +221,7 @@ class Recording:
         try:
             self._pid = os.getpid()
             _active = self
-            self._finalizer = _call_at_exit(self._finish_if_mine)
+            self._cancel_exit = call_at_exit(self._finish_if_mine)
             facts.update(started)
             facts["overhead"] = self_overhead.measure()
             native.set_nvtx(options.nvtx)
@@ -259,9 +259,9 @@ class Recording:
             native.stop(_encode(self._environment))
         finally:
             _active = None
-            atexit.unregister(self._finish_if_mine)
-            if self._finalizer is not None:
-                self._finalizer.cancel()
+            if self._cancel_exit is not None:
+                self._cancel_exit()
+                self._cancel_exit = None  # it holds this recording
 
     def _tell_of_program(self) -> None:
         """Bring what the environment says of the program up to date."""
@@ -377,15 +377,6 @@ def _read_metrics() -> None:
     accumulators: Any = sys.modules.get("pyinstrument_gpu.metrics.accumulator")
     if accumulators is not None:
         accumulators.record_readings()
-
-
-def _call_at_exit(finish: Callable[[], None]) -> Any:
-    atexit.register(finish)
-    # A child of multiprocessing ends without atexit, but runs these.
-    multiprocessing_util: Any = sys.modules.get("multiprocessing.util")
-    if multiprocessing_util is None:
-        return None
-    return multiprocessing_util.Finalize(None, finish, exitpriority=0)
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

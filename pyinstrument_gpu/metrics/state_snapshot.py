@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state at one moment, and what was added between two of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.metrics.state import Scalar, State
+
+# These can't be subtracted, or are kept because they tell of the present: what was last, and
+# moving averages with the number of their values.
+_KEPT = frozenset(
+    {"updates", "resets", "loss_last", "loss_ema", "finite_losses", "last", "ema", "means"}
+)
+
+
+_ROUNDING = 1e-14
+"""What is left of a difference of this share is rounding."""
+
+
+class StateSnapshot(NamedTuple):
+    """A state that was read, and what belongs to it.
+
+    Attributes:
+        state: the state.
+        names: its running values, in the order of their slots.
+        lost_updates: how many there were.
+        confusion_sums: sums of a confusion matrix that the state lacks, as `values_of` takes them.
+    """
+
+    state: State
+    names: tuple[str, ...]
+    lost_updates: int
+    confusion_sums: NDArray[np.float64] | None
+
+    def since(self, before: StateSnapshot | None) -> StateSnapshot:
+        """What was added since an earlier one, or since a reset after it. Extremes are those of all
+        updates: they can't be told apart. What either of the two lacks is missing."""
+        if before is None or before.state.resets != self.state.resets:
+            return self
+        now, then = self.state, before.state
+        state = State(**_difference(now, then))
+        scalars = list(now.scalars)
+        for slot, scalar in enumerate(then.scalars[: len(scalars)]):
+            scalars[slot] = Scalar(**_difference(scalars[slot], scalar))
+            scalars[slot].m2 = _squares_since(scalars[slot], now.scalars[slot], scalar)
+        state.scalars = tuple(scalars)
+        state.tail, state.confusion = now.tail[:0], None
+        sums = None
+        if len(now.tail) and len(now.tail) == len(then.tail):
+            state.tail = now.tail - then.tail
+            if now.confusion is not None:
+                state.confusion = state.tail[: now.confusion.size].reshape(now.confusion.shape)
+        elif (sums := _sums_of(self)) is not None:
+            sums_before = _sums_of(before)
+            sums = None if sums_before is None else sums - sums_before
+        return StateSnapshot(state, self.names, self.lost_updates - before.lost_updates, sums)
+
+    def updates_since(self, before: StateSnapshot | None) -> int:
+        """How many updates there were since then, or numbers of one running value if there were
+        more; below 0 if this is the earlier one."""
+        if before is None:
+            return int(max([self.state.updates, *(each.updates for each in self.state.scalars)]))
+        updates = int(self.state.updates - before.state.updates)
+        numbers = [scalar.updates for scalar in self.state.scalars]
+        if before.state.resets == self.state.resets:
+            then = [scalar.updates for scalar in before.state.scalars]
+            numbers += [0] * (len(then) - len(numbers))
+            then += [0] * (len(numbers) - len(then))
+            numbers = [number - earlier for number, earlier in zip(numbers, then, strict=True)]
+        if min([updates, *numbers]) < 0:
+            return -1
+        return int(max([updates, *numbers]))
+
+
+def _difference(now: Any, then: Any) -> dict[str, Any]:
+    earlier = vars(then)
+    return {
+        name: value if name in _KEPT else _subtracted(value, earlier[name])
+        for name, value in vars(now).items()
+        if name not in ("scalars", "tail", "confusion")
+    }
+
+
+def _subtracted(now: Any, then: Any) -> Any:
+    if isinstance(now, tuple):
+        return tuple(number - earlier for number, earlier in zip(now, then, strict=True))
+    return now - then
+
+
+def _squares_since(added: Scalar, now: Scalar, then: Scalar) -> float:
+    """The sum of squares of the distances from the mean of what was added, by the formula that
+    `across_ranks` merges them with, turned round."""
+    if not (added.weight > 0 and then.weight > 0):
+        return float(now.m2 if added.weight > 0 else 0)
+    distance = then.sum / then.weight - added.sum / added.weight
+    between = distance * distance * then.weight * added.weight / now.weight
+    squares = float(now.m2 - then.m2 - between)
+    return squares if squares > _ROUNDING * now.m2 else 0.0
+
+
+def _sums_of(snapshot: StateSnapshot) -> NDArray[np.float64] | None:
+    matrix = snapshot.state.confusion
+    if matrix is None:
+        return snapshot.confusion_sums
+    return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)])
