@@ -331,7 +331,9 @@ Outcome update_rows(MetricAccumulator& accumulator, py::handle state_tensor,
   const Views<kRowOperands> views({loss, correct, rank, entropy, weight, mask});
   if (state == nullptr || !views.are_known()) return std::nullopt;
   const std::optional<ElementBatch> rows = views.batch();
-  if (!rows) return std::nullopt;
+  const bool says_anything =
+      !loss.is_none() || !correct.is_none() || !rank.is_none() || !entropy.is_none();
+  if (!rows || !says_anything || (!correct.is_none() && !rank.is_none())) return std::nullopt;
   const Batch batch = batch_of_rows(accumulator.options(), *rows);
   return update_elements(accumulator, *rows, [&](int threads) {
     return accumulator.update_rows(batch, *rows, *state, threads);
@@ -344,7 +346,8 @@ Outcome update_regression(MetricAccumulator& accumulator, py::handle state_tenso
   (void)scratch_tensor;
   State* const state = host_state_of(accumulator, state_tensor);
   const Views<kRegressionOperands> views({prediction, target, weight});
-  if (state == nullptr || !views.are_known()) return std::nullopt;
+  if (state == nullptr || !views.are_known() || prediction.is_none() || target.is_none())
+    return std::nullopt;
   const std::optional<ElementBatch> batch = views.batch();
   if (!batch) return std::nullopt;
   return update_elements(accumulator, *batch, [&](int threads) {
@@ -358,10 +361,13 @@ Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
   (void)scratch_tensor;
   State* const state = host_state_of(accumulator, state_tensor);
   const Views<kBinaryOperands> views({logits, target, weight});
-  if (state == nullptr || !views.are_known()) return std::nullopt;
+  if (state == nullptr || !views.are_known() || logits.is_none() || target.is_none())
+    return std::nullopt;
   const I64 labels = accumulator.options().binary.labels;
   const std::optional<ElementBatch> batch = views.batch(labels == 0 ? -1 : kLabelWeight);
-  if (!batch || (labels != 0 && views.last_size() != labels)) return std::nullopt;
+  if (!batch || batch->operands[kScore].format > kBfloat16 ||
+      (labels != 0 && views.last_size() != labels))
+    return std::nullopt;
   return update_elements(accumulator, *batch, [&](int threads) {
     return accumulator.update_binary(*batch, *state, threads);
   });

@@ -71,7 +71,8 @@ def average_precision(histograms: Array) -> tuple[Array, Array]:
                 np.where(begin > 0, even, true / slope),
             )
         )
-        return even, np.maximum(highest - even, even - lowest)
+        # Rounding may have brought it past 1.
+        return np.minimum(even, 1), np.maximum(highest - even, even - lowest)
 
 
 def calibration_error(bins: Array) -> float:

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
 
 
-def check_tensors(tensors: Mapping[str, Any]) -> None:
+def check_tensors(tensors: Mapping[str, Any], optional: Collection[str] = ("weight",)) -> None:
     """Raise TypeError or ValueError unless all are tensors of real numbers, of the first one's
-    shape and on its device. None stands for one that was not given."""
+    shape and on its device. Those that are optional may be None."""
     first = ""
     for name, tensor in tensors.items():
-        if tensor is None:
+        if tensor is None and name in optional:
             continue
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import reference
+from pyinstrument_gpu.metrics import element_reference, reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
@@ -25,6 +25,13 @@ _BATCH = Addition(
     check=MetricOptions.check,
     reference=reference.add_update,
     whole_axis=MetricOptions.class_axis,
+)
+
+_ROWS = Addition(
+    "update_rows",
+    "Tensor? loss, Tensor? correct, Tensor? rank, Tensor? entropy, Tensor? weight, Tensor? mask",
+    check=MetricOptions.check_rows,
+    reference=element_reference.add_rows,
 )
 
 
@@ -133,6 +140,46 @@ class MetricAccumulator(Accumulator):
             torch.ops.pyinstrument_gpu.metric_update(self._state, *detached, self._number)
         elif not is_recomputing():
             self._add(_BATCH, None, logits, target, loss, weight)
+
+    def update_rows(
+        self,
+        *,
+        loss: Tensor | None = None,
+        correct: Tensor | None = None,
+        rank: Tensor | None = None,
+        entropy: Tensor | None = None,
+        weight: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Add one batch of which the logits are not at hand, but what was computed from them, as
+        losses give it that are fused with the last layer.
+
+        All are tensors of one shape, any one, with a number for each row. What is not given stays
+        unknown: a batch without `rank` and `correct` adds nothing to the accuracies, and one
+        without `entropy` nothing to the entropy. Nothing is added to a confusion matrix, because
+        the predictions are not known. In all else this is like `update`.
+
+        Args:
+            loss: the loss of each row, not yet weighted. It is also taken for the negative
+                log-likelihood, from which `perplexity` comes.
+            correct: whether the greatest logit was the target's, as booleans or as 0 and 1. It says
+                something of `accuracy@1` alone. Another number makes its row invalid.
+            rank: how many logits stood before the target's, 0 for none. It says something of all
+                `accuracy@k`. A number that is negative or NaN makes its row invalid.
+            entropy: of the prediction, in nats. One that is not finite is left out.
+            weight: the weight of each row. A row whose weight is not finite is invalid.
+            mask: False, or 0, for rows that are ignored.
+
+        Raises:
+            TypeError, ValueError: the tensors do not fit each other, are on another device than
+                those of the first update, or none says anything.
+        """
+        rows = (loss, correct, rank, entropy, weight, mask)
+        if torch.compiler.is_compiling():
+            detached = [None if each is None else each.detach() for each in rows]
+            torch.ops.pyinstrument_gpu.metric_update_rows(self._state, *detached, self._number)
+        elif not is_recomputing():
+            self._add(_ROWS, None, *rows)
 
     def _values(
         self,

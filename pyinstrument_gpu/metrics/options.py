@@ -138,6 +138,24 @@ class MetricOptions(AccumulatorOptions):
         if weight is not None and weight.is_complex():
             raise TypeError(f"weight must hold real numbers, got {weight.dtype}")
 
+    def check_rows(
+        self,
+        loss: Tensor | None,
+        correct: Tensor | None,
+        rank: Tensor | None,
+        entropy: Tensor | None,
+        weight: Tensor | None,
+        mask: Tensor | None,
+    ) -> None:
+        """Raise TypeError or ValueError unless these fit each other."""
+        known = {"loss": loss, "correct": correct, "rank": rank, "entropy": entropy}
+        if all(tensor is None for tensor in known.values()):
+            raise ValueError("nothing is known of the rows: give loss, correct, rank or entropy")
+        if correct is not None and rank is not None:
+            raise ValueError("give either correct or rank: a row is correct if its rank is 0")
+        given = {**known, "weight": weight, "mask": mask}
+        check_tensors(given, optional=given)
+
 
 def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:
     """A value as a tensor or one real number; raises TypeError or ValueError, also where the name

@@ -91,7 +91,11 @@ class RegressionAccumulator(Accumulator):
         """
         if torch.compiler.is_compiling():
             torch.ops.pyinstrument_gpu.metric_update_regression(
-                self._state, prediction.detach(), target.detach(), weight, self._number
+                self._state,
+                prediction.detach(),
+                target.detach(),
+                None if weight is None else weight.detach(),
+                self._number,
             )
         elif not is_recomputing():
             self._add(_PAIRS, None, prediction, target, weight)

@@ -38,6 +38,28 @@ def test_fake_updates_do_nothing(before: int) -> None:
     check_it_works(metrics, 3 * before)
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_fake_updates_of_other_kinds_do_nothing(before: int) -> None:
+    rows, regression = pig.MetricAccumulator(topk=1), pig.RegressionAccumulator()
+    binary = pig.BinaryAccumulator()
+
+    def add() -> None:
+        rows.update_rows(loss=torch.zeros(3))
+        rows.update_scalar("x", torch.zeros(3), torch.ones(3))
+        regression.update(torch.zeros(3), torch.zeros(3))
+        binary.update(torch.zeros(3), torch.zeros(3))
+
+    for _ in range(before):
+        add()
+    with FakeTensorMode():
+        add()
+    for each in (rows, regression, binary):
+        values = copy.deepcopy(each).compute()
+        assert (values["count"], values["lost_updates"]) == (3 * before, 0)
+    add()
+    assert rows.compute()["x_weight"] == 3 * (before + 1)
+
+
 def test_fake_tensors_that_do_not_fit_are_a_mistake_too() -> None:
     metrics = pig.MetricAccumulator(topk=1)
     with FakeTensorMode(), pytest.raises(ValueError, match="target must have the shape"):

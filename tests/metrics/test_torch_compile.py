@@ -134,6 +134,48 @@ def test_running_values_in_one_graph(backend: str) -> None:
     assert (values["norm_sum"], values["lr_sum"], values["count"]) == (60, 1.5, 9)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_updates_of_every_kind_in_one_graph(backend: str) -> None:
+    rows = pig.MetricAccumulator(topk=1)
+    regression = pig.RegressionAccumulator()
+    binary = pig.BinaryAccumulator(num_labels=2)
+
+    def add(x: Any) -> Any:
+        rows.update_rows(loss=x[:, 0], correct=x[:, 1] > 0, mask=x[:, 0] < 4)
+        regression.update(x, x.flip(0), x.abs())
+        binary.update(x, x > 1, x[:, 0].abs())
+        rows.update_scalar("x", x, x > 0)
+        return x * 2
+
+    x = torch.tensor([[4.0, 3.0], [2.0, -5.0], [-1.0, 1.0]], requires_grad=True)
+    compiled = torch.compile(add, backend=backend, fullgraph=True)
+    for _ in range(2):
+        compiled(x)
+    got = [each.compute() for each in (rows, regression, binary)]
+    for each in (rows, regression, binary):
+        each.reset()
+    for _ in range(2):
+        add(x)
+    for values, wanted in zip(got, (rows, regression, binary), strict=True):
+        assert_same(values, wanted.compute())
+    assert (got[0]["count"], got[0]["x_sum"]) == (4, 20)
+    assert (got[1]["count"], got[2]["count"]) == (12, 12)
+
+
+@pytest.mark.parametrize("with_weight", [False, True])
+def test_operators_of_other_kinds_are_what_they_say(with_weight: bool) -> None:
+    weight = torch.ones(3) if with_weight else None
+    for metrics, operator, tensors in (
+        (pig.MetricAccumulator(), "rows", (torch.ones(3), weight, None, None, weight, None)),
+        (pig.RegressionAccumulator(), "regression", (torch.ones(3), torch.ones(3), weight)),
+        (pig.BinaryAccumulator(), "binary", (torch.ones(3), torch.ones(3), weight)),
+    ):
+        torch.library.opcheck(
+            getattr(torch.ops.pyinstrument_gpu, f"metric_update_{operator}").default,
+            (metrics._state.clone(), *tensors, metrics._number),
+        )
+
+
 @pytest.mark.parametrize("with_loss", [False, True])
 def test_operator_is_what_it_says(with_loss: bool) -> None:
     metrics = pig.MetricAccumulator(topk=1, class_dim=-1)
