@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one update of the metrics costs on one thread of the CPU, beside its peers.
 
-All take the same logits: top-1 accuracy and the mean of the loss (ours also counts the rest). The
-floor reads the same bytes and does nothing with them.
+All take the same logits, with the loss (and then count the top-1 accuracy) or without it (and then
+compute that, too). The floors read or copy the same bytes and do nothing with them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,39 +16,35 @@ from _read_floor import read_bytes  # type: ignore[import-not-found]
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import pyinstrument_gpu as pig
-from benchmarks.contender import Contender, timed
-from benchmarks.peer import why_missing
-from benchmarks.race import race
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
+from torch.nn.functional import cross_entropy, log_softmax
+
+from benchmarks.metric_race import Update, Updater, race_updates
+
+WITH_LOSS = "metrics.update(logits, target, loss)"
+WITHOUT_LOSS = "metrics.update(logits, target)"
 BY_HAND = "argmax, eq, sum, add_ by hand"
 TORCHMETRICS = "torchmetrics accuracy (micro) + MeanMetric"
-TORCHEVAL = "torcheval accuracy"
+TORCHMETRICS_PERPLEXITY = "torchmetrics accuracy (micro) + Perplexity"
 READ_FLOOR = "reading the bytes"
-CORES = os.sched_getaffinity(0)
+COPY_FLOOR = "copying the bytes"
 # The peers use what PyTorch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    os.sched_setaffinity(0, {max(CORES)})
-    yield
-    os.sched_setaffinity(0, CORES)
-    torch.set_num_threads(threads)
+Make = Callable[[Any, Any, Any], Update]
 
 
-def repeat(times: int, call: Callable[[], object]) -> Callable[[], int]:
-    def batch() -> None:
-        for _ in range(times):
-            call()
-
-    return timed(batch)
+def _with_loss(logits: Any, target: Any, loss: Any) -> Update:
+    metrics = pig.MetricAccumulator(topk=(1, 5))
+    return lambda: metrics.update(logits, target, loss)
 
 
-Update = Callable[[], object]
+def _without_loss(logits: Any, target: Any, loss: Any) -> Update:
+    metrics = pig.MetricAccumulator(topk=(1, 5))
+    return lambda: metrics.update(logits, target)
 
 
 def _by_hand(logits: Any, target: Any, loss: Any) -> Update:
@@ -59,6 +55,24 @@ def _by_hand(logits: Any, target: Any, loss: Any) -> Update:
         total.add_(loss * len(target))
 
     return update
+
+
+def _all_by_hand(logits: Any, target: Any, loss: Any) -> Update:
+    totals, correct = torch.zeros(2), torch.zeros((), dtype=torch.int64)
+
+    def update() -> None:
+        log_probabilities = log_softmax(logits, 1, dtype=torch.float32)
+        losses = -log_probabilities.gather(1, target[:, None])
+        entropies = -(log_probabilities.exp() * log_probabilities).sum(1)
+        totals.add_(torch.stack([losses.sum(), entropies.sum()]))
+        correct.add_((logits.argmax(1) == target).sum())
+
+    return update
+
+
+def _cross_entropy(logits: Any, target: Any, loss: Any) -> Update:
+    total = torch.zeros(())
+    return lambda: total.add_(cross_entropy(logits, target, reduction="sum"))
 
 
 def _torchmetrics(logits: Any, target: Any, loss: Any) -> Update:
@@ -74,6 +88,20 @@ def _torchmetrics(logits: Any, target: Any, loss: Any) -> Update:
     return update
 
 
+def _torchmetrics_perplexity(logits: Any, target: Any, loss: Any) -> Update:
+    import torchmetrics
+    from torchmetrics.text import Perplexity
+
+    accuracy = torchmetrics.classification.MulticlassAccuracy(logits.shape[1], average="micro")
+    perplexity = Perplexity()
+
+    def update() -> None:
+        accuracy.update(logits, target)
+        perplexity.update(logits[None], target[None])
+
+    return update
+
+
 def _torcheval(logits: Any, target: Any, loss: Any) -> Update:
     import torcheval.metrics
 
@@ -81,79 +109,93 @@ def _torcheval(logits: Any, target: Any, loss: Any) -> Update:
     return lambda: accuracy.update(logits, target)
 
 
-def _floor(logits: Any, target: Any, loss: Any) -> Update:
+def _torcheval_perplexity(logits: Any, target: Any, loss: Any) -> Update:
+    import torcheval.metrics
+
+    accuracy, perplexity = torcheval.metrics.MulticlassAccuracy(), torcheval.metrics.Perplexity()
+
+    def update() -> None:
+        accuracy.update(logits, target)
+        perplexity.update(logits[None], target[None])
+
+    return update
+
+
+def _read(logits: Any, target: Any, loss: Any) -> Update:
     bytes_to_read = logits.numel() * logits.element_size()
     return lambda: read_bytes(logits.data_ptr(), bytes_to_read)
 
 
-PEERS: dict[str, tuple[str, Callable[[Any, Any, Any], Update]]] = {
-    BY_HAND: ("less: top-1 and the loss's sum alone", _by_hand),
-    TORCHMETRICS: ("less: no top-5, no count of non-finite values", _torchmetrics),
-    TORCHEVAL: ("less: top-1 alone", _torcheval),
-    READ_FLOOR: ("less: does nothing with them", _floor),
-}
+def _copy(logits: Any, target: Any, loss: Any) -> Update:
+    copied = torch.empty_like(logits)
+    return lambda: copied.copy_(logits)
 
 
-def race_metrics(
+Peers = tuple[tuple[str, str, Make], ...]
+OF_A_LOSS: Peers = (
+    (BY_HAND, "less: top-1 and the loss's sum alone", _by_hand),
+    (TORCHMETRICS, "less: no top-5, no count of non-finite values", _torchmetrics),
+    ("torcheval accuracy", "less: top-1 alone", _torcheval),
+    (READ_FLOOR, "less: does nothing with them", _read),
+    (COPY_FLOOR, "less: does nothing with them", _copy),
+)
+OF_NO_LOSS: Peers = (
+    (WITH_LOSS, "less: the loss is given; no entropy", _with_loss),
+    ("torch cross_entropy", "less: the loss alone", _cross_entropy),
+    ("log_softmax, argmax, sums by hand", "less: no top-5", _all_by_hand),
+    (TORCHMETRICS_PERPLEXITY, "less: no top-5, no entropy", _torchmetrics_perplexity),
+    ("torcheval accuracy + Perplexity", "less: no top-5, no entropy", _torcheval_perplexity),
+    (BY_HAND, "less: top-1 alone; the loss is given", _by_hand),
+    (READ_FLOOR, "less: does nothing with them", _read),
+    (COPY_FLOOR, "less: does nothing with them", _copy),
+)
+
+
+@pytest.mark.parametrize("is_given", [True], ids=["loss"])
+@pytest.mark.parametrize(
+    ("rows", "classes", "dtype", "uses", "rounds", "goals"),
+    [
+        (16, 10, "float32", 100, 100, {}),
+        (256, 1000, "float32", 20, 100, {TORCHMETRICS: 1 / 15, READ_FLOOR: 1.9}),
+        (2048, 32000, "float32", 1, 5, {WITH_LOSS: 1.15}),
+        (4096, 32000, "bfloat16", 1, 5, {TORCHMETRICS: 1 / 40, READ_FLOOR: 1.6, WITH_LOSS: 1.3}),
+    ],
+    ids=["tiny", "small", "float32", "bfloat16"],
+)
+def test_update(
     benchmark: BenchmarkFixture,
-    title: str,
-    logits: Any,
-    target: Any,
-    *,
+    is_given: bool,
+    rows: int,
+    classes: int,
+    dtype: str,
     uses: int,
     rounds: int,
-    goals: Mapping[str, float],
+    goals: dict[str, float],
 ) -> None:
-    """Ours and its peers; those that are missing are named."""
-    loss = torch.nn.functional.cross_entropy(logits[:8].float(), target[:8])
-    ours = pig.MetricAccumulator(topk=(1, 5))
-    peers, missing = [], {}
-    for label, (_, make) in PEERS.items():
-        try:
-            update = make(logits, target, loss)
-        except Exception as error:
-            missing[label] = why_missing(error)
-        else:
-            peers.append(Contender(label, repeat(uses, update), uses))
-    measure = repeat(uses, lambda: ours.update(logits, target, loss))
-    contender = Contender("metrics.update(logits, target, loss)", measure, uses)
-    notes = {label: note for label, (note, _) in PEERS.items()}
-    race(benchmark, title, contender, peers, rounds, goals, notes)
-    benchmark.extra_info["missing"] = missing
-
-
-def test_small(benchmark: BenchmarkFixture) -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(256, 1000, generator=generator)
-    target = torch.randint(1000, (256,), generator=generator)
-    race_metrics(
-        benchmark,
-        "metrics: an update of 256 x 1000 float32 (1 MB), one thread",
-        logits,
-        target,
-        uses=20,
-        rounds=100,
-        goals={TORCHMETRICS: 1 / 15, READ_FLOOR: 1.9},
+    logits = torch.randn(rows, classes, generator=generator).to(getattr(torch, dtype))
+    target = torch.randint(classes, (rows,), generator=generator)
+    loss = cross_entropy(logits[:8].float(), target[:8])
+    if not is_given:
+        goals = {label: goal for label, goal in goals.items() if label == WITH_LOSS}
+        if logits.nbytes > 2**27:
+            goals |= {TORCHMETRICS_PERPLEXITY: 1 / 40, COPY_FLOOR: 1.6}
+
+    def updater(label: str, note: str, make: Make) -> Updater:
+        return Updater(label, note, partial(make, logits, target, loss))
+
+    ours = (
+        updater(WITH_LOSS, "", _with_loss)
+        if is_given
+        else updater(WITHOUT_LOSS, "loss, perplexity and entropy, too", _without_loss)
     )
-
-
-def test_large(benchmark: BenchmarkFixture) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(4096, 32000, generator=generator, dtype=torch.bfloat16)
-    target = torch.randint(32000, (4096,), generator=generator)
-    race_metrics(
+    what = "with the loss" if is_given else "without the loss, which is computed"
+    race_updates(
         benchmark,
-        "metrics: an update of 4096 x 32000 bfloat16 (262 MB), one thread",
-        logits,
-        target,
-        uses=1,
-        rounds=5,
-        goals={TORCHMETRICS: 1 / 40, READ_FLOOR: 1.6},
+        f"metrics: an update of {rows} x {classes} {dtype} ({logits.nbytes / 1e6:.3g} MB) {what}",
+        ours,
+        [updater(*peer) for peer in (OF_A_LOSS if is_given else OF_NO_LOSS)],
+        uses=uses,
+        rounds=rounds,
+        goals=goals,
     )
-
-
-def test_tiny(benchmark: BenchmarkFixture) -> None:
-    logits = torch.randn(16, 10, generator=torch.Generator().manual_seed(0))
-    target = torch.arange(16) % 10
-    title = "metrics: an update of 16 x 10 float32, one thread"
-    race_metrics(benchmark, title, logits, target, uses=100, rounds=100, goals={})

@@ -68,6 +68,52 @@ def test_there_is_no_ratio_to_nothing() -> None:
     assert row.verdict == ""
 
 
+def test_a_race_of_updates_names_those_that_fail() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.metric_race import Update, Updater, race_updates
+
+    def unusable() -> Update:
+        def update() -> None:
+            raise RuntimeError("a new version\nof it")
+
+        return update
+
+    def missing() -> Update:
+        raise ModuleNotFoundError("No module named 'theirs'", name="theirs")
+
+    added = [0, 0]
+
+    def adding(place: int) -> Update:
+        def update() -> None:
+            added[place] += 1
+
+        return update
+
+    fake = FakeBenchmark()
+    race_updates(
+        cast(BenchmarkFixture, fake),
+        "an update",
+        Updater("ours", "all", lambda: adding(0)),
+        [
+            Updater("theirs", "", missing),
+            Updater("fails", "", unusable),
+            Updater("by hand", "less", lambda: adding(1)),
+        ],
+        uses=3,
+        rounds=4,
+        goals={"by hand": 100},
+    )
+    rows = fake.extra_info["rows"]
+    assert fake.extra_info["title"] == "an update, one thread"
+    assert [(row["label"], row["note"]) for row in rows] == [("ours", "all"), ("by hand", "less")]
+    assert fake.extra_info["missing"] == {
+        "theirs": "theirs is not installed",
+        "fails": "RuntimeError: a new version of it",
+    }
+    # A round to warm up and four others; a peer was used once before.
+    assert added == [15, 16]
+
+
 def test_a_race_of_peers_names_those_that_are_missing() -> None:
     ways = {peer: empty() for peer in (EMPTY_LOOP, OURS, NULLCONTEXT)}
     line = Lineup(ways, {RECORD_FUNCTION: "torch is not installed"})
