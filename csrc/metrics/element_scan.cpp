@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
 namespace pig::metrics {
@@ -19,8 +21,10 @@ constexpr int kLanes = 8;
 /// As many as take far longer than to wake a thread.
 constexpr I64 kElementsPerPart = 1 << 17;
 
-#if defined(__x86_64__) && defined(__linux__)
-/// Compiled for each instruction set; the best one is chosen when the module is loaded.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
+/// Compiled for each instruction set; the loader chooses the best one. It does so before a
+/// sanitizer is ready.
 #define PIG_FOR_EACH_ISA [[gnu::target_clones("avx512f", "avx2", "default")]]
 #else
 #define PIG_FOR_EACH_ISA
@@ -282,55 +286,215 @@ Totals scan_part_of_rows(const Batch& batch, const ElementBatch& rows, I64 begin
   return totals;
 }
 
+/// exp(x) for x of at most 708 in magnitude, to a rounding or two, without a branch or a call: so
+/// loops with it are vectorised. x = n log(2) + r, and the series of exp(r) up to r^13 / 13!.
+[[gnu::always_inline]] inline double exp_of(double x) {
+  constexpr double kRound = 0x1.8p52;  // whole numbers stand in the low bits of a sum with it
+  const double shifted = x * 0x1.71547652b82fep0 + kRound;
+  const double n = shifted - kRound;
+  const double r = x - n * 0x1.62e42fefa3800p-1 - n * 0x1.ef35793c76730p-45;
+  constexpr double kFactors[] = {1.0 / 6227020800,
+                                 1.0 / 479001600,
+                                 1.0 / 39916800,
+                                 1.0 / 3628800,
+                                 1.0 / 362880,
+                                 1.0 / 40320,
+                                 1.0 / 5040,
+                                 1.0 / 720,
+                                 1.0 / 120,
+                                 1.0 / 24,
+                                 1.0 / 6,
+                                 1.0 / 2,
+                                 1.0,
+                                 1.0};
+  double sum = kFactors[0];
+  for (size_t i = 1; i < std::size(kFactors); ++i) sum = sum * r + kFactors[i];
+  const auto bits = std::bit_cast<int64_t>(shifted) - std::bit_cast<int64_t>(kRound) + 1023;
+  return sum * std::bit_cast<double>(bits << 52);
+}
+
+/// What the labels of a run say, each part in an array of its own.
+struct LabelRun {
+  alignas(64) double weight[kRun];  ///< 0 where a label is not usable
+  alignas(64) double probability[kRun];
+  alignas(64) double usable[kRun];  ///< 1 or 0
+  alignas(64) int32_t histogram[kRun];
+  alignas(64) int32_t calibration[kRun];
+  alignas(64) int32_t outcome[kRun];
+};
+
+/// How many are usable: with a score, a target and a weight that are finite and what they should
+/// be. The same arithmetic as that of `score_label` and `places_of`, without branches.
+PIG_FOR_EACH_ISA
+int score_run(const BinaryOptions& options, const double* scores, const double* logits,
+              const double* targets, const double* weights, int count, LabelRun& into) {
+  const double per_logit = options.bins / (2 * kLogitRange);
+  const double last_bin = options.bins - 1;
+  const double last_calibration = options.calibration_bins - 1;
+  const double calibration_bins = options.calibration_bins;
+  const double threshold = options.threshold, ignored = options.ignore_index;
+  const bool from_logits = options.from_logits != 0;
+  const double least = from_logits ? -std::numeric_limits<double>::max() : 0;
+  const double most = from_logits ? std::numeric_limits<double>::max() : 1;
+  int all = 0;
+  for (int i = 0; i < count; ++i) {
+    const double score = scores[i], target = targets[i];
+    const bool usable = (score >= least) & (score <= most) & ((target == 0) | (target == 1)) &
+                        (target != ignored) & is_finite(weights[i]) & (weights[i] > 0);
+    const bool is_true = target == 1, predicted = score > threshold;
+    double position = (logits[i] + kLogitRange) * per_logit;
+    position = position > 0 ? position : 0;
+    position = position < last_bin ? position : last_bin;
+    into.weight[i] = usable ? weights[i] : 0;
+    into.usable[i] = usable ? 1 : 0;
+    into.histogram[i] = 2 * static_cast<int32_t>(position) + (is_true ? 1 : 0);
+    into.outcome[i] = (is_true ? 0 : 1) + (predicted ? 0 : 2);
+    all += usable ? 1 : 0;
+  }
+  if (options.calibration_bins == 0) return all;
+  for (int i = 0; i < count; ++i) {
+    double x = -scores[i];
+    x = x > -708 ? x : -708;
+    x = x < 708 ? x : 708;
+    double probability = from_logits ? 1 / (1 + exp_of(x)) : scores[i];
+    probability = into.usable[i] != 0 ? probability : 0;
+    const double bin = probability * calibration_bins;
+    into.probability[i] = probability;
+    into.calibration[i] =
+        kCalibrationSums * static_cast<int32_t>(bin < last_calibration ? bin : last_calibration);
+  }
+  return all;
+}
+
+/// Adds a label that is no usable one: it is left out, or its logit is infinite.
+LabelScore add_other_label(const BinaryOptions& options, double score, double target, double weight,
+                           I64 which, const BinaryTail& tail, Totals& totals) {
+  const LabelScore label = score_label(options, score, target, weight, totals);
+  if (!label.counts) return label;
+  const LabelPlaces places = places_of(options, label, which);
+  tail.counts[places.count] += weight;
+  tail.histograms[places.histogram] += weight;
+  if (options.calibration_bins == 0) return label;
+  double* const bin = tail.calibration + places.calibration;
+  bin[0] += weight;
+  bin[1] += weight * label.probability;
+  if (label.is_true) bin[2] += weight;
+  return label;
+}
+
 /// A row of several labels, while it is read.
 struct LabelRow {
-  bool any = false;
-  bool all_predicted = true;
+  I64 labels = 0;  ///< that count
+  I64 predicted = 0;
   double weight = 0;
 
-  void add(const LabelScore& label, double of_row) {
-    any = true;
-    all_predicted = all_predicted && label.predicted == label.is_true;
+  void add(double of_row, bool is_predicted) {
+    ++labels;
+    predicted += is_predicted ? 1 : 0;
     weight = of_row;
   }
   void end(Totals& totals) {
-    if (any) totals.correct[kExactRows] += weight;
-    if (any && all_predicted) totals.correct[kExactWeight] += weight;
+    if (labels != 0) totals.correct[kExactRows] += weight;
+    if (labels != 0 && labels == predicted) totals.correct[kExactWeight] += weight;
     *this = {};
   }
 };
 
-Totals scan_part_of_labels(const BinaryOptions& options, const ElementBatch& batch, I64 begin,
-                           I64 end, const BinaryTail& tail) {
-  Totals totals{};
-  LabelRow row;
-  I64 which = 0;
-  for_each_run(batch, begin, end, [&](const Run& run, int count) {
+class LabelScan {
+ public:
+  LabelScan(const BinaryOptions& options, const ElementBatch& batch, double* tail)
+      : options_(options), batch_(batch), tail_(binary_tail(options, tail)) {}
+
+  Totals run(I64 begin, I64 end) {
+    for_each_run(batch_, begin, end, [this](const Run& run, int count) { add_run(run, count); });
+    if (options_.calibration_bins <= kMaxCopied)
+      for (const auto& copy : calibration_)
+        for (int i = 0; i < kCalibrationSums * options_.calibration_bins; ++i)
+          tail_.calibration[i] += copy[i];
+    return totals_;
+  }
+
+ private:
+  void add_run(const Run& run, int count) {
+    const double* const scores = run.of[kScore];
+    const double* logits = scores;
+    if (options_.from_logits == 0) {
+      for (int i = 0; i < count; ++i) logits_[i] = logit_of(scores[i]);
+      logits = logits_;
+    }
+    const double* const targets = run.of[kLabel];
+    const double* const weights = run.of[kLabelWeight];
+    const int usable = score_run(options_, scores, logits, targets, weights, count, labels_);
+    add_calibration(count);
+    if (options_.labels == 0)
+      add_single_labels(run, count, usable);
+    else
+      add_rows(run, count);
+  }
+
+  void add_calibration(int count) {
+    if (options_.calibration_bins == 0) return;
+    const bool copied = options_.calibration_bins <= kMaxCopied;
+    for (int i = 0; i < count; ++i) {
+      double* const bin =
+          (copied ? calibration_[i % kCopies] : tail_.calibration) + labels_.calibration[i];
+      bin[0] += labels_.weight[i];
+      bin[1] += labels_.weight[i] * labels_.probability[i];
+      bin[2] += labels_.weight[i] * (labels_.histogram[i] & 1);
+    }
+  }
+
+  void add_single_labels(const Run& run, int count, int usable) {
+    double weight = 0;
+    for (int i = 0; i < count; ++i) {
+      tail_.histograms[labels_.histogram[i]] += labels_.weight[i];
+      tail_.counts[labels_.outcome[i]] += labels_.weight[i];
+      weight += labels_.weight[i];
+    }
+    totals_.count += static_cast<U64>(usable);
+    totals_.weight += weight;
+    if (usable == count) return;
+    for (int i = 0; i < count; ++i)
+      if (labels_.usable[i] == 0)
+        add_other_label(options_, run.of[kScore][i], run.of[kLabel][i], run.of[kLabelWeight][i], 0,
+                        tail_, totals_);
+  }
+
+  void add_rows(const Run& run, int count) {
     for (int i = 0; i < count; ++i) {
       const double weight = run.of[kLabelWeight][i];
-      const LabelScore label =
-          score_label(options, run.of[kScore][i], run.of[kLabel][i], weight, totals);
-      if (label.counts) {
-        const LabelPlaces places = places_of(options, label, which);
-        tail.counts[places.count] += weight;
-        tail.histograms[places.histogram] += weight;
-        if (options.calibration_bins != 0) {
-          double* const bin = tail.calibration + places.calibration;
-          bin[0] += weight;
-          bin[1] += weight * label.probability;
-          if (label.is_true) bin[2] += weight;
-        }
+      if (labels_.usable[i] != 0) {
+        tail_.histograms[2 * options_.bins * which_ + labels_.histogram[i]] += weight;
+        tail_.counts[kBinaryCounts * which_ + labels_.outcome[i]] += weight;
+        ++totals_.count;
+        totals_.weight += weight;
+        row_.add(weight, labels_.outcome[i] == 0 || labels_.outcome[i] == 3);
+      } else {
+        const LabelScore label = add_other_label(options_, run.of[kScore][i], run.of[kLabel][i],
+                                                 weight, which_, tail_, totals_);
+        if (label.counts) row_.add(weight, label.predicted == label.is_true);
       }
-      if (options.labels == 0) continue;
-      if (label.counts) row.add(label, weight);
-      if (++which == options.labels) {
-        which = 0;
-        row.end(totals);
+      if (++which_ == options_.labels) {
+        which_ = 0;
+        row_.end(totals_);
       }
     }
-  });
-  return totals;
-}
+  }
+
+  /// Neighbours often have one bin. In copies of the bins they don't wait for each other.
+  static constexpr int kCopies = 4;
+  static constexpr int kMaxCopied = 64;  ///< bins
+
+  const BinaryOptions& options_;
+  const ElementBatch& batch_;
+  const BinaryTail tail_;
+  double calibration_[kCopies][kCalibrationSums * kMaxCopied]{};
+  Totals totals_{};
+  LabelRow row_;
+  I64 which_ = 0;  ///< the next element's label
+  LabelRun labels_;
+  double logits_[kRun];
+};
 
 }  // namespace
 
@@ -355,7 +519,7 @@ Totals scan_rows(const Batch& batch, const ElementBatch& rows, int max_threads) 
 Totals scan_labels(const BinaryOptions& options, const ElementBatch& batch, double* tail,
                    int max_threads) {
   (void)max_threads;
-  return scan_part_of_labels(options, batch, 0, batch.elements, binary_tail(options, tail));
+  return LabelScan(options, batch, tail).run(0, batch.elements);
 }
 
 bool is_long(const ElementBatch& batch) { return batch.elements >= 1 << 15; }

@@ -153,8 +153,11 @@ class Accumulator(ABC):
             return
         slot = self._scalar_slots.get(name)
         reading_is_due = None
-        if slot is not None and self._native is not None and weight is None:
-            reading_is_due = self._native.update_scalar(self._state, self._scratch, slot, value)
+        if slot is not None and self._native is not None:
+            if weight is None:  # without another call, for a number that takes no time itself
+                reading_is_due = self._native.update_scalar(self._state, self._scratch, slot, value)
+            else:
+                reading_is_due = self._add_scalar(self._state, slot, value, weight)
         if reading_is_due is None:
             reading_is_due = self._update_scalar_with_care(name, value, weight)
         if reading_is_due:
