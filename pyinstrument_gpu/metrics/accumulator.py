@@ -186,10 +186,6 @@ class Accumulator(ABC):
         with self._lock:
             if self._is_placed or self._scalar_slots or self._is_loaded:
                 before = self._newest()
-                if before is None and device_memory.is_capturing(self._state):
-                    raise RuntimeError(
-                        "window() can't be part of a CUDA graph: call it before the capture"
-                    )
                 before = before or self._current()
             window = Window(before, self._newest, self._current, self._reading_of_window)
             self._windows.add(window)
@@ -344,6 +340,7 @@ class Accumulator(ABC):
         if not device_memory.on_cuda(self._state.device):
             state = torch.frombuffer(self._read(), dtype=torch.uint8)
             return state, torch.tensor(self._lost_updates)
+        self._refuse_capture()
         device_memory.record_stream(self._state)
         if self._scratch is None:
             return self._state.clone(), torch.tensor(self._lost_updates)
@@ -412,8 +409,8 @@ class Accumulator(ABC):
         """Replace all values by those of a `state_dict()`, and go on from there.
 
         The state is replaced in place, so graphs that were captured go on as well. This waits for
-        the tensors of the dict if they are on a device. The next readings know of no step that an
-        update before was made in.
+        the device where the state is, or the tensors of the dict are. The next readings know of no
+        step that an update before was made in.
 
         Raises:
             ValueError: the dict is none of `state_dict()`, was saved by an accumulator that was
@@ -421,10 +418,7 @@ class Accumulator(ABC):
             RuntimeError: a CUDA graph is being captured.
         """
         with self._lock, outside_modes():
-            if device_memory.is_capturing(self._state):
-                raise RuntimeError(
-                    "load_state_dict() can't be part of a CUDA graph: call it before the capture"
-                )
+            self._refuse_capture()
             new = loaded(self._options, state_dict, self._scalar_names)
             self._resets += 1  # what was read before is no longer true
             new.data.view(np.uint64)[word("resets")] = self._resets
@@ -702,6 +696,7 @@ class Accumulator(ABC):
     def _read(self) -> memoryview:
         """A copy of all the state, of after an update and before the next one."""
         if device_memory.on_cuda(self._state.device):
+            self._refuse_capture()
             with outside_modes():
                 return np.asarray(self._state.cpu().numpy()).data
         data = np.empty(self._options.state_bytes, np.uint8)
@@ -710,6 +705,12 @@ class Accumulator(ABC):
                 if self._native is None or not self._native.copy(self._state, data):
                     data[:] = self._state.cpu().numpy()
         return data.data
+
+    def _refuse_capture(self) -> None:
+        if device_memory.is_capturing(self._state):
+            raise RuntimeError(
+                "this can't be part of a CUDA graph: call it before or after the capture"
+            )
 
     def _all_lost_updates(self) -> int:
         """Those that the device has lost as well. This waits for it."""

@@ -21,6 +21,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyinstrument_gpu.metrics import device_memory
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
 from pyinstrument_gpu.metrics.described_options import described, differences
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES
 from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, SCALAR_DTYPE, STATE_DTYPE, Scalar
@@ -92,41 +94,52 @@ class Gathering:
 
     def __init__(
         self,
-        options: Any,
+        options: AccumulatorOptions,
         names: Sequence[str],
         state: Tensor,
         lost_updates: Tensor,
         has_device: bool,
         group: Any,
     ) -> None:
+        self._options = options
+        self._names = names
         self._state = state
-        self._average = options.ema
+        self._lost_updates = lost_updates
+        self._group: Any = None
+        self._work: Any = None
+        self._copied = device_memory.event_behind(state)
+        if group is None and not (dist.is_available() and dist.is_initialized()):
+            return
+        self._group = _process_group(group)
+        self._device = _device_of(self._group, state, has_device)
+        record = self._record(self._device)
+        self._ranks = [torch.empty_like(record) for _ in range(dist.get_world_size(self._group))]
+        self._work = dist.all_gather(self._ranks, record, group=self._group, async_op=True)
+
+    def _record(self, device: torch.device) -> Tensor:
+        """What the ranks exchange first, on a device."""
         own = np.zeros(_RANK_BYTES, np.uint8)
         head = own[: _RANK.itemsize].view(_RANK)
         head["signature"]["version"] = hashlib.sha256(FIELDS.encode()).hexdigest().encode()
-        head["signature"]["options"] = json.dumps(described(options)).encode()
-        head["names"][0, : len(names)] = [name.encode() for name in names]
-        self._is_alone = group is None and not (dist.is_available() and dist.is_initialized())
-        self._group: Any = None if self._is_alone else _process_group(group)
-        device = state.device if self._is_alone else _device_of(self._group, state, has_device)
-        self._device = device
+        head["signature"]["options"] = json.dumps(described(self._options)).encode()
+        head["names"][0, : len(self._names)] = [name.encode() for name in self._names]
+        is_counted_by_host = self._lost_updates.device.type == "cpu"
+        if is_counted_by_host:
+            head["lost_updates"] = int(self._lost_updates)
         record = torch.from_numpy(own)
         if device.type == "cuda":
-            record = record.pin_memory().to(device, non_blocking=True)
-        elif device.type != "cpu":
-            record = record.to(device)
-        _part(record, "lost_updates").view(torch.int64).copy_(lost_updates)
-        _part(record, "state").copy_(state[: STATE_DTYPE.itemsize])
-        self._ranks = [record]
-        self._work: Any = None
-        if not self._is_alone:
-            ranks = dist.get_world_size(self._group)
-            self._ranks = [torch.empty_like(record) for _ in range(ranks)]
-            self._work = dist.all_gather(self._ranks, record, group=self._group, async_op=True)
+            record = record.pin_memory()  # a copy from other memory would be waited for
+        record = record.to(device, non_blocking=True)
+        if not is_counted_by_host:
+            _part(record, "lost_updates").view(torch.int64).copy_(self._lost_updates)
+        _part(record, "state").copy_(self._state[: STATE_DTYPE.itemsize])
+        return record
 
     def is_done(self) -> bool:
         """Whether all ranks' states have arrived, apart from their tails."""
-        return self._work is None or bool(self._work.is_completed())
+        if self._work is not None:
+            return bool(self._work.is_completed())
+        return self._copied is None or bool(self._copied.query())
 
     def merged(self) -> MergedState:
         """Wait, and merge them. To be called once, by all ranks.
@@ -134,13 +147,16 @@ class Gathering:
         Raises:
             ValueError: they do not fit each other.
         """
-        if self._work is not None:
+        if self._work is None:
+            records = [self._record(torch.device("cpu"))]
+        else:
             self._work.wait()
-        content = np.stack([rank.cpu().numpy()[: _RANK.itemsize] for rank in self._ranks])
+            records = self._ranks
+        content = np.stack([each.cpu().numpy()[: _RANK.itemsize] for each in records])
         ranks = content.view(_RANK)[:, 0]
         self._check(ranks["signature"])
         tail = self._state[STATE_DTYPE.itemsize :]
-        if len(tail) and not self._is_alone:
+        if len(tail) and self._work is not None:
             tail = tail.view(torch.float64).to(self._device)
             dist.all_reduce(tail, group=self._group)
         data = self._merged(ranks["state"]).tobytes() + tail.cpu().numpy().tobytes()
@@ -201,11 +217,11 @@ class Gathering:
 
     def _merged_average(self, parts: NDArray[np.void], field: str, number: float) -> float:
         """The mean of the ranks' averages, biased as one of so many values."""
-        if self._average is None or not number:
+        if self._options.ema is None or not number:
             return 0
         given = parts[parts[_AVERAGES[field]] != 0]
-        unbiased = given[field] / (1 - self._average ** given[_AVERAGES[field]].astype(float))
-        return float(unbiased.mean() * (1 - self._average**number))
+        unbiased = given[field] / (1 - self._options.ema ** given[_AVERAGES[field]].astype(float))
+        return float(unbiased.mean() * (1 - self._options.ema**number))
 
 
 def _merged_squares(parts: NDArray[np.void]) -> float:

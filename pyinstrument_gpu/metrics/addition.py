@@ -61,3 +61,7 @@ class Addition:
         if self._whole_axis is not None:
             whole_dims[0] = self._whole_axis(options, getattr(tensors[0], "ndim", 0))
         return [local(*each) for each in zip(tensors, self._names, whole_dims, strict=True)]
+
+    def operands(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors as a compiled function passes them to the operator."""
+        return [None if each is None else each.detach() for each in self.local(options, tensors)]

@@ -128,9 +128,8 @@ class BinaryAccumulator(Accumulator):
                 the first update.
         """
         if torch.compiler.is_compiling():
-            torch.ops.pyinstrument_gpu.metric_update_binary(
-                self._state, logits.detach(), target, weight, self._number
-            )
+            operands = _LABELS.operands(self._options, (logits, target, weight))
+            torch.ops.pyinstrument_gpu.metric_update_binary(self._state, *operands, self._number)
         elif not is_recomputing():
             self._add(_LABELS, None, logits, target, weight)
 

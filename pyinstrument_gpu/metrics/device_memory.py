@@ -7,6 +7,7 @@ Call the functions through this module: the tests on a simulated GPU replace `on
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,10 +36,17 @@ def zeros(size: int, device: torch.device) -> Tensor:
 
 def remember_stream(tensor: Tensor) -> None:
     """To be called where a tensor was made, once all that makes it is enqueued."""
-    if on_cuda(tensor.device):
-        stream, made = torch.cuda.current_stream(tensor.device), torch.cuda.Event()
-        made.record(stream)
-        _made_on[tensor] = stream, made
+    if (made := event_behind(tensor)) is not None:
+        _made_on[tensor] = torch.cuda.current_stream(tensor.device), made
+
+
+def event_behind(tensor: Tensor) -> Any:
+    """An event behind what makes a tensor, on the current stream; None if it is there already."""
+    if not on_cuda(tensor.device):
+        return None
+    made = torch.cuda.Event()
+    made.record(torch.cuda.current_stream(tensor.device))
+    return made
 
 
 def record_stream(*tensors: Tensor) -> None:

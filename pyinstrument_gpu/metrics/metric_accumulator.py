@@ -135,9 +135,8 @@ class MetricAccumulator(Accumulator):
             # Not by a copy, which would be waited for.
             loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
         if torch.compiler.is_compiling():
-            tensors = _BATCH.local(self._options, (logits, target, loss, weight))
-            detached = (None if each is None else each.detach() for each in tensors)
-            torch.ops.pyinstrument_gpu.metric_update(self._state, *detached, self._number)
+            operands = _BATCH.operands(self._options, (logits, target, loss, weight))
+            torch.ops.pyinstrument_gpu.metric_update(self._state, *operands, self._number)
         elif not is_recomputing():
             self._add(_BATCH, None, logits, target, loss, weight)
 
@@ -176,8 +175,8 @@ class MetricAccumulator(Accumulator):
         """
         rows = (loss, correct, rank, entropy, weight, mask)
         if torch.compiler.is_compiling():
-            detached = [None if each is None else each.detach() for each in rows]
-            torch.ops.pyinstrument_gpu.metric_update_rows(self._state, *detached, self._number)
+            operands = _ROWS.operands(self._options, rows)
+            torch.ops.pyinstrument_gpu.metric_update_rows(self._state, *operands, self._number)
         elif not is_recomputing():
             self._add(_ROWS, None, *rows)
 

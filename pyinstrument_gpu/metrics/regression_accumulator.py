@@ -90,12 +90,9 @@ class RegressionAccumulator(Accumulator):
                 those of the first update.
         """
         if torch.compiler.is_compiling():
+            operands = _PAIRS.operands(self._options, (prediction, target, weight))
             torch.ops.pyinstrument_gpu.metric_update_regression(
-                self._state,
-                prediction.detach(),
-                target.detach(),
-                None if weight is None else weight.detach(),
-                self._number,
+                self._state, *operands, self._number
             )
         elif not is_recomputing():
             self._add(_PAIRS, None, prediction, target, weight)

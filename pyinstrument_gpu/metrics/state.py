@@ -93,21 +93,28 @@ class _Words:
     """Fields that lie one after the other, as Python's numbers by their names."""
 
     def __init__(self, dtype: np.dtype[np.void], names: Sequence[str]) -> None:
-        code, self._parts = "", []
+        code, begin = "", 0
+        self._names: list[str] = []  # of single words, which come first
+        self._arrays: list[tuple[str, slice]] = []
         for name in names:
             field = dtype[name]
             count = field.shape[0] if field.shape else 1
             code += f"{count}{'Q' if field.base.kind == 'u' else 'd'}"
-            self._parts.append((name, count if field.shape else 0))
+            if field.shape:
+                self._arrays.append((name, slice(begin, begin + count)))
+            else:
+                assert not self._arrays, f"{name} comes after arrays"
+                self._names.append(name)
+            begin += count
         self._struct = struct.Struct("<" + code)
         self.size = self._struct.size
 
     def unpack(self, data: bytes | memoryview, offset: int) -> dict[str, Any]:
-        words = iter(self._struct.unpack_from(data, offset))
-        return {
-            name: tuple(next(words) for _ in range(count)) if count else next(words)
-            for name, count in self._parts
-        }
+        words = self._struct.unpack_from(data, offset)
+        fields: dict[str, Any] = dict(zip(self._names, words, strict=False))
+        for name, part in self._arrays:
+            fields[name] = words[part]
+        return fields
 
 
 def word(field: str, dtype: np.dtype[np.void] = STATE_DTYPE) -> int:

@@ -14,12 +14,17 @@ _disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
     torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext
 )
 
+_outside_transforms: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
+    torch._C, "_DisableFuncTorch", contextlib.nullcontext
+)
+
 
 @contextlib.contextmanager
 def outside_modes() -> Iterator[None]:
     """What is made in here outlives the modes of PyTorch that are active now: what inference has
-    made may not be changed later, and what a mode of fake tensors has made has no memory."""
-    with _disabled_modes(), torch.inference_mode(False):
+    made may not be changed later, what a mode of fake tensors has made has no memory, and what a
+    transform of torch.func has made means nothing after it."""
+    with _disabled_modes(), _outside_transforms(), torch.inference_mode(False):
         yield
 
 

@@ -97,6 +97,9 @@ class _Event:
     def record(self, stream: int) -> None:
         assert driver.record(self._event, SimulatedStream(stream)) == Result.SUCCESS
 
+    def query(self) -> bool:
+        return driver.query(self._event) == Result.SUCCESS
+
     def wait(self, stream: int) -> None:
         SimulatedStream(stream).wait_event(self._event)
 

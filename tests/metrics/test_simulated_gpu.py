@@ -337,6 +337,60 @@ def test_a_first_update_during_a_capture_is_lost(
     assert (gpu.captures_invalidated, len(gpu.launches())) == (0, 1)
 
 
+@pytest.mark.parametrize("transform", ["functionalize", "grad", "vmap"])
+def test_a_first_update_inside_a_transform(transform: str) -> None:
+    """What is made there would mean nothing afterwards."""
+    import torch._dynamo  # torch.func imports it, and it must see PyTorch's own functions
+
+    metrics = pig.MetricAccumulator(topk=1)
+
+    def step(x: Any) -> Any:
+        metrics.update(torch.stack([x] * 4) if transform == "vmap" else x, TARGET)
+        return x.sum()
+
+    with metric_gpu() as gpu:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # only grad knows the numbers
+            getattr(torch.func, transform)(step)(LOGITS)
+        values = metrics.compute()
+        assert values["lost_updates"] == (transform != "grad")
+        assert values["count"] == (4 if transform == "grad" else 0)
+        metrics.update(LOGITS, TARGET)
+        reading = metrics.latest()
+        assert reading is not None and reading.values["count"] == values["count"] + 4
+        assert len(gpu.launches()) == 1
+
+
+def test_values_that_are_not_waited_for(gpu: SimulatedCuda) -> None:
+    stream = gpu.devices[0].create_stream()
+    with stream.as_current():
+        metrics = started(topk=1)
+        metrics.update_scalar("tokens", 3)
+        stream.hang()
+        blocking = gpu.blocking_calls
+        pending = metrics.compute_async()
+        assert not pending.done()
+        assert gpu.blocking_calls == blocking
+        metrics.update(LOGITS, TARGET)
+        stream.release()
+        gpu.run_dry()
+        assert pending.done()
+        assert (pending.result()["count"], pending.result()["tokens"]) == (4, 3)
+        assert metrics.compute()["count"] == 8
+
+
+def test_nothing_is_read_in_a_capture(gpu: SimulatedCuda) -> None:
+    stream = gpu.devices[0].create_stream()
+    with stream.as_current():
+        metrics = started(topk=1)
+        stream.begin_capture()
+        for read in (metrics.compute, metrics.compute_async, metrics.state_dict):
+            with pytest.raises(RuntimeError, match="can't be part of a CUDA graph"):
+                read()
+        assert stream.end_capture().entries == 0
+    assert metrics.compute()["count"] == 4
+
+
 def test_each_replay_of_a_captured_update_counts(gpu: SimulatedCuda) -> None:
     stream = gpu.devices[0].create_stream()
     metrics, loss = started(topk=1), torch.tensor(3.0)

@@ -225,7 +225,7 @@ def test_made_while_a_graph_is_captured() -> None:
             metrics.update(LOGITS, TARGET)
             metrics.reset()  # so nothing can be read without waiting
             stream.begin_capture()
-            with pytest.raises(RuntimeError, match="can't be part of a CUDA graph"):
+            with pytest.raises(RuntimeError, match="this can't be part of a CUDA graph"):
                 metrics.window()
             metrics.update(LOGITS, TARGET)
             graph = stream.end_capture()
