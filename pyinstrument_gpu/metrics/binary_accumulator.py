@@ -47,7 +47,7 @@ class BinaryAccumulator(Accumulator):
 
     In all else it is like `MetricAccumulator`: what `latest`, `compute`, `reset` and
     `update_scalar` do, copies, threads, and recordings. Its state does not grow with the number of
-    updates: it takes 5 KB, and 16 * `bins` bytes for each label.
+    updates: it takes 4 KB, and 16 * `bins` bytes for each label.
 
     The values have the keys `count` (labels), `accuracy`, `precision`, `recall` and `f1` (at the
     threshold), `auroc` (area under the receiver operating characteristic), `average_precision`,

@@ -71,8 +71,9 @@ def average_precision(histograms: Array) -> tuple[Array, Array]:
                 np.where(begin > 0, even, true / slope),
             )
         )
-        # Rounding may have brought it past 1.
-        return np.minimum(even, 1), np.maximum(highest - even, even - lowest)
+        # All lie between 0 and 1, but for rounding.
+        even = np.clip(even, 0, 1)
+        return even, np.clip(np.maximum(highest - even, even - lowest), 0, 1)
 
 
 def calibration_error(bins: Array) -> float:

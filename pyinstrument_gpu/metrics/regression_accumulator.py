@@ -45,7 +45,7 @@ class RegressionAccumulator(Accumulator):
         print(metrics.compute()["rmse"])
 
     In all else it is like `MetricAccumulator`: what `latest`, `compute`, `reset` and
-    `update_scalar` do, copies, threads, and recordings. The state is 4 KB.
+    `update_scalar` do, copies, threads, and recordings. The state takes 3 KB.
 
     The values have the keys `count` (pairs of a prediction and a target), `mse` (mean squared
     error), `rmse` (its root), `mae` (mean absolute error), `r2` (coefficient of determination: 1 -
