@@ -43,11 +43,13 @@ enum class Merge { kSum, kLeast, kGreatest };
 // What is found in the rows of an update is a Kind: a struct with
 //
 //   Parameters      of its kernels, whose first member is a LaunchParameters
+//   kIsUpdate       false for what only adds to a running value
 //   OfBlock         what a block has found: kCounts numbers of type unsigned, then kReals doubles
 //   OfLaunch        what all have: the same, but the counts are U64
 //   is_used(p, i)   whether the i-th double is used by this launch; others are 0, and not handed on
 //   merge_of(i)     how the i-th double is merged
-//   fold(p, found)  adds it to the state; by one thread, under the lock
+//   fold(p, found, shift)  adds it to the state; by one thread, under the lock. All threads of the
+//                   launch have the same shift
 //
 // The order of all merges depends on the number of blocks alone, so that the same update of the
 // same state always gives the same.
@@ -86,32 +88,56 @@ __device__ void store_half(U64* word, unsigned generation, unsigned half) {
   *reinterpret_cast<volatile U64*>(word) = static_cast<U64>(generation) << 32 | half;
 }
 
+/// What the warps of a block have found, of one number.
+template <typename Kind>
+__device__ unsigned merge_counts(const typename Kind::OfBlock* warps, int i) {
+  unsigned count = 0;
+  for (int warp = 0; warp < kWarps; ++warp)
+    count += reinterpret_cast<const unsigned*>(&warps[warp])[i];
+  return count;
+}
+
+template <typename Kind>
+__device__ double merge_reals(const typename Kind::OfBlock* warps, int i) {
+  const auto of_warp = [&](int warp) {
+    return (reinterpret_cast<const double*>(&warps[warp + 1]) - Kind::kReals)[i];
+  };
+  double merged = of_warp(0);
+  for (int warp = 1; warp < kWarps; ++warp)
+    merged = merge(Kind::merge_of(i), merged, of_warp(warp));
+  return merged;
+}
+
 /// Merges what the warps have found, and writes it as the block's part, by the threads of one warp.
 template <typename Kind>
 __device__ void store_part(const typename Kind::Parameters& p, const typename Kind::OfBlock* warps,
                            Slot& slot) {
-  constexpr int kCounts = Kind::kCounts;
-  static_assert(kCounts + Kind::kReals <= 32);
   const unsigned generation = p.launch.generation;
   const int lane = threadIdx.x;
-  const int real = lane - kCounts;
-  if (lane < kCounts) {
-    unsigned count = 0;
-    for (int warp = 0; warp < kWarps; ++warp)
-      count += reinterpret_cast<const unsigned*>(&warps[warp])[lane];
-    store_half(&slot.parts[lane][blockIdx.x], generation, count);
+  const int real = lane - Kind::kCounts;
+  if (lane < Kind::kCounts) {
+    store_half(&slot.parts[lane][blockIdx.x], generation, merge_counts<Kind>(warps, lane));
   } else if (real < Kind::kReals && Kind::is_used(p, real)) {
-    const auto of_warp = [&](int warp) {
-      return (reinterpret_cast<const double*>(&warps[warp + 1]) - Kind::kReals)[real];
-    };
-    double merged = of_warp(0);
-    for (int warp = 1; warp < kWarps; ++warp)
-      merged = merge(Kind::merge_of(real), merged, of_warp(warp));
-    const auto bits = static_cast<U64>(__double_as_longlong(merged));
-    U64(*const words)[kMaxBlocks] = &slot.parts[kCounts + 2 * real];
+    const auto bits = static_cast<U64>(__double_as_longlong(merge_reals<Kind>(warps, real)));
+    U64(*const words)[kMaxBlocks] = &slot.parts[Kind::kCounts + 2 * real];
     store_half(&words[0][blockIdx.x], generation, static_cast<unsigned>(bits >> 32));
     store_half(&words[1][blockIdx.x], generation, static_cast<unsigned>(bits));
   }
+}
+
+/// The same where there is only one block: nobody else has to know.
+template <typename Kind>
+__device__ void merge_only_block(const typename Kind::Parameters& p,
+                                 const typename Kind::OfBlock* warps,
+                                 typename Kind::OfLaunch& found) {
+  auto* const counts = reinterpret_cast<U64*>(&found);
+  auto* const reals = reinterpret_cast<double*>(counts + Kind::kCounts);
+  const int lane = threadIdx.x;
+  const int real = lane - Kind::kCounts;
+  if (lane < Kind::kCounts)
+    counts[lane] = merge_counts<Kind>(warps, lane);
+  else if (real < Kind::kReals)
+    reals[real] = Kind::is_used(p, real) ? merge_reals<Kind>(warps, real) : 0;
 }
 
 /// One number of all blocks' parts merged, of which each thread of a warp takes some; `kWords` is 1
@@ -122,7 +148,7 @@ __device__ Number merge_parts(Merge how, Number neutral, const Slot& slot, int w
   constexpr int kAtOnce = 6;  // loads that are under way together
   Number merged = neutral;
   for (unsigned first = threadIdx.x % 32; first < gridDim.x; first += 32 * kAtOnce) {
-    U64 loaded[kWords][kAtOnce];
+    U64 loaded[kWords][kAtOnce] = {};
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k)
 #pragma unroll
@@ -229,40 +255,53 @@ __device__ U64 share_of(const LaunchParameters& p) {
   return blockIdx.x == 0 ? share - share * gridDim.x : share;
 }
 
-/// Hands on what the warps have found. What follows the rows is the same for all kernels of a kind:
-/// one copy of it serves them.
+/// Hands on what the warps have found. What follows the rows is the same for all kernels of a kind.
 template <typename Kind>
 __device__ __noinline__ void finish(const typename Kind::Parameters& p,
                                     const typename Kind::OfBlock* warps,
-                                    typename Kind::OfLaunch& found) {
+                                    typename Kind::OfLaunch& found, double shift) {
   static_assert(sizeof(typename Kind::OfBlock) == (Kind::kCounts + 1) / 2 * 8 + Kind::kReals * 8);
   static_assert(sizeof(typename Kind::OfLaunch) == (Kind::kCounts + Kind::kReals) * 8);
   static_assert(Kind::kCounts + 2 * Kind::kReals <= kPartWords);
+  static_assert(Kind::kCounts + Kind::kReals <= 32);
+  constexpr U64 kEntry = Kind::kIsUpdate ? 1 : 1ull << 32;
   Scratch& scratch = *p.launch.scratch;
   Slot& slot = scratch.slots[p.launch.slot];
   __syncthreads();  // what the warps have found is there
-  bool is_last = false;
-  if (threadIdx.x < 32) {
-    store_part<Kind>(p, warps, slot);
-    __syncwarp();
-    if (threadIdx.x == 0) {
-      if (blockIdx.x == 0) atomicAdd(&slot.launches, 1ull);
-      const U64 share = share_of(p.launch);
-      __threadfence();
-      is_last = atomicAdd(&slot.progress, share) + share == 0;
-      if (is_last) __threadfence();  // the barrier passes it on to the others
+  bool is_whole = true;
+  if (gridDim.x == 1) {  // it meets nobody in a slot, and is never lost
+    if (threadIdx.x < 32) merge_only_block<Kind>(p, warps, found);
+    __syncthreads();
+  } else {
+    bool is_last = false;
+    if (threadIdx.x < 32) {
+      store_part<Kind>(p, warps, slot);
+      __syncwarp();
+      if (threadIdx.x == 0) {
+        if (blockIdx.x == 0) atomicAdd(&slot.launches, kEntry);
+        const U64 share = share_of(p.launch);
+        __threadfence();
+        is_last = atomicAdd(&slot.progress, share) + share == 0;
+        if (is_last) __threadfence();  // the barrier passes it on to the others
+      }
     }
+    if (!__syncthreads_or(is_last)) return;
+    is_whole = merge_blocks<Kind>(p, slot, found);
   }
-  if (!__syncthreads_or(is_last)) return;
-  const bool is_whole = merge_blocks<Kind>(p, slot, found);
   if (threadIdx.x == 0) {
     lock(scratch.lock);
-    // Under the lock: where two launches met here, one finds both and the other none. In another
-    // order than that of the lock, `lost` would be one below zero in between.
-    const U64 lost = atomicExch(&slot.launches, 0ull) - is_whole;
-    scratch.lost += lost;
-    p.launch.state->updates += lost;
-    if (is_whole) Kind::fold(p, found);
+    if (gridDim.x != 1) {
+      // Under the lock: where two launches met here, one finds both and the other none, and what it
+      // finds missing is its own. In another order than that of the lock, `lost` would be one below
+      // zero in between.
+      const auto lost =
+          static_cast<I64>(atomicExch(&slot.launches, 0ull) - (is_whole ? kEntry : 0));
+      const I64 updates = static_cast<int>(lost);
+      const I64 values = (lost - updates) / (I64{1} << 32);
+      scratch.lost += static_cast<U64>(updates + values);
+      p.launch.state->updates += static_cast<U64>(updates);
+    }
+    if (is_whole) Kind::fold(p, found, shift);
   }
   publish(p.launch);
   if (threadIdx.x == 0) unlock(scratch.lock);

@@ -62,6 +62,15 @@ LaunchShape shape_of(const Batch& batch, int processors) {
   return shape;
 }
 
+unsigned blocks_of_elements(I64 elements, int processors) {
+  constexpr I64 kElementsPerBlock = I64{kThreads} * kElementsAtOnce;
+  constexpr I64 kFewBlocks = 4;
+  const I64 needed = (elements + kElementsPerBlock - 1) / kElementsPerBlock;
+  if (needed <= kFewBlocks) return 1;
+  const I64 most = std::min<I64>(kMaxBlocks, I64{kBlocksPerProcessor} * processors);
+  return static_cast<unsigned>(std::min(needed, std::max<I64>(most, 1)));
+}
+
 KernelLauncher::~KernelLauncher() {
   if (device_ != nullptr && !was_captured()) device_->give_back(snapshot_, launches_);
 }
@@ -82,6 +91,42 @@ Launched KernelLauncher::update_scalar(const void* value, Format format, double 
   ScalarParameters parameters{
       .launch = {}, .value = value, .format = format, .slot = slot, .number = number, .ema = ema};
   return launch(kernels->scalar, 1, to, parameters);
+}
+
+Launched KernelLauncher::update_values(const ElementBatch& batch, int slot, double ema,
+                                       const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
+  ValuesParameters parameters{.launch = {}, .batch = batch, .ema = ema, .slot = slot};
+  return launch(kernels->values, blocks_of_elements(batch.elements, device_->processors()), to,
+                parameters);
+}
+
+Launched KernelLauncher::update_rows(const Batch& batch, const ElementBatch& rows,
+                                     const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
+  RowsParameters parameters{.launch = {}, .rows = rows, .batch = batch};
+  return launch(kernels->rows, blocks_of_elements(rows.elements, device_->processors()), to,
+                parameters);
+}
+
+Launched KernelLauncher::update_pairs(const ElementBatch& batch, double ema,
+                                      const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
+  PairsParameters parameters{.launch = {}, .batch = batch, .ema = ema};
+  return launch(kernels->pairs, blocks_of_elements(batch.elements, device_->processors()), to,
+                parameters);
+}
+
+Launched KernelLauncher::update_labels(const ElementBatch& batch, const BinaryOptions& options,
+                                       const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
+  LabelsParameters parameters{.launch = {}, .batch = batch, .options = options};
+  return launch(kernels->labels, blocks_of_elements(batch.elements, device_->processors()), to,
+                parameters);
 }
 
 bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {

@@ -27,6 +27,10 @@ struct LaunchShape {
 /// multiprocessors.
 LaunchShape shape_of(const Batch& batch, int processors);
 
+/// How many blocks read elements, of which a thread takes `kElementsAtOnce` at least. A few are not
+/// worth that blocks wait for each other.
+unsigned blocks_of_elements(I64 elements, int processors);
+
 /// Whether what is enqueued on a stream now becomes part of a graph. Never of the legacy default
 /// stream, and asking about that one is an error while another one is captured.
 inline bool captures(const cuda::Driver& driver, cuda::Stream stream) {
@@ -64,6 +68,13 @@ class KernelLauncher {
   /// will be made any more, and is empty where one may be later.
   Launched update(const Batch& batch, const Destination& to);
   Launched update_scalar(const void* value, Format format, double number, int slot, double ema,
+                         const Destination& to);
+
+  // Of tensors that are read element by element.
+  Launched update_values(const ElementBatch& batch, int slot, double ema, const Destination& to);
+  Launched update_rows(const Batch& batch, const ElementBatch& rows, const Destination& to);
+  Launched update_pairs(const ElementBatch& batch, double ema, const Destination& to);
+  Launched update_labels(const ElementBatch& batch, const BinaryOptions& options,
                          const Destination& to);
 
   /// Whether any launch went into a graph.

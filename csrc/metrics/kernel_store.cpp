@@ -51,6 +51,10 @@ Kernels load_into_context(const cuda::Driver& driver, const char* code) {
                          static_cast<RowsBy>(by)),
              kernels.update[cross_entropy][format][by], kernels.error);
   find(driver, library, "pig_metric_scalar", kernels.scalar, kernels.error);
+  find(driver, library, "pig_metric_values", kernels.values, kernels.error);
+  find(driver, library, "pig_metric_rows", kernels.rows, kernels.error);
+  find(driver, library, "pig_metric_pairs", kernels.pairs, kernels.error);
+  find(driver, library, "pig_metric_labels", kernels.labels, kernels.error);
   if (!kernels.error.empty()) driver.LibraryUnload(library);
   return kernels;
 }

@@ -170,6 +170,41 @@ bool MetricAccumulator::launch_scalar(const void* value, Format format, double n
       [this, slot] { note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1); });
 }
 
+bool MetricAccumulator::launch_values(const ElementBatch& batch, int slot, State* state,
+                                      Scratch* scratch, int device, cuda::Stream stream) {
+  return launch(
+      state, scratch, device, stream,
+      [&](Destination to) {
+        to.scalars = std::max(to.scalars, static_cast<unsigned>(slot) + 1);
+        return launcher_.update_values(batch, slot, options_.ema, to);
+      },
+      [this, slot] { note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1); });
+}
+
+bool MetricAccumulator::launch_rows(const Batch& batch, const ElementBatch& rows, State* state,
+                                    Scratch* scratch, int device, cuda::Stream stream) {
+  return launch(
+      state, scratch, device, stream,
+      [&](const Destination& to) { return launcher_.update_rows(batch, rows, to); },
+      [this] { note_update(counts_.updates + 1); });
+}
+
+bool MetricAccumulator::launch_regression(const ElementBatch& batch, State* state, Scratch* scratch,
+                                          int device, cuda::Stream stream) {
+  return launch(
+      state, scratch, device, stream,
+      [&](const Destination& to) { return launcher_.update_pairs(batch, options_.ema, to); },
+      [this] { note_update(counts_.updates + 1); });
+}
+
+bool MetricAccumulator::launch_binary(const ElementBatch& batch, State* state, Scratch* scratch,
+                                      int device, cuda::Stream stream) {
+  return launch(
+      state, scratch, device, stream,
+      [&](const Destination& to) { return launcher_.update_labels(batch, options_.binary, to); },
+      [this] { note_update(counts_.updates + 1); });
+}
+
 void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
                                   std::optional<cuda::Stream> stream) {
   const std::lock_guard lock(mutex_);

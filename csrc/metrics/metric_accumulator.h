@@ -66,6 +66,14 @@ class MetricAccumulator {
   bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
   bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
                      Scratch* scratch, int device, cuda::Stream stream);
+  bool launch_values(const ElementBatch& batch, int slot, State* state, Scratch* scratch,
+                     int device, cuda::Stream stream);
+  bool launch_rows(const Batch& batch, const ElementBatch& rows, State* state, Scratch* scratch,
+                   int device, cuda::Stream stream);
+  bool launch_regression(const ElementBatch& batch, State* state, Scratch* scratch, int device,
+                         cuda::Stream stream);
+  bool launch_binary(const ElementBatch& batch, State* state, Scratch* scratch, int device,
+                     cuda::Stream stream);
   /// Why no kernel can be launched, or empty.
   std::string launch_error() const { return launcher_.error(); }
   /// Whether the last launch was on another stream, or there was none. This one is remembered.

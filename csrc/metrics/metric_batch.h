@@ -39,6 +39,10 @@ struct MetricOptions {
 
   /// How much of what follows the state is part of each reading.
   unsigned snapshot_tail_words() const {
+    if (task == Task::kBinary) {  // all but the histograms
+      const I64 words = binary_tail_doubles(binary) - binary_histogram_doubles(binary);
+      return words <= kMaxSnapshotTail ? static_cast<unsigned>(words) : 0;
+    }
     return confusion && !confusion_is_large() ? static_cast<unsigned>(classes * classes) : 0;
   }
 

@@ -4,7 +4,9 @@
 //
 // One kernel is all of an update: ranks, counts, losses, the fold into the state and the snapshot
 // for the host. A row is read once, by one thread, a warp or a block, by the number of classes and
-// by how they lie (kernel_row.cuh). What follows the rows is in kernel_finish.cuh.
+// by how they lie (kernel_row.cuh). Updates without logits are in kernel_elements.cuh. What follows
+// the rows or elements is in kernel_finish.cuh.
+#include "metrics/kernel_elements.cuh"
 #include "metrics/kernel_finish.cuh"
 #include "metrics/kernel_row.cuh"
 #include "metrics/value_totals.h"
@@ -18,6 +20,7 @@ struct Classification {
   using Parameters = UpdateParameters;
   using OfBlock = BlockTotals;
   using OfLaunch = Totals;
+  static constexpr bool kIsUpdate = true;
   static constexpr int kCounts = 5;
   static constexpr int kReals = 1 + kMaxTopk + 6;
   static __device__ bool is_used(const Parameters& p, int real) {
@@ -28,7 +31,7 @@ struct Classification {
     return p.batch.loss_kind == kCrossEntropy;
   }
   static constexpr __device__ Merge merge_of(int) { return Merge::kSum; }
-  static __device__ void fold(const Parameters& p, const OfLaunch& found) {
+  static __device__ void fold(const Parameters& p, const OfLaunch& found, double) {
     fold_update(p.batch, found, *p.launch.state);
   }
 };
@@ -135,20 +138,9 @@ __device__ void add_rows(const UpdateParameters& p, BlockTotals& totals) {
   }
 }
 
-/// What each warp of the block has found.
-__device__ BlockTotals* totals_of_warps() {
-  __shared__ BlockTotals warps[kWarps];
-  return warps;
-}
-
-__device__ Totals& totals_of_blocks() {
-  __shared__ Totals totals;
-  return totals;
-}
-
 template <Format kFormat, typename Group, bool kScores>
 __device__ void update(const UpdateParameters& p) {
-  BlockTotals* const warps = totals_of_warps();
+  BlockTotals* const warps = Shared::row_totals();
   BlockTotals& of_warp = warps[threadIdx.x / 32];
   if constexpr (Group::kSize == 1) {
     BlockTotals totals{};
@@ -159,7 +151,7 @@ __device__ void update(const UpdateParameters& p) {
     if (threadIdx.x % 32 == 0) of_warp = {};
     add_rows<kFormat, Group, kScores>(p, of_warp);
   }
-  finish<Classification>(p, warps, totals_of_blocks());
+  finish<Classification>(p, warps, Shared::all_row_totals(), 0);
 }
 
 }  // namespace
@@ -184,6 +176,17 @@ PIG_UPDATE(float64, kFloat64)
 PIG_UPDATE(float32, kFloat32)
 PIG_UPDATE(float16, kFloat16)
 PIG_UPDATE(bfloat16, kBfloat16)
+
+#define PIG_ELEMENTS(name, Parameters, run)                                   \
+  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)        \
+      pig_metric_##name(const __grid_constant__ pig::metrics::Parameters p) { \
+    pig::metrics::run(p);                                                     \
+  }
+
+PIG_ELEMENTS(values, ValuesParameters, update_values)
+PIG_ELEMENTS(rows, RowsParameters, update_rows)
+PIG_ELEMENTS(pairs, PairsParameters, update_pairs)
+PIG_ELEMENTS(labels, LabelsParameters, update_labels)
 
 extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)
     pig_metric_scalar(const __grid_constant__ pig::metrics::ScalarParameters p) {

@@ -4,6 +4,8 @@
 // but the state's header, for the same reason.
 #pragma once
 
+#include "metrics/binary_totals.h"
+#include "metrics/element_batch.h"
 #include "metrics/metric_state.h"
 
 namespace pig::metrics {
@@ -24,7 +26,9 @@ constexpr int kPartWords = 5 + 2 * (1 + kMaxTopk + 6);
 /// Where the blocks of one launch meet.
 struct Slot {
   U64 progress;  ///< 0 while no launch is under way
-  U64 launches;  ///< that have begun, and were not yet folded or counted as lost
+  /// That have begun, and were not yet folded or counted as lost. In the upper half those that are
+  /// no updates, but add to a running value.
+  U64 launches;
   U64 parts[kPartWords][kMaxBlocks];
 };
 
@@ -44,7 +48,7 @@ struct Snapshot {
   U64 sequence;
   U64 lost;
   State state;
-  double confusion[kMaxSnapshotClasses * kMaxSnapshotClasses];
+  double tail[kMaxSnapshotTail];
 };
 
 /// What every launch gets.
@@ -71,6 +75,34 @@ struct ScalarParameters {
   double number;
   double ema;  ///< as in a Batch
 };
+
+struct ValuesParameters {
+  LaunchParameters launch;
+  ElementBatch batch;
+  double ema;
+  int slot;  ///< of the running value
+};
+
+struct RowsParameters {
+  LaunchParameters launch;
+  ElementBatch rows;
+  Batch batch;
+};
+
+struct PairsParameters {
+  LaunchParameters launch;
+  ElementBatch batch;
+  double ema;
+};
+
+struct LabelsParameters {
+  LaunchParameters launch;
+  ElementBatch batch;
+  BinaryOptions options;
+};
+
+/// Elements that a thread reads at a time.
+constexpr int kElementsAtOnce = 4;
 
 /// How rows are given to threads, and with the format the name of the kernel.
 enum class RowsBy : int { kThread, kWarp, kBlock };

@@ -25,6 +25,8 @@ using I64 = long long;
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
+/// As much of what follows the state, as doubles.
+constexpr I64 kMaxSnapshotTail = kMaxSnapshotClasses * kMaxSnapshotClasses;
 
 /// What one update, or a part of its rows, adds.
 template <typename Count>

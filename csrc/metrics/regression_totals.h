@@ -13,11 +13,12 @@ namespace pig::metrics {
 enum RegressionSlot : int { kSquaredError, kAbsoluteError, kTargetValue, kRegressionSlots };
 
 /// What one update, or a part of its pairs, adds.
-struct RegressionTotals {
-  U64 count;
-  U64 ignored;    ///< pairs with a weight of 0
-  U64 invalid;    ///< pairs whose weight is no finite number >= 0
-  U64 nonfinite;  ///< pairs whose squared error or target is not finite
+template <typename Count>
+struct RegressionTotalsOf {
+  Count count;
+  Count ignored;    ///< pairs with a weight of 0
+  Count invalid;    ///< pairs whose weight is no finite number >= 0
+  Count nonfinite;  ///< pairs whose squared error or target is not finite
   // Of the others, weighted:
   double weight;
   double absolute;
@@ -31,8 +32,11 @@ struct RegressionTotals {
   double max_target;
 };
 
+using RegressionTotals = RegressionTotalsOf<U64>;
+
+template <typename Count>
 PIG_SHARED void add_pair(double prediction, double target, double weight, double shift,
-                         RegressionTotals& totals) {
+                         RegressionTotalsOf<Count>& totals) {
   if (weight == 0) {
     ++totals.ignored;
     return;

@@ -10,9 +10,10 @@ namespace pig::metrics {
 
 /// Sums of the finite values with a weight above 0, each less a shift that is the same for all of
 /// an update.
-struct ValueTotals {
-  U64 count;
-  U64 nonfinite;         ///< values that are not finite, or whose weight is no finite number >= 0
+template <typename Count>
+struct ValueTotalsOf {
+  Count count;
+  Count nonfinite;       ///< values that are not finite, or whose weight is no finite number >= 0
   double nonfinite_sum;  ///< of them: that of one value is the value
   double weight;
   double sum;
@@ -20,6 +21,8 @@ struct ValueTotals {
   double min;
   double max;
 };
+
+using ValueTotals = ValueTotalsOf<U64>;
 
 PIG_SHARED double not_a_number() {
   union {
@@ -31,7 +34,8 @@ PIG_SHARED double not_a_number() {
 }
 
 /// A weight of 0 leaves the value out, whatever it is: a mask can be a weight.
-PIG_SHARED void add_value(double value, double weight, double shift, ValueTotals& totals) {
+template <typename Count>
+PIG_SHARED void add_value(double value, double weight, double shift, ValueTotalsOf<Count>& totals) {
   if (weight == 0) return;
   if (!is_finite(value) || !is_finite(weight) || weight < 0) {
     ++totals.nonfinite;

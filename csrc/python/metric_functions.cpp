@@ -214,10 +214,33 @@ State* host_state_of(const MetricAccumulator& accumulator, py::handle state_tens
   return view && on_cpu(*view) ? state_of(accumulator.options(), *view) : nullptr;
 }
 
-/// Does an update of tensors that are read element by element, in host memory: without the GIL
-/// where that takes long.
-template <typename Update>
-Outcome update_elements(MetricAccumulator& accumulator, const ElementBatch& batch, Update update) {
+/// Where the state of an update lies.
+struct StatePlace {
+  State* state;
+  dlpack::Tensor view;
+  py::handle tensor;
+  py::handle scratch;
+};
+
+std::optional<StatePlace> place_of(const MetricAccumulator& accumulator, py::handle state_tensor,
+                                   py::handle scratch_tensor) {
+  const auto view = view_of(state_tensor);
+  State* const state = view ? state_of(accumulator.options(), *view) : nullptr;
+  if (state == nullptr) return std::nullopt;
+  return StatePlace{state, *view, state_tensor, scratch_tensor};
+}
+
+/// Does an update of tensors that are read element by element: by `enqueue(scratch, device,
+/// stream)` on a GPU, by `update(threads)` in host memory, without the GIL where that takes long.
+template <typename Update, typename Enqueue>
+Outcome update_elements(MetricAccumulator& accumulator, const StatePlace& place,
+                        const ElementBatch& batch, Update update, Enqueue enqueue) {
+  if (on_cuda(place.view))
+    return launch(accumulator, place.view, place.tensor, place.scratch,
+                  [&](Scratch* scratch, cuda::Stream stream) {
+                    return enqueue(scratch, place.view.device.id, stream);
+                  });
+  if (!on_cpu(place.view)) return std::nullopt;
   bool added = false;
   if (!is_long(batch)) {
     added = update(1);
@@ -230,15 +253,16 @@ Outcome update_elements(MetricAccumulator& accumulator, const ElementBatch& batc
   return accumulator.reading_is_due();
 }
 
-/// Tensors of an update, as their views; false where one of them is not for native code.
+/// Tensors of an update, as their views; not known where one of them is not for native code, or is
+/// elsewhere than the state.
 template <size_t kCount>
 class Views {
  public:
-  explicit Views(const std::array<py::handle, kCount>& tensors) {
+  Views(const StatePlace& place, const std::array<py::handle, kCount>& tensors) {
     for (size_t i = 0; i < kCount; ++i) {
       if (tensors[i].is_none()) continue;
       const auto view = view_of_reals(tensors[i]);
-      if (!view || !on_cpu(*view)) {
+      if (!view || !same_device(*view, place.view)) {
         are_known_ = false;
         return;
       }
@@ -265,23 +289,20 @@ class Views {
   std::array<const dlpack::Tensor*, kCount> pointers_{};
 };
 
-Outcome update_values(MetricAccumulator& accumulator, const dlpack::Tensor& state_view,
-                      State* state, int slot, const dlpack::Tensor& value,
-                      const dlpack::Tensor* weight) {
-  if (!on_cpu(state_view)) return std::nullopt;
-  const std::array<const dlpack::Tensor*, kValueOperands> tensors{&value, weight};
-  const std::optional<ElementBatch> batch = make_element_batch(tensors);
-  if (!batch) return std::nullopt;
-  return update_elements(accumulator, *batch, [&](int threads) {
-    return accumulator.update_values(*batch, slot, *state, threads);
-  });
+Outcome update_values(MetricAccumulator& accumulator, const StatePlace& place, int slot,
+                      const ElementBatch& batch) {
+  return update_elements(
+      accumulator, place, batch,
+      [&](int threads) { return accumulator.update_values(batch, slot, *place.state, threads); },
+      [&](Scratch* scratch, int device, cuda::Stream stream) {
+        return accumulator.launch_values(batch, slot, place.state, scratch, device, stream);
+      });
 }
 
 Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
                       py::handle scratch_tensor, int slot, py::handle value) {
-  const auto state_view = view_of(state_tensor);
-  State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
-  if (state == nullptr || slot < 0 || slot >= kMaxScalars) return std::nullopt;
+  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
+  if (!place || slot < 0 || slot >= kMaxScalars) return std::nullopt;
   double number = 0;
   const void* data = nullptr;
   Format format = kNone;
@@ -289,88 +310,93 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
     number = PyFloat_AS_DOUBLE(value.ptr());
   } else {
     const auto tensor = view_of_reals(value);
-    if (!tensor || !same_device(*tensor, *state_view)) return std::nullopt;
+    if (!tensor || !same_device(*tensor, place->view)) return std::nullopt;
     I64 size = 1;
     for (int dim = 0; dim < tensor->ndim; ++dim) size *= tensor->shape[dim];
-    if (size != 1) return update_values(accumulator, *state_view, state, slot, *tensor, nullptr);
+    if (size != 1) {
+      const std::array<const dlpack::Tensor*, kValueOperands> tensors{&*tensor, nullptr};
+      const std::optional<ElementBatch> batch = make_element_batch(tensors);
+      return batch ? update_values(accumulator, *place, slot, *batch) : std::nullopt;
+    }
     format = format_of(tensor->dtype);
     if (format == kNone) return std::nullopt;
     data = data_of(*tensor);
   }
-  if (on_cuda(*state_view))
-    return launch(accumulator, *state_view, state_tensor, scratch_tensor,
+  if (on_cuda(place->view))
+    return launch(accumulator, place->view, state_tensor, scratch_tensor,
                   [&](Scratch* scratch, cuda::Stream stream) {
-                    return accumulator.launch_scalar(data, format, number, slot, state, scratch,
-                                                     state_view->device.id, stream);
+                    return accumulator.launch_scalar(data, format, number, slot, place->state,
+                                                     scratch, place->view.device.id, stream);
                   });
-  if (!on_cpu(*state_view)) return std::nullopt;
+  if (!on_cpu(place->view)) return std::nullopt;
   if (data != nullptr) number = load_real(data, format, 0);
-  if (!accumulator.update_scalar(number, slot, *state)) return std::nullopt;
+  if (!accumulator.update_scalar(number, slot, *place->state)) return std::nullopt;
   return accumulator.reading_is_due();
 }
 
 Outcome update_weighted_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
                                py::handle scratch_tensor, int slot, py::handle value,
                                py::handle weight) {
-  (void)scratch_tensor;
-  State* const state = host_state_of(accumulator, state_tensor);
-  if (state == nullptr || slot < 0 || slot >= kMaxScalars) return std::nullopt;
-  const Views<kValueOperands> views({value, weight});
+  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
+  if (!place || slot < 0 || slot >= kMaxScalars) return std::nullopt;
+  const Views<kValueOperands> views(*place, {value, weight});
   const auto batch = views.are_known() ? views.batch() : std::nullopt;
-  if (!batch) return std::nullopt;
-  return update_elements(accumulator, *batch, [&](int threads) {
-    return accumulator.update_values(*batch, slot, *state, threads);
-  });
+  return batch ? update_values(accumulator, *place, slot, *batch) : std::nullopt;
 }
 
 Outcome update_rows(MetricAccumulator& accumulator, py::handle state_tensor,
                     py::handle scratch_tensor, py::handle loss, py::handle correct, py::handle rank,
                     py::handle entropy, py::handle weight, py::handle mask) {
-  (void)scratch_tensor;
-  State* const state = host_state_of(accumulator, state_tensor);
-  const Views<kRowOperands> views({loss, correct, rank, entropy, weight, mask});
-  if (state == nullptr || !views.are_known()) return std::nullopt;
-  const std::optional<ElementBatch> rows = views.batch();
+  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
+  if (!place) return std::nullopt;
+  const Views<kRowOperands> views(*place, {loss, correct, rank, entropy, weight, mask});
+  const auto rows = views.are_known() ? views.batch() : std::nullopt;
   const bool says_anything =
       !loss.is_none() || !correct.is_none() || !rank.is_none() || !entropy.is_none();
   if (!rows || !says_anything || (!correct.is_none() && !rank.is_none())) return std::nullopt;
   const Batch batch = batch_of_rows(accumulator.options(), *rows);
-  return update_elements(accumulator, *rows, [&](int threads) {
-    return accumulator.update_rows(batch, *rows, *state, threads);
-  });
+  return update_elements(
+      accumulator, *place, *rows,
+      [&](int threads) { return accumulator.update_rows(batch, *rows, *place->state, threads); },
+      [&](Scratch* scratch, int device, cuda::Stream stream) {
+        return accumulator.launch_rows(batch, *rows, place->state, scratch, device, stream);
+      });
 }
 
 Outcome update_regression(MetricAccumulator& accumulator, py::handle state_tensor,
                           py::handle scratch_tensor, py::handle prediction, py::handle target,
                           py::handle weight) {
-  (void)scratch_tensor;
-  State* const state = host_state_of(accumulator, state_tensor);
-  const Views<kRegressionOperands> views({prediction, target, weight});
-  if (state == nullptr || !views.are_known() || prediction.is_none() || target.is_none())
-    return std::nullopt;
-  const std::optional<ElementBatch> batch = views.batch();
+  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
+  if (!place || prediction.is_none() || target.is_none()) return std::nullopt;
+  const Views<kRegressionOperands> views(*place, {prediction, target, weight});
+  const auto batch = views.are_known() ? views.batch() : std::nullopt;
   if (!batch) return std::nullopt;
-  return update_elements(accumulator, *batch, [&](int threads) {
-    return accumulator.update_regression(*batch, *state, threads);
-  });
+  return update_elements(
+      accumulator, *place, *batch,
+      [&](int threads) { return accumulator.update_regression(*batch, *place->state, threads); },
+      [&](Scratch* scratch, int device, cuda::Stream stream) {
+        return accumulator.launch_regression(*batch, place->state, scratch, device, stream);
+      });
 }
 
 Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
                       py::handle scratch_tensor, py::handle logits, py::handle target,
                       py::handle weight) {
-  (void)scratch_tensor;
-  State* const state = host_state_of(accumulator, state_tensor);
-  const Views<kBinaryOperands> views({logits, target, weight});
-  if (state == nullptr || !views.are_known() || logits.is_none() || target.is_none())
-    return std::nullopt;
+  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
+  if (!place || logits.is_none() || target.is_none()) return std::nullopt;
+  const Views<kBinaryOperands> views(*place, {logits, target, weight});
   const I64 labels = accumulator.options().binary.labels;
-  const std::optional<ElementBatch> batch = views.batch(labels == 0 ? -1 : kLabelWeight);
+  const auto batch =
+      views.are_known() ? views.batch(labels == 0 ? -1 : kLabelWeight) : std::nullopt;
   if (!batch || batch->operands[kScore].format > kBfloat16 ||
       (labels != 0 && views.last_size() != labels))
     return std::nullopt;
-  return update_elements(accumulator, *batch, [&](int threads) {
-    return accumulator.update_binary(*batch, *state, threads);
-  });
+  return update_elements(
+      accumulator, *place, *batch,
+      [&](int threads) { return accumulator.update_binary(*batch, *place->state, threads); },
+      [&](Scratch* scratch, int device, cuda::Stream stream) {
+        return accumulator.launch_binary(*batch, place->state, scratch, device, stream);
+      });
 }
 
 py::object bytes_of(const void* data, size_t size) {
@@ -559,10 +585,15 @@ void pig::add_metric_functions(py::module_& module) {
   module.def("metric_kernel_texts", [] {
     return std::vector<std::pair<const char*, const char*>>{
         {"metric_kernel.cu", pig_metric_kernel_cu},
+        {"metrics/kernel_elements.cuh", pig_kernel_elements_cuh},
         {"metrics/kernel_row.cuh", pig_kernel_row_cuh},
         {"metrics/kernel_finish.cuh", pig_kernel_finish_cuh},
         {"metrics/metric_kernel.h", pig_metric_kernel_h},
+        {"metrics/binary_totals.h", pig_binary_totals_h},
+        {"metrics/element_batch.h", pig_element_batch_h},
         {"metrics/metric_state.h", pig_metric_state_h},
+        {"metrics/regression_totals.h", pig_regression_totals_h},
+        {"metrics/row_values.h", pig_row_values_h},
         {"metrics/state_fields.h", pig_state_fields_h},
         {"metrics/value_totals.h", pig_value_totals_h}};
   });

@@ -5,6 +5,7 @@ what came of it is kept on disk."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,18 @@ def test_the_source_compiles(capability: int) -> None:
         for dtype in ("float64", "float32", "float16", "bfloat16"):
             assert f"pig_metric_update_{dtype}_{rows_by}".encode() in code
             assert f"pig_metric_cross_entropy_{dtype}_{rows_by}".encode() in code
-    assert b"pig_metric_scalar" in code
+    for name in ("scalar", "values", "rows", "pairs", "labels"):
+        assert f"pig_metric_{name}".encode() in code
+
+
+def test_all_that_the_source_includes_is_there() -> None:
+    texts = dict(native.metric_kernel_texts())
+    included = {
+        name
+        for text in texts.values()
+        for name in re.findall(r'^#include "(.+)"', text, re.MULTILINE)
+    }
+    assert included == set(texts) - {"metric_kernel.cu"}
 
 
 def test_for_a_device_that_it_does_not_know_it_gives_ptx() -> None:
@@ -70,10 +82,7 @@ def test_for_a_device_that_it_does_not_know_it_gives_ptx() -> None:
 
 # --- the compiler's process ---
 
-TEXTS = (
-    "metric_kernel.cu metrics/kernel_row.cuh metrics/kernel_finish.cuh metrics/metric_kernel.h "
-    "metrics/metric_state.h metrics/state_fields.h metrics/value_totals.h"
-)
+TEXTS = " ".join(name for name, _ in native.metric_kernel_texts())
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ void run(unsigned blocks, const std::function<void()>& kernel) {
   });
 }
 
-template <void (*kernel)(pig::metrics::UpdateParameters)>
+template <typename Parameters, void (*kernel)(Parameters)>
 void update(void** parameters) {
-  const auto& p = *static_cast<const pig::metrics::UpdateParameters*>(parameters[0]);
+  const auto& p = *static_cast<const Parameters*>(parameters[0]);
   run(blocks_of_update, [&] { kernel(p); });
 }
 
@@ -58,14 +58,21 @@ std::map<std::string, std::tuple<uint64_t, uint64_t, uint64_t>> kernels() {
   const auto add = [&](const char* name, void (*function)(void**), uint64_t bytes) {
     all[name] = {reinterpret_cast<uint64_t>(function), 1, bytes};
   };
-#define ADD(name) \
-  add("pig_metric_" #name, update<pig_metric_##name>, sizeof(pig::metrics::UpdateParameters));
+#define ADD_ONE(name, Parameters)                                               \
+  add("pig_metric_" #name, update<pig::metrics::Parameters, pig_metric_##name>, \
+      sizeof(pig::metrics::Parameters));
+#define ADD(name) ADD_ONE(name, UpdateParameters)
 #define ADD_BY(name) ADD(name##_thread) ADD(name##_warp) ADD(name##_block)
 #define ADD_ALL(format) ADD_BY(update_##format) ADD_BY(cross_entropy_##format)
   ADD_ALL(float64)
   ADD_ALL(float32)
   ADD_ALL(float16)
   ADD_ALL(bfloat16)
+  ADD_ONE(values, ValuesParameters)
+  ADD_ONE(rows, RowsParameters)
+  ADD_ONE(pairs, PairsParameters)
+  ADD_ONE(labels, LabelsParameters)
+#undef ADD_ONE
 #undef ADD_ALL
 #undef ADD_BY
 #undef ADD

@@ -20,6 +20,7 @@
 
 #include "base/dlpack.h"
 #include "metrics/cpu_scan.h"
+#include "metrics/element_scan.h"
 #include "metrics/kernel_store.h"
 #include "metrics/value_totals.h"
 #include "simulated_control.h"
@@ -209,7 +210,7 @@ void publish(const metrics::LaunchParameters& p) {
   ++snapshot.sequence;
   snapshot.lost = p.scratch->lost;
   snapshot.state = *p.state;
-  std::copy_n(metrics::confusion_of(*p.state), p.tail_words, snapshot.confusion);
+  std::copy_n(metrics::confusion_of(*p.state), p.tail_words, snapshot.tail);
   p.scratch->sequence = ++snapshot.sequence;
 }
 
@@ -233,6 +234,42 @@ void run_scalar(void** parameters) {
   publish(p.launch);
 }
 
+template <typename Parameters, typename Fold>
+void run_elements(void** parameters, Fold fold) {
+  const auto& p = *static_cast<const Parameters*>(parameters[0]);
+  const std::lock_guard lock(metric_kernels);
+  fold(p, *p.launch.state);
+  publish(p.launch);
+}
+
+void run_values(void** parameters) {
+  run_elements<metrics::ValuesParameters>(parameters, [](const auto& p, metrics::State& state) {
+    const double shift = metrics::shift_of(p.batch, metrics::kValue, metrics::kValueWeight);
+    metrics::fold_values(metrics::scan_values(p.batch, shift, 1), shift, p.ema,
+                         state.scalars[p.slot]);
+  });
+}
+
+void run_rows(void** parameters) {
+  run_elements<metrics::RowsParameters>(parameters, [](const auto& p, metrics::State& state) {
+    metrics::fold_update(p.batch, metrics::scan_rows(p.batch, p.rows, 1), state);
+  });
+}
+
+void run_pairs(void** parameters) {
+  run_elements<metrics::PairsParameters>(parameters, [](const auto& p, metrics::State& state) {
+    const double shift = metrics::shift_of(p.batch, metrics::kTarget, metrics::kPairWeight);
+    metrics::fold_regression(metrics::scan_pairs(p.batch, shift, 1), shift, p.ema, state);
+  });
+}
+
+void run_labels(void** parameters) {
+  run_elements<metrics::LabelsParameters>(parameters, [](const auto& p, metrics::State& state) {
+    auto* const tail = reinterpret_cast<double*>(&state + 1);
+    metrics::fold_binary(metrics::scan_labels(p.options, p.batch, tail, 1), state);
+  });
+}
+
 void run_metric_kernels() {
   const auto run = [](const std::string& name, void (*kernel)(void**), uint64_t bytes) {
     control.on_launch(name.c_str(), reinterpret_cast<uint64_t>(kernel), 1, bytes);
@@ -244,6 +281,10 @@ void run_metric_kernels() {
                                  static_cast<metrics::RowsBy>(by)),
             run_update, sizeof(metrics::UpdateParameters));
   run("pig_metric_scalar", run_scalar, sizeof(metrics::ScalarParameters));
+  run("pig_metric_values", run_values, sizeof(metrics::ValuesParameters));
+  run("pig_metric_rows", run_rows, sizeof(metrics::RowsParameters));
+  run("pig_metric_pairs", run_pairs, sizeof(metrics::PairsParameters));
+  run("pig_metric_labels", run_labels, sizeof(metrics::LabelsParameters));
 }
 
 void reset_exchange_api() {

@@ -242,15 +242,54 @@ void report(const char* what, const Seen& seen) {
 }
 
 void test_updates_in_one_slot() {
-  const std::vector<std::vector<Update>> all = {
-      {kOne, kOther}, {kOne, kOfOneBlock}, {kOfThreeBlocks, kOther}, {kOfOneBlock, kOfOneBlockToo}};
-  for (const auto& updates : all) {
+  for (const auto& updates : {std::vector<Update>{kOne, kOther}, {kOfThreeBlocks, kOther}}) {
     const Seen seen = run_at_once(updates, EveryOrder(4));
     report("in one slot", seen);
     CHECK(seen.with_lost != 0 && seen.with_lost != seen.orders);
   }
   report("in one slot, at random", run_at_once({kOne, kOther}, RandomOrders(200)));
   report("in one slot, at random", run_at_once({kOne, kOther, kOfThreeBlocks}, RandomOrders(200)));
+}
+
+void test_an_update_of_one_block_needs_no_slot() {
+  CHECK_EQ(run_at_once({kOne, kOfOneBlock}, EveryOrder(4)).with_lost, 0u);
+  CHECK_EQ(run_at_once({kOfOneBlock, kOfOneBlockToo}, EveryOrder(4)).with_lost, 0u);
+}
+
+/// Values of a tensor, which add to a running value, but are no update.
+void test_values_in_the_slot_of_an_update() {
+  static const std::array<double, 300> numbers = [] {
+    std::array<double, 300> made{};
+    made.fill(2);
+    return made;
+  }();
+  const auto accumulator = std::make_unique<Accumulator>();
+  EveryOrder orders(2);
+  unsigned seen_added = 0, seen_lost = 0;
+  while (orders.next()) {
+    accumulator->state = {};
+    accumulator->scratch.lost = 0;
+    Machine machine;
+    accumulator->launch(machine, kOne);
+    ValuesParameters p{};
+    p.launch = accumulator->launch_of(2, 0);
+    p.batch.operands[kValue] = {numbers.data(), kFloat64, {1}};
+    p.batch.operand_count = kValueOperands;
+    p.batch.dims = 1;
+    p.batch.sizes[0] = p.batch.elements = 300;
+    machine.launch(2, [p] { pig_metric_values(p); });
+    machine.run(std::ref(orders));
+    accumulator->check_at_rest();
+    const State& state = accumulator->state;
+    const Scalar& scalar = state.scalars[0];
+    CHECK_EQ(state.updates, 1u);
+    CHECK(state.count == 0 || state.count == static_cast<U64>(kOne.rows));
+    CHECK(scalar.updates == 0 || (scalar.count == 300 && scalar.sum == 600 && scalar.max == 2));
+    const U64 added = (state.count != 0 ? 1u : 0u) + scalar.updates;
+    CHECK_EQ(added + accumulator->scratch.lost, 2u);
+    (added == 2 ? seen_added : seen_lost) += 1;
+  }
+  CHECK(seen_added != 0 && seen_lost != 0);
 }
 
 void test_updates_in_slots_of_their_own() {
@@ -305,6 +344,8 @@ void test_what_is_published() {
 int main() {
   test_what_is_published();
   test_updates_in_one_slot();
+  test_an_update_of_one_block_needs_no_slot();
+  test_values_in_the_slot_of_an_update();
   test_updates_in_slots_of_their_own();
   test_a_scalar_beside_an_update();
 }
