@@ -364,8 +364,13 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
         ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (
             "metric_cost",
-            "rounds=2, large=metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)",
-            "256 x 1000 float32: update as a multiple of the null kernel",
+            "rounds=2, large=[metric_cost.Size(64, 100, metric_cost.torch.bfloat16, 2)]",
+            "64 x 100 bfloat16: with the loss from the logits, as a multiple of the copy",
+        ),
+        (
+            "element_cost",
+            "rounds=2, few=10, many=160",
+            "BinaryAccumulator(16), 160 labels: as a multiple of its floor",
         ),
     ],
 )

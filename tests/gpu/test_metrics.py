@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.metrics.kernels import wait
 from tests.gpu.conftest import why_not
+from tests.helpers import element_updates
 from tests.helpers.metric_cases import IGNORED, Case, assert_same, expected, random_case
 from tests.helpers.script import run_script
 
@@ -90,6 +92,39 @@ def test_every_layout_of_threads_against_the_cpu(dtype: Any, rows: int, classes:
         on_gpu.update(moved, *map(on_device, (target, weight, weight)))
     got, wanted = on_gpu.compute(), on_cpu.compute()
     assert_same(got, wanted)
+
+
+@pytest.mark.parametrize(("kernel", "make", "add"), element_updates.CASES)
+def test_updates_without_logits_against_the_cpu(kernel: str, make: Any, add: Any) -> None:
+    for seed in range(20):
+        metrics = make()
+        got = add(metrics, seed, DEVICE)
+        assert metrics.reference_updates == 0
+        assert_same(got, add(make(), seed, "cpu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_numbers_against_the_cpu(dtype: torch.dtype) -> None:
+    """As many as fill the device."""
+    numbers, others = (torch.randint(-40, 41, (3_000_001,)).to(dtype) / 8 for _ in range(2))
+    values = []
+    for device in ("cpu", DEVICE):
+        x, y = numbers.to(device), others.to(device)
+        metrics, regression = pig.MetricAccumulator(), pig.RegressionAccumulator()
+        binary, labels = pig.BinaryAccumulator(), pig.BinaryAccumulator(3)
+        metrics.update_scalar("x", x)
+        metrics.update_scalar("x", x, y.abs())
+        metrics.update_rows(loss=x, rank=y.abs().int())
+        regression.update(x, y)
+        binary.update(x, y > x)
+        labels.update(x[1:].view(-1, 3), (y > x)[1:].view(-1, 3))
+        values.append([each.compute() for each in (metrics, regression, binary, labels)])
+    for got, wanted in zip(*values, strict=True):
+        for key, value in wanted.items():
+            if value is None:
+                assert got[key] is None
+            else:  # sums of probabilities are not exact
+                np.testing.assert_allclose(got[key], value, rtol=1e-8, err_msg=key)
 
 
 def test_first_non_finite_update() -> None:
