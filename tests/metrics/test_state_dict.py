@@ -62,6 +62,36 @@ def test_it_goes_on_where_it_was(native: bool, updates_before: int, tmp_path: Pa
     assert resumed.compute()["count"] == 0
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pig.RegressionAccumulator(ema=0.9),
+        lambda: pig.BinaryAccumulator(),
+        lambda: pig.BinaryAccumulator(3),
+    ],
+)
+def test_accumulators_of_other_kinds(make: Any, tmp_path: Path) -> None:
+    metrics, resumed = make(), make()
+    logits = torch.arange(12.0).reshape(4, 3) - 6
+    target = (logits.sin() > 0).to(torch.int64)
+    for each in (metrics, resumed):
+        each.update(logits, target)
+        each.update_scalar("of both", 1)
+    resumed.update_scalar("of one", 1)
+    metrics.update(-logits, target)
+    metrics.update_scalar("new", 2)
+    resumed.load_state_dict(through_a_file(metrics.state_dict(), tmp_path / "state.pt"))
+    for each in (metrics, resumed):
+        each.update(logits * 2, target)
+        each.update_scalar("new", 4)
+        each.update_scalar("of one", 4)
+    assert metrics.compute().items() >= {"new": 3, "of both": 1, "of one": 4}.items()
+    got, wanted = resumed.compute(), metrics.compute()
+    assert_same(got, {name: wanted[name] for name in got})
+    with pytest.raises(ValueError, match="made with task="):
+        resumed.load_state_dict(accumulator().state_dict())
+
+
 def test_what_was_saved_does_not_change() -> None:
     metrics = trained()
     saved = metrics.state_dict()
