@@ -300,6 +300,7 @@ class Accumulator(ABC):
             ValueError: the accumulators of the ranks were made with different arguments, or this
                 process is not in the group.
             TypeError: there is no option of that name.
+            RuntimeError: a CUDA graph is being captured.
         """
         for name in refused:
             hint = ": merging the ranks is compute(across_ranks=True)" if name == "sync" else ""
@@ -321,10 +322,13 @@ class Accumulator(ABC):
 
         Raises:
             ValueError: this process is not in the group.
+            RuntimeError: a CUDA graph is being captured.
         """
-        with self._lock, outside_modes():
-            names = self._scalar_names
-            gathering = Gathering(self._options, names, *self._copied(), self._is_placed, group)
+        with outside_modes():
+            with self._lock:
+                state, lost = self._copied()
+                names = self._scalar_names
+            gathering = Gathering(self._options, names, state, lost, self._is_placed, group)
         return PendingValues(gathering, self._values_of_ranks)
 
     def _values_of_ranks(self, merged: MergedState) -> dict[str, Any]:
@@ -399,6 +403,9 @@ class Accumulator(ABC):
 
         This does not wait for a device, where it makes a copy of the state. The result is a dict of
         strings, numbers, lists and tensors, which `torch.load` reads with `weights_only=True`.
+
+        Raises:
+            RuntimeError: a CUDA graph is being captured.
         """
         with self._lock, outside_modes():
             state, lost = self._copied()
@@ -422,7 +429,9 @@ class Accumulator(ABC):
             new = loaded(self._options, state_dict, self._scalar_names)
             self._resets += 1  # what was read before is no longer true
             new.data.view(np.uint64)[word("resets")] = self._resets
-            state = State.of(new.data.data, classes=0, scalars=len(new.names))
+            state = self._state_of(new.data.data, len(new.names))
+            for window in list(self._windows):
+                window._begin_at(StateSnapshot(state, tuple(new.names), new.lost_updates, None))
             if self._native is not None:
                 self._native.begin_other()
             try:
@@ -441,11 +450,6 @@ class Accumulator(ABC):
             self._reference_updates = new.reference_updates
             self._updates_at_reset = state.updates
             self._is_loaded = True
-            if self._windows:
-                names = self._scalar_names
-                state = self._state_of(new.data.data, len(names))
-                for window in list(self._windows):
-                    window._begin_at(StateSnapshot(state, names, new.lost_updates, None))
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.

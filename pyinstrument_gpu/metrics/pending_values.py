@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyinstrument_gpu.metrics.across_ranks import Gathering, MergedState
+from pyinstrument_gpu.metrics.torch_modes import outside_modes
 
 
 class PendingValues:
@@ -33,6 +34,8 @@ class PendingValues:
             ValueError: the accumulators of the ranks were made with different arguments.
         """
         if self._gathering is not None:
-            self._values = self._values_of(self._gathering.merged())
+            with outside_modes():
+                merged = self._gathering.merged()
+            self._values = self._values_of(merged)
             self._gathering = None
         return self._values

@@ -31,6 +31,7 @@ class Window:
         reading_of: Callable[[StateSnapshot, StateSnapshot | None], Reading],
     ) -> None:
         self._before = before
+        self._loaded: StateSnapshot | None = None
         self._arrived = arrived
         self._current = current
         self._reading_of = reading_of
@@ -48,26 +49,35 @@ class Window:
         a GPU, the values are known if the previous reading was made by `compute()` as well.
         """
         with self._lock:
-            return self._read(self._current()).values
+            return self._read(self._after_load(self._current())).values
 
     def _latest(self, least_updates: int) -> Reading | None:
         """None as well if there are less new updates."""
         with self._lock:
             now = self._arrived()
-            if now is None or now.updates_since(self._before) < least_updates:
+            if now is None or self._after_load(now).updates_since(self._before) < least_updates:
                 return None
             return self._read(now)
 
     def _rest(self) -> Reading | None:
         """All new updates, which are waited for; None if there are none."""
         with self._lock:
-            now = self._current()
+            now = self._after_load(self._current())
             return self._read(now) if now.updates_since(self._before) > 0 else None
 
-    def _begin_at(self, before: StateSnapshot) -> None:
-        """The state was replaced by another one."""
-        with self._lock:
-            self._before = before
+    def _begin_at(self, loaded: StateSnapshot) -> None:
+        """The state is about to be replaced by another one. This waits for no reading, which may
+        itself wait for the replacement."""
+        self._loaded = loaded
+
+    def _after_load(self, now: StateSnapshot) -> StateSnapshot:
+        """Have the window begin at the state that was loaded, if this one is of after that."""
+        loaded = self._loaded
+        if loaded is not None and now.state.resets >= loaded.state.resets:
+            self._before = loaded
+            if self._loaded is loaded:  # and not yet another one
+                self._loaded = None
+        return now
 
     def _read(self, now: StateSnapshot) -> Reading:
         reading = self._reading_of(now, self._before)

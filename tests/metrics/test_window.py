@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -178,6 +179,28 @@ def test_after_a_state_was_loaded() -> None:
     metrics.update_scalar("lr", 2)
     values = window.compute()
     assert (values["count"], values["loss"], values["lr"]) == (4, 5, 2)
+
+
+def test_a_state_is_loaded_while_a_thread_reads() -> None:
+    """Neither waits for the other, and nothing that was loaded is taken for an update."""
+    saved = pig.MetricAccumulator(topk=1)
+    for _ in range(3):
+        saved.update(LOGITS, TARGET)
+    metrics, state = pig.MetricAccumulator(topk=1), saved.state_dict()
+    window, ended = metrics.window(), threading.Event()
+    counts: list[int] = []
+
+    def read() -> None:
+        while not ended.is_set():
+            counts.append(window.compute()["count"])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(300):
+        metrics.load_state_dict(state)
+    ended.set()
+    reader.join()
+    assert set(counts) <= {0}
 
 
 def test_step_of_a_reading() -> None:
