@@ -171,6 +171,36 @@ def test_nothing_waits_for_the_device(kernels: Any) -> None:
         assert time.monotonic() - begin < 2
 
 
+def test_nothing_that_logs_or_saves_waits_for_the_device(kernels: Any) -> None:
+    metrics = pig.MetricAccumulator()
+    logits, target = map(on_device, (LOGITS, TARGET))
+    parameter = torch.ones(3, device=DEVICE, requires_grad=True)
+    parameter.grad = torch.ones(3, device=DEVICE)
+    window = metrics.window()
+
+    def step() -> tuple[dict[str, Any], Any]:
+        metrics.update(logits, target)
+        metrics.grad_norm([parameter])
+        window.latest()
+        return metrics.state_dict(), metrics.compute_async()
+
+    step()  # PyTorch loads its kernels, which may wait
+    torch.cuda.synchronize()
+    with kernels.held():
+        begin = time.monotonic()
+        saved, pending = step()
+        assert not pending.done()
+        assert time.monotonic() - begin < 2
+    metrics.update(logits, target)
+    resumed = pig.MetricAccumulator()
+    resumed.load_state_dict(saved)
+    for values in (pending.result(), resumed.compute()):
+        assert (values["count"], values["grad_norm"]) == (8, pytest.approx(math.sqrt(3)))
+    resumed.update(logits, target)
+    assert (arrived(resumed).update, arrived(resumed).values["count"]) == (3, 12)
+    assert pending.done()
+
+
 LOG_SCRIPT = """
 import torch
 from tests.helpers.driver_log import calls_since, driver_calls

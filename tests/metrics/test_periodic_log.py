@@ -193,6 +193,28 @@ def test_the_rest_comes_when_the_program_fails() -> None:
     assert done.stdout.split() == ["3"]
 
 
+def test_the_rest_comes_when_a_child_of_multiprocessing_ends() -> None:
+    done = run_script(
+        """
+import multiprocessing
+import torch
+import pyinstrument_gpu as pig
+
+def train():
+    metrics = pig.MetricAccumulator(topk=1)
+    metrics.log_every(1000, lambda reading: print(reading.update, flush=True))
+    for _ in range(3):
+        metrics.update(torch.eye(4), torch.arange(4))
+
+child = multiprocessing.get_context("fork").Process(target=train)
+child.start()
+child.join()
+print(child.exitcode)
+"""
+    )
+    assert done.stdout.split() == ["3", "0"]
+
+
 def test_a_forked_child_logs_nothing() -> None:
     done = run_script(
         SCRIPT
