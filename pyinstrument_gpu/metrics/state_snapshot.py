@@ -48,12 +48,12 @@ class StateSnapshot(NamedTuple):
             scalars[slot] = Scalar(**_difference(scalars[slot], scalar))
             scalars[slot].m2 = _squares_since(scalars[slot], now.scalars[slot], scalar)
         state.scalars = tuple(scalars)
-        state.tail, state.confusion = now.tail[:0], None
+        # A reading that does not wait may lack the end of the tail.
+        shared = min(len(now.tail), len(then.tail))
+        state.tail, state.confusion = now.tail[:shared] - then.tail[:shared], None
         sums = None
-        if len(now.tail) and len(now.tail) == len(then.tail):
-            state.tail = now.tail - then.tail
-            if now.confusion is not None:
-                state.confusion = state.tail[: now.confusion.size].reshape(now.confusion.shape)
+        if now.confusion is not None and then.confusion is not None:
+            state.confusion = now.confusion - then.confusion
         elif (sums := _sums_of(self)) is not None:
             sums_before = _sums_of(before)
             sums = None if sums_before is None else sums - sums_before
