@@ -24,8 +24,11 @@ struct ConfusionCell {
 /// are summed anew.
 class ConfusionSums {
  public:
-  explicit ConfusionSums(I64 classes)
-      : classes_(static_cast<size_t>(classes)), sums_(3 * classes_) {}
+  /// Behind so many bins of the calibration; no classes: there is no matrix.
+  ConfusionSums(I64 classes, int calibration_bins)
+      : classes_(static_cast<size_t>(classes)),
+        calibration_bins_(calibration_bins),
+        sums_(3 * classes_) {}
 
   /// Has them be those of the state, if that is known without a look at its matrix.
   bool follow(const State& state) {
@@ -58,7 +61,7 @@ class ConfusionSums {
   const std::vector<double>& of(State& state) {
     if (follow(state)) return sums_;
     std::fill(sums_.begin(), sums_.end(), 0);
-    const double* row = confusion_of(state);
+    const double* row = confusion_of(state, calibration_bins_);
     for (size_t target = 0; target < classes_; ++target, row += classes_) {
       double sum = 0;
       for (size_t predicted = 0; predicted < classes_; ++predicted) {
@@ -74,6 +77,7 @@ class ConfusionSums {
 
  private:
   size_t classes_;
+  int calibration_bins_;
   std::vector<double> sums_;
   const State* state_ = nullptr;
   U64 updates_ = 0;

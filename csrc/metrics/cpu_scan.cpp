@@ -3,19 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
-#include <thread>
 #include <vector>
 
-#include "base/signals_blocked.h"
-#include "metrics/row_rank.h"
+#include "base/thread_pool.h"
+#include "metrics/row_scan.h"
 
 namespace pig::metrics {
 namespace {
 
-/// A thread costs some 20 us to start: its share of the reading must take far longer.
+/// It takes some microseconds to wake a thread: its share of the reading must take far longer.
 constexpr U64 kBytesPerPart = 4 << 20;
-constexpr int kMaxThreads = 16;
 
 I64 bytes_of_format(Format format) { return format == kFloat64 ? 8 : format == kFloat32 ? 4 : 2; }
 
@@ -23,9 +20,19 @@ I64 bytes_of_format(Format format) { return format == kFloat64 ? 8 : format == k
 class Scan {
  public:
   Scan(const Batch& batch, std::vector<ConfusionCell>& cells)
-      : batch_(batch), cells_(cells), functions_(rank_functions(batch.logits_format)) {}
+      : batch_(batch), cells_(cells), functions_(row_functions(batch.logits_format)) {
+    rows_.classes = batch.classes;
+    rows_.class_stride = batch.class_stride;
+    rows_.row_stride = batch.logits_strides[batch.dims - 1];
+    rows_.predictions = batch.confusion != 0;
+    rows_.weighted_sums = batch.label_smoothing != 0;
+    rows_.class_weight = batch.class_weight;
+    rows_.class_weight_sum = batch.class_weight_sum;
+    if (is_cross_entropy())
+      calibration_.resize(static_cast<size_t>(kCalibrationSums * batch.calibration_bins));
+  }
 
-  Totals run(I64 begin, I64 end) {
+  void run(I64 begin, I64 end) {
     const int inner = batch_.dims - 1;
     while (begin < end) {
       const I64 left = batch_.sizes[inner] - begin % batch_.sizes[inner];
@@ -33,10 +40,14 @@ class Scan {
       run_of_rows(begin, rows);
       begin += rows;
     }
-    return totals_;
   }
 
+  const Totals& totals() const { return totals_; }
+  const std::vector<double>& calibration() const { return calibration_; }
+
  private:
+  bool is_cross_entropy() const { return batch_.loss_kind == kCrossEntropy; }
+
   struct Row {
     RowOffsets at;
     I64 target;
@@ -47,7 +58,7 @@ class Scan {
     const RowOffsets first = row_offsets(batch_, begin);
     Row read_rows[kRowsAtOnce];
     I64 targets[kRowsAtOnce];
-    RowRank ranks[kRowsAtOnce];
+    RowScan scans[kRowsAtOnce];
     bool any = false;
     for (int i = 0; i < rows; ++i) {
       const bool counts = read(first, i, read_rows[i]);
@@ -55,10 +66,13 @@ class Scan {
       any |= counts;
     }
     if (!any) return;
-    functions_.rank(address(first.logits), batch_.classes, batch_.class_stride,
-                    batch_.logits_strides[batch_.dims - 1], rows, targets, ranks);
+    rows_.logits = static_cast<const char*>(batch_.logits) +
+                   first.logits * bytes_of_format(batch_.logits_format);
+    rows_.targets = targets;
+    rows_.rows = rows;
+    (is_cross_entropy() ? functions_.rank_and_sums : functions_.rank)(rows_, scans);
     for (int i = 0; i < rows; ++i)
-      if (targets[i] >= 0) add(begin + i, read_rows[i], ranks[i]);
+      if (targets[i] >= 0) add(begin + i, read_rows[i], scans[i]);
   }
 
   /// Row i of a run, if it counts.
@@ -75,24 +89,29 @@ class Scan {
     return row_counts(batch_, row.target, row.weight, totals_);
   }
 
-  void add(I64 number, const Row& row, const RowRank& rank) {
-    add_row(batch_, rank.rank, rank.finite, row.weight, row.at.loss, totals_);
-    if (batch_.confusion == 0) return;
-    const I64 predicted = rank.rank == 0 ? row.target
-                                         : functions_.argmax(address(row.at.logits), batch_.classes,
-                                                             batch_.class_stride);
-    cells_[static_cast<size_t>(number)] = {static_cast<int>(row.target),
-                                           static_cast<int>(predicted), row.weight};
-  }
-
-  const void* address(I64 offset) const {
-    return static_cast<const char*>(batch_.logits) + offset * bytes_of_format(batch_.logits_format);
+  void add(I64 number, const Row& row, const RowScan& scan) {
+    add_row(batch_, scan.rank, scan.finite, row.weight, row.at.loss, totals_);
+    if (batch_.confusion != 0)
+      cells_[static_cast<size_t>(number)] = {static_cast<int>(row.target),
+                                             static_cast<int>(scan.prediction), row.weight};
+    if (!is_cross_entropy()) return;
+    const RowScores scores = score_row(batch_, row.target, scan.sums);
+    add_scores(scores, row.weight, totals_);
+    if (batch_.calibration_bins == 0) return;
+    const int bin = calibration_bin(scores.confidence, batch_.calibration_bins);
+    if (bin < 0) return;
+    double* const sums = &calibration_[static_cast<size_t>(kCalibrationSums * bin)];
+    sums[0] += row.weight;
+    sums[1] += row.weight * scores.confidence;
+    sums[2] += scan.rank == 0 ? row.weight : 0;
   }
 
   const Batch& batch_;
   std::vector<ConfusionCell>& cells_;
-  const RankFunctions& functions_;
+  const RowFunctions& functions_;
+  LogitRows rows_{};
   Totals totals_{};
+  std::vector<double> calibration_;
 };
 
 }  // namespace
@@ -101,29 +120,37 @@ U64 bytes_of(const Batch& batch) {
   return static_cast<U64>(batch.rows * batch.classes * bytes_of_format(batch.logits_format));
 }
 
-Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells, int max_threads) {
-  const auto parts =
-      static_cast<I64>(std::min(bytes_of(batch) / kBytesPerPart, static_cast<U64>(batch.rows)));
-  if (parts < 2) return Scan(batch, cells).run(0, batch.rows);
-  std::vector<Totals> totals(static_cast<size_t>(parts));
+Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
+                   std::vector<double>& calibration, int max_threads) {
+  const auto bytes = bytes_of(batch) / kBytesPerPart;
+  const auto parts = std::min(static_cast<I64>(bytes), batch.rows);
+  if (parts < 2) {
+    Scan scan(batch, cells);
+    scan.run(0, batch.rows);
+    calibration = scan.calibration();
+    return scan.totals();
+  }
+  std::vector<Scan> scans(static_cast<size_t>(parts), Scan(batch, cells));
   std::atomic<I64> next{0};
   const auto work = [&] {
     for (I64 part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;)
-      totals[static_cast<size_t>(part)] =
-          Scan(batch, cells).run(batch.rows * part / parts, batch.rows * (part + 1) / parts);
+      scans[static_cast<size_t>(part)].run(batch.rows * part / parts,
+                                           batch.rows * (part + 1) / parts);
   };
-  const int threads = std::min({max_threads, kMaxThreads, static_cast<int>(parts)});
-  std::vector<std::thread> others;
-  try {
-    const SignalsBlocked blocked;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work);
-  } catch (const std::system_error&) {  // then this thread does more of it
+  const auto threads = static_cast<int>(std::min<I64>(max_threads, parts));
+  if (threads > 1) {
+    ThreadPool::instance().run(threads, work);
+  } else {
+    work();
   }
-  work();
-  for (std::thread& other : others) other.join();
   // In the order of the parts: sums of floating-point numbers depend on it.
   Totals sum{};
-  for (const Totals& part : totals) add_totals(sum, part);
+  calibration = scans.front().calibration();
+  for (const Scan& scan : scans) {
+    add_totals(sum, scan.totals());
+    for (size_t i = 0; &scan != &scans.front() && i < calibration.size(); ++i)
+      calibration[i] += scan.calibration()[i];
+  }
   return sum;
 }
 

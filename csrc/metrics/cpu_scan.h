@@ -9,11 +9,12 @@
 namespace pig::metrics {
 
 /// What all rows of a batch in host memory add. `cells` has one element per row if the batch is for
-/// a confusion matrix, and is filled.
+/// a confusion matrix, and is filled. `calibration` becomes what the rows add to the bins.
 ///
-/// Batches of a few megabytes and more are shared among up to `max_threads` threads, which have
-/// ended when this returns. The sums do not depend on how many there were.
-Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells, int max_threads);
+/// Batches of a few megabytes and more are shared among up to `max_threads` threads of a pool. The
+/// sums do not depend on how many there were.
+Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
+                   std::vector<double>& calibration, int max_threads);
 
 /// Bytes of logits that the scan reads.
 U64 bytes_of(const Batch& batch);

@@ -33,19 +33,22 @@ std::optional<Totals> scanned(Totals (*scan)(Parameters...), const Arguments&...
 
 bool MetricAccumulator::update(const Batch& batch, State& state, int max_threads) {
   std::vector<ConfusionCell> cells;
+  std::vector<double> calibration;
   Totals totals;
   try {
     if (batch.confusion != 0) cells.resize(static_cast<size_t>(batch.rows));
-    totals = scan_on_cpu(batch, cells, max_threads);
+    totals = scan_on_cpu(batch, cells, calibration, max_threads);
   } catch (const std::bad_alloc&) {
     return false;
   }
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
   const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
+  for (size_t i = 0; i < calibration.size(); ++i) calibration_of(state)[i] += calibration[i];
   for (const ConfusionCell& cell : cells) {
     if (cell.target < 0) continue;
-    confusion_of(state)[cell.target * batch.classes + cell.predicted] += cell.weight;
+    confusion_of(state, batch.calibration_bins)[cell.target * batch.classes + cell.predicted] +=
+        cell.weight;
     if (sums_follow) sums_.add(cell);
   }
   fold_update(batch, totals, state);

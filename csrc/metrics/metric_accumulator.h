@@ -43,7 +43,7 @@ class MetricAccumulator {
   /// `counts` are those of its state at first; nothing where the host does not know them.
   MetricAccumulator(const MetricOptions& options, const std::optional<Counts>& counts)
       : options_(options),
-        sums_(options.confusion_is_large() ? options.classes : 0),
+        sums_(options.confusion_is_large() ? options.classes : 0, options.calibration_bins),
         counts_(counts.value_or(Counts{})),
         device_counts_are_known_(counts.has_value()),
         scalars_in_use_(counts ? std::max(options.own_scalars(), in_use(*counts)) : kMaxScalars) {}

@@ -99,6 +99,15 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
       return std::nullopt;
     }
     batch.loss = data_of(*loss);
+  } else if (options.cross_entropy) {
+    batch.loss_kind = kCrossEntropy;
+    batch.class_weight_sum = static_cast<double>(batch.classes);
+    batch.label_smoothing = options.label_smoothing;
+    if (!options.class_weight.empty()) {
+      if (static_cast<I64>(options.class_weight.size()) != batch.classes) return std::nullopt;
+      batch.class_weight = options.class_weight.data();
+      batch.class_weight_sum = options.class_weight_sum;
+    }
   }
   if (weight != nullptr) {
     batch.weight_format = format_of(weight->dtype);
@@ -137,6 +146,7 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   batch.ignore_index = options.ignore_index;
   std::copy_n(options.topk.begin(), options.topk_count, batch.topk);
   batch.confusion = options.confusion ? 1 : 0;
+  batch.calibration_bins = options.calibration_bins;
   batch.ema = options.ema;
   return batch;
 }

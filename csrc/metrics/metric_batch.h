@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "base/dlpack.h"
 #include "metrics/binary_totals.h"
@@ -29,6 +30,11 @@ struct MetricOptions {
   I64 ignore_index = 0;
   int class_dim = 1;  ///< 1 or -1
   double ema = 0;     ///< how much of a moving average remains at an update; 0: there are none
+  bool cross_entropy = true;  ///< whether updates without a loss compute it
+  double label_smoothing = 0;
+  std::vector<double> class_weight;  ///< of each class; empty: all are 1
+  double class_weight_sum = 0;
+  int calibration_bins = 0;
   BinaryOptions binary{};
 
   /// How many of the first running values the accumulator's own updates add to.
@@ -43,17 +49,20 @@ struct MetricOptions {
       const I64 words = binary_tail_doubles(binary) - binary_histogram_doubles(binary);
       return words <= kMaxSnapshotTail ? static_cast<unsigned>(words) : 0;
     }
-    return confusion && !confusion_is_large() ? static_cast<unsigned>(classes * classes) : 0;
+    const auto matrix = confusion && !confusion_is_large() ? classes * classes : 0;
+    return static_cast<unsigned>(kCalibrationSums * calibration_bins + matrix);
   }
 
   U64 state_bytes() const {
     if (task == Task::kBinary)
       return kStateBytes + static_cast<U64>(binary_tail_doubles(binary)) * sizeof(double);
-    return kStateBytes + (confusion ? static_cast<U64>(classes * classes) * sizeof(double) : 0);
+    const I64 matrix = confusion ? classes * classes : 0;
+    return kStateBytes +
+           static_cast<U64>(kCalibrationSums * calibration_bins + matrix) * sizeof(double);
   }
   /// What readings have of it: large tails are left out.
   U64 reading_bytes() const {
-    if (confusion_is_large()) return kStateBytes;
+    if (confusion_is_large()) return snapshot_bytes();
     if (task != Task::kBinary || !binary_is_large()) return state_bytes();
     return state_bytes() - static_cast<U64>(binary_histogram_doubles(binary)) * sizeof(double);
   }
@@ -67,7 +76,8 @@ struct MetricOptions {
 
 /// One update's tensors as the scan and the kernel take them. Nothing where they do not fit each
 /// other or the options, and where more than kMaxDims dimensions cannot be merged: then Python says
-/// what is wrong, or does the update itself.
+/// what is wrong, or does the update itself. The weights of classes are those of the options, in
+/// host memory.
 std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tensor& logits,
                                 const dlpack::Tensor& target, const dlpack::Tensor* loss,
                                 const dlpack::Tensor* weight);

@@ -62,7 +62,7 @@ __device__ void add_scores_of(const UpdateParameters& p, I64 target, double weig
   if (p.batch.calibration_bins == 0) return;
   const int bin = calibration_bin(scores.confidence, p.batch.calibration_bins);
   if (bin < 0) return;
-  double* const sums = calibration_of(p.batch, *p.launch.state) + bin * kCalibrationSums;
+  double* const sums = calibration_of(*p.launch.state) + bin * kCalibrationSums;
   atomicAdd(&sums[0], weight);
   atomicAdd(&sums[1], weight * scores.confidence);
   if (row.rank == 0) atomicAdd(&sums[2], weight);
@@ -111,7 +111,9 @@ __device__ void add_row_of_logits(const UpdateParameters& p, const Group& group,
                        sums.exp_sum, sums.shift_sum, sums.weighted_sum, totals);
   }
   if (batch.confusion != 0)
-    atomicAdd(confusion_of(*p.launch.state) + target * batch.classes + row.predicted, weight);
+    atomicAdd(confusion_of(*p.launch.state, batch.calibration_bins) + target * batch.classes +
+                  row.predicted,
+              weight);
 }
 
 template <Format kFormat, typename Group, bool kScores>

@@ -25,8 +25,13 @@ using I64 = long long;
 /// Confusion matrices up to this many classes are part of a snapshot: 2 KB, which each update sends
 /// over the bus.
 constexpr I64 kMaxSnapshotClasses = 16;
+/// Of the rows whose greatest probability lies in a bin: their weight, the sum of those
+/// probabilities, and the weight of the rows predicted correctly.
+constexpr int kCalibrationSums = 3;
+constexpr int kMaxCalibrationBins = 100;
 /// As much of what follows the state, as doubles.
-constexpr I64 kMaxSnapshotTail = kMaxSnapshotClasses * kMaxSnapshotClasses;
+constexpr I64 kMaxSnapshotTail =
+    kMaxSnapshotClasses * kMaxSnapshotClasses + kCalibrationSums * kMaxCalibrationBins;
 
 /// What one update, or a part of its rows, adds.
 template <typename Count>
@@ -73,14 +78,10 @@ struct State {
 
 #undef PIG_FIELD
 
-// Behind it the confusion matrix: double[classes][classes], rows are targets. Behind that the bins
-// of the calibration: double[bins][kCalibrationSums].
+// Behind it, as the options want it, the bins of the calibration: double[bins][kCalibrationSums].
+// Behind them the confusion matrix: double[classes][classes], rows are targets.
 
 constexpr U64 kStateBytes = sizeof(State);
-
-/// Of the rows whose greatest probability lies in a bin: their weight, the sum of those
-/// probabilities, and the weight of the rows predicted correctly.
-constexpr int kCalibrationSums = 3;
 
 /// How a tensor's numbers are stored.
 enum Format : int { kNone, kFloat64, kFloat32, kFloat16, kBfloat16, kInt64, kInt32, kUint8 };
@@ -118,9 +119,9 @@ struct Batch {
   double ema;          ///< how much of a moving average remains; 0: there is none
   // Of a cross-entropy.
   const double* class_weight;  ///< one for each class, or null: all are 1
-  double class_weight_sum;
+  double class_weight_sum;     ///< the number of classes where there are no weights
   double label_smoothing;
-  int calibration_bins;  ///< 0: the state has none
+  int calibration_bins;  ///< of the state; 0: it has none
 };
 
 /// Whether logit `x` stands before the target's in the order of torch.argmax: greater first, NaN
@@ -424,11 +425,10 @@ PIG_SHARED void fold_update(const Batch& batch, const Totals& totals, State& sta
     state.first_nonfinite_update = state.updates;
 }
 
-PIG_SHARED double* confusion_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
+PIG_SHARED double* calibration_of(State& state) { return reinterpret_cast<double*>(&state + 1); }
 
-/// The bins of the calibration in the state of this batch.
-PIG_SHARED double* calibration_of(const Batch& batch, State& state) {
-  return confusion_of(state) + (batch.confusion != 0 ? batch.classes * batch.classes : 0);
+PIG_SHARED double* confusion_of(State& state, int calibration_bins) {
+  return calibration_of(state) + kCalibrationSums * calibration_bins;
 }
 
 }  // namespace pig::metrics

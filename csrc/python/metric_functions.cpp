@@ -136,12 +136,13 @@ std::optional<bool> is_capturing(py::handle tensor) {
   return captures(*driver, *stream);
 }
 
-/// The scratch in a tensor's memory, or null.
-Scratch* scratch_of(py::handle tensor) {
+/// The scratch in a tensor's memory, or null. Behind it lie the weights of the classes.
+Scratch* scratch_of(const MetricOptions& options, py::handle tensor) {
   if (tensor.is_none()) return nullptr;
   const auto view = view_of(tensor);
   if (!view || !on_cuda(*view) || view->ndim != 1 ||
-      static_cast<U64>(view->shape[0]) != sizeof(Scratch))
+      static_cast<U64>(view->shape[0]) !=
+          sizeof(Scratch) + options.class_weight.size() * sizeof(double))
     return nullptr;
   return static_cast<Scratch*>(const_cast<void*>(data_of(*view)));
 }
@@ -152,7 +153,7 @@ Scratch* scratch_of(py::handle tensor) {
 template <typename Enqueue>
 Outcome launch(MetricAccumulator& accumulator, const dlpack::Tensor& state_view,
                py::handle state_tensor, py::handle scratch_tensor, Enqueue enqueue) {
-  Scratch* const scratch = scratch_of(scratch_tensor);
+  Scratch* const scratch = scratch_of(accumulator.options(), scratch_tensor);
   const auto stream = stream_of(state_view);
   if (scratch == nullptr || !stream) return std::nullopt;
   if (accumulator.changes_stream(*stream)) {
@@ -193,7 +194,10 @@ Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::hand
   if (on_cuda(*logits))
     return launch(accumulator, *state_view, state_tensor, scratch_tensor,
                   [&](Scratch* scratch, cuda::Stream stream) {
-                    return accumulator.launch(*batch, state, scratch, logits->device.id, stream);
+                    Batch on_device = *batch;
+                    if (batch->class_weight != nullptr)
+                      on_device.class_weight = reinterpret_cast<const double*>(scratch + 1);
+                    return accumulator.launch(on_device, state, scratch, logits->device.id, stream);
                   });
   if (!on_cpu(*logits)) return std::nullopt;
   bool added = false;
@@ -469,8 +473,10 @@ std::unique_ptr<MetricAccumulator> make(const std::string& task,
                                         const std::optional<std::vector<uint64_t>>& counts,
                                         std::optional<double> ema, const std::vector<I64>& topk,
                                         I64 num_classes, bool confusion, I64 ignore_index,
-                                        int class_dim, I64 labels, int bins, int calibration_bins,
-                                        bool from_logits, double threshold) {
+                                        int class_dim, bool cross_entropy, double label_smoothing,
+                                        const std::vector<double>& class_weight,
+                                        double class_weight_sum, int calibration_bins, I64 labels,
+                                        int bins, bool from_logits, double threshold) {
   MetricOptions options;
   options.task = task == "regression" ? Task::kRegression
                  : task == "binary"   ? Task::kBinary
@@ -485,6 +491,11 @@ std::unique_ptr<MetricAccumulator> make(const std::string& task,
   options.confusion = confusion;
   options.ignore_index = ignore_index;
   options.class_dim = class_dim;
+  options.cross_entropy = cross_entropy;
+  options.label_smoothing = label_smoothing;
+  options.class_weight = class_weight;
+  options.class_weight_sum = class_weight_sum;
+  if (options.task == Task::kClassification) options.calibration_bins = calibration_bins;
   return std::make_unique<MetricAccumulator>(options, known_counts(counts));
 }
 
@@ -523,8 +534,10 @@ void pig::add_metric_functions(py::module_& module) {
       .def(py::init(&make), py::kw_only(), py::arg("task"), py::arg("counts"),
            py::arg("ema") = py::none(), py::arg("topk") = std::vector<I64>(),
            py::arg("num_classes") = 0, py::arg("confusion") = false, py::arg("ignore_index") = 0,
-           py::arg("class_dim") = 1, py::arg("labels") = 0, py::arg("bins") = 1,
-           py::arg("calibration_bins") = 0, py::arg("from_logits") = true,
+           py::arg("class_dim") = 1, py::arg("cross_entropy") = false,
+           py::arg("label_smoothing") = 0.0, py::arg("class_weight") = std::vector<double>(),
+           py::arg("class_weight_sum") = 0.0, py::arg("calibration_bins") = 0,
+           py::arg("labels") = 0, py::arg("bins") = 1, py::arg("from_logits") = true,
            py::arg("threshold") = 0.0)
       .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
            py::arg("target"), py::arg("loss"), py::arg("weight"))

@@ -684,6 +684,7 @@ class Accumulator(ABC):
                 state[used].copy_(self._state[used], non_blocking=device_memory.on_cuda(device))
             self._state = state
         device_memory.remember_stream(self._state)
+        self._options.class_weight_on(device)  # it may not be copied there during a capture
         self._is_placed = True
 
     def _make_scratch(self) -> bool:
@@ -693,8 +694,15 @@ class Accumulator(ABC):
             return False
         with self._lock, contextlib.suppress(Exception):  # PyTorch's operations do without it
             if self._scratch is None and not device_memory.is_capturing(self._state):
-                self._scratch = device_memory.zeros(native.METRIC_SCRATCH_BYTES, self._state.device)
-                device_memory.remember_stream(self._scratch)
+                device, size = self._state.device, native.METRIC_SCRATCH_BYTES
+                weights = self._options.class_weight_on(device)
+                if weights is None:
+                    scratch = device_memory.zeros(size, device)
+                else:
+                    scratch = device_memory.zeros(size + 8 * len(weights), device)
+                    scratch[size:].view(torch.float64).copy_(weights)
+                device_memory.remember_stream(scratch)
+                self._scratch = scratch
         return self._scratch is not None
 
     def _read(self) -> memoryview:

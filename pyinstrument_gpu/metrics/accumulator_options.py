@@ -6,6 +6,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from pyinstrument_gpu.metrics.state import STATE_DTYPE
 
 
@@ -32,6 +35,10 @@ class AccumulatorOptions(ABC):
     def state_bytes(self) -> int:
         """Of the state with its tails."""
         return STATE_DTYPE.itemsize
+
+    def class_weight_on(self, device: torch.device) -> Tensor | None:
+        """The weights of the classes on a device, float64; None where all are 1."""
+        return None
 
     @abstractmethod
     def native_arguments(self) -> dict[str, Any]:

@@ -17,7 +17,9 @@ def described(options: Any) -> dict[str, Any]:
     Args:
         options: a dataclass, as `MetricOptions`.
     """
-    given = {each.name: _plain(getattr(options, each.name)) for each in fields(options)}
+    given = {
+        each.name: _plain(getattr(options, each.name)) for each in fields(options) if each.compare
+    }
     return {"task": options.task, **given}
 
 

@@ -53,7 +53,9 @@ class MetricAccumulator(Accumulator):
 
     The values of `compute()` and `latest()` have the keys `count` (rows that count), `loss` (mean
     over them), `loss_min`, `loss_max` and `loss_last` (of the updates' means), `perplexity` (exp of
-    `loss`), `accuracy@k`, `nonfinite` (the sum of `nonfinite_rows` and `nonfinite_losses`),
+    the mean negative log-likelihood), `entropy` (mean entropy of the softmax, in nats; of updates
+    without a loss), `ece` with `calibration_bins`, `accuracy@k`, `nonfinite` (the sum of
+    `nonfinite_rows` and `nonfinite_losses`),
     `first_nonfinite_update` (None if there was none), `ignored`, `invalid`, `lost_updates` (updates
     that could not be added because of an error; 0 unless there was a warning), the running values
     of `update_scalar`, and with a confusion matrix `precision_micro`, `precision_macro`,
@@ -72,6 +74,16 @@ class MetricAccumulator(Accumulator):
         ema: keep exponential moving averages, too, of the updates' mean losses (`loss_ema`) and of
             running values (`NAME_ema`). It is the share of an average that remains at an update,
             such as 0.98. An update whose mean is not finite is left out.
+        cross_entropy: updates without a loss compute it, and perplexity and entropy, from the
+            logits. False is for scores that are no logits, such as probabilities; such updates
+            then have no loss, and take a little less time.
+        label_smoothing: of that cross-entropy, from 0 to 1, as in
+            `torch.nn.functional.cross_entropy`.
+        class_weight: likewise the weight of each class, a tensor of `num_classes` finite numbers
+            of 0 or more. It is copied, and waited for if it is on a device.
+        calibration_bins: number of bins, up to 100, for `ece`, the expected calibration error: how
+            far the greatest probability of the softmax is from the accuracy. 0 leaves it out. Only
+            updates without a loss add to it.
         name: is put before the names of the values in a recording, as in `val/loss`, to tell
             accumulators apart. Where several have the same one, or none, the second one that is
             read is called `val-2`, or `metrics-2`.
@@ -93,10 +105,26 @@ class MetricAccumulator(Accumulator):
         class_dim: int = 1,
         *,
         ema: float | None = None,
+        cross_entropy: bool = True,
+        label_smoothing: float = 0.0,
+        class_weight: Tensor | None = None,
+        calibration_bins: int = 0,
         name: str = "",
     ) -> None:
         super().__init__(
-            MetricOptions.of(topk, num_classes, confusion, ignore_index, class_dim, ema), name
+            MetricOptions.of(
+                topk,
+                num_classes,
+                confusion,
+                ignore_index,
+                class_dim,
+                ema,
+                cross_entropy,
+                label_smoothing,
+                class_weight,
+                calibration_bins,
+            ),
+            name,
         )
 
     def update(
@@ -117,13 +145,14 @@ class MetricAccumulator(Accumulator):
 
         Args:
             logits: (N, C), (N, C, d1, ...) or, with `class_dim=-1`, (N, ..., C); float64, float32,
-                float16 or bfloat16, with any strides. Only their order matters, so probabilities
-                work as well.
+                float16 or bfloat16, with any strides. With a loss, or `cross_entropy=False`, only
+                their order matters, so probabilities work as well.
             target: the class of each row, int64, int32 or uint8, in the shape of the logits without
                 C. A target that is not a class makes its row invalid: it is counted, and left out.
             loss: the loss of this batch, either one number, the mean over its rows, or one per row.
                 One number may be one of Python or NumPy as well. It enters the sum with the weight
-                of the rows that count.
+                of the rows that count. Without it, the cross-entropy of the logits is the loss: as
+                that of `torch.nn.functional.cross_entropy`, but computed in the same pass.
             weight: the weight of each row, in the shape of the target. A row whose weight is not
                 finite is invalid.
 
@@ -189,7 +218,13 @@ class MetricAccumulator(Accumulator):
     ) -> dict[str, Any]:
         options = self._options
         return values_of(
-            state, options.topk, scalar_names, lost_updates, confusion_sums, options.ema
+            state,
+            options.topk,
+            scalar_names,
+            lost_updates,
+            confusion_sums,
+            options.ema,
+            options.calibration_bins,
         )
 
     @classmethod

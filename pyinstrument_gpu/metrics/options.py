@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, check_ema
 from pyinstrument_gpu.metrics.element_tensors import check_tensors
-from pyinstrument_gpu.metrics.state import MAX_TOPK, STATE_DTYPE
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MAX_TOPK, STATE_DTYPE
+from pyinstrument_gpu.metrics.torch_modes import outside_modes
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
 MAX_NAME_BYTES = 64
 _MAX_CLASSES = 1 << 14
 """Of a confusion matrix: one of so many takes 2 GB."""
+_MAX_CALIBRATION_BINS = 100
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class MetricOptions(AccumulatorOptions):
     ignore_index: int
     class_dim: int
     ema: float | None = None
+    cross_entropy: bool = True
+    label_smoothing: float = 0.0
+    class_weight: Tensor | None = None
+    calibration_bins: int = 0
+    _class_weight_on: dict[torch.device, Tensor] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     task: ClassVar[str] = "classification"
 
@@ -44,6 +53,10 @@ class MetricOptions(AccumulatorOptions):
         ignore_index: int,
         class_dim: int,
         ema: float | None,
+        cross_entropy: bool,
+        label_smoothing: float,
+        class_weight: Tensor | None,
+        calibration_bins: int,
     ) -> MetricOptions:
         ks = tuple(sorted({topk} if isinstance(topk, int) else set(topk)))
         if len(ks) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in ks):
@@ -61,7 +74,33 @@ class MetricOptions(AccumulatorOptions):
                 f"class_dim must be 1, for (N, C, ...), or -1, for (N, ..., C), got {class_dim!r}"
             )
         check_ema(ema)
-        return cls(ks, num_classes, bool(confusion), ignore_index, class_dim, ema)
+        if not isinstance(label_smoothing, (int, float)) or not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must be from 0 to 1, got {label_smoothing!r}")
+        if class_weight is not None:
+            class_weight = _checked_class_weight(class_weight, num_classes)
+            num_classes = len(class_weight)
+        if type(calibration_bins) is not int or not 0 <= calibration_bins <= _MAX_CALIBRATION_BINS:
+            raise ValueError(
+                f"calibration_bins must be an int from 0 to {_MAX_CALIBRATION_BINS}, "
+                f"got {calibration_bins!r}"
+            )
+        if not cross_entropy and (label_smoothing or class_weight is not None or calibration_bins):
+            raise ValueError(
+                "label_smoothing, class_weight and calibration_bins are for the cross-entropy: "
+                "they need cross_entropy=True"
+            )
+        return cls(
+            ks,
+            num_classes,
+            bool(confusion),
+            ignore_index,
+            class_dim,
+            ema,
+            bool(cross_entropy),
+            float(label_smoothing),
+            class_weight,
+            calibration_bins,
+        )
 
     @property
     def confusion_classes(self) -> int:
@@ -69,9 +108,24 @@ class MetricOptions(AccumulatorOptions):
 
     @property
     def state_bytes(self) -> int:
-        return STATE_DTYPE.itemsize + 8 * self.confusion_classes**2
+        return STATE_DTYPE.itemsize + 8 * (
+            CALIBRATION_SUMS * self.calibration_bins + self.confusion_classes**2
+        )
+
+    def class_weight_on(self, device: torch.device) -> Tensor | None:
+        # They are copied there once.
+        if self.class_weight is None or device.type == "cpu":
+            return self.class_weight
+        if device not in self._class_weight_on:
+            weights = self.class_weight
+            with outside_modes():
+                if device.type == "cuda":
+                    weights = weights.pin_memory()  # a copy from other memory would be waited for
+                self._class_weight_on[device] = weights.to(device, non_blocking=True)
+        return self._class_weight_on[device]
 
     def native_arguments(self) -> dict[str, Any]:
+        weights = [] if self.class_weight is None else self.class_weight.tolist()
         return {
             "topk": self.topk,
             "num_classes": self.num_classes or 0,
@@ -79,6 +133,11 @@ class MetricOptions(AccumulatorOptions):
             "ignore_index": self.ignore_index,
             "class_dim": self.class_dim,
             "ema": self.ema,
+            "cross_entropy": self.cross_entropy,
+            "label_smoothing": self.label_smoothing,
+            "class_weight": weights,
+            "class_weight_sum": sum(weights),
+            "calibration_bins": self.calibration_bins,
         }
 
     def class_axis(self, ndim: int) -> int:
@@ -155,6 +214,27 @@ class MetricOptions(AccumulatorOptions):
             raise ValueError("give either correct or rank: a row is correct if its rank is 0")
         given = {**known, "weight": weight, "mask": mask}
         check_tensors(given, optional=given)
+
+
+def _checked_class_weight(class_weight: Any, num_classes: int | None) -> Tensor:
+    if not isinstance(class_weight, Tensor):
+        raise TypeError(f"class_weight must be a tensor, got {type(class_weight).__name__}")
+    if class_weight.ndim != 1 or not len(class_weight) or class_weight.is_complex():
+        raise ValueError(
+            "class_weight must hold one real number for each class, got a tensor of "
+            f"{class_weight.dtype} with shape {tuple(class_weight.shape)}"
+        )
+    if num_classes not in (None, len(class_weight)):
+        raise ValueError(
+            f"class_weight has {len(class_weight)} weights, num_classes is {num_classes}"
+        )
+    weights = class_weight.detach().to("cpu", torch.float64).clone().contiguous()
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if wrong.any():
+        raise ValueError(
+            f"class_weight must be finite and not negative, got {float(weights[wrong][0])}"
+        )
+    return weights
 
 
 def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:

@@ -9,11 +9,16 @@ never waits for a device either.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.state import STATE_DTYPE, word
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, word
+
+_PART = 1 << 22
+"""So many logits are in float64 at a time."""
 
 
 @torch.no_grad()
@@ -45,11 +50,16 @@ def add_update(
 
     # What takes the logits' size of memory comes first: where there is none, nothing was added.
     nonfinite_rows = torch.zeros((), dtype=torch.int64, device=state.device)
+    scores = None
     if classes:
         ranks = _ranks(rows, safe_targets)
+        if loss is None and options.cross_entropy:
+            scores = _cross_entropy(rows, safe_targets, options)
+            _calibrate(reals, scores.confidence, ranks == 0, weights, options)
         nonfinite_rows = (counted & ~rows.isfinite().all(dim=1)).sum()
         if options.confusion and len(rows):
-            matrix = reals[STATE_DTYPE.itemsize // 8 :]
+            bins = CALIBRATION_SUMS * options.calibration_bins
+            matrix = reals[STATE_DTYPE.itemsize // 8 + bins :]
             matrix.index_add_(0, safe_targets * classes + rows.argmax(dim=1), weights)
         for slot, k in enumerate(options.topk):
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
@@ -58,6 +68,21 @@ def add_update(
     if loss is not None:
         per_row = loss.ndim != 0 and loss.shape == target.shape
         nonfinite_losses = add_loss(integers, reals, loss, per_row, counted, weights, options.ema)
+    elif scores is not None:
+        nonfinite_losses = add_loss(
+            integers,
+            reals,
+            scores.loss,
+            True,
+            counted,
+            weights,
+            options.ema,
+            scores.loss_weight,
+        )
+        for name, values in (("nll", scores.nll), ("entropy", scores.entropy)):
+            known = values.isfinite()
+            reals[word(f"{name}_sum")] += torch.where(known, values * weights, 0).sum()
+            reals[word(f"{name}_weight")] += torch.where(known, weights, 0).sum()
     add_counts(state, counted, ignored, wrong, weights, nonfinite_rows, nonfinite_losses)
 
 
@@ -95,6 +120,64 @@ def _ranks(rows: Tensor, targets: Tensor) -> Tensor:
     return torch.where(own.isnan(), earlier & rows.isnan(), ahead).sum(dim=1)
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """What the logits of rows say, in float64. The loss is as that of torch with
+    reduction="none"; its mean is divided by the sum of `loss_weight`."""
+
+    loss: Tensor
+    loss_weight: Tensor
+    nll: Tensor
+    entropy: Tensor
+    confidence: Tensor
+
+
+def _cross_entropy(rows: Tensor, targets: Tensor, options: MetricOptions) -> _Scores:
+    class_weights = options.class_weight_on(rows.device)
+    parts = []
+    # A part of the rows at a time: in float64 they are several times as large.
+    for part, own in zip(
+        rows.split(max(1, _PART // rows.shape[1])),
+        targets.split(max(1, _PART // rows.shape[1])),
+        strict=True,
+    ):
+        logits = part.to(torch.float64)
+        # The greatest logit is infinite, or NaN, where others can't be compared with it.
+        shifts = logits - logits.amax(dim=1, keepdim=True)
+        powers = shifts.exp()
+        total = powers.sum(dim=1)
+        log_total = total.log()
+        nll = log_total - shifts.gather(1, own[:, None])[:, 0]
+        # A logit of minus infinity has the probability 0, which adds nothing.
+        entropy = log_total - torch.where(powers == 0, 0, powers * shifts).sum(dim=1) / total
+        weight = torch.ones_like(nll) if class_weights is None else class_weights[own]
+        loss = nll * weight
+        if options.label_smoothing:
+            weighted = shifts if class_weights is None else shifts * class_weights
+            all_weights = rows.shape[1] if class_weights is None else class_weights.sum()
+            smooth = all_weights * log_total - weighted.sum(dim=1)
+            share = options.label_smoothing
+            loss = (1 - share) * loss + share / rows.shape[1] * smooth
+        parts.append((loss, weight, nll, entropy, 1 / total))
+    return _Scores(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+
+def _calibrate(
+    reals: Tensor, confidence: Tensor, correct: Tensor, weights: Tensor, options: MetricOptions
+) -> None:
+    count = options.calibration_bins
+    if not count:
+        return
+    known = confidence >= 0
+    weights = torch.where(known, weights, 0)
+    confidence = torch.where(known, confidence, 0)
+    bins = (confidence * count).to(torch.int64).clamp(max=count - 1)
+    added = torch.stack([weights, weights * confidence, weights * correct], dim=1)
+    begin = STATE_DTYPE.itemsize // 8
+    tail = reals[begin : begin + count * CALIBRATION_SUMS]
+    tail.view(count, CALIBRATION_SUMS).index_add_(0, bins, added)
+
+
 def add_loss(
     integers: Tensor,
     reals: Tensor,
@@ -103,14 +186,21 @@ def add_loss(
     counted: Tensor,
     weights: Tensor,
     ema: float | None,
+    class_weights: Tensor | None = None,
 ) -> Tensor:
-    """Adds the loss of an update; returns the number of losses that are not finite."""
+    """Adds the loss of an update; returns the number of losses that are not finite.
+
+    Args:
+        class_weights: of the rows' targets, by which a cross-entropy has been multiplied; None for
+            a loss that was given.
+    """
     losses = loss.reshape(-1).to(torch.float64)
+    loss_weights = weights if class_weights is None else weights * class_weights
     if per_row:
         finite = losses.isfinite()
         nonfinite = (counted & ~finite).sum()
         finite &= counted
-        loss_weight = torch.where(finite, weights, 0).sum()
+        loss_weight = torch.where(finite, loss_weights, 0).sum()
         loss_sum = torch.where(finite, losses * weights, 0).sum()
         mean = loss_sum / loss_weight
         given = counted.any()
@@ -120,10 +210,10 @@ def add_loss(
         nonfinite = (~finite).to(torch.int64)
         loss_weight = torch.where(finite, weights.sum(), 0)
         loss_sum = torch.where(finite, mean * loss_weight, 0)
-        given = torch.ones((), dtype=torch.bool, device=loss.device)
+        given = torch.ones((), dtype=torch.bool, device=losses.device)
     integers[word("nonfinite_losses")] += nonfinite
     # A loss that is given is taken for the negative log-likelihood.
-    for kind in ("loss", "nll"):
+    for kind in ("loss", "nll") if class_weights is None else ("loss",):
         reals[word(f"{kind}_sum")] += loss_sum
         reals[word(f"{kind}_weight")] += loss_weight
     integers[word("losses")] += given

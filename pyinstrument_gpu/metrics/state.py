@@ -39,11 +39,16 @@ def _dtype(macro: str, **types: Any) -> np.dtype[np.void]:
 
 SCALAR_DTYPE = _dtype("PIG_SCALAR")
 STATE_DTYPE = _dtype("PIG_STATE", Scalar=SCALAR_DTYPE)
-"""The state without its tails, which follow as float64: the confusion matrix, one row per target
-class, and the bins of the calibration."""
+"""The state without its tails, which follow as float64; the confusion matrix, one row per target
+class, is the last of them."""
 
 FIELDS = " ".join((*(STATE_DTYPE.names or ()), *(SCALAR_DTYPE.names or ())))
 """What the words of a state mean. Another version of this package may have others."""
+
+
+CALIBRATION_SUMS = 3
+"""Of the rows whose greatest probability lies in a bin: their weight, the weighted sum of those
+probabilities, and the weight of the rows that were predicted correctly."""
 
 
 class Scalar(SimpleNamespace):
@@ -85,7 +90,7 @@ class State(SimpleNamespace):
         state.confusion = None
         state.tail = np.frombuffer(data, np.float64, offset=STATE_DTYPE.itemsize)
         if classes:
-            state.confusion = state.tail[: classes * classes].reshape(classes, classes)
+            state.confusion = state.tail[-classes * classes :].reshape(classes, classes)
         return state
 
 

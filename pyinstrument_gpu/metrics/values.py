@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.state import STATE_DTYPE, Scalar, State
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, Scalar, State
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ def keys_of_scalar(name: str) -> tuple[str, ...]:
 def reserved_keys() -> frozenset[str]:
     """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
     program may have one. And a series of recordings."""
-    empty = State.of(bytes(STATE_DTYPE.itemsize + 8), classes=1, scalars=0)
-    return frozenset(values_of(empty, (), (), 0, ema=0.5)) | {"reference_updates"}
+    empty = State.of(bytes(STATE_DTYPE.itemsize + 8 * (CALIBRATION_SUMS + 1)), 1, scalars=0)
+    values = values_of(empty, (), (), 0, ema=0.5, calibration_bins=1)
+    return frozenset(values) | {"reference_updates"}
 
 
 def values_of(
@@ -65,6 +66,7 @@ def values_of(
     lost_updates: int,
     confusion_sums: NDArray[np.float64] | None = None,
     ema: float | None = None,
+    calibration_bins: int = 0,
 ) -> dict[str, Any]:
     """The values of a state, as `MetricAccumulator.compute` describes them.
 
@@ -72,6 +74,7 @@ def values_of(
         confusion_sums: of a confusion matrix that the state lacks, for each class: the sum of its
             row, the sum of its column, and the element of the diagonal.
         ema: how much of the moving averages remains at an update; None where there are none.
+        calibration_bins: how many the tail of the state begins with.
     """
     loss = ratio(state.loss_sum, state.loss_weight)
     values: dict[str, Any] = {
@@ -82,6 +85,8 @@ def values_of(
         "loss_last": state.loss_last if state.losses else math.nan,
         **({} if ema is None else {"loss_ema": ema_of(state.loss_ema, state.finite_losses, ema)}),
         "perplexity": _exp(ratio(state.nll_sum, state.nll_weight)),
+        "entropy": ratio(state.entropy_sum, state.entropy_weight),
+        **({"ece": _calibration_error(state, calibration_bins)} if calibration_bins else {}),
         **{
             f"accuracy@{k}": ratio(correct, weight)
             for k, correct, weight in zip(topk, state.correct, state.correct_weight, strict=False)
@@ -155,8 +160,10 @@ def series_of(values: Mapping[str, Any], topk: Sequence[int]) -> list[tuple[str,
         "loss",
         "loss_last",
         "loss_ema",
+        "entropy",
         *(f"accuracy@{k}" for k in topk),
         "nonfinite",
+        "ece",
     ]
     if "f1_macro" in values:
         names += ["precision_macro", "recall_macro", "f1_macro"]
@@ -181,6 +188,14 @@ def _exp(value: float) -> float:
         return math.exp(value)
     except OverflowError:
         return math.inf
+
+
+def _calibration_error(state: State, bins: int) -> float:
+    """Naeini, Cooper and Hauskrecht, 2015: how far confidence and accuracy are apart, averaged over
+    the bins by their weight."""
+    sums = state.tail[: bins * CALIBRATION_SUMS].reshape(bins, CALIBRATION_SUMS)
+    weights, confidences, correct = sums.T
+    return ratio(float(np.abs(confidences - correct).sum()), float(weights.sum()))
 
 
 def _confusion_values(

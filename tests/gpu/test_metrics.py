@@ -17,7 +17,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.metrics.kernels import wait
 from tests.gpu.conftest import why_not
 from tests.helpers import element_updates
-from tests.helpers.metric_cases import IGNORED, Case, assert_same, expected, random_case
+from tests.helpers.metric_cases import Case, assert_same, expected, random_case
 from tests.helpers.script import run_script
 
 DEVICE = "cuda"
@@ -44,7 +44,7 @@ def on_device(value: Any) -> Any:
 
 
 def updated(case: Case) -> pig.MetricAccumulator:
-    metrics = pig.MetricAccumulator(topk=case.topk, class_dim=case.class_dim, ignore_index=IGNORED)
+    metrics = pig.MetricAccumulator(**case.options)
     metrics.update(*map(on_device, (case.logits, case.target, case.loss, case.weight)))
     return metrics
 
@@ -63,7 +63,7 @@ def arrived(metrics: pig.MetricAccumulator) -> pig.Reading:
 @pytest.mark.parametrize("part", range(4))
 def test_random_updates_against_plain_python(part: int) -> None:
     for seed in range(part * 250, (part + 1) * 250):
-        case = random_case(torch.Generator().manual_seed(seed))
+        case = random_case(torch.Generator().manual_seed(seed), cross_entropy=True)
         metrics = updated(case)
         assert_same(metrics.compute(), expected([case]))
 

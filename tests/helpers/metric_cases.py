@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,23 @@ class Case:
     weight: Tensor | None
     class_dim: int
     topk: tuple[int, ...]
+    cross_entropy: bool = False
+    label_smoothing: float = 0.0
+    class_weight: Tensor | None = None
+    calibration_bins: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of its accumulator."""
+        return {
+            "topk": self.topk,
+            "class_dim": self.class_dim,
+            "ignore_index": IGNORED,
+            "cross_entropy": self.cross_entropy,
+            "label_smoothing": self.label_smoothing,
+            "class_weight": self.class_weight,
+            "calibration_bins": self.calibration_bins,
+        }
 
     def rows(self) -> Tensor:
         """The logits as (rows, classes)."""
@@ -40,8 +57,25 @@ class Case:
         return self.logits.shape[self.class_dim]
 
 
-def random_case(generator: torch.Generator) -> Case:
-    """A case of any kind: shapes, dtypes, strides, special values, weights, losses."""
+class Computed(float):
+    """A number that is computed from logits in their precision, or in that of float32 where theirs
+    is less: the last digits may differ.
+
+    Attributes:
+        error: how far it may be away, relative to itself or to 1.
+    """
+
+    error: float
+
+    def __new__(cls, value: float, error: float) -> Computed:
+        self = super().__new__(cls, value)
+        self.error = error
+        return self
+
+
+def random_case(generator: torch.Generator, cross_entropy: bool = False) -> Case:
+    """A case of any kind: shapes, dtypes, strides, special values, weights, losses. With
+    `cross_entropy`, also those that compute the loss."""
 
     def below(limit: int) -> int:
         return int(torch.randint(limit, (), generator=generator))
@@ -96,7 +130,49 @@ def random_case(generator: torch.Generator) -> Case:
             loss.view(-1)[below(loss.numel())] = (math.nan, math.inf, -math.inf)[below(3)]
         loss = loss.to((torch.float32, torch.float64, torch.float16)[below(3)])
     topk = ((1,), (1, 5), (2, 3, classes), (1, classes + 1))[below(4)]
-    return Case(logits, target, loss, weight, class_dim, tuple(sorted(set(topk))))
+    case = Case(logits, target, loss, weight, class_dim, tuple(sorted(set(topk))))
+    if not cross_entropy or chance(5):
+        return case
+    class_weight = torch.rand(classes, generator=generator) * 2 if chance(3) else None
+    if class_weight is not None and chance(4):
+        class_weight[below(classes)] = 0
+    return replace(
+        case,
+        cross_entropy=True,
+        label_smoothing=(0.0, 0.1, 1.0)[below(3)],
+        class_weight=class_weight,
+        calibration_bins=(0, 11)[below(2)],
+    )
+
+
+@dataclass
+class _CrossEntropy:
+    """What the logits of a case say of each row, by PyTorch's functions in float64."""
+
+    loss: list[float]
+    loss_weight: list[float]
+    nll: list[float]
+    entropy: list[float]
+    confidence: list[float]
+
+    @classmethod
+    def of(cls, case: Case) -> _CrossEntropy:
+        rows = case.rows().double()
+        targets = case.target.reshape(-1).long()
+        targets = torch.where((targets >= 0) & (targets < case.classes), targets, 0)
+        weight = None if case.class_weight is None else case.class_weight.double()
+        loss = torch.nn.functional.cross_entropy(
+            rows, targets, weight, reduction="none", label_smoothing=case.label_smoothing
+        )
+        nll = torch.nn.functional.cross_entropy(rows, targets, reduction="none")
+        probabilities = rows.softmax(dim=1)
+        return cls(
+            loss.tolist(),
+            (torch.ones(len(rows)) if weight is None else weight[targets]).tolist(),
+            nll.tolist(),
+            torch.special.entr(probabilities).sum(dim=1).tolist(),
+            probabilities.amax(dim=1).tolist() if case.classes else [],
+        )
 
 
 def expected(cases: list[Case]) -> dict[str, Any]:
@@ -108,7 +184,10 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         ("count", "nonfinite_rows", "nonfinite_losses", "ignored", "invalid", "lost_updates"), 0
     )
     first = None
-    total_weight = loss_sum = loss_weight = 0.0
+    total_weight = loss_sum = loss_weight = nll_sum = nll_weight = 0.0
+    entropy_sum = entropy_weight = 0.0
+    bins = np.zeros((cases[0].calibration_bins, 3))
+    error = 0.0  # of what is computed from logits
     correct = dict.fromkeys(cases[0].topk, 0.0)
     means: list[float] = []
     for number, case in enumerate(cases, start=1):
@@ -117,6 +196,12 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         weights = [1.0] * len(rows) if case.weight is None else case.weight.reshape(-1).tolist()
         per_row = case.loss is not None and case.loss.ndim > 0
         losses = case.loss.reshape(-1).tolist() if per_row and case.loss is not None else []
+        loss_weights = [1.0] * len(rows)
+        scores = None
+        if case.loss is None and case.cross_entropy:
+            scores = _CrossEntropy.of(case)
+            per_row, losses, loss_weights = True, scores.loss, scores.loss_weight
+            error = max(error, 1e-12 if case.logits.dtype == torch.float64 else 1e-6)
         # Stable and with NaN first: what stands earlier wins a tie.
         order = torch.sort(rows, dim=1, descending=True, stable=True).indices
         weight_here = sum_here = loss_weight_here = 0.0
@@ -137,9 +222,21 @@ def expected(cases: list[Case]) -> dict[str, Any]:
                 correct[k] += weight if position < k else 0
             if per_row and math.isfinite(losses[row]):
                 sum_here += losses[row] * weight
-                loss_weight_here += weight
+                loss_weight_here += weight * loss_weights[row]
             elif per_row:
                 values["nonfinite_losses"] += 1
+            if scores is None:
+                continue
+            if math.isfinite(scores.nll[row]):
+                nll_sum += scores.nll[row] * weight
+                nll_weight += weight
+            if math.isfinite(scores.entropy[row]):
+                entropy_sum += scores.entropy[row] * weight
+                entropy_weight += weight
+            confidence = scores.confidence[row]
+            if len(bins) and not math.isnan(confidence):
+                at = bins[min(int(confidence * len(bins)), len(bins) - 1)]
+                at += weight, weight * confidence, weight * (position == 0)
         if case.loss is not None and not per_row:
             mean = float(case.loss)
             means.append(mean)
@@ -153,24 +250,44 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         total_weight += weight_here
         loss_sum += sum_here
         loss_weight += loss_weight_here
+        if scores is None:
+            nll_sum += sum_here
+            nll_weight += loss_weight_here
         if first is None and (
             values["nonfinite_rows"] + values["nonfinite_losses"] > nonfinite_before
         ):
             first = number
     finite = [mean for mean in means if math.isfinite(mean)]
-    values["loss"] = loss_sum / loss_weight if loss_weight else math.nan
-    values["loss_min"] = min(finite, default=math.nan)
-    values["loss_max"] = max(finite, default=math.nan)
-    values["loss_last"] = means[-1] if means else math.nan
+    computed = {
+        "loss": loss_sum / loss_weight if loss_weight else math.nan,
+        "loss_min": min(finite, default=math.nan),
+        "loss_max": max(finite, default=math.nan),
+        "loss_last": means[-1] if means else math.nan,
+        "entropy": entropy_sum / entropy_weight if entropy_weight else math.nan,
+    }
     try:
-        values["perplexity"] = math.exp(values["loss"])
+        computed["perplexity"] = math.exp(nll_sum / nll_weight) if nll_weight else math.nan
     except OverflowError:
-        values["perplexity"] = math.inf
+        computed["perplexity"] = math.inf
+    if len(bins):
+        total = bins[:, 0].sum()
+        difference = abs(bins[:, 1] - bins[:, 2]).sum()
+        computed["ece"] = float(difference / total) if total else math.nan
+    values.update((name, Computed(value, error)) for name, value in computed.items())
+    if nll_weight:  # its logarithm has that error
+        error *= max(1.0, abs(nll_sum / nll_weight))
+    values["perplexity"] = Computed(computed["perplexity"], error)
     for k, weight in correct.items():
         values[f"accuracy@{k}"] = weight / total_weight if total_weight else math.nan
     values["nonfinite"] = values["nonfinite_rows"] + values["nonfinite_losses"]
     values["first_nonfinite_update"] = first
     return values
+
+
+def computed(values: dict[str, Any], error: float = 1e-6) -> dict[str, Any]:
+    """Values of which those that are computed from logits may be wrong by so much."""
+    names = ("loss", "loss_min", "loss_max", "loss_last", "perplexity", "entropy", "ece")
+    return values | {name: Computed(values[name], error) for name in names if name in values}
 
 
 def assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -180,7 +297,8 @@ def assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
         if isinstance(value, np.ndarray):
             np.testing.assert_allclose(got[key], value, rtol=1e-12, err_msg=key)
         elif isinstance(value, float):
-            same = math.isclose(got[key], value, rel_tol=1e-12, abs_tol=1e-300)
+            error = value.error if isinstance(value, Computed) else 0.0
+            same = math.isclose(got[key], value, rel_tol=max(error, 1e-12), abs_tol=error or 1e-300)
             assert same or (math.isnan(value) and math.isnan(got[key])), (key, got[key], value)
         else:
             assert got[key] == value, (key, got[key], value)

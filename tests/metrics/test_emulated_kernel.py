@@ -17,7 +17,7 @@ from torch import Tensor
 
 import pyinstrument_gpu as pig
 from tests.helpers import element_updates
-from tests.helpers.metric_cases import IGNORED, assert_same, expected, random_case
+from tests.helpers.metric_cases import assert_same, expected, random_case
 from tests.helpers.metric_gpu import metric_gpu
 from tests.helpers.simulated_cuda import SimulatedCuda
 
@@ -39,10 +39,8 @@ def test_random_updates(blocks: int) -> None:
     generator = torch.Generator().manual_seed(blocks)
     with emulated_gpu(blocks) as gpu:
         for _ in range(60):
-            case = random_case(generator)
-            metrics = pig.MetricAccumulator(
-                topk=case.topk, class_dim=case.class_dim, ignore_index=IGNORED
-            )
+            case = random_case(generator, cross_entropy=True)
+            metrics = pig.MetricAccumulator(**case.options)
             metrics.update(case.logits, case.target, case.loss, case.weight)
             assert_same(metrics.compute(), expected([case]))
             reading = metrics.latest()

@@ -127,14 +127,17 @@ def test_on_the_device_of_the_tensors_whichever_is_current() -> None:
 def test_kernels_are_chosen_by_shape_and_dtype(gpu: SimulatedCuda) -> None:
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         for classes in (3, 100, 5000):
-            metrics = pig.MetricAccumulator(topk=1)
-            metrics.update(torch.zeros(2, classes, dtype=dtype), torch.zeros(2, dtype=torch.long))
-            assert metrics.compute()["accuracy@1"] == 1
-    names = [launch.kernel.removeprefix("pig_metric_update_") for launch in gpu.launches()]
+            for cross_entropy in (False, True):
+                metrics = pig.MetricAccumulator(topk=1, cross_entropy=cross_entropy)
+                logits = torch.zeros(2, classes, dtype=dtype)
+                metrics.update(logits, torch.zeros(2, dtype=torch.long))
+                assert metrics.compute()["accuracy@1"] == 1
+    names = [launch.kernel.removeprefix("pig_metric_") for launch in gpu.launches()]
     assert names == [
-        f"{dtype}_{layout}"
+        f"{kind}_{dtype}_{layout}"
         for dtype in ("float64", "float32", "float16", "bfloat16")
         for layout in ("thread", "warp", "block")
+        for kind in ("update", "cross_entropy")
     ]
 
 
@@ -142,8 +145,8 @@ def test_random_updates(gpu: SimulatedCuda) -> None:
     """The tensors' way to the kernel: addresses, strides, formats."""
     generator = torch.Generator().manual_seed(3)
     for _ in range(200):
-        case = random_case(generator)
-        metrics = pig.MetricAccumulator(topk=case.topk, class_dim=case.class_dim, ignore_index=3)
+        case = random_case(generator, cross_entropy=True)
+        metrics = pig.MetricAccumulator(**case.options)
         metrics.update(case.logits, case.target, case.loss, case.weight)
         assert_same(metrics.compute(), expected([case]))
         reading = metrics.latest()
@@ -234,7 +237,9 @@ def test_accumulators_that_are_gone_leave_no_memory_behind(gpu: SimulatedCuda) -
 
 def test_latest_is_what_has_arrived(gpu: SimulatedCuda) -> None:
     metrics = started(topk=1)
-    gpu.run_nothing_on_launch("pig_metric_update_float32_thread")  # this kernel is not done yet
+    gpu.run_nothing_on_launch(
+        "pig_metric_cross_entropy_float32_thread"
+    )  # this kernel is not done yet
     metrics.update(LOGITS, TARGET)
 
     reading = metrics.latest()

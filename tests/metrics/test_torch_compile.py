@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,7 +69,11 @@ def test_with_weights_and_without_a_loss() -> None:
 
     values = metrics.compute()
     assert (values["count"], values["accuracy@1"]) == (9, 3 / 8)
-    assert math.isnan(values["loss"])
+    loss = torch.nn.functional.cross_entropy(
+        2 * torch.eye(3), torch.tensor([0, 1, 0]), reduction="none"
+    )
+    weight = torch.tensor([1.0, 2.0, 5.0])
+    assert values["loss"] == pytest.approx(float((loss * weight).sum() / weight.sum()), rel=1e-6)
 
 
 def test_graph_is_not_compiled_again_and_again() -> None:

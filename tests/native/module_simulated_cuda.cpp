@@ -210,7 +210,7 @@ void publish(const metrics::LaunchParameters& p) {
   ++snapshot.sequence;
   snapshot.lost = p.scratch->lost;
   snapshot.state = *p.state;
-  std::copy_n(metrics::confusion_of(*p.state), p.tail_words, snapshot.tail);
+  std::copy_n(metrics::calibration_of(*p.state), p.tail_words, snapshot.tail);
   p.scratch->sequence = ++snapshot.sequence;
 }
 
@@ -219,10 +219,15 @@ void run_update(void** parameters) {
   const std::lock_guard lock(metric_kernels);
   metrics::State& state = *p.launch.state;
   std::vector<metrics::ConfusionCell> cells(p.batch.confusion != 0 ? p.batch.rows : 0);
-  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, cells, 1), state);
+  std::vector<double> calibration;
+  metrics::fold_update(p.batch, metrics::scan_on_cpu(p.batch, cells, calibration, 1), state);
+  for (size_t i = 0; i < calibration.size(); ++i)
+    metrics::calibration_of(state)[i] += calibration[i];
   for (const metrics::ConfusionCell& cell : cells)
     if (cell.target >= 0)
-      metrics::confusion_of(state)[cell.target * p.batch.classes + cell.predicted] += cell.weight;
+      metrics::confusion_of(
+          state, p.batch.calibration_bins)[cell.target * p.batch.classes + cell.predicted] +=
+          cell.weight;
   publish(p.launch);
 }
 

@@ -82,7 +82,8 @@ int launch(cuda::Kernel kernel, unsigned blocks, unsigned, unsigned, unsigned th
     launches.back().snapshot = snapshot;
     if (!kernels_run || capture_status != cuda::kNotCapturing) return cuda::kSuccess;
     std::vector<ConfusionCell> no_cells;
-    fold_update(p.batch, scan_on_cpu(p.batch, no_cells, 1), *state);
+    std::vector<double> no_bins;
+    fold_update(p.batch, scan_on_cpu(p.batch, no_cells, no_bins, 1), *state);
   }
   snapshot->state = *state;
   snapshot->sequence += 2;

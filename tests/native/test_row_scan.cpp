@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "metrics/kernel_launch.h"
-#include "metrics/row_rank.h"
+#include "metrics/row_scan.h"
 
 using namespace pig::metrics;
 
@@ -21,17 +21,33 @@ constexpr Format kFormats[] = {kFloat64, kFloat32, kFloat16, kBfloat16};
 
 size_t bytes_of(Format format) { return format == kFloat64 ? 8 : format == kFloat32 ? 4 : 2; }
 
-/// Of one row of contiguous logits.
-RowRank rank_of_row(const void* row, Format format, I64 classes, I64 target) {
-  RowRank rank;
-  rank_functions(format).rank(row, classes, 1, classes, 1, &target, &rank);
-  return rank;
+/// Rows that lie one after the other, or side by side; all of it is asked for.
+LogitRows rows_of(const void* logits, I64 classes, I64 class_stride, I64 row_stride, int rows,
+                  const I64* targets, const double* class_weight) {
+  double class_weight_sum = 0;
+  for (I64 c = 0; c < classes; ++c) class_weight_sum += class_weight[c];
+  return {logits,  classes, class_stride, row_stride,   rows,
+          targets, true,    true,         class_weight, class_weight_sum};
+}
+
+/// What a row's functions find, which has to be the same.
+RowScan scan_of_row(const void* row, Format format, I64 classes, I64 target) {
+  const std::vector<double> weights(static_cast<size_t>(classes), 0.5);
+  const LogitRows rows = rows_of(row, classes, 1, classes, 1, &target, weights.data());
+  RowScan rank, both;
+  row_functions(format).rank(rows, &rank);
+  row_functions(format).rank_and_sums(rows, &both);
+  CHECK_EQ(rank.rank, both.rank);
+  CHECK_EQ(rank.finite, both.finite);
+  CHECK_EQ(rank.prediction, both.prediction);
+  return both;
 }
 
 /// The definition, with the kernel's functions.
-RowRank reference(const void* data, Format format, I64 classes, I64 stride, I64 target) {
+RowScan reference(const void* data, Format format, I64 classes, I64 stride, I64 target) {
   const double own = load_real(data, format, target * stride);
-  RowRank result{0, true};
+  RowScan result{};
+  result.finite = true;
   for (I64 c = 0; c < classes; ++c) {
     const double x = load_real(data, format, c * stride);
     result.finite = result.finite && is_finite(x);
@@ -42,6 +58,42 @@ RowRank reference(const void* data, Format format, I64 classes, I64 stride, I64 
     }
   }
   return result;
+}
+
+/// Equal up to `tolerance` of the numbers that were added; NaN is equal to NaN.
+void check_near(double got, double wanted, double tolerance, double added) {
+  if (std::isnan(wanted)) {
+    CHECK(std::isnan(got));
+  } else if (std::isinf(wanted)) {
+    CHECK_EQ(got, wanted);
+  } else {
+    CHECK(std::fabs(got - wanted) <= tolerance * added + 1e-300);
+  }
+}
+
+/// Against their definitions, where every class has the weight 0.5.
+void check_sums(const RowSums& got, const void* data, Format format, I64 classes, I64 stride,
+                I64 target) {
+  double max = -std::numeric_limits<double>::infinity();
+  for (I64 c = 0; c < classes; ++c) {
+    const double x = load_real(data, format, c * stride);
+    max = std::isnan(x) || x > max ? x : max;
+  }
+  double exp_sum = 0, shift_sum = 0, weighted_sum = 0, added = 0;
+  for (I64 c = 0; c < classes; ++c) {
+    const double shift = load_real(data, format, c * stride) - max;
+    exp_sum += std::exp(shift);
+    shift_sum += std::isinf(shift) ? 0 : std::exp(shift) * shift;
+    weighted_sum += 0.5 * shift;
+    added += std::fabs(0.5 * load_real(data, format, c * stride)) + std::fabs(0.5 * max);
+  }
+  const double tolerance = format == kFloat64 ? 1e-14 : 3e-7;
+  check_near(got.exp_sum, exp_sum, tolerance, exp_sum);
+  if (std::isnan(exp_sum)) return;  // then of the others is nothing to be said
+  CHECK_EQ(got.max, max);
+  CHECK_EQ(got.target, load_real(data, format, target * stride));
+  check_near(got.shift_sum, shift_sum, tolerance, exp_sum - shift_sum);
+  if (std::isfinite(added)) check_near(got.weighted_sum, weighted_sum, 1e-14, added);
 }
 
 /// Bits of few different values, NaNs of both signs and infinities among them if `special`.
@@ -73,12 +125,12 @@ void test_ranks_of_rows() {
           const I64 target = i == 0   ? 0
                              : i == 1 ? classes - 1
                                       : static_cast<I64>(random() % static_cast<uint64_t>(classes));
-          const RowRank wanted = reference(row.data(), format, classes, 1, target);
-          const RowRank got = rank_of_row(row.data(), format, classes, target);
+          const RowScan wanted = reference(row.data(), format, classes, 1, target);
+          const RowScan got = scan_of_row(row.data(), format, classes, target);
           CHECK_EQ(got.rank, wanted.rank);
           CHECK_EQ(got.finite, wanted.finite);
-          const I64 first = rank_functions(format).argmax(row.data(), classes, 1);
-          CHECK_EQ(reference(row.data(), format, classes, 1, first).rank, 0);
+          CHECK_EQ(reference(row.data(), format, classes, 1, got.prediction).rank, 0);
+          check_sums(got.sums, row.data(), format, classes, 1, target);
         }
       }
 }
@@ -89,7 +141,7 @@ void test_long_rows_of_ties() {
     for (const I64 classes : {I64{262'144}, I64{1'100'003}}) {
       const std::vector<char> row(static_cast<size_t>(classes) * bytes_of(format), 0x3C);
       for (const I64 target : {I64{0}, classes / 2, classes - 1}) {
-        const RowRank got = rank_of_row(row.data(), format, classes, target);
+        const RowScan got = scan_of_row(row.data(), format, classes, target);
         CHECK_EQ(got.rank, target);
         CHECK(got.finite);
       }
@@ -108,16 +160,23 @@ void test_ranks_of_columns() {
         std::vector<I64> targets(static_cast<size_t>(rows));
         for (I64& target : targets)
           target = static_cast<I64>(random() % static_cast<uint64_t>(classes));
-        std::vector<RowRank> got(targets.size());
-        rank_functions(format).rank(logits.data(), classes, class_stride, row_stride, rows,
-                                    targets.data(), got.data());
+        const std::vector<double> weights(static_cast<size_t>(classes), 0.5);
+        const LogitRows side_by_side = rows_of(logits.data(), classes, class_stride, row_stride,
+                                               rows, targets.data(), weights.data());
+        std::vector<RowScan> got(targets.size()), ranks(targets.size());
+        row_functions(format).rank_and_sums(side_by_side, got.data());
+        row_functions(format).rank(side_by_side, ranks.data());
         for (int row = 0; row < rows; ++row) {
           const auto at = static_cast<size_t>(row);
-          const RowRank wanted =
-              reference(logits.data() + static_cast<size_t>(row * row_stride) * bytes_of(format),
-                        format, classes, class_stride, targets[at]);
-          CHECK_EQ(got[at].rank, wanted.rank);
-          CHECK_EQ(got[at].finite, wanted.finite);
+          const char* const first =
+              logits.data() + static_cast<size_t>(row * row_stride) * bytes_of(format);
+          const RowScan wanted = reference(first, format, classes, class_stride, targets[at]);
+          for (const RowScan& each : {got[at], ranks[at]}) {
+            CHECK_EQ(each.rank, wanted.rank);
+            CHECK_EQ(each.finite, wanted.finite);
+            CHECK_EQ(reference(first, format, classes, class_stride, each.prediction).rank, 0);
+          }
+          check_sums(got[at].sums, first, format, classes, class_stride, targets[at]);
         }
       }
 }

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One pass over a row of logits: the rank of its target, and if asked the sums of which the
+// cross-entropy is made.
+//
+// The rank is the number of logits that stand before the target's in torch.argmax's order:
+// #{j < t: x_j >= x_t} + #{j > t: x_j > x_t}. It gives top-1 and every top-k; no argmax and no sort
+// is needed. Bits are compared as integers that have the order of the numbers.
+//
+// The sums of exp(x - max) are taken block by block. A block is read twice: for the ranks, which
+// also gives its greatest logit, and then, from the first-level cache, for the exponentials. When a
+// block raises the maximum, what was summed before is scaled by exp(old - new), in double
+// precision. Within a block the sums are of the logits' precision (of float for the short formats),
+// in as many parts as a vector has lanes.
+//
+// These are plain loops that the compiler vectorises, for each instruction set once. This file is
+// compiled with -fopenmp-simd, for sums in any order, and -ffp-contract=fast (CMakeLists.txt).
+#include "metrics/row_scan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace pig::metrics {
+namespace {
+
+#define PIG_INLINE __attribute__((always_inline)) inline
+
+/// So many classes at most are between two looks at the greatest logit. The logits of a block stay
+/// in the first-level cache. They are counted in numbers as wide as a logit, which fill a vector as
+/// logits do: no lane overflows.
+constexpr I64 kBlock = 1024;
+/// The same where the logits of 256 rows lie side by side, with sums and without.
+constexpr I64 kColumnBlock = 16, kLongColumnBlock = 1024;
+
+// --- what the formats are ---
+
+template <Format kFormat>
+struct Logits {
+  using Key = int16_t;
+  using Real = float;
+  static constexpr Key kInfinity = kFormat == kFloat16 ? 0x7C00 : 0x7F80;
+  static PIG_INLINE Real real(Key bits) {
+    if constexpr (kFormat == kBfloat16)
+      return std::bit_cast<float>(static_cast<uint32_t>(static_cast<uint16_t>(bits)) << 16);
+    // Without a branch, unlike half_to_float.
+    const auto stored = static_cast<uint32_t>(static_cast<uint16_t>(bits));
+    const uint32_t magnitude = stored & 0x7FFF, sign = (stored & 0x8000) << 16;
+    const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+    const uint32_t finite = std::bit_cast<uint32_t>(scaled);
+    const uint32_t other = (magnitude << 13) + (224u << 23);
+    return std::bit_cast<float>((magnitude < 0x7C00 ? finite : other) | sign);
+  }
+};
+
+template <>
+struct Logits<kFloat32> {
+  using Key = int32_t;
+  using Real = float;
+  static constexpr Key kInfinity = 0x7F80'0000;
+  static PIG_INLINE Real real(Key bits) { return std::bit_cast<float>(bits); }
+};
+
+template <>
+struct Logits<kFloat64> {
+  using Key = int64_t;
+  using Real = double;
+  static constexpr Key kInfinity = 0x7FF0'0000'0000'0000;
+  static PIG_INLINE Real real(Key bits) { return std::bit_cast<double>(bits); }
+};
+
+// --- the order of logits ---
+
+template <typename Key>
+constexpr Key kGreatest = std::numeric_limits<Key>::max();
+template <typename Key>
+constexpr Key kSignBit = std::numeric_limits<Key>::min();
+
+/// Ascending with the numbers. A positive NaN is above infinity, a negative one below minus
+/// infinity, and -0 is the one below +0. Its own inverse.
+template <typename Key>
+PIG_INLINE constexpr Key order_key(Key bits) {
+  const Key is_negative = static_cast<Key>(bits >> (8 * sizeof(Key) - 1));
+  return static_cast<Key>(bits ^ (is_negative & kGreatest<Key>));
+}
+
+/// What a logit's key must reach to stand before the target's: as an earlier class, as a later one.
+template <typename Key>
+struct Thresholds {
+  PIG_INLINE explicit Thresholds(Key target_bits) {
+    const Key key = order_key(target_bits);
+    const bool is_zero = key == 0 || key == -1;
+    earlier = is_zero ? Key{-1} : key;
+    later = is_zero ? Key{1} : static_cast<Key>(key == kGreatest<Key> ? key : key + 1);
+  }
+  Key earlier;
+  Key later;
+};
+
+template <typename Key>
+struct Counted {
+  I64 reaching = 0;
+  Key greatest = kSignBit<Key>;
+  Key least = kGreatest<Key>;
+
+  /// Adds up to kBlock logits.
+  PIG_INLINE void add(const Key* logits, I64 length, Key threshold) {
+    std::make_unsigned_t<Key> here = 0;
+    Key top = greatest, bottom = least;
+    for (int i = 0; i < static_cast<int>(length); ++i) {
+      const Key key = order_key(logits[i]);
+      here = static_cast<decltype(here)>(here + (key >= threshold));
+      top = std::max(top, key);
+      bottom = std::min(bottom, key);
+    }
+    reaching += static_cast<I64>(here);
+    greatest = top;
+    least = bottom;
+  }
+};
+
+/// By unordered compares, for a row with NaNs: the rank, and where the first NaN is.
+template <Format kFormat, typename Key>
+PIG_INLINE void rank_among_nans(const Key* row, I64 classes, I64 target, RowScan& scan) {
+  using L = Logits<kFormat>;
+  const auto own = L::real(row[target]);
+  I64 rank = 0;
+  if (own == own) {
+    for (I64 c = 0; c < target; ++c) rank += !(L::real(row[c]) < own);
+    for (I64 c = target + 1; c < classes; ++c) rank += !(L::real(row[c]) <= own);
+  } else {
+    for (I64 c = 0; c < target; ++c) rank += L::real(row[c]) != L::real(row[c]);
+  }
+  scan.rank = rank;
+  scan.prediction = 0;
+  while (L::real(row[scan.prediction]) == L::real(row[scan.prediction])) ++scan.prediction;
+}
+
+// --- exponentials ---
+
+constexpr float kLowest(float) { return -87; }  // exp of it is just above the least normal number
+constexpr double kLowest(double) { return -708; }
+
+/// exp(x) for kLowest <= x <= 0, as 2^n * 2^f with f between -1/2 and 1/2. Adding and subtracting
+/// kRound rounds to whole numbers; the sum has n in its low bits. exp(0) is exactly 1.
+PIG_INLINE float exponential(float x) {
+  constexpr float kRound = 0x1.8p23f, kLog2e = 0x1.715476p0f;
+  const float sum = x * kLog2e + kRound;
+  const float f = x * kLog2e - (sum - kRound);
+  // 2^f, with a relative error of 2e-9 before rounding: the least for these that are 1 at 0.
+  float p = 0.00015353362f;
+  p = p * f + 0.0013398875f;
+  p = p * f + 0.009618437f;
+  p = p * f + 0.055503324f;
+  p = p * f + 0.24022648f;
+  p = p * f + 0.6931472f;
+  p = p * f + 1.0f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(sum) << 23));
+}
+
+PIG_INLINE double exponential(double x) {
+  constexpr double kRound = 0x1.8p52, kLog2e = 0x1.71547652b82fep0;
+  constexpr double kLn2High = 0x1.62e42fefa38p-1, kLn2Low = 0x1.ef35793c7673p-45;
+  const double sum = x * kLog2e + kRound;
+  const double n = sum - kRound;
+  const double f = x - n * kLn2High - n * kLn2Low;
+  double p = 1.0 / 6227020800;  // 1/13!, and so on
+  p = p * f + 1.0 / 479001600;
+  p = p * f + 1.0 / 39916800;
+  p = p * f + 1.0 / 3628800;
+  p = p * f + 1.0 / 362880;
+  p = p * f + 1.0 / 40320;
+  p = p * f + 1.0 / 5040;
+  p = p * f + 1.0 / 720;
+  p = p * f + 1.0 / 120;
+  p = p * f + 1.0 / 24;
+  p = p * f + 1.0 / 6;
+  p = p * f + 1.0 / 2;
+  p = p * f + 1.0;
+  p = p * f + 1.0;
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(p) + (std::bit_cast<uint64_t>(sum) << 52));
+}
+
+/// Adds exp(x - max) and exp(x - max) * (x - max). What is far below the maximum, as minus infinity
+/// is, adds less than can be seen.
+template <typename Real>
+PIG_INLINE void add_exponential(Real x, Real max, Real& sum, Real& shift_sum) {
+  const Real shift = x - max;
+  const Real bounded = kLowest(Real{}) > shift ? kLowest(Real{}) : shift;
+  const Real power = exponential(bounded);
+  sum += power;
+  shift_sum += power * bounded;
+}
+
+/// The sums so far, of logits up to `max`.
+struct RunningSums {
+  double max = -std::numeric_limits<double>::infinity();
+  double exp_sum = 0;
+  double shift_sum = 0;
+
+  void raise(double to) {
+    if (exp_sum != 0) {
+      const double scale = std::exp(max - to);
+      shift_sum = scale == 0 ? 0 : scale * (shift_sum + (max - to) * exp_sum);
+      exp_sum *= scale;
+    }
+    max = to;
+  }
+};
+
+/// `logit_sum`: of the logits, by the weights of their classes.
+PIG_INLINE void store_sums(const LogitRows& rows, const RunningSums& running, double target,
+                           double logit_sum, bool is_valid, RowSums& sums) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  if (!is_valid) {
+    sums = {kNaN, kNaN, kNaN, kNaN, kNaN};
+    return;
+  }
+  sums = {running.max, target, running.exp_sum, running.shift_sum, 0};
+  if (rows.weighted_sums) sums.weighted_sum = logit_sum - rows.class_weight_sum * running.max;
+}
+
+// --- rows whose logits lie one after the other ---
+
+template <Format kFormat, typename Key>
+PIG_INLINE double sum_of_logits(const Key* logits, I64 length, const double* weights) {
+  double sum = 0;
+  if (weights == nullptr) {
+#pragma omp simd reduction(+ : sum)
+    for (I64 i = 0; i < length; ++i) sum += Logits<kFormat>::real(logits[i]);
+  } else {
+#pragma omp simd reduction(+ : sum)
+    for (I64 i = 0; i < length; ++i) sum += weights[i] * Logits<kFormat>::real(logits[i]);
+  }
+  return sum;
+}
+
+template <Format kFormat, typename Key, typename Real>
+PIG_INLINE void add_exponentials(const Key* logits, int length, Real max, RunningSums& running) {
+  using L = Logits<kFormat>;
+  Real sum = 0, shift_sum = 0;
+  if constexpr (sizeof(Key) == 2) {
+    // By pairs: to widen halves of a word takes one operation each, without a shuffle.
+    using Pair [[gnu::aligned(2), gnu::may_alias]] = uint32_t;
+    const auto* const pairs = reinterpret_cast<const Pair*>(logits);
+    Real other_sum = 0, other_shift_sum = 0;
+#pragma omp simd reduction(+ : sum, shift_sum, other_sum, other_shift_sum)
+    for (int i = 0; i < length / 2; ++i) {
+      const uint32_t pair = pairs[i];
+      add_exponential(L::real(static_cast<Key>(pair)), max, sum, shift_sum);
+      add_exponential(L::real(static_cast<Key>(pair >> 16)), max, other_sum, other_shift_sum);
+    }
+    sum += other_sum;
+    shift_sum += other_shift_sum;
+    if (length % 2 != 0) add_exponential(L::real(logits[length - 1]), max, sum, shift_sum);
+  } else {
+#pragma omp simd reduction(+ : sum, shift_sum)
+    for (int i = 0; i < length; ++i) add_exponential(L::real(logits[i]), max, sum, shift_sum);
+  }
+  running.exp_sum += sum;
+  running.shift_sum += shift_sum;
+}
+
+/// The first logit with a key of `least` or more; there is one.
+template <typename Key>
+PIG_INLINE I64 first_reaching(const Key* logits, I64 length, Key least) {
+  constexpr int kAtOnce = 128;
+  I64 first = 0;
+  for (; first + kAtOnce <= length; first += kAtOnce) {
+    Key greatest = kSignBit<Key>;
+    for (int i = 0; i < kAtOnce; ++i) greatest = std::max(greatest, order_key(logits[first + i]));
+    if (greatest >= least) break;
+  }
+  while (order_key(logits[first]) < least) ++first;
+  return first;
+}
+
+template <Format kFormat, bool kSums, typename Key>
+PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowScan& scan) {
+  using L = Logits<kFormat>;
+  using Real = typename L::Real;
+  constexpr Key kMinusInfinity = order_key(static_cast<Key>(kSignBit<Key> | L::kInfinity));
+  const Thresholds<Key> thresholds(row[target]);
+  Counted<Key> all;
+  I64 greatest_begin = 0;
+  RunningSums running;
+  double logit_sum = 0;
+  for (I64 begin = 0; begin < rows.classes; begin += kBlock) {
+    const Key* const at = row + begin;
+    const auto length = static_cast<int>(std::min(kBlock, rows.classes - begin));
+    const Key before = all.greatest;
+    const I64 earlier = std::clamp<I64>(target - begin, 0, length);
+    if (earlier != 0) all.add(at, earlier, thresholds.earlier);
+    if (earlier != length) all.add(at + earlier, length - earlier, thresholds.later);
+    if (all.greatest > before && (all.greatest != 0 || before != -1))  // +0 is not above -0
+      greatest_begin = begin;
+    if constexpr (kSums) {
+      if (all.greatest > kMinusInfinity && all.greatest < L::kInfinity) {
+        const Real max = L::real(order_key(all.greatest));
+        if (max > running.max) running.raise(max);
+        add_exponentials<kFormat>(at, length, max, running);
+      }
+      if (rows.weighted_sums)
+        logit_sum += sum_of_logits<kFormat>(
+            at, length, rows.class_weight == nullptr ? nullptr : rows.class_weight + begin);
+    }
+  }
+  scan.finite = all.greatest < L::kInfinity && all.least > kMinusInfinity;
+  if (all.greatest > L::kInfinity || all.least < kMinusInfinity) {
+    rank_among_nans<kFormat>(row, rows.classes, target, scan);
+  } else {
+    scan.rank = all.reaching;
+    scan.prediction = target;
+    if (rows.predictions && scan.rank != 0) {
+      const Key least = Thresholds<Key>(order_key(all.greatest)).earlier;
+      scan.prediction = greatest_begin +
+                        first_reaching(row + greatest_begin, rows.classes - greatest_begin, least);
+    }
+  }
+  if constexpr (kSums) {
+    const bool is_valid =
+        all.greatest < L::kInfinity && all.greatest > kMinusInfinity && all.least >= kMinusInfinity;
+    store_sums(rows, running, L::real(row[target]), logit_sum, is_valid, scan.sums);
+  }
+}
+
+// --- rows whose logits lie apart: class by class, so that memory is read in its order ---
+
+/// Ascending in torch.argmax's order, as an unsigned number: -0 and +0 have one key, and so have
+/// all NaNs, the greatest. The greatest number of all is no key: one can be added to any.
+template <Format kFormat, typename Key, typename Bits = std::make_unsigned_t<Key>>
+PIG_INLINE constexpr Bits argmax_key(Key logit) {
+  constexpr Bits kSign = static_cast<Bits>(kSignBit<Key>);
+  const auto bits = static_cast<Bits>(logit);
+  const auto size = static_cast<Bits>(bits & static_cast<Bits>(~kSign));
+  const auto key = static_cast<Bits>(bits >= kSign ? kSign - size : kSign + size);
+  return size > Logits<kFormat>::kInfinity ? static_cast<Bits>(~Bits{1}) : key;
+}
+
+template <Format kFormat, bool kSums, typename Key>
+PIG_INLINE void scan_columns(const LogitRows& rows, const Key* logits, RowScan* scans) {
+  using L = Logits<kFormat>;
+  using Real = typename L::Real;
+  using Bits = std::make_unsigned_t<Key>;
+  constexpr Bits kSign = static_cast<Bits>(kSignBit<Key>);
+  constexpr Bits kInfinity = static_cast<Bits>(kSign + L::kInfinity);
+  constexpr Bits kMinusInfinity = static_cast<Bits>(kSign - L::kInfinity);
+  const int count = rows.rows;
+  Bits keys[kRowsAtOnce], tops[kRowsAtOnce], counts[kRowsAtOnce], positions[kRowsAtOnce];
+  Bits greatest[kRowsAtOnce], greatest_here[kRowsAtOnce];
+  I64 greatest_begin[kRowsAtOnce];
+  Real maxima[kRowsAtOnce], exp_sums[kRowsAtOnce], shift_sums[kRowsAtOnce];
+  double logit_sums[kRowsAtOnce];
+  RunningSums running[kRowsAtOnce];
+  for (int i = 0; i < count; ++i) {
+    const I64 target = std::max<I64>(rows.targets[i], 0);
+    keys[i] = argmax_key<kFormat>(logits[target * rows.class_stride + i * rows.row_stride]);
+    tops[i] = greatest[i] = 0;
+    greatest_begin[i] = 0;
+    maxima[i] = 0;
+    logit_sums[i] = 0;
+    scans[i].rank = -1;  // each counts itself once
+  }
+  // Calls `each(row, logit)` for all rows of a class.
+  const auto for_each_row = [&](I64 c, auto each) __attribute__((always_inline)) {
+    const Key* const at = logits + c * rows.class_stride;
+    if (rows.row_stride == 1) {
+      for (int i = 0; i < count; ++i) each(i, at[i]);
+    } else {
+      for (int i = 0; i < count; ++i) each(i, at[i * rows.row_stride]);
+    }
+  };
+  constexpr I64 kLength = kSums ? kColumnBlock : kLongColumnBlock;
+  for (I64 begin = 0; begin < rows.classes; begin += kLength) {
+    const auto length = static_cast<int>(std::min(kLength, rows.classes - begin));
+    for (int i = 0; i < count; ++i) {
+      // Past the target a logit must be greater: below, by one more than the key.
+      positions[i] = static_cast<Bits>(std::clamp(rows.targets[i] - begin, I64{-1}, kLength) + 1);
+      counts[i] = greatest_here[i] = 0;
+    }
+    for (int c = 0; c < length; ++c) {
+      const auto here = static_cast<Bits>(c + 1);
+      for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
+        const Bits key = argmax_key<kFormat>(logit);
+        const auto threshold = static_cast<Bits>(keys[i] + (here > positions[i]));
+        counts[i] = static_cast<Bits>(counts[i] + (key >= threshold));
+        tops[i] = std::max(tops[i], static_cast<Bits>(logit & kGreatest<Key>));
+        greatest_here[i] = std::max(greatest_here[i], key);
+      });
+    }
+    for (int i = 0; i < count; ++i) {
+      scans[i].rank += static_cast<I64>(counts[i]);
+      if (greatest_here[i] <= greatest[i]) continue;
+      greatest[i] = greatest_here[i];
+      greatest_begin[i] = begin;
+      if (!kSums || greatest[i] <= kMinusInfinity || greatest[i] >= kInfinity) continue;
+      const bool is_negative = greatest[i] < kSign;
+      const Real size =
+          L::real(static_cast<Key>(is_negative ? kSign - greatest[i] : greatest[i] - kSign));
+      maxima[i] = is_negative ? -size : size;
+      running[i].raise(maxima[i]);
+    }
+    if constexpr (kSums) {
+      for (int i = 0; i < count; ++i) exp_sums[i] = shift_sums[i] = 0;
+      for (int c = 0; c < length; ++c)
+        for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
+          add_exponential(L::real(logit), maxima[i], exp_sums[i], shift_sums[i]);
+        });
+      for (int i = 0; i < count; ++i) {
+        // As long as all logits are minus infinity, they have no maximum.
+        if (greatest[i] <= kMinusInfinity) continue;
+        running[i].exp_sum += exp_sums[i];
+        running[i].shift_sum += shift_sums[i];
+      }
+      for (int c = 0; rows.weighted_sums && c < length; ++c) {
+        const double weight = rows.class_weight == nullptr ? 1 : rows.class_weight[begin + c];
+        for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
+          logit_sums[i] += weight * L::real(logit);
+        });
+      }
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    if (rows.targets[i] < 0) continue;
+    scans[i].finite = tops[i] < static_cast<Bits>(L::kInfinity);
+    scans[i].prediction = rows.targets[i];
+    const auto logit_of = [&](I64 c) __attribute__((always_inline)) {
+      return logits[c * rows.class_stride + i * rows.row_stride];
+    };
+    if (rows.predictions && scans[i].rank != 0) {
+      scans[i].prediction = greatest_begin[i];
+      while (argmax_key<kFormat>(logit_of(scans[i].prediction)) != greatest[i])
+        ++scans[i].prediction;
+    }
+    if constexpr (kSums) {
+      const bool is_valid = greatest[i] < kInfinity && greatest[i] > kMinusInfinity;
+      store_sums(rows, running[i], L::real(logit_of(rows.targets[i])), logit_sums[i], is_valid,
+                 scans[i].sums);
+    }
+  }
+}
+
+// --- both ---
+
+template <Format kFormat, bool kSums>
+PIG_INLINE void scan_rows(const LogitRows& rows, RowScan* scans) {
+  const auto* const logits = static_cast<const typename Logits<kFormat>::Key*>(rows.logits);
+  if (rows.class_stride != 1) {
+    scan_columns<kFormat, kSums>(rows, logits, scans);
+    return;
+  }
+  for (int i = 0; i < rows.rows; ++i) {
+    // Of the rows that follow, what is read first: it may lie anywhere.
+    const int ahead = std::min(i + 2, rows.rows - 1);
+    __builtin_prefetch(logits + ahead * rows.row_stride + std::max<I64>(rows.targets[ahead], 0));
+    if (rows.targets[i] >= 0)
+      scan_row<kFormat, kSums>(rows, logits + i * rows.row_stride, rows.targets[i], scans[i]);
+  }
+}
+
+/// Defines `set`: the functions by Format, from kFloat64 on, compiled for an instruction set.
+#define PIG_COMPILE_FOR(set, target)                                          \
+  template <Format kFormat>                                                   \
+  struct set##_functions {                                                    \
+    target static void rank(const LogitRows& rows, RowScan* scans) {          \
+      scan_rows<kFormat, false>(rows, scans);                                 \
+    }                                                                         \
+    target static void rank_and_sums(const LogitRows& rows, RowScan* scans) { \
+      scan_rows<kFormat, true>(rows, scans);                                  \
+    }                                                                         \
+    static constexpr RowFunctions table{rank, rank_and_sums};                 \
+  };                                                                          \
+  constexpr RowFunctions set[] = {                                            \
+      set##_functions<kFloat64>::table, set##_functions<kFloat32>::table,     \
+      set##_functions<kFloat16>::table, set##_functions<kBfloat16>::table};
+
+PIG_COMPILE_FOR(baseline, )
+#if defined(__x86_64__)
+PIG_COMPILE_FOR(avx2, __attribute__((target("avx2,fma"))))
+PIG_COMPILE_FOR(
+    avx512,
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"))))
+#endif
+
+const RowFunctions* best_functions() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return avx512;
+  if (has_avx2) return avx2;
+#endif
+  return baseline;
+}
+
+}  // namespace
+
+const RowFunctions& row_functions(Format format) {
+  static const RowFunctions* const functions = best_functions();
+  return functions[format - kFloat64];
+}
+
+}  // namespace pig::metrics

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "metrics/metric_state.h"
+
+namespace pig::metrics {
+
+/// What one pass over a row's logits finds.
+struct RowScan {
+  I64 rank;        ///< how many logits stand before the target's in torch.argmax's order
+  I64 prediction;  ///< the class that torch.argmax returns; only where it was asked for
+  bool finite;     ///< whether all of the row's logits are
+  RowSums sums;    ///< only where they were asked for
+};
+
+/// Rows of logits. Strides are in elements: logit c of row i is at `c * class_stride + i *
+/// row_stride`.
+struct LogitRows {
+  const void* logits;
+  I64 classes;  ///< at least 1
+  I64 class_stride;
+  I64 row_stride;
+  int rows;            ///< up to kRowsAtOnce
+  const I64* targets;  ///< classes, which is not checked, or negative for rows that are not scanned
+  bool predictions;    ///< whether they are asked for
+  bool weighted_sums;  ///< whether RowSums::weighted_sum is asked for
+  const double* class_weight;  ///< for these; null: all are 1
+  double class_weight_sum;
+};
+
+constexpr int kRowsAtOnce = 256;
+
+/// The functions of one format.
+struct RowFunctions {
+  void (*rank)(const LogitRows& rows, RowScan* scans);
+  void (*rank_and_sums)(const LogitRows& rows, RowScan* scans);
+};
+
+/// Of the best instruction set that this machine has. `format` is a floating-point one.
+const RowFunctions& row_functions(Format format);
+
+}  // namespace pig::metrics

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an update without a loss computes from the logits: cross-entropy, perplexity, entropy and
+calibration. Random cases are in test_accumulator.py."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyinstrument_gpu as pig
+
+torch = pytest.importorskip("torch")
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def values_of(logits: Any, target: Any, **options: Any) -> dict[str, Any]:
+    """After one update, by native code and by torch operations alike."""
+    weight = options.pop("weight", None)
+    native, reference = (pig.MetricAccumulator(topk=1, **options) for _ in range(2))
+    reference._native = None
+    for metrics in (native, reference):
+        metrics.update(logits, target, weight=weight)
+    assert (native.reference_updates, reference.reference_updates) == (0, 1)
+    values, wanted = native.compute(), reference.compute()
+    for name in ("loss", "perplexity", "entropy", "loss_last"):
+        assert values[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-6, nan_ok=True), name
+    for name in ("nonfinite_losses", "nonfinite_rows", "count", "first_nonfinite_update"):
+        assert values[name] == wanted[name], name
+    return values
+
+
+def ulps(got: float, wanted: float, dtype: Any) -> float:
+    """In units of the last place of the wanted number, or of 1: it is the logarithm of a sum of 1
+    and more."""
+    size = max(wanted, 1.0)
+    unit = np.spacing(np.float64(size) if dtype == torch.float64 else np.float32(size))
+    return abs(got - wanted) / float(unit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [1, 2, 33, 1000, 1025, 32_000, 128_256])
+def test_a_row_is_as_exact_as_its_precision(dtype: Any, classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    logits = (torch.randn(1, classes, generator=generator) * 3).to(dtype)
+    target = torch.randint(classes, (1,), generator=generator)
+    exact = logits.double()
+
+    across = logits.t().contiguous().t()
+    for each in (logits, torch.cat([across, across]).t().contiguous().t()[:1]):
+        values = values_of(each, target)
+        wanted = float(torch.nn.functional.cross_entropy(exact, target))
+        entropy = float(torch.special.entr(exact.softmax(dim=1)).sum())
+        if classes == 1:
+            assert (values["loss"], values["entropy"], values["perplexity"]) == (0, 0, 1)
+        else:
+            limit = 20 if dtype == torch.float64 else 2
+            assert ulps(values["loss"], wanted, dtype) <= limit
+            assert ulps(values["entropy"], entropy, dtype) <= limit
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("with_weight", [False, True])
+@pytest.mark.parametrize("shape", [(7, 5), (4, 5, 3, 2)])
+def test_options_are_those_of_torch(
+    smoothing: float, with_weight: bool, shape: tuple[int, ...]
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(shape, generator=generator, dtype=torch.float64)
+    target = torch.randint(5, (shape[0], *shape[2:]), generator=generator)
+    target.view(-1)[0] = 3
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0]) if with_weight else None
+    wanted = torch.nn.functional.cross_entropy(
+        logits,
+        target,
+        weight=None if weight is None else weight.double(),
+        label_smoothing=smoothing,
+        ignore_index=3,
+    )
+    nll = torch.nn.functional.cross_entropy(logits, target, ignore_index=3)
+
+    values = values_of(
+        logits, target, label_smoothing=smoothing, class_weight=weight, ignore_index=3
+    )
+    assert values["loss"] == pytest.approx(float(wanted), rel=1e-12)
+    assert values["perplexity"] == pytest.approx(math.exp(float(nll)), rel=1e-12)
+
+
+def test_weights_of_rows() -> None:
+    logits, target = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 4
+    weight = torch.tensor([1.0, 0.0, 2.0, math.nan, 4.0, 0.5])
+    losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    counted = weight.isfinite()
+
+    values = values_of(logits, target, weight=weight)
+    wanted = (losses * weight)[counted].sum() / weight[counted].sum()
+    assert values["loss"] == pytest.approx(float(wanted), rel=1e-12)
+    assert (values["count"], values["invalid"]) == (5, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("class_dim", [1, -1])
+def test_masked_classes_and_rows_that_are_not_finite(dtype: Any, class_dim: int) -> None:
+    logits = torch.zeros(7, 40, dtype=dtype)
+    logits[:, 3::2] = -math.inf
+    logits[:, :3] = torch.tensor([1.0, 2.0, 0.5])
+    logits[2, 30] = math.nan
+    logits[3, 30] = math.inf
+    logits[4] = -math.inf
+    logits[5] = torch.finfo(dtype).min  # another way to mask: here everything is
+    logits[6, :] = torch.finfo(dtype).min
+    logits[6, 8] = 7
+    target = torch.tensor([1, 5, 1, 1, 1, 9, 8])
+    three = torch.tensor([1.0, 2.0, 0.5, *[0.0] * 18], dtype=torch.float64)
+    if class_dim == 1:  # rows side by side
+        logits, target = logits.t()[None].contiguous(), target[None]
+    else:
+        logits, target = logits[None], target[None]
+
+    # The second target is masked; of the next three there is no loss.
+    values = values_of(logits, target, class_dim=class_dim)
+    assert (values["count"], values["nonfinite_losses"]) == (7, 4)
+    assert values["nonfinite_rows"] == 5
+    wanted = [float(three.logsumexp(0)) - 2, math.log(40), 0]
+    assert values["loss"] == pytest.approx(sum(wanted) / 3, rel=1e-6)
+    entropies = [float(torch.special.entr(three.softmax(0)).sum())] * 2 + [math.log(40), 0]
+    assert values["entropy"] == pytest.approx(sum(entropies) / 4, rel=1e-6)
+
+
+def test_nothing_to_compute() -> None:
+    for logits, target in (
+        (torch.randn(3, 5), torch.full((3,), -100)),
+        (torch.randn(0, 5), torch.zeros(0, dtype=torch.long)),
+        (torch.randn(3, 0), torch.zeros(3, dtype=torch.long)),
+    ):
+        values = values_of(logits, target, calibration_bins=5)
+        for name in ("loss", "loss_last", "perplexity", "entropy", "ece"):
+            assert math.isnan(values[name])
+        assert (values["count"], values["nonfinite"]) == (0, 0)
+
+
+def test_scores_that_are_no_logits() -> None:
+    metrics = pig.MetricAccumulator(topk=1, cross_entropy=False)
+    metrics.update(torch.eye(3), torch.arange(3))
+    values = metrics.compute()
+    assert values["accuracy@1"] == 1
+    assert all(math.isnan(values[name]) for name in ("loss", "perplexity", "entropy"))
+
+
+def test_updates_with_and_without_a_loss() -> None:
+    logits, target = torch.randn(8, 3, dtype=torch.float64), torch.zeros(8, dtype=torch.long)
+    own = float(torch.nn.functional.cross_entropy(logits, target))
+    metrics = pig.MetricAccumulator(topk=1)
+    metrics.update(logits, target)
+    metrics.update(logits[:4], target[:4], 2.0)
+
+    values = metrics.compute()
+    assert values["loss"] == pytest.approx((8 * own + 4 * 2) / 12, rel=1e-12)
+    assert values["loss_last"] == 2
+    assert values["perplexity"] == pytest.approx(math.exp(values["loss"]), rel=1e-12)
+    alone = values_of(logits, target)
+    assert values["entropy"] == alone["entropy"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_calibration(dtype: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = (torch.randn(500, 7, generator=generator) * 2).to(dtype)
+    target = torch.randint(7, (500,), generator=generator)
+    confidence, prediction = logits.double().softmax(dim=1).max(dim=1)
+    error = 0.0
+    for bin in range(10):
+        inside = (confidence * 10).floor().clamp(max=9) == bin
+        if inside.any():
+            gap = confidence[inside].mean() - (prediction == target)[inside].double().mean()
+            error += float(inside.double().mean() * gap.abs())
+
+    options = {"calibration_bins": 10, "num_classes": 7}
+    values = values_of(logits, target, **options)
+    assert values["ece"] == pytest.approx(error, rel=1e-6)
+    # Beside a confusion matrix that readings have, and one that they have not.
+    for classes in (7, 30):
+        wider = torch.nn.functional.pad(logits, (0, classes - 7), value=-math.inf)
+        metrics = pig.MetricAccumulator(num_classes=classes, confusion=True, calibration_bins=10)
+        metrics.update(wider, target)
+        reading = metrics.latest()
+        assert reading is not None
+        assert reading.values["ece"] == metrics.compute()["ece"] == pytest.approx(error, rel=1e-6)
+        assert metrics.compute()["confusion_matrix"].sum() == 500
+
+
+def test_calibration_of_torchmetrics() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+    generator = torch.Generator().manual_seed(4)
+    peer = torchmetrics.classification.MulticlassCalibrationError(num_classes=5, n_bins=15)
+    metrics = pig.MetricAccumulator(calibration_bins=15)
+    for _ in range(3):
+        logits = torch.randn(100, 5, generator=generator) * 3
+        target = torch.randint(5, (100,), generator=generator)
+        metrics.update(logits, target)
+        peer.update(logits.softmax(dim=1), target)
+    assert metrics.compute()["ece"] == pytest.approx(float(peer.compute()), rel=1e-5)
+
+
+def test_predictions_of_blocks() -> None:
+    """The greatest logit is looked for in its block only: signed zeros, ties, NaNs in several."""
+    classes = 3000
+    logits = torch.full((6, classes), -1.0)
+    logits[0, 700], logits[0, 1500] = -0.0, 0.0
+    logits[1, 700], logits[1, 1500] = 0.0, -0.0
+    logits[2, [1023, 1024, 2999]] = 5.0
+    logits[3, [2048, 2999]] = 5.0
+    logits[4, [2000, 5]] = math.inf
+    logits[5, [1999, 2600]] = math.nan
+    target = torch.full((6,), 2)
+    for each in (logits, logits.t().contiguous().t()):
+        for cross_entropy in (False, True):
+            metrics = pig.MetricAccumulator(
+                num_classes=classes, confusion=True, cross_entropy=cross_entropy
+            )
+            metrics.update(each, target)
+            columns = np.flatnonzero(metrics.compute()["confusion_matrix"][2])
+            assert set(columns) == set(logits.argmax(dim=1).tolist())
+            assert columns.tolist() == [5, 700, 1023, 1999, 2048]
+
+
+# --- threads ---
+
+
+def large_batch() -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4000, 1000, generator=generator), torch.randint(
+        1000, (4000,), generator=generator
+    )
+
+
+def test_callers_share_the_pool() -> None:
+    logits, target = large_batch()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = values_of(logits, target, calibration_bins=10)
+        torch.set_num_threads(4)
+        metrics = [pig.MetricAccumulator(topk=1, calibration_bins=10) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda each=each: each.update(logits, target))
+            for each in metrics
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        torch.set_num_threads(before)
+    # Not only nearly: the parts of a batch do not depend on the threads.
+    assert all(each.compute() == alone for each in metrics)
+
+
+def test_a_forked_child_has_a_pool_of_its_own() -> None:
+    logits, target = large_batch()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        metrics = pig.MetricAccumulator(topk=1)
+        metrics.update(logits, target)  # its threads are there
+        wanted = metrics.compute()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                own = pig.MetricAccumulator(topk=1)
+                own._native.update(own._state, None, logits, target, None, None)
+                os.write(writer, b"same" if own.compute() == wanted else b"other")
+            finally:
+                os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        assert os.read(reader, 10) == b"same"
+        os.close(reader)
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing": 1.5}, "label_smoothing must be from 0 to 1, got 1.5"),
+        ({"label_smoothing": math.nan}, "label_smoothing"),
+        ({"calibration_bins": 101}, "calibration_bins must be an int from 0 to 100, got 101"),
+        ({"calibration_bins": True}, "calibration_bins"),
+        ({"class_weight": torch.ones(3), "num_classes": 4}, "has 3 weights, num_classes is 4"),
+        ({"class_weight": torch.tensor([1.0, -2.0])}, "finite and not negative, got -2.0"),
+        ({"class_weight": torch.ones(2, 2)}, r"shape \(2, 2\)"),
+        ({"class_weight": [1.0]}, "must be a tensor, got list"),
+        ({"cross_entropy": False, "calibration_bins": 3}, "they need cross_entropy=True"),
+        ({"cross_entropy": False, "label_smoothing": 0.1}, "they need cross_entropy=True"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        pig.MetricAccumulator(**options)
+
+
+def test_class_weights_are_the_number_of_classes() -> None:
+    weight = torch.ones(3)
+    metrics = pig.MetricAccumulator(class_weight=weight)
+    weight[:] = 5  # they were copied
+    with pytest.raises(ValueError, match="num_classes is 3"):
+        metrics.update(torch.eye(4), torch.arange(4))
+    metrics.update(torch.eye(3), torch.arange(3))
+    assert metrics.compute()["loss"] == pytest.approx(math.log(math.e + 2) - 1, rel=1e-6)
+
+
+def test_ranks_and_checkpoints_know_the_options() -> None:
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    metrics = pig.MetricAccumulator(topk=1, class_weight=weight, calibration_bins=4)
+    metrics.update(torch.eye(3), torch.arange(3))
+    saved = metrics.state_dict()
+    same = pig.MetricAccumulator(topk=1, class_weight=weight.double(), calibration_bins=4)
+    same.load_state_dict(saved)
+    assert same.compute() == metrics.compute()
+    for options in ({"class_weight": weight + 1}, {"label_smoothing": 0.1}, {}):
+        other = pig.MetricAccumulator(topk=1, **{"calibration_bins": 4, **options})
+        with pytest.raises(ValueError, match="class_weight"):
+            other.load_state_dict(saved)
