@@ -151,7 +151,7 @@ OF_NO_LOSS: Peers = (
 )
 
 
-@pytest.mark.parametrize("is_given", [True], ids=["loss"])
+@pytest.mark.parametrize("is_given", [True, False], ids=["loss", "no-loss"])
 @pytest.mark.parametrize(
     ("rows", "classes", "dtype", "uses", "rounds", "goals"),
     [
