@@ -325,6 +325,8 @@ inline float float_of(int bits) {
 #define __syncthreads_or(value) ::emulated::Block::current()->meet_block_any(__LINE__, value)
 #define __syncwarp() (void)::emulated::Block::current()->meet_warp_any(__LINE__, true)
 #define __any_sync(mask, value) ::emulated::Block::current()->meet_warp_any(__LINE__, value)
+#define __shfl_sync(mask, value, lane) \
+  ::emulated::Block::current()->exchange(__LINE__, value, unsigned(lane))
 #define __shfl_xor_sync(mask, value, step)                \
   ::emulated::Block::current()->exchange(__LINE__, value, \
                                          (::emulated::thread_index.x % 32) ^ unsigned(step))
