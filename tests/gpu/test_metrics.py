@@ -17,7 +17,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.metrics.kernels import wait
 from tests.gpu.conftest import why_not
 from tests.helpers import element_updates
-from tests.helpers.metric_cases import Case, assert_same, expected, random_case
+from tests.helpers.metric_cases import Case, assert_same, computed, expected, random_case
 from tests.helpers.script import run_script
 
 DEVICE = "cuda"
@@ -92,6 +92,32 @@ def test_every_layout_of_threads_against_the_cpu(dtype: Any, rows: int, classes:
         on_gpu.update(moved, *map(on_device, (target, weight, weight)))
     got, wanted = on_gpu.compute(), on_cpu.compute()
     assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "classes"), [(3000, 3), (700, 1000), (300, 2048), (65, 50_257), (5, 128_256)]
+)
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_the_loss_from_the_logits_against_the_cpu(
+    dtype: Any, rows: int, classes: int, smoothed: bool
+) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    logits = (torch.randn(rows, classes, generator=generator) * 5).to(dtype)
+    logits[1, 1::2] = -math.inf
+    logits[2, -1] = 200
+    logits[3] -= 300
+    target = torch.randint(-1, classes + 1, (rows,), generator=generator)
+    target[:5] = 0
+    options: dict[str, Any] = {"topk": (1, 2), "num_classes": classes, "calibration_bins": 10}
+    if smoothed:
+        class_weight = torch.rand(classes, generator=generator)
+        options |= {"label_smoothing": 0.1, "class_weight": class_weight}
+    on_cpu, on_gpu = pig.MetricAccumulator(**options), pig.MetricAccumulator(**options)
+    on_cpu.update(logits, target)
+    on_gpu.update(logits.to(DEVICE), target.to(DEVICE))
+    assert on_gpu.reference_updates == 0
+    assert_same(on_gpu.compute(), computed(on_cpu.compute(), 1e-5))
 
 
 @pytest.mark.parametrize(("kernel", "make", "add"), element_updates.CASES)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import pyinstrument_gpu as pig
 from tests.helpers import element_updates
-from tests.helpers.metric_cases import assert_same, expected, random_case
+from tests.helpers.metric_cases import assert_same, computed, expected, random_case
 from tests.helpers.metric_gpu import metric_gpu
 from tests.helpers.simulated_cuda import SimulatedCuda
 
@@ -80,6 +80,45 @@ def test_every_layout_of_threads_against_the_cpu(dtype: torch.dtype, blocks: int
             name = f"pig_metric_update_{str(dtype).removeprefix('torch.')}_{layout}"
             kernels = [launch.kernel for launch in gpu.launches()]
             assert kernels == [name, "pig_metric_scalar"] * 2
+        assert_same(got, wanted)
+
+
+def scored(
+    logits: Tensor, target: Tensor, weight: Tensor, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The same without a loss."""
+    metrics = pig.MetricAccumulator(**options)
+    for offset in (0, 1):
+        rows = logits[:, offset : offset + options["num_classes"]]
+        metrics.update(rows, target, weight=weight)
+    return metrics.compute()
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_loss_from_the_logits_in_every_layout(dtype: torch.dtype, everything: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for rows, classes, layout in ((600, 3, "thread"), (40, 333, "warp"), (7, 2055, "block")):
+        logits = (torch.randn(rows, classes + 1, generator=generator) * 5).to(dtype)
+        logits[0] = 0
+        logits[1, 1::2] = -math.inf
+        logits[2, -2] = 200
+        logits[3] -= 300
+        logits[4, 0] = math.nan
+        target = torch.randint(-1, classes + 1, (rows,), generator=generator)
+        target[:6] = torch.tensor([0, 0, 1, 2, 1, 1])
+        weight = torch.randint(0, 9, (rows,), generator=generator) / 8
+        options: dict[str, Any] = {"topk": (1, 2), "num_classes": classes}
+        if everything:
+            class_weight = torch.rand(classes, generator=generator)
+            options |= {"label_smoothing": 0.1, "class_weight": class_weight}
+            options |= {"calibration_bins": 10, "confusion": True}
+
+        wanted = computed(scored(logits, target, weight, options), 1e-5)
+        with emulated_gpu(2) as gpu:
+            got = scored(logits, target, weight, options)
+            name = f"pig_metric_cross_entropy_{str(dtype).removeprefix('torch.')}_{layout}"
+            assert [launch.kernel for launch in gpu.launches()] == [name] * 2
         assert_same(got, wanted)
 
 
