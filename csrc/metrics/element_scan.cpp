@@ -7,11 +7,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <vector>
+
+#include "base/thread_pool.h"
 
 namespace pig::metrics {
 namespace {
@@ -20,6 +24,7 @@ constexpr int kRun = 256;
 constexpr int kLanes = 8;
 /// As many as take far longer than to wake a thread.
 constexpr I64 kElementsPerPart = 1 << 17;
+constexpr I64 kMaxLabelParts = 64;
 
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
@@ -97,16 +102,30 @@ void for_each_run(const ElementBatch& batch, I64 begin, I64 end, Add add) {
   }
 }
 
-/// The sum of what `scan(begin, end)` returns for the parts of a batch, whose rows are of so many
-/// elements and are not divided. The parts do not depend on the number of threads.
+/// Calls `work(part)` for the numbers below `parts`, on up to so many threads.
+template <typename Work>
+void for_each_part(I64 parts, int max_threads, Work work) {
+  std::atomic<I64> next{0};
+  const auto do_some = [&] {
+    for (I64 part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) work(part);
+  };
+  const int threads = static_cast<int>(std::min<I64>(max_threads, parts));
+  if (threads < 2) return do_some();
+  ThreadPool::instance().run(threads, do_some);
+}
+
+/// The sum of what `scan(begin, end)` returns for the parts of a batch.
 template <typename Totals, typename Scan>
-Totals sum_of_parts(I64 elements, I64 row, int max_threads, Scan scan) {
-  (void)max_threads;
+Totals sum_of_parts(I64 elements, int max_threads, Scan scan) {
+  const I64 parts = elements / kElementsPerPart;
+  if (parts < 2) return scan(0, elements);
+  std::vector<Totals> totals(static_cast<size_t>(parts));
+  for_each_part(parts, max_threads, [&](I64 part) {
+    totals[static_cast<size_t>(part)] =
+        scan(elements * part / parts, elements * (part + 1) / parts);
+  });
   Totals sum{};
-  const I64 rows = elements / row;
-  const I64 parts = std::max<I64>(1, std::min(elements / kElementsPerPart, rows));
-  for (I64 part = 0; part < parts; ++part)
-    add_totals(sum, scan(rows * part / parts * row, rows * (part + 1) / parts * row));
+  for (const Totals& part : totals) add_totals(sum, part);
   return sum;
 }
 
@@ -499,27 +518,44 @@ class LabelScan {
 }  // namespace
 
 ValueTotals scan_values(const ElementBatch& batch, double shift, int max_threads) {
-  return sum_of_parts<ValueTotals>(batch.elements, 1, max_threads, [&](I64 begin, I64 end) {
+  return sum_of_parts<ValueTotals>(batch.elements, max_threads, [&](I64 begin, I64 end) {
     return scan_part_of_values(batch, begin, end, shift);
   });
 }
 
 RegressionTotals scan_pairs(const ElementBatch& batch, double shift, int max_threads) {
-  return sum_of_parts<RegressionTotals>(batch.elements, 1, max_threads, [&](I64 begin, I64 end) {
+  return sum_of_parts<RegressionTotals>(batch.elements, max_threads, [&](I64 begin, I64 end) {
     return scan_part_of_pairs(batch, begin, end, shift);
   });
 }
 
 Totals scan_rows(const Batch& batch, const ElementBatch& rows, int max_threads) {
-  return sum_of_parts<Totals>(rows.elements, 1, max_threads, [&](I64 begin, I64 end) {
+  return sum_of_parts<Totals>(rows.elements, max_threads, [&](I64 begin, I64 end) {
     return scan_part_of_rows(batch, rows, begin, end);
   });
 }
 
 Totals scan_labels(const BinaryOptions& options, const ElementBatch& batch, double* tail,
                    int max_threads) {
-  (void)max_threads;
-  return LabelScan(options, batch, tail).run(0, batch.elements);
+  // Each part has a tail of its own, and takes far longer to read than to add.
+  const I64 row = std::max<I64>(options.labels, 1);
+  const I64 size = binary_tail_doubles(options);
+  const I64 parts = std::min(batch.elements / std::max(kElementsPerPart, 4 * size), kMaxLabelParts);
+  if (parts < 2) return LabelScan(options, batch, tail).run(0, batch.elements);
+  std::vector<double> tails(static_cast<size_t>(parts * size));
+  std::vector<Totals> totals(static_cast<size_t>(parts));
+  const I64 rows = batch.elements / row;
+  for_each_part(parts, max_threads, [&](I64 part) {
+    totals[static_cast<size_t>(part)] =
+        LabelScan(options, batch, tails.data() + part * size)
+            .run(rows * part / parts * row, rows * (part + 1) / parts * row);
+  });
+  Totals sum{};
+  for (I64 part = 0; part < parts; ++part) {
+    add_totals(sum, totals[static_cast<size_t>(part)]);
+    for (I64 i = 0; i < size; ++i) tail[i] += tails[static_cast<size_t>(part * size + i)];
+  }
+  return sum;
 }
 
 bool is_long(const ElementBatch& batch) { return batch.elements >= 1 << 15; }

@@ -67,6 +67,20 @@ def test_accuracies_are_of_the_rows_whose_rank_is_known() -> None:
         assert (values["count"], values["loss"]) == (13, 1)
 
 
+def test_entropy_and_perplexity() -> None:
+    for metrics in accumulators(topk=1):
+        assert math.isnan(metrics.compute()["entropy"])
+        metrics.update_rows(
+            loss=torch.tensor([1.0, 2.0, 9.0]),
+            entropy=torch.tensor([0.5, nan, 7.0]),
+            weight=torch.tensor([2.0, 4.0, 0.0]),
+        )
+        metrics.update_rows(loss=torch.tensor([2.0]))
+        values = metrics.compute()
+        assert values["entropy"] == 0.5
+        assert values["perplexity"] == pytest.approx(math.exp(12 / 7))
+
+
 def test_without_accuracy_at_1_correct_says_nothing() -> None:
     for metrics in accumulators(topk=(2,)):
         metrics.update_rows(correct=torch.ones(3))
