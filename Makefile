@@ -10,8 +10,8 @@ NATIVE = build/native
 WERROR = OFF
 WORKERS ?= $(shell nproc)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
-CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h tests/native/*.cpp tests/native/*.h benchmarks/native/*.cpp \
-    benchmarks/gpu/*.cu)
+CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh tests/native/*.cpp \
+    tests/native/*.h benchmarks/native/*.cpp benchmarks/gpu/*.cu)
 
 # For every install, and for the environments in which pip builds (newer pips read the second).
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
