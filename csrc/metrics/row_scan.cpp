@@ -150,13 +150,12 @@ PIG_INLINE float exponential(float x) {
   constexpr float kRound = 0x1.8p23f, kLog2e = 0x1.715476p0f;
   const float sum = x * kLog2e + kRound;
   const float f = x * kLog2e - (sum - kRound);
-  // 2^f, with a relative error of 2e-9 before rounding: the least for these that are 1 at 0.
-  float p = 0.00015353362f;
-  p = p * f + 0.0013398875f;
-  p = p * f + 0.009618437f;
-  p = p * f + 0.055503324f;
-  p = p * f + 0.24022648f;
-  p = p * f + 0.6931472f;
+  // 2^f, with a relative error of 1e-7 at most: the least for a polynomial that is 1 at 0.
+  float p = 0.0013264727f;
+  p = p * f + 0.009671513f;
+  p = p * f + 0.055507336f;
+  p = p * f + 0.24022242f;
+  p = p * f + 0.693147f;
   p = p * f + 1.0f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(sum) << 23));
 }
@@ -185,14 +184,14 @@ PIG_INLINE double exponential(double x) {
 }
 
 /// Adds exp(x - max) and exp(x - max) * (x - max). What is far below the maximum, as minus infinity
-/// is, adds less than can be seen.
-template <typename Real>
+/// is, adds less than can be seen. `kAnyBelow`: whether there may be such logits.
+template <bool kAnyBelow, typename Real>
 PIG_INLINE void add_exponential(Real x, Real max, Real& sum, Real& shift_sum) {
-  const Real shift = x - max;
-  const Real bounded = kLowest(Real{}) > shift ? kLowest(Real{}) : shift;
-  const Real power = exponential(bounded);
+  Real shift = x - max;
+  if constexpr (kAnyBelow) shift = kLowest(Real{}) > shift ? kLowest(Real{}) : shift;
+  const Real power = exponential(shift);
   sum += power;
-  shift_sum += power * bounded;
+  shift_sum += power * shift;
 }
 
 /// The sums so far, of logits up to `max`.
@@ -238,7 +237,7 @@ PIG_INLINE double sum_of_logits(const Key* logits, I64 length, const double* wei
   return sum;
 }
 
-template <Format kFormat, typename Key, typename Real>
+template <Format kFormat, bool kAnyBelow, typename Key, typename Real>
 PIG_INLINE void add_exponentials(const Key* logits, int length, Real max, RunningSums& running) {
   using L = Logits<kFormat>;
   Real sum = 0, shift_sum = 0;
@@ -250,15 +249,18 @@ PIG_INLINE void add_exponentials(const Key* logits, int length, Real max, Runnin
 #pragma omp simd reduction(+ : sum, shift_sum, other_sum, other_shift_sum)
     for (int i = 0; i < length / 2; ++i) {
       const uint32_t pair = pairs[i];
-      add_exponential(L::real(static_cast<Key>(pair)), max, sum, shift_sum);
-      add_exponential(L::real(static_cast<Key>(pair >> 16)), max, other_sum, other_shift_sum);
+      add_exponential<kAnyBelow>(L::real(static_cast<Key>(pair)), max, sum, shift_sum);
+      add_exponential<kAnyBelow>(L::real(static_cast<Key>(pair >> 16)), max, other_sum,
+                                 other_shift_sum);
     }
     sum += other_sum;
     shift_sum += other_shift_sum;
-    if (length % 2 != 0) add_exponential(L::real(logits[length - 1]), max, sum, shift_sum);
+    if (length % 2 != 0)
+      add_exponential<kAnyBelow>(L::real(logits[length - 1]), max, sum, shift_sum);
   } else {
 #pragma omp simd reduction(+ : sum, shift_sum)
-    for (int i = 0; i < length; ++i) add_exponential(L::real(logits[i]), max, sum, shift_sum);
+    for (int i = 0; i < length; ++i)
+      add_exponential<kAnyBelow>(L::real(logits[i]), max, sum, shift_sum);
   }
   running.exp_sum += sum;
   running.shift_sum += shift_sum;
@@ -301,7 +303,11 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
       if (all.greatest > kMinusInfinity && all.greatest < L::kInfinity) {
         const Real max = L::real(order_key(all.greatest));
         if (max > running.max) running.raise(max);
-        add_exponentials<kFormat>(at, length, max, running);
+        if (L::real(order_key(all.least)) - max < kLowest(Real{})) {
+          add_exponentials<kFormat, true>(at, length, max, running);
+        } else {
+          add_exponentials<kFormat, false>(at, length, max, running);
+        }
       }
       if (rows.weighted_sums)
         logit_sum += sum_of_logits<kFormat>(
@@ -407,7 +413,7 @@ PIG_INLINE void scan_columns(const LogitRows& rows, const Key* logits, RowScan* 
       for (int i = 0; i < count; ++i) exp_sums[i] = shift_sums[i] = 0;
       for (int c = 0; c < length; ++c)
         for_each_row(begin + c, [&](int i, Key logit) __attribute__((always_inline)) {
-          add_exponential(L::real(logit), maxima[i], exp_sums[i], shift_sums[i]);
+          add_exponential<true>(L::real(logit), maxima[i], exp_sums[i], shift_sums[i]);
         });
       for (int i = 0; i < count; ++i) {
         // As long as all logits are minus infinity, they have no maximum.
