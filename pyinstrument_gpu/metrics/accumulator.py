@@ -187,7 +187,7 @@ class Accumulator(ABC):
             if self._is_placed or self._scalar_slots or self._is_loaded:
                 before = self._newest()
                 before = before or self._current()
-            window = Window(before, self._newest, self._current, self._reading_of_window)
+            window = Window(self, before)
             self._windows.add(window)
         return window
 
@@ -430,8 +430,6 @@ class Accumulator(ABC):
             self._resets += 1  # what was read before is no longer true
             new.data.view(np.uint64)[word("resets")] = self._resets
             state = self._state_of(new.data.data, len(new.names))
-            for window in list(self._windows):
-                window._begin_at(StateSnapshot(state, tuple(new.names), new.lost_updates, None))
             if self._native is not None:
                 self._native.begin_other()
             try:
@@ -450,6 +448,8 @@ class Accumulator(ABC):
             self._reference_updates = new.reference_updates
             self._updates_at_reset = state.updates
             self._is_loaded = True
+            for window in list(self._windows):
+                window._before = StateSnapshot(state, tuple(new.names), new.lost_updates, None)
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.

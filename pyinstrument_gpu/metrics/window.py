@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import Reading
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.metrics.accumulator import Accumulator
 
 
 class Window:
@@ -23,19 +24,9 @@ class Window:
     `loss_min`, `loss_max`, `NAME_min` and `NAME_max`, and `first_nonfinite_update`.
     """
 
-    def __init__(
-        self,
-        before: StateSnapshot | None,
-        arrived: Callable[[], StateSnapshot | None],
-        current: Callable[[], StateSnapshot],
-        reading_of: Callable[[StateSnapshot, StateSnapshot | None], Reading],
-    ) -> None:
-        self._before = before
-        self._loaded: StateSnapshot | None = None
-        self._arrived = arrived
-        self._current = current
-        self._reading_of = reading_of
-        self._lock = threading.Lock()
+    def __init__(self, accumulator: Accumulator, before: StateSnapshot | None) -> None:
+        self._accumulator = accumulator
+        self._before = before  # under the accumulator's lock
 
     def latest(self) -> Reading | None:
         """Return the newest values that have arrived, without waiting; None if nothing was added
@@ -48,38 +39,35 @@ class Window:
         Of a confusion matrix with more than 16 classes, and of the bins of a `BinaryAccumulator` on
         a GPU, the values are known if the previous reading was made by `compute()` as well.
         """
-        with self._lock:
-            return self._read(self._after_load(self._current())).values
+        return self._waited_for()[0].values
 
     def _latest(self, least_updates: int) -> Reading | None:
         """None as well if there are less new updates."""
-        with self._lock:
-            now = self._arrived()
-            if now is None or self._after_load(now).updates_since(self._before) < least_updates:
+        with self._accumulator._lock:
+            now = self._accumulator._newest()
+            if now is None or now.updates_since(self._before) < least_updates:
                 return None
             return self._read(now)
 
     def _rest(self) -> Reading | None:
         """All new updates, which are waited for; None if there are none."""
-        with self._lock:
-            now = self._after_load(self._current())
-            return self._read(now) if now.updates_since(self._before) > 0 else None
+        reading, updates = self._waited_for()
+        return reading if updates > 0 else None
 
-    def _begin_at(self, loaded: StateSnapshot) -> None:
-        """The state is about to be replaced by another one. This waits for no reading, which may
-        itself wait for the replacement."""
-        self._loaded = loaded
-
-    def _after_load(self, now: StateSnapshot) -> StateSnapshot:
-        """Have the window begin at the state that was loaded, if this one is of after that."""
-        loaded = self._loaded
-        if loaded is not None and now.state.resets >= loaded.state.resets:
-            self._before = loaded
-            if self._loaded is loaded:  # and not yet another one
-                self._loaded = None
-        return now
+    def _waited_for(self) -> tuple[Reading, int]:
+        """All new updates, and how many there are."""
+        while True:
+            resets = self._accumulator._resets
+            now = self._accumulator._current()  # without the lock: it may take long
+            with self._accumulator._lock:
+                if self._accumulator._resets != resets:
+                    continue  # another state may have been loaded, at which the window begins
+                updates = now.updates_since(self._before)
+                if updates < 0 and self._before is not None:
+                    now = self._before  # another thread has read more meanwhile
+                return self._read(now), updates
 
     def _read(self, now: StateSnapshot) -> Reading:
-        reading = self._reading_of(now, self._before)
+        reading = self._accumulator._reading_of_window(now, self._before)
         self._before = now
         return reading
