@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import math
-import threading
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -17,21 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics import device_memory, element_reference, kernels, operators
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
+from pyinstrument_gpu.metrics import element_reference, operators
+from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
 from pyinstrument_gpu.metrics.across_ranks import Gathering, MergedState
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.distributed_tensors import local
 from pyinstrument_gpu.metrics.gradient_norm import gradient_norm
-from pyinstrument_gpu.metrics.native_accumulator import new_native
-from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES, checked_scalar
+from pyinstrument_gpu.metrics.options import checked_scalar
 from pyinstrument_gpu.metrics.pending_values import PendingValues
 from pyinstrument_gpu.metrics.periodic_log import PeriodicLog
-from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.series_prefix import series_prefix
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
-from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
+from pyinstrument_gpu.metrics.state import MAX_SCALARS, State
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import is_fake, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of_scalar
@@ -44,74 +37,13 @@ if TYPE_CHECKING:
 
 _HOST = torch.device("cpu")
 _NO_ROOM = "a running value is left out, and counted in lost_updates"
-_LOST = "an update of the metrics was lost, and counted in lost_updates"
-_PLACED_IN_CAPTURE = (
-    "the first one was inside the capture of a CUDA graph, where the accumulator cannot be set up; "
-    "make one update before the capture"
-)
 
 
-class Accumulator(ABC):
+class Accumulator(AccumulatedState, ABC):
     """The base class of the accumulators. See `MetricAccumulator`."""
 
     _extremes: ClassVar[tuple[str, ...]] = ("first_nonfinite_update",)
     """Values that a window can't tell."""
-
-    def __init__(self, options: AccumulatorOptions, name: str) -> None:
-        self._options: AccumulatorOptions = options
-        if not isinstance(name, str) or len(name.encode()) > MAX_NAME_BYTES:
-            raise ValueError(f"name must be a str of up to {MAX_NAME_BYTES} bytes, got {name!r}")
-        self._name = name
-        # In host memory until the first tensors say where it belongs: so far it has only numbers.
-        # The pages of NumPy's zeros take no memory before they are used.
-        with outside_modes():
-            self._state = torch.from_numpy(np.zeros(self._options.state_bytes, np.uint8))
-        self._is_placed = self._is_loaded = False
-        self._scalar_slots: dict[str, int] = {}
-        self._lost_updates = 0
-        self._reference_updates = 0
-        self._resets = 0
-        self._updates_at_reset = 0  # in host memory, where an update without rows changes no more
-        self._begin(counts=[0] * (1 + MAX_SCALARS))
-
-    def _begin(self, counts: Sequence[int] | None) -> None:
-        """What each accumulator has for itself, a copy too."""
-        self._native = new_native(self._options, counts)
-        self._scratch: Tensor | None = None
-        self._has_captured = False  # an update in torch operations
-        self._warnings: set[str] = set()
-        self._windows: weakref.WeakSet[Window] = weakref.WeakSet()
-        # Held while the state is made or moved, and during an addition in torch operations: that is
-        # many of them, and nothing may come in between.
-        self._lock = threading.RLock()
-        self._number = operators.number(self)
-
-    def __del__(self) -> None:
-        try:
-            if self._has_captured or (self._native is not None and self._native.was_captured()):
-                device_memory.keep_for_graphs(self._state, self._scratch)
-        except Exception:  # it was never whole, or the interpreter is ending
-            pass
-
-    def __getstate__(self) -> dict[str, Any]:
-        own = {"_native", "_scratch", "_has_captured", "_warnings", "_windows", "_lock", "_number"}
-        copied = {name: value for name, value in vars(self).items() if name not in own}
-        copied["_lost_updates"] = self._all_lost_updates()
-        return {**copied, "counts": None if self._native is None else self._native.counts()}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Accumulator:
-        # `__setstate__` copies all that may change. PyTorch's own copy of a tensor is one with no
-        # memory where a mode of fake tensors is active.
-        return copy.copy(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        counts = state.pop("counts")
-        self.__dict__.update(state)
-        self._scalar_slots = dict(self._scalar_slots)
-        with outside_modes():
-            self._state = self._state.clone()
-        self._begin(counts)
-        device_memory.remember_stream(self._state)
 
     def update_scalar(self, name: str, value: Tensor | float, weight: Tensor | None = None) -> None:
         """Add to a running value, such as a gradient norm, the rewards of a batch, or a count of
@@ -224,41 +156,6 @@ class Accumulator(ABC):
             raise TypeError(f"callback must be a function, got {type(callback).__name__}")
         return PeriodicLog(self.window(), n, callback)
 
-    def _newest(self) -> StateSnapshot | None:
-        """The newest state that has arrived."""
-        if self._native is None:
-            return None
-        on_cuda = device_memory.on_cuda(self._state.device)
-        read = self._native.read(self._state)
-        if read is None and not on_cuda:
-            with self._lock:  # until an addition in torch operations is done
-                read = self._native.read(self._state)
-        if read is None:
-            return None
-        data, lost, sums = read
-        classes = self._options.confusion_classes
-        if len(data) < self._options.state_bytes:
-            classes = 0
-        names = self._scalar_names
-        state = State.of(data, classes, len(names))
-        if state.resets != self._resets:
-            return None  # a snapshot from before the reset
-        if (
-            not on_cuda
-            and state.updates == self._updates_at_reset
-            and data.count(0, RESET_OFFSET) == len(data) - RESET_OFFSET
-        ):
-            return None
-        by_class = None if sums is None else np.frombuffer(sums).reshape(3, -1)
-        lost += self._lost_updates
-        return StateSnapshot(state, names, lost, by_class)
-
-    def _current(self) -> StateSnapshot:
-        """The state after all that was enqueued, which is waited for."""
-        names = self._scalar_names
-        state = self._state_of(self._read(), len(names))
-        return StateSnapshot(state, names, self._all_lost_updates(), None)
-
     def _reading_of(self, snapshot: StateSnapshot) -> Reading:
         updates = snapshot.state.updates
         step = None if self._native is None else self._native.step_of(updates)
@@ -270,14 +167,6 @@ class Accumulator(ABC):
         for unknown in (*self._extremes, *names):
             reading.values.pop(unknown, None)
         return reading
-
-    @property
-    def reference_updates(self) -> int:
-        """How many updates, and numbers of `update_scalar`, torch operations have added since the
-        accumulator was made. On a GPU, these are the updates before the kernel was ready, those
-        without a kernel, and those with tensors that the kernel does not take. Their values are
-        the same, but each takes dozens of kernels."""
-        return self._reference_updates
 
     def compute(
         self,
@@ -336,40 +225,6 @@ class Accumulator(ABC):
         state.scalars = merged.scalars
         return self._values(state, merged.names, merged.lost_updates, None)
 
-    def _state_of(self, data: bytes | memoryview, scalars: int) -> State:
-        return State.of(data, self._options.confusion_classes, scalars)
-
-    def _copied(self) -> tuple[Tensor, Tensor]:
-        """A copy of the state, and of the number of lost updates, made by the current stream."""
-        if not device_memory.on_cuda(self._state.device):
-            state = torch.frombuffer(self._read(), dtype=torch.uint8)
-            return state, torch.tensor(self._lost_updates)
-        self._refuse_capture()
-        device_memory.record_stream(self._state)
-        if self._scratch is None:
-            return self._state.clone(), torch.tensor(self._lost_updates)
-        device_memory.record_stream(self._scratch)
-        return self._state.clone(), _lost_on_device(self._scratch) + self._lost_updates
-
-    def reset(self) -> None:
-        """Discard all values. The numbers of updates continue. This does not wait for a device."""
-        with self._lock, outside_modes():
-            self._lost_updates = 0
-            if device_memory.on_cuda(self._state.device):
-                device_memory.record_stream(self._state)
-            if self._scratch is not None:
-                device_memory.record_stream(self._scratch)
-                _lost_on_device(self._scratch).zero_()
-            updates = None if self._native is None else self._native.reset(self._state)
-            if updates is not None:
-                self._updates_at_reset = updates
-            else:
-                self._state[RESET_OFFSET:].zero_()
-                self._state.view(torch.int64)[word("resets")] += 1
-                if self._native is not None:
-                    self._native.reset_scalars()
-            self._resets += 1
-
     def grad_norm(
         self,
         parameters: Iterable[Tensor] | Tensor,
@@ -397,59 +252,6 @@ class Accumulator(ABC):
             return torch.full((), math.nan)
         self.update_scalar(name, norm)
         return norm
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the accumulator has seen, to be saved with a checkpoint.
-
-        This does not wait for a device, where it makes a copy of the state. The result is a dict of
-        strings, numbers, lists and tensors, which `torch.load` reads with `weights_only=True`.
-
-        Raises:
-            RuntimeError: a CUDA graph is being captured.
-        """
-        with self._lock, outside_modes():
-            state, lost = self._copied()
-            names = self._scalar_names
-        return state_dict_of(self._options, state, names, lost, self._reference_updates)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Replace all values by those of a `state_dict()`, and go on from there.
-
-        The state is replaced in place, so graphs that were captured go on as well. This waits for
-        the device where the state is, or the tensors of the dict are. The next readings know of no
-        step that an update before was made in.
-
-        Raises:
-            ValueError: the dict is none of `state_dict()`, was saved by an accumulator that was
-                made with other arguments, or by another version of this package.
-            RuntimeError: a CUDA graph is being captured.
-        """
-        with self._lock, outside_modes():
-            self._refuse_capture()
-            new = loaded(self._options, state_dict, self._scalar_names)
-            self._resets += 1  # what was read before is no longer true
-            new.data.view(np.uint64)[word("resets")] = self._resets
-            state = self._state_of(new.data.data, len(new.names))
-            if self._native is not None:
-                self._native.begin_other()
-            try:
-                if self._scratch is not None:
-                    device_memory.record_stream(self._scratch)
-                    _lost_on_device(self._scratch).zero_()
-                if device_memory.on_cuda(self._state.device):
-                    device_memory.record_stream(self._state)
-                self._state.copy_(torch.from_numpy(new.data))
-            finally:
-                if self._native is not None:
-                    self._native.replace_counts(None if self._has_captured else state.counts)
-                    self._native.end_other(self._state, False, None, True)
-            self._scalar_slots = {name: new.names.index(name) for name in new.names[self._own :]}
-            self._lost_updates = new.lost_updates
-            self._reference_updates = new.reference_updates
-            self._updates_at_reset = state.updates
-            self._is_loaded = True
-            for window in list(self._windows):
-                window._before = StateSnapshot(state, tuple(new.names), new.lost_updates, None)
 
     def record_reading(self) -> None:
         """Write the latest values into the active recording, if there is one and they are new.
@@ -542,16 +344,6 @@ class Accumulator(ABC):
             self._add_in_torch(addition.reference, state, *tensors, self._options)
         return reading_is_due
 
-    @property
-    def _own(self) -> int:
-        """How many of the first slots belong to the accumulator itself."""
-        return len(self._options.own_scalars)
-
-    @property
-    def _scalar_names(self) -> tuple[str, ...]:
-        """Of the running values in use, in the order of their slots."""
-        return (*self._options.own_scalars, *self._scalar_slots)
-
     def _update_scalar_with_care(
         self,
         name: str,
@@ -617,118 +409,6 @@ class Accumulator(ABC):
             done = self._native.update_weighted_scalar(state, self._scratch, slot, value, weight)
         return done
 
-    def _add_in_torch(
-        self, add: Callable[..., None], state: Tensor, *arguments: Any, slot: int | None = None
-    ) -> None:
-        """Add in torch operations what the native side has not. Where they fail too, it is lost:
-        that is counted, and the training goes on."""
-        error = ""
-        if device_memory.on_cuda(state.device):
-            device_memory.record_stream(state)
-        with self._lock:
-            added = is_captured = False
-            if self._native is not None:
-                self._native.begin_other()
-                error = self._native.launch_error()
-            what = "metrics are updated by many small kernels, which is slower"
-            try:
-                is_captured = device_memory.is_capturing(state)
-                self._has_captured = self._has_captured or is_captured
-                add(state, *arguments)
-                added = True
-                self._reference_updates += 1
-            except Exception as raised:
-                self._lost_updates += 1
-                what = _LOST
-                error = f"{error}; {_reason(raised)}" if error else _reason(raised)
-            finally:
-                if self._native is not None:
-                    # An error of a device may come after its state has been changed.
-                    is_counted = not is_captured and (
-                        added or not device_memory.on_cuda(state.device)
-                    )
-                    self._native.end_other(state, added, slot, is_counted)
-        if self._native is not None and device_memory.on_cuda(state.device):
-            kernels.request(state.device.index)
-        if error:
-            self._warn_once(what, error)
-
-    def _warn_once(self, what: str, why: str) -> None:
-        if what not in self._warnings:
-            self._warnings.add(what)
-            warn(f"{what}: {why}")
-
-    def _place(self, tensor: Tensor) -> bool:
-        """Have the state on the device of the first tensor. Where that fails the update is lost. It
-        is not done during a capture: each replay of the graph would make the state anew."""
-        with self._lock:
-            if self._is_placed:
-                return True
-            try:
-                error = _PLACED_IN_CAPTURE
-                if not device_memory.is_capturing(tensor):
-                    self._move_state(tensor.device)
-                    return True
-            except Exception as raised:
-                error = _reason(raised)
-            self._lost_updates += 1
-            self._warn_once(_LOST, error)
-            return False
-
-    def _move_state(self, device: torch.device) -> None:
-        if self._state.device != device:
-            state = device_memory.zeros(self._options.state_bytes, device)
-            if self._scalar_slots or self._resets:
-                # So far there is nothing in the matrix, unless it was loaded.
-                used = slice(None if self._is_loaded else STATE_DTYPE.itemsize)
-                state[used].copy_(self._state[used], non_blocking=device_memory.on_cuda(device))
-            self._state = state
-        device_memory.remember_stream(self._state)
-        self._options.class_weight_on(device)  # it may not be copied there during a capture
-        self._is_placed = True
-
-    def _make_scratch(self) -> bool:
-        """Make the memory that the kernel needs besides the state, where there is a kernel. Not
-        during a capture, of which each replay would clear it."""
-        if not device_memory.on_cuda(self._state.device):
-            return False
-        with self._lock, contextlib.suppress(Exception):  # PyTorch's operations do without it
-            if self._scratch is None and not device_memory.is_capturing(self._state):
-                device, size = self._state.device, native.METRIC_SCRATCH_BYTES
-                weights = self._options.class_weight_on(device)
-                if weights is None:
-                    scratch = device_memory.zeros(size, device)
-                else:
-                    scratch = device_memory.zeros(size + 8 * len(weights), device)
-                    scratch[size:].view(torch.float64).copy_(weights)
-                device_memory.remember_stream(scratch)
-                self._scratch = scratch
-        return self._scratch is not None
-
-    def _read(self) -> memoryview:
-        """A copy of all the state, of after an update and before the next one."""
-        if device_memory.on_cuda(self._state.device):
-            self._refuse_capture()
-            with outside_modes():
-                return np.asarray(self._state.cpu().numpy()).data
-        data = np.empty(self._options.state_bytes, np.uint8)
-        if self._native is None or not self._native.copy(self._state, data):
-            with self._lock, outside_modes():  # until an addition in torch operations is done
-                if self._native is None or not self._native.copy(self._state, data):
-                    data[:] = self._state.cpu().numpy()
-        return data.data
-
-    def _refuse_capture(self) -> None:
-        if device_memory.is_capturing(self._state):
-            raise RuntimeError(
-                "this can't be part of a CUDA graph: call it before or after the capture"
-            )
-
-    def _all_lost_updates(self) -> int:
-        """Those that the device has lost as well. This waits for it."""
-        scratch = self._scratch
-        return self._lost_updates + (0 if scratch is None else int(_lost_on_device(scratch)))
-
 
 def record_readings() -> None:
     """Write a reading of every accumulator into the active recording."""
@@ -744,12 +424,3 @@ def _update_scalar(
 
 
 operators.define("metric_update_scalar", "Tensor value, Tensor? weight, str name", _update_scalar)
-
-
-def _lost_on_device(scratch: Tensor) -> Tensor:
-    return scratch.view(torch.int64)[native.METRIC_SCRATCH_LOST_WORD]
-
-
-def _reason(error: Exception) -> str:
-    first_line = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {first_line}"
