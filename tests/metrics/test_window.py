@@ -28,7 +28,7 @@ def random_update(metrics: pig.MetricAccumulator, seed: int) -> None:
     weight = torch.rand(6, generator=generator)
     if seed % 3 == 0:
         logits[seed % 6, 0] = math.nan
-    metrics.update(logits, target, weight * 3, weight)
+    metrics.update(logits, target, None if seed % 5 else weight * 3, weight)
     metrics.update_scalar("norm", float(weight[0]) * 10 + 5)
     if seed % 2:
         metrics.update_scalar("tokens", seed)
@@ -49,11 +49,13 @@ def assert_close(got: dict[str, Any], wanted: dict[str, Any]) -> None:
 @pytest.mark.parametrize("classes", [4, 20])
 @pytest.mark.parametrize("how", ["compute", "latest", "in turn"])
 def test_a_window_is_what_an_accumulator_of_the_new_updates_has(how: str, classes: int) -> None:
-    metrics = pig.MetricAccumulator(topk=(1, 2), num_classes=classes, confusion=True)
+    options: Any = {"topk": (1, 2), "num_classes": classes, "confusion": True}
+    options |= {"calibration_bins": 7, "label_smoothing": 0.1}
+    metrics = pig.MetricAccumulator(**options)
     window = metrics.window()
     seed = 0
     for reading in range(6):
-        fresh = pig.MetricAccumulator(topk=(1, 2), num_classes=classes, confusion=True)
+        fresh = pig.MetricAccumulator(**options)
         for _ in range(1 + reading % 3):
             seed += 1
             random_update(metrics, seed)
