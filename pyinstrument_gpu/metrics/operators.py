@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from pyinstrument_gpu.metrics.recomputation import is_recomputing
+
 accumulators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """All that are alive, by the number that stands for one in a compiled function."""
 
@@ -40,7 +42,8 @@ def define(name: str, arguments: str, update: Callable[..., None]) -> None:
     )
 
     def call(*values: Any) -> None:
-        update(accumulators[values[-1]], *values[:-1])
+        if not is_recomputing():
+            update(accumulators[values[-1]], *values[:-1])
 
     _library.impl(name, call, "CompositeExplicitAutograd")
     torch.library.register_fake(f"pyinstrument_gpu::{name}", lambda *values: None, lib=_library)

@@ -61,6 +61,32 @@ def test_a_recomputation_adds_nothing_of_any_kind(use_reentrant: bool) -> None:
     assert counts == [4, 20, 20]
 
 
+@pytest.mark.parametrize(("is_compiled_whole", "backend"), [(False, "aot_eager"), (True, "eager")])
+def test_a_recomputation_of_compiled_code_adds_nothing(
+    is_compiled_whole: bool, backend: str
+) -> None:
+    torch._dynamo.reset()
+    metrics = pig.MetricAccumulator(topk=1)
+    model = torch.nn.Linear(5, 3)
+
+    def block(x: Any) -> Any:
+        logits = model(x)
+        metrics.update(logits, TARGET)
+        metrics.update_scalar("largest", logits.max())
+        return logits.exp().sin()
+
+    def step(x: Any) -> Any:
+        return checkpoint(inner, x, use_reentrant=False)
+
+    compiled = torch.compile(step if is_compiled_whole else block, backend=backend, fullgraph=True)
+    inner, outer = (block, compiled) if is_compiled_whole else (compiled, step)
+    for _ in range(2):
+        outer(torch.ones(4, 5, requires_grad=True)).sum().backward()
+
+    values = metrics.compute()
+    assert (values["count"], values["largest_weight"]) == (8, 2)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_hook_of_the_backward_pass_adds(use_reentrant: bool) -> None:
     metrics = pig.MetricAccumulator(topk=1)
