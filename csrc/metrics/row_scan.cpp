@@ -491,22 +491,23 @@ PIG_COMPILE_FOR(
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"))))
 #endif
 
-const RowFunctions* best_functions() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return avx512;
-  if (has_avx2) return avx2;
-#endif
-  return baseline;
-}
-
 }  // namespace
 
+std::vector<const RowFunctions*> row_functions_by_instructions() {
+  std::vector<const RowFunctions*> sets{baseline};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return sets;
+  sets.push_back(avx2);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    sets.push_back(avx512);
+#endif
+  return sets;
+}
+
 const RowFunctions& row_functions(Format format) {
-  static const RowFunctions* const functions = best_functions();
+  static const RowFunctions* const functions = row_functions_by_instructions().back();
   return functions[format - kFloat64];
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "metrics/metric_state.h"
 
 namespace pig::metrics {
@@ -38,5 +40,9 @@ struct RowFunctions {
 
 /// Of the best instruction set that this machine has. `format` is a floating-point one.
 const RowFunctions& row_functions(Format format);
+
+/// Of each instruction set that this machine has, the best one last: its functions by format, from
+/// kFloat64 on.
+std::vector<const RowFunctions*> row_functions_by_instructions();
 
 }  // namespace pig::metrics

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks by the instruction set that this machine has, against the arithmetic that the kernel
-// uses, and that arithmetic against plain definitions.
+// Ranks and sums by each instruction set that this machine has, against the arithmetic that the
+// kernel uses, and that arithmetic against plain definitions.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +16,9 @@
 using namespace pig::metrics;
 
 namespace {
+
+/// Of the instruction set that is being tested.
+const RowFunctions* functions = nullptr;
 
 constexpr Format kFormats[] = {kFloat64, kFloat32, kFloat16, kBfloat16};
 
@@ -35,8 +38,8 @@ RowScan scan_of_row(const void* row, Format format, I64 classes, I64 target) {
   const std::vector<double> weights(static_cast<size_t>(classes), 0.5);
   const LogitRows rows = rows_of(row, classes, 1, classes, 1, &target, weights.data());
   RowScan rank, both;
-  row_functions(format).rank(rows, &rank);
-  row_functions(format).rank_and_sums(rows, &both);
+  functions[format - kFloat64].rank(rows, &rank);
+  functions[format - kFloat64].rank_and_sums(rows, &both);
   CHECK_EQ(rank.rank, both.rank);
   CHECK_EQ(rank.finite, both.finite);
   CHECK_EQ(rank.prediction, both.prediction);
@@ -164,8 +167,8 @@ void test_ranks_of_columns() {
         const LogitRows side_by_side = rows_of(logits.data(), classes, class_stride, row_stride,
                                                rows, targets.data(), weights.data());
         std::vector<RowScan> got(targets.size()), ranks(targets.size());
-        row_functions(format).rank_and_sums(side_by_side, got.data());
-        row_functions(format).rank(side_by_side, ranks.data());
+        functions[format - kFloat64].rank_and_sums(side_by_side, got.data());
+        functions[format - kFloat64].rank(side_by_side, ranks.data());
         for (int row = 0; row < rows; ++row) {
           const auto at = static_cast<size_t>(row);
           const char* const first =
@@ -225,9 +228,15 @@ void test_shape_of_a_launch() {
 }  // namespace
 
 int main() {
-  test_ranks_of_rows();
-  test_long_rows_of_ties();
-  test_ranks_of_columns();
+  const std::vector<const RowFunctions*> sets = row_functions_by_instructions();
+  for (const RowFunctions* const set : sets) {
+    functions = set;
+    test_ranks_of_rows();
+    test_long_rows_of_ties();
+    test_ranks_of_columns();
+  }
+  for (const Format format : kFormats)
+    CHECK(&row_functions(format) == &sets.back()[format - kFloat64]);
   test_halves();
   test_shape_of_a_launch();
 }
