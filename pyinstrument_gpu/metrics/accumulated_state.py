@@ -135,7 +135,8 @@ class AccumulatedState:
         with self._lock, outside_modes():
             state, lost = self._copied()
             names = self._scalar_names
-        return state_dict_of(self._options, state, names, lost, self._reference_updates)
+        with outside_modes():
+            return state_dict_of(self._options, state, names, lost, self._reference_updates)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace all values by those of a `state_dict()`, and go on from there.

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, check_ema
 from pyinstrument_gpu.metrics.element_tensors import check_tensors
 from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MAX_TOPK, STATE_DTYPE
-from pyinstrument_gpu.metrics.torch_modes import outside_modes
+from pyinstrument_gpu.metrics.torch_modes import is_fake, outside_modes
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
@@ -228,12 +228,15 @@ def _checked_class_weight(class_weight: Any, num_classes: int | None) -> Tensor:
         raise ValueError(
             f"class_weight has {len(class_weight)} weights, num_classes is {num_classes}"
         )
-    weights = class_weight.detach().to("cpu", torch.float64).clone().contiguous()
-    wrong = ~(weights.isfinite() & (weights >= 0))
-    if wrong.any():
-        raise ValueError(
-            f"class_weight must be finite and not negative, got {float(weights[wrong][0])}"
-        )
+    if class_weight.is_meta or is_fake(class_weight):
+        raise ValueError("class_weight has no values: it stands for a shape only")
+    with outside_modes():
+        weights = class_weight.detach().to("cpu", torch.float64).clone().contiguous()
+        wrong = ~(weights.isfinite() & (weights >= 0))
+        if wrong.any():
+            raise ValueError(
+                f"class_weight must be finite and not negative, got {float(weights[wrong][0])}"
+            )
     return weights
 
 

@@ -74,6 +74,19 @@ def test_made_where_tensors_are_fake() -> None:
     check_it_works(metrics, 0)
 
 
+def test_class_weights_where_tensors_are_fake() -> None:
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    with FakeTensorMode():
+        metrics = pig.MetricAccumulator(topk=1, class_weight=weight)
+        saved = metrics.state_dict()
+        with pytest.raises(ValueError, match="class_weight has no values"):
+            pig.MetricAccumulator(class_weight=torch.ones(3))
+    metrics.load_state_dict(saved)
+    metrics.update(LOGITS, TARGET)
+    wanted = torch.nn.functional.cross_entropy(LOGITS, TARGET, weight=weight)
+    assert metrics.compute()["loss"] == pytest.approx(float(wanted), rel=1e-6)
+
+
 def test_read_copied_and_reset_where_tensors_are_fake() -> None:
     metrics = pig.MetricAccumulator(topk=1)
     metrics.update(LOGITS, TARGET)
