@@ -22,7 +22,7 @@ from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
 from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.torch_modes import outside_modes
+from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
 from pyinstrument_gpu.metrics.window import Window
 from pyinstrument_gpu.native import native
 
@@ -78,21 +78,32 @@ class AccumulatedState:
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_native", "_scratch", "_has_captured", "_warnings", "_windows", "_lock", "_number"}
-        copied = {name: value for name, value in vars(self).items() if name not in own}
-        copied["_lost_updates"] = self._all_lost_updates()
-        return {**copied, "counts": None if self._native is None else self._native.counts()}
+        with self._lock, outside_modes():
+            state, lost = self._copied()
+            counts = None if self._native is None else self._native.counts()
+            if counts is not None and not device_memory.on_cuda(state.device):
+                # Other threads may have gone on since the state was copied.
+                counts = self._state_of(state.numpy().data, MAX_SCALARS).counts
+            copied = {name: value for name, value in vars(self).items() if name not in own}
+            return {
+                **copied,
+                "_state": state.to(self._state.device),
+                "_scalar_slots": dict(self._scalar_slots),
+                "_lost_updates": int(lost),
+                "counts": counts,
+            }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AccumulatedState:
-        # `__setstate__` copies all that may change. PyTorch's own copy of a tensor is one with no
+        # `__getstate__` copies all that may change. PyTorch's own copy of a tensor is one with no
         # memory where a mode of fake tensors is active.
         return copy.copy(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         counts = state.pop("counts")
         self.__dict__.update(state)
-        self._scalar_slots = dict(self._scalar_slots)
-        with outside_modes():
-            self._state = self._state.clone()
+        if self._state.is_inference():  # of pickle: it could not be changed later
+            with outside_modes():
+                self._state = self._state.clone()
         self._begin(counts)
         device_memory.remember_stream(self._state)
 
@@ -104,6 +115,7 @@ class AccumulatedState:
         the same, but each takes dozens of kernels."""
         return self._reference_updates
 
+    @never_compiled
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait for a device."""
         with self._lock, outside_modes():
@@ -123,6 +135,7 @@ class AccumulatedState:
                     self._native.reset_scalars()
             self._resets += 1
 
+    @never_compiled
     def state_dict(self) -> dict[str, Any]:
         """Return all that the accumulator has seen, to be saved with a checkpoint.
 
@@ -138,6 +151,7 @@ class AccumulatedState:
         with outside_modes():
             return state_dict_of(self._options, state, names, lost, self._reference_updates)
 
+    @never_compiled
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Replace all values by those of a `state_dict()`, and go on from there.
 

@@ -26,7 +26,7 @@ from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.series_prefix import series_prefix
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, State
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.torch_modes import is_fake, outside_modes
+from pyinstrument_gpu.metrics.torch_modes import is_fake, never_compiled, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of_scalar
 from pyinstrument_gpu.metrics.window import Window
 from pyinstrument_gpu.native import native
@@ -95,6 +95,7 @@ class Accumulator(AccumulatedState, ABC):
         if reading_is_due:
             self.record_reading()
 
+    @never_compiled
     def latest(self) -> Reading | None:
         """Return the newest values that have arrived, without waiting; None if none have.
 
@@ -105,6 +106,7 @@ class Accumulator(AccumulatedState, ABC):
         newest = self._newest()
         return None if newest is None else self._reading_of(newest)
 
+    @never_compiled
     def window(self) -> Window:
         """Return a window: its `latest()` and `compute()` give what was added since its previous
         reading, or at first, since it was made. The accumulator does not change.
@@ -123,6 +125,7 @@ class Accumulator(AccumulatedState, ABC):
             self._windows.add(window)
         return window
 
+    @never_compiled
     def log_every(self, n: int, callback: Callable[[Reading], Any]) -> PeriodicLog:
         """Have a callback called with readings while training goes on, on a thread of ours.
 
@@ -168,6 +171,7 @@ class Accumulator(AccumulatedState, ABC):
             reading.values.pop(unknown, None)
         return reading
 
+    @never_compiled
     def compute(
         self,
         across_ranks: bool = False,
@@ -198,6 +202,7 @@ class Accumulator(AccumulatedState, ABC):
             return self.compute_async(group).result()
         return self._values(*self._current())
 
+    @never_compiled
     def compute_async(self, group: ProcessGroup | DeviceMesh | None = None) -> PendingValues:
         """Begin what `compute(across_ranks=True)` does, and return at once.
 

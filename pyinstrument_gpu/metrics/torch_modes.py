@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,25 @@ _disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
 _outside_transforms: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
     torch._C, "_DisableFuncTorch", contextlib.nullcontext
 )
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def never_compiled(function: _Function) -> _Function:
+    """Have torch.compile leave a function out of its graphs, and run it and all that it calls as
+    they are. `torch.compiler.disable` would do the same, but at a cost for each call, and it
+    imports the compiler."""
+    marks: Any = function
+    marks._torchdynamo_disable = True
+    marks._torchdynamo_disable_msg = (
+        "metrics can be updated in compiled code, but not read, reset or saved: do that outside"
+    )
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(marks.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
 
 
 @contextlib.contextmanager

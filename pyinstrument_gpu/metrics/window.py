@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.torch_modes import never_compiled
 from pyinstrument_gpu.metrics.values import Reading
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ class Window:
         self._accumulator = accumulator
         self._before = before  # under the accumulator's lock
 
+    @never_compiled
     def latest(self) -> Reading | None:
         """Return the newest values that have arrived, without waiting; None if nothing was added
         since the previous reading, or none of it has arrived."""
         return self._latest(least_updates=1)
 
+    @never_compiled
     def compute(self) -> dict[str, Any]:
         """Return the values of all new updates. This waits for them.
 

@@ -110,6 +110,7 @@ def test_what_is_read_is_never_torn(native: bool) -> None:
     ways: list[Callable[[], dict[str, Any] | None]] = [
         metrics.compute,
         lambda: None if (reading := metrics.latest()) is None else reading.values,
+        lambda: copy.copy(metrics).compute(),
     ]
 
     def work() -> None:

@@ -203,6 +203,35 @@ def test_operator_is_what_it_says(with_loss: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["latest", "compute", "reset", "window", "state_dict"])
+def test_what_is_no_part_of_a_graph_says_so(method: str) -> None:
+    metrics = pig.MetricAccumulator()
+
+    @torch.compile(backend="eager", fullgraph=True)  # type: ignore[untyped-decorator]
+    def step(x: Any) -> Any:
+        getattr(metrics, method)()
+        return x + 1
+
+    with pytest.raises(Exception, match="can be updated in compiled code, but not read"):
+        step(torch.ones(2))
+
+
+def test_readings_where_a_graph_breaks() -> None:
+    metrics = pig.MetricAccumulator(num_classes=20, confusion=True)
+    window = metrics.window()
+
+    @torch.compile(backend="eager")  # type: ignore[untyped-decorator]
+    def step(x: Any) -> Any:
+        metrics.update(x, torch.arange(3))
+        readings = metrics.latest(), window.latest()
+        counts = [metrics.compute()["count"], *(each.values["count"] for each in readings)]
+        if counts[0] == 6:
+            metrics.reset()
+        return x + 1, counts
+
+    assert [step(torch.zeros(3, 20))[1] for _ in range(3)] == [[3, 3, 3], [6, 6, 3], [3, 3, 3]]
+
+
 @pytest.mark.slow
 def test_inductor() -> None:
     script = """
