@@ -45,6 +45,7 @@ def clash_of(name: str, others: Iterable[str], reserved: Iterable[str] = ()) -> 
     return None
 
 
+@functools.lru_cache(1024)
 def keys_of_scalar(name: str) -> tuple[str, ...]:
     """The keys of a running value, in the order of `values_of`; the first is its mean."""
     return tuple(name + suffix for suffix in _SCALAR_SUFFIXES)
