@@ -67,17 +67,35 @@ PIG_SHARED double load_operand(const ElementBatch& batch, int operand,
   return of.data == nullptr ? otherwise : load_real(of.data, of.format, offsets.of[operand]);
 }
 
-/// A number near the values of an operand, the first one that is finite and has a weight above 0:
-/// sums of squares are taken of the distances from it, which loses no digits where all values are
-/// far from 0. Without one among the first few it is 0.
-PIG_SHARED double shift_of(const ElementBatch& batch, int operand, int weight_operand) {
-  constexpr I64 kLookedAt = 32;
-  for (I64 i = 0; i < kLookedAt && i < batch.elements; ++i) {
-    const ElementOffsets offsets = element_offsets(batch, i);
-    const double value = load_operand(batch, operand, offsets, 0);
-    const double weight = load_operand(batch, weight_operand, offsets, 1);
-    if (is_finite(value) && is_finite(weight) && weight > 0) return value;
+/// How many elements are looked at for a shift: some of any part that is not too small.
+constexpr I64 kLooksForShift = 1024;
+
+/// Reads the value of an operand that is looked at as the `look`-th one. False where it is not
+/// finite or has no weight above 0.
+PIG_SHARED bool look_for_shift(const ElementBatch& batch, int operand, int weight_operand, I64 look,
+                               double& value) {
+  I64 element = look;
+  if (batch.elements > kLooksForShift) {
+    // The fractions of multiples of the golden ratio are spread evenly, and unlike the steps of a
+    // grid they do not all fall on the padding of rows.
+    const U64 fraction = (static_cast<U64>(look) * 0x9E3779B97F4A7C15ull) >> 32;
+    element = static_cast<I64>(static_cast<double>(fraction) * 0x1p-32 *
+                               static_cast<double>(batch.elements));
   }
+  if (element >= batch.elements) return false;
+  const ElementOffsets offsets = element_offsets(batch, element);
+  value = load_operand(batch, operand, offsets, 0);
+  const double weight = load_operand(batch, weight_operand, offsets, 1);
+  return is_finite(value) && is_finite(weight) && weight > 0;
+}
+
+/// A number near the values of an operand, one of those that count: sums of squares are taken of
+/// the distances from it, which loses no digits where all values are far from 0. Where none is
+/// found, it is 0.
+PIG_SHARED double shift_of(const ElementBatch& batch, int operand, int weight_operand) {
+  double value = 0;
+  for (I64 look = 0; look < kLooksForShift && look < batch.elements; ++look)
+    if (look_for_shift(batch, operand, weight_operand, look, value)) return value;
   return 0;
 }
 

@@ -88,6 +88,23 @@ __device__ void finish_elements(const typename Kind::Parameters& p, typename Kin
 
 __device__ double infinity() { return __longlong_as_double(0x7FF0000000000000LL); }
 
+/// The same as `shift_of`, by all threads; each warp looks for itself. Mostly the first element
+/// will do, and is the same word for all. Where that is padding, each lane looks at another one.
+__device__ double find_shift(const ElementBatch& batch, int operand, int weight_operand) {
+  double value = 0;
+  if (look_for_shift(batch, operand, weight_operand, 0, value)) return value;
+  const int lane = threadIdx.x % 32;
+  for (I64 look = 0; look < kLooksForShift && look < batch.elements; look += 32) {
+    int found = look_for_shift(batch, operand, weight_operand, look + lane, value) ? lane : 32;
+    for (int step = 16; step > 0; step /= 2) {
+      const int other = __shfl_xor_sync(0xFFFFFFFFu, found, step);
+      found = other < found ? other : found;
+    }
+    if (found < 32) return __shfl_sync(0xFFFFFFFFu, value, found);
+  }
+  return 0;
+}
+
 // --- running values ---
 
 struct Values {
@@ -107,7 +124,7 @@ struct Values {
 };
 
 __device__ void update_values(const ValuesParameters& p) {
-  const double shift = shift_of(p.batch, kValue, kValueWeight);
+  const double shift = find_shift(p.batch, kValue, kValueWeight);
   ValueTotalsOf<unsigned> found{};
   for_each_element<kValueOperands>(p.batch, [&](const U64(&bits)[kValueOperands], bool is_there) {
     if (!is_there) return;
@@ -174,7 +191,7 @@ struct Pairs {
 };
 
 __device__ void update_pairs(const PairsParameters& p) {
-  const double shift = shift_of(p.batch, kTarget, kPairWeight);
+  const double shift = find_shift(p.batch, kTarget, kPairWeight);
   RegressionTotalsOf<unsigned> found{};
   for_each_element<kRegressionOperands>(
       p.batch, [&](const U64(&bits)[kRegressionOperands], bool is_there) {

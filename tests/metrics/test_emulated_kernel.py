@@ -139,3 +139,17 @@ def test_updates_without_logits_against_the_cpu(
             assert reading is not None
             assert_same(reading.values, {name: wanted[name] for name in reading.values})
         assert_same(got, wanted)
+
+
+def test_the_kernel_finds_a_number_behind_padding() -> None:
+    for rows, begin in ((900, 500), (6_000, 5_500)):
+        target = 1e8 + torch.arange(rows, dtype=torch.float64) % 5
+        weight = (torch.arange(rows) >= begin).double()
+        with emulated_gpu(2) as gpu:
+            metrics = pig.RegressionAccumulator()
+            metrics.update(target + 0.5, target, weight)
+            metrics.update_scalar("target", target, weight)
+            values = metrics.compute()
+            assert len(gpu.launches()) == 2
+        assert values["r2"] == pytest.approx(1 - 0.25 / 2, rel=1e-7)
+        assert values["target_std"] == pytest.approx(2**0.5, rel=1e-7)

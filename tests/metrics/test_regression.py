@@ -154,6 +154,23 @@ def test_padding_in_front_does_not_spoil_the_variance() -> None:
         assert (values["r2"], values["ignored"]) == (pytest.approx(1 - 0.5 * 1.5), 10)
 
 
+def test_only_a_part_far_from_zero_counts() -> None:
+    for rows, begin, end in ((900, 500, 600), (40_000, 10_000, 10_500), (64 * 99, 0, 64 * 99)):
+        target = 1e8 + torch.arange(rows, dtype=torch.float64) % 5
+        weight = torch.zeros(rows)
+        weight[begin:end] = 1
+        if begin == 0:  # rows with padding on the left
+            weight.view(64, 99)[:, :90] = 0
+        counted = target[weight != 0]
+        variance = float((counted - counted.mean()).square().mean())
+        for metrics in accumulators():
+            metrics.update(target + 0.5, target, weight)
+            metrics.update_scalar("target", target, weight)
+            values = metrics.compute()
+            assert values["r2"] == pytest.approx(1 - 0.25 / variance, rel=1e-7)
+            assert values["target_std"] == pytest.approx(variance**0.5, rel=1e-7)
+
+
 def test_what_is_not_known_is_nan() -> None:
     for metrics in accumulators():
         values = metrics.compute()
