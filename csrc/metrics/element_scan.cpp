@@ -89,16 +89,20 @@ void for_each_run(const ElementBatch& batch, I64 begin, I64 end, Add add) {
     if (batch.operands[i].data == nullptr) std::fill_n(run.of[i], kRun, 1.0);
   const int inner = batch.dims - 1;
   while (begin < end) {
-    const ElementOffsets offsets = element_offsets(batch, begin);
-    const I64 left = batch.sizes[inner] - begin % batch.sizes[inner];
-    const auto count = static_cast<int>(std::min<I64>({left, end - begin, kRun}));
-    for (int i = 0; i < batch.operand_count; ++i) {
-      const Operand& operand = batch.operands[i];
-      if (operand.data != nullptr)
-        load_run(operand, offsets.of[i], operand.strides[inner], count, run.of[i]);
+    int filled = 0;  // a run may have several rows of a narrow tensor
+    while (filled < kRun && begin < end) {
+      const ElementOffsets offsets = element_offsets(batch, begin);
+      const I64 left = batch.sizes[inner] - begin % batch.sizes[inner];
+      const auto count = static_cast<int>(std::min<I64>({left, end - begin, kRun - filled}));
+      for (int i = 0; i < batch.operand_count; ++i) {
+        const Operand& operand = batch.operands[i];
+        if (operand.data != nullptr)
+          load_run(operand, offsets.of[i], operand.strides[inner], count, run.of[i] + filled);
+      }
+      filled += count;
+      begin += count;
     }
-    add(run, count);
-    begin += count;
+    add(run, filled);
   }
 }
 

@@ -312,6 +312,12 @@ Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
   Format format = kNone;
   if (PyFloat_CheckExact(value.ptr())) {
     number = PyFloat_AS_DOUBLE(value.ptr());
+  } else if (PyLong_CheckExact(value.ptr())) {
+    number = PyLong_AsDouble(value.ptr());
+    if (number == -1 && PyErr_Occurred() != nullptr) {  // too large
+      PyErr_Clear();
+      return std::nullopt;
+    }
   } else {
     const auto tensor = view_of_reals(value);
     if (!tensor || !same_device(*tensor, place->view)) return std::nullopt;
