@@ -31,7 +31,8 @@ def area_under_roc(histograms: Array) -> tuple[Array, Array]:
         false, true = np.moveaxis(histograms / histograms.sum(axis=1, keepdims=True), -1, 0)
     below = _before(false)
     halves = (true * false).sum(axis=1) / 2
-    return (true * below).sum(axis=1) + halves, halves
+    area = (true * below).sum(axis=1) + halves
+    return np.clip(area, 0, 1), halves  # by rounding it may be above
 
 
 def average_precision(histograms: Array) -> tuple[Array, Array]:
