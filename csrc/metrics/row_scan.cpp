@@ -10,8 +10,9 @@
 // The sums of exp(x - max) are taken block by block. A block is read twice: for the ranks, which
 // also gives its greatest logit, and then, from the first-level cache, for the exponentials. When a
 // block raises the maximum, what was summed before is scaled by exp(old - new), in double
-// precision. Within a block the sums are of the logits' precision (of float for the short formats),
-// in as many parts as a vector has lanes.
+// precision. Sums of up to kChunk logits are of the logits' precision (of float for the short
+// formats), in as many parts as a vector has lanes. The next block is fetched from memory while the
+// exponentials of one are computed.
 //
 // These are plain loops that the compiler vectorises, for each instruction set once. This file is
 // compiled with -fopenmp-simd, for sums in any order, and -ffp-contract=fast (CMakeLists.txt).
@@ -29,10 +30,17 @@ namespace {
 
 #define PIG_INLINE __attribute__((always_inline)) inline
 
-/// So many classes at most are between two looks at the greatest logit. The logits of a block stay
-/// in the first-level cache. They are counted in numbers as wide as a logit, which fill a vector as
-/// logits do: no lane overflows.
-constexpr I64 kBlock = 1024;
+/// So many classes at most are between two looks at the greatest logit: 8 KB, which stay in the
+/// first-level cache. They are counted in numbers as wide as a logit, which fill a vector as logits
+/// do: no lane overflows.
+template <typename Key>
+constexpr I64 kBlock = 8192 / sizeof(Key);
+/// So many exponentials are computed between prefetches: all of a block's at once would have to
+/// wait for each other.
+constexpr int kChunk = 512;
+constexpr int kCacheLine = 64;
+/// Like kBlock, where nobody asks for the greatest logit.
+constexpr I64 kLongBlock = 32768;
 /// The same where the logits of 256 rows lie side by side, with sums and without.
 constexpr I64 kColumnBlock = 16, kLongColumnBlock = 1024;
 
@@ -106,7 +114,7 @@ struct Counted {
   Key greatest = kSignBit<Key>;
   Key least = kGreatest<Key>;
 
-  /// Adds up to kBlock logits.
+  /// Adds up to kLongBlock logits.
   PIG_INLINE void add(const Key* logits, I64 length, Key threshold) {
     std::make_unsigned_t<Key> here = 0;
     Key top = greatest, bottom = least;
@@ -290,9 +298,10 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
   I64 greatest_begin = 0;
   RunningSums running;
   double logit_sum = 0;
-  for (I64 begin = 0; begin < rows.classes; begin += kBlock) {
+  const I64 block = kSums || rows.predictions ? kBlock<Key> : kLongBlock;
+  for (I64 begin = 0; begin < rows.classes; begin += block) {
     const Key* const at = row + begin;
-    const auto length = static_cast<int>(std::min(kBlock, rows.classes - begin));
+    const auto length = static_cast<int>(std::min(block, rows.classes - begin));
     const Key before = all.greatest;
     const I64 earlier = std::clamp<I64>(target - begin, 0, length);
     if (earlier != 0) all.add(at, earlier, thresholds.earlier);
@@ -303,10 +312,17 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
       if (all.greatest > kMinusInfinity && all.greatest < L::kInfinity) {
         const Real max = L::real(order_key(all.greatest));
         if (max > running.max) running.raise(max);
-        if (L::real(order_key(all.least)) - max < kLowest(Real{})) {
-          add_exponentials<kFormat, true>(at, length, max, running);
-        } else {
-          add_exponentials<kFormat, false>(at, length, max, running);
+        const bool any_below = L::real(order_key(all.least)) - max < kLowest(Real{});
+        for (int i = 0; i < length; i += kChunk) {
+          const int some = std::min(kChunk, length - i);
+          // What comes next is fetched meanwhile, be it past this row.
+          for (int k = 0; k < some; k += kCacheLine / static_cast<int>(sizeof(Key)))
+            __builtin_prefetch(at + length + i + k, 0, 2);
+          if (any_below) {
+            add_exponentials<kFormat, true>(at + i, some, max, running);
+          } else {
+            add_exponentials<kFormat, false>(at + i, some, max, running);
+          }
         }
       }
       if (rows.weighted_sums)
