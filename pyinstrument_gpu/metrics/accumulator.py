@@ -251,6 +251,10 @@ class Accumulator(AccumulatedState, ABC):
 
         Returns:
             The norm, on the device of the gradients. NaN if there are none, and nothing is added.
+
+        Raises:
+            NotImplementedError, RuntimeError: PyTorch has no norm of such gradients, as
+                `clip_grad_norm_` has none: they are sparse, or some are DTensors and others not.
         """
         norm = gradient_norm(parameters, norm_type)
         if norm is None:

@@ -20,9 +20,10 @@ class Window:
     The accumulator does not change, so there may be several windows, and each has readings of its
     own. If the accumulator was reset since the previous reading, a reading is of all since then.
 
-    Sums, counts, means and ratios are those of the new updates. `loss_last`, `NAME_last` and moving
-    averages tell of the present, as elsewhere. Extremes of a window are not known, and left out:
-    `loss_min`, `loss_max`, `NAME_min` and `NAME_max`, and `first_nonfinite_update`.
+    Sums, counts, means and ratios are those of the new updates. `loss_last` and `NAME_last` are NaN
+    if nothing of the kind was added. Moving averages are those of the whole run. Extremes of a
+    window are not known, and left out: `loss_min`, `loss_max`, `NAME_min` and `NAME_max`, and
+    `first_nonfinite_update`.
     """
 
     def __init__(self, accumulator: Accumulator, before: StateSnapshot | None) -> None:
