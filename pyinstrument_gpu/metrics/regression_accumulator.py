@@ -24,6 +24,7 @@ from pyinstrument_gpu.metrics.values import (
     known_series,
     ratio,
     scalar_values_of,
+    squares_of,
 )
 
 _PAIRS = Addition(
@@ -112,7 +113,7 @@ class RegressionAccumulator(Accumulator):
             "mse": mse,
             "rmse": math.sqrt(mse),
             "mae": ratio(absolute.sum, absolute.weight),
-            "r2": 1 - squared.sum / target.m2 if target.m2 > 0 else math.nan,
+            "r2": 1 - squared.sum / squares if (squares := squares_of(target)) > 0 else math.nan,
             "max_error": absolute.max if absolute.count else math.nan,
             **counts_of(state, lost_updates),
         }

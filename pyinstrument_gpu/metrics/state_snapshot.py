@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.metrics.state import Scalar, State
 
-# These can't be subtracted, or are kept because they tell of the present: what was last, and
-# moving averages with the number of their values.
+# These can't be subtracted, as extremes, or are kept because they tell of the present: what was
+# last, and moving averages with the number of their values.
 _KEPT = frozenset(
-    {"updates", "resets", "loss_last", "loss_ema", "finite_losses", "last", "ema", "means"}
+    {
+        *("updates", "resets", "loss_last", "loss_ema", "finite_losses", "last", "ema", "means"),
+        *("loss_min", "loss_max", "min", "max"),
+    }
 )
 
 

@@ -132,7 +132,7 @@ def scalar_values_of(
             ratio(scalar.sum, scalar.weight),
             scalar.sum,
             scalar.weight,
-            math.sqrt(scalar.m2 / scalar.weight) if scalar.count else math.nan,
+            math.sqrt(squares_of(scalar) / scalar.weight) if scalar.count else math.nan,
             scalar.min if scalar.count else math.nan,
             scalar.max if scalar.count else math.nan,
             scalar.last if scalar.count or scalar.nonfinite else math.nan,
@@ -142,6 +142,12 @@ def scalar_values_of(
         if ema is not None:
             values[f"{name}_ema"] = ema_of(scalar.ema, scalar.means, ema)
     return values
+
+
+def squares_of(scalar: Scalar) -> float:
+    """The weighted sum of squares of the distances from the mean."""
+    # Where all numbers are equal, the means of updates still differ by rounding.
+    return 0.0 if scalar.min == scalar.max else float(scalar.m2)
 
 
 def ema_of(biased: float, means: int, ema: float) -> float:

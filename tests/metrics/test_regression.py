@@ -171,6 +171,16 @@ def test_only_a_part_far_from_zero_counts() -> None:
             assert values["target_std"] == pytest.approx(variance**0.5, rel=1e-7)
 
 
+def test_targets_that_do_not_differ() -> None:
+    for metrics in accumulators():
+        for rows in range(1, 20):
+            target = torch.full((rows,), 7.7, dtype=torch.float64)
+            metrics.update(target + 1, target)
+            metrics.update_scalar("target", target)
+        values = metrics.compute()
+        assert math.isnan(values["r2"]) and values["target_std"] == 0
+
+
 def test_what_is_not_known_is_nan() -> None:
     for metrics in accumulators():
         values = metrics.compute()
