@@ -39,6 +39,8 @@ constexpr I64 kBlock = 8192 / sizeof(Key);
 /// wait for each other.
 constexpr int kChunk = 512;
 constexpr int kCacheLine = 64;
+/// A prediction is sure where the sum of exp(x - max) is less.
+constexpr double kSure = 1.25;
 /// Like kBlock, where nobody asks for the greatest logit.
 constexpr I64 kLongBlock = 32768;
 /// The same where the logits of 256 rows lie side by side, with sums and without.
@@ -274,6 +276,21 @@ PIG_INLINE void add_exponentials(const Key* logits, int length, Real max, Runnin
   running.shift_sum += shift_sum;
 }
 
+/// The sum of exp(x - max) once more, of logits of which some are the maximum, with these counted
+/// and not added to the others.
+template <Format kFormat, typename Key, typename Real>
+PIG_INLINE double exact_exp_sum(const Key* logits, int length, Real max) {
+  Real sum = 0, maxima = 0;
+#pragma omp simd reduction(+ : sum, maxima)
+  for (int i = 0; i < length; ++i) {
+    const Real shift = Logits<kFormat>::real(logits[i]) - max;
+    const Real power = exponential(kLowest(Real{}) > shift ? kLowest(Real{}) : shift);
+    sum += shift == 0 ? 0 : power;
+    maxima += shift == 0 ? 1 : 0;
+  }
+  return static_cast<double>(maxima) + static_cast<double>(sum);
+}
+
 /// The first logit with a key of `least` or more; there is one.
 template <typename Key>
 PIG_INLINE I64 first_reaching(const Key* logits, I64 length, Key least) {
@@ -297,6 +314,7 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
   Counted<Key> all;
   I64 greatest_begin = 0;
   RunningSums running;
+  double exp_sum_of_greatest = 0;  // of the block from greatest_begin on
   double logit_sum = 0;
   const I64 block = kSums || rows.predictions ? kBlock<Key> : kLongBlock;
   for (I64 begin = 0; begin < rows.classes; begin += block) {
@@ -311,7 +329,9 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
     if constexpr (kSums) {
       if (all.greatest > kMinusInfinity && all.greatest < L::kInfinity) {
         const Real max = L::real(order_key(all.greatest));
-        if (max > running.max) running.raise(max);
+        const bool is_raised = max > running.max;
+        if (is_raised) running.raise(max);
+        const double exp_sum_before = running.exp_sum;
         const bool any_below = L::real(order_key(all.least)) - max < kLowest(Real{});
         for (int i = 0; i < length; i += kChunk) {
           const int some = std::min(kChunk, length - i);
@@ -324,6 +344,7 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
             add_exponentials<kFormat, false>(at + i, some, max, running);
           }
         }
+        if (is_raised) exp_sum_of_greatest = running.exp_sum - exp_sum_before;
       }
       if (rows.weighted_sums)
         logit_sum += sum_of_logits<kFormat>(
@@ -345,6 +366,14 @@ PIG_INLINE void scan_row(const LogitRows& rows, const Key* row, I64 target, RowS
   if constexpr (kSums) {
     const bool is_valid =
         all.greatest < L::kInfinity && all.greatest > kMinusInfinity && all.least >= kMinusInfinity;
+    // Of a prediction that is sure, the others are the loss, and beside the 1 of the greatest logit
+    // they have lost their digits.
+    if (is_valid && running.exp_sum < kSure) {
+      const auto length = static_cast<int>(std::min(block, rows.classes - greatest_begin));
+      const Real max = L::real(order_key(all.greatest));
+      running.exp_sum +=
+          exact_exp_sum<kFormat>(row + greatest_begin, length, max) - exp_sum_of_greatest;
+    }
     store_sums(rows, running, L::real(row[target]), logit_sum, is_valid, scan.sums);
   }
 }

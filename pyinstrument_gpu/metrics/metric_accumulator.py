@@ -76,7 +76,7 @@ class MetricAccumulator(Accumulator):
             such as 0.98. An update whose mean is not finite is left out.
         cross_entropy: updates without a loss compute it, and perplexity and entropy, from the
             logits. False is for scores that are no logits, such as probabilities; such updates
-            then have no loss, and take a little less time.
+            then have no loss, and take less time.
         label_smoothing: of that cross-entropy, from 0 to 1, as in
             `torch.nn.functional.cross_entropy`.
         class_weight: likewise the weight of each class, a tensor of `num_classes` finite numbers

@@ -64,6 +64,17 @@ def test_a_row_is_as_exact_as_its_precision(dtype: Any, classes: int) -> None:
             assert ulps(values["entropy"], entropy, dtype) <= limit
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [1000, 5000])
+def test_a_model_that_is_sure_has_a_small_loss(dtype: Any, classes: int) -> None:
+    logits = torch.randn(4, classes, generator=torch.Generator().manual_seed(7)).to(dtype)
+    target = torch.arange(4) * (classes // 4)
+    logits[torch.arange(4), target] = 20  # beside its 1 all others are some millionths
+    values = values_of(logits, target)
+    wanted = float(torch.nn.functional.cross_entropy(logits.double(), target))
+    assert values["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("with_weight", [False, True])
 @pytest.mark.parametrize("shape", [(7, 5), (4, 5, 3, 2)])
