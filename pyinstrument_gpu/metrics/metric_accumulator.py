@@ -164,6 +164,8 @@ class MetricAccumulator(Accumulator):
             # Not by a copy, which would be waited for.
             loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
         if torch.compiler.is_compiling():
+            if isinstance(loss, np.ndarray):  # a number of NumPy, as the compiler sees it
+                loss = torch.full((), loss, dtype=torch.float64, device=logits.device)
             operands = _BATCH.operands(self._options, (logits, target, loss, weight))
             torch.ops.pyinstrument_gpu.metric_update(self._state, *operands, self._number)
         elif not is_recomputing():

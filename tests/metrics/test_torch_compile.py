@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
@@ -201,6 +202,20 @@ def test_operator_is_what_it_says(with_loss: bool) -> None:
             metrics._number,
         ),
     )
+
+
+@pytest.mark.parametrize("kind", [float, int, np.float64, np.float32])
+def test_a_loss_that_is_a_number(kind: type[Any]) -> None:
+    metrics = pig.MetricAccumulator()
+
+    @torch.compile(backend="eager", fullgraph=True)  # type: ignore[untyped-decorator]
+    def step(x: Any, loss: Any) -> Any:
+        metrics.update(x, torch.arange(3), loss)
+        return x * 2
+
+    for number in range(3):
+        step(torch.eye(3), kind(number))
+    assert metrics.compute()["loss"] == 1
 
 
 @pytest.mark.parametrize("method", ["latest", "compute", "reset", "window", "state_dict"])
