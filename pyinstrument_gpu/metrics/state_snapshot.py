@@ -19,6 +19,7 @@ _KEPT = frozenset(
     }
 )
 
+_NOT_CLEARED = frozenset({"updates", "resets", "scalars", "tail", "confusion"})
 
 _ROUNDING = 1e-14
 """What is left of a difference of this share is rounding."""
@@ -64,7 +65,9 @@ class StateSnapshot(NamedTuple):
 
     def updates_since(self, before: StateSnapshot | None) -> int:
         """How many updates there were since then, or numbers of one running value if there were
-        more; below 0 if this is the earlier one."""
+        more; below 0 if this is the earlier one, and 0 if a reset has left nothing."""
+        if self._is_cleared_since(before):
+            return 0
         if before is None:
             return int(max([self.state.updates, *(each.updates for each in self.state.scalars)]))
         updates = int(self.state.updates - before.state.updates)
@@ -77,6 +80,15 @@ class StateSnapshot(NamedTuple):
         if min([updates, *numbers]) < 0:
             return -1
         return int(max([updates, *numbers]))
+
+    def _is_cleared_since(self, before: StateSnapshot | None) -> bool:
+        """Whether there was a reset, and nothing after it."""
+        if self.state.resets == (0 if before is None else before.state.resets):
+            return False
+        fields = vars(self.state).items()
+        return not any(each.updates for each in self.state.scalars) and not any(
+            np.any(value) for name, value in fields if name not in _NOT_CLEARED
+        )
 
 
 def _difference(now: Any, then: Any) -> dict[str, Any]:

@@ -63,6 +63,22 @@ def test_nothing_is_lost_and_each_call_has_enough_updates() -> None:
     assert len(got.readings) == 4
 
 
+@pytest.mark.parametrize("updates_before", [0, 2])
+def test_there_is_no_call_for_what_a_reset_has_discarded(updates_before: int) -> None:
+    metrics, got = pig.MetricAccumulator(topk=1), Collected()
+    add(metrics, updates_before)
+    with metrics.log_every(1000, got):
+        add(metrics, 3)
+        metrics.update_scalar("lr", 0.5)
+        metrics.reset()
+    assert not got.readings
+    with metrics.log_every(1000, got):
+        add(metrics, 3)
+        metrics.reset()
+        metrics.update_scalar("lr", 0.5)
+    assert [reading.values["lr_weight"] for reading in got.readings] == [1]
+
+
 def test_a_busy_callback_gets_all_that_came_meanwhile_at_once() -> None:
     metrics = pig.MetricAccumulator(topk=1)
     entered, goes_on = threading.Event(), threading.Event()
