@@ -252,9 +252,10 @@ PIG_INLINE void add_exponentials(const Key* logits, int length, Real max, Runnin
   using L = Logits<kFormat>;
   Real sum = 0, shift_sum = 0;
   if constexpr (sizeof(Key) == 2) {
-    // By pairs: to widen halves of a word takes one operation each, without a shuffle.
+    // By pairs: to widen halves of a word takes one operation each, without a shuffle. The type is
+    // written twice, as `auto` would leave its attributes out.
     using Pair [[gnu::aligned(2), gnu::may_alias]] = uint32_t;
-    const auto* const pairs = reinterpret_cast<const Pair*>(logits);
+    const Pair* const pairs = reinterpret_cast<const Pair*>(logits);
     Real other_sum = 0, other_shift_sum = 0;
 #pragma omp simd reduction(+ : sum, shift_sum, other_sum, other_shift_sum)
     for (int i = 0; i < length / 2; ++i) {
