@@ -79,19 +79,18 @@ class AccumulatedState:
     def __getstate__(self) -> dict[str, Any]:
         own = {"_native", "_scratch", "_has_captured", "_warnings", "_windows", "_lock", "_number"}
         with self._lock, outside_modes():
-            state, lost = self._copied()
-            counts = None if self._native is None else self._native.counts()
-            if counts is not None and not device_memory.on_cuda(state.device):
-                # Other threads may have gone on since the state was copied.
-                counts = self._state_of(state.numpy().data, MAX_SCALARS).counts
             copied = {name: value for name, value in vars(self).items() if name not in own}
-            return {
-                **copied,
-                "_state": state.to(self._state.device),
-                "_scalar_slots": dict(self._scalar_slots),
-                "_lost_updates": int(lost),
-                "counts": counts,
-            }
+            copied["_scalar_slots"] = dict(self._scalar_slots)
+            copied["_lost_updates"] = self._all_lost_updates()
+            copied["counts"] = None if self._native is None else self._native.counts()
+            if self._state.device.type == "cpu" and not device_memory.on_cuda(self._state.device):
+                # An array goes to another process by value. A tensor would be shared, and would
+                # have to live until the process has it.
+                copied["_state"] = np.asarray(data := self._read())
+                if self._native is not None:
+                    # Other threads may have gone on.
+                    copied["counts"] = self._state_of(data, MAX_SCALARS).counts
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AccumulatedState:
         # `__getstate__` copies all that may change. PyTorch's own copy of a tensor is one with no
@@ -101,9 +100,9 @@ class AccumulatedState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         counts = state.pop("counts")
         self.__dict__.update(state)
-        if self._state.is_inference():  # of pickle: it could not be changed later
-            with outside_modes():
-                self._state = self._state.clone()
+        data = self._state
+        with outside_modes():
+            self._state = torch.from_numpy(data) if isinstance(data, np.ndarray) else data.clone()
         self._begin(counts)
         device_memory.remember_stream(self._state)
 

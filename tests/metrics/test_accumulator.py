@@ -455,6 +455,18 @@ def test_a_state_made_in_inference_may_be_changed_outside() -> None:
         assert each.compute()["count"] == 0
 
 
+def test_a_process_gets_the_values_and_no_memory_that_it_would_share() -> None:
+    """What is shared has to live until the process has it, which nothing would ensure."""
+    from multiprocessing.reduction import ForkingPickler
+
+    metrics = pig.MetricAccumulator()
+    metrics.update(torch.eye(3), torch.arange(3))
+    assert b"rebuild_storage" in bytes(ForkingPickler.dumps(torch.eye(3)))
+    content = bytes(ForkingPickler.dumps(metrics))
+    assert b"rebuild_storage" not in content
+    assert ForkingPickler.loads(content).compute() == metrics.compute()
+
+
 @pytest.mark.parametrize("by", ["copy", "deepcopy", "pickle"])
 def test_a_copy_goes_on_by_itself(by: str) -> None:
     import copy
