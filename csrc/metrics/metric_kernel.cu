@@ -180,7 +180,7 @@ PIG_UPDATE(float16, kFloat16)
 PIG_UPDATE(bfloat16, kBfloat16)
 
 #define PIG_ELEMENTS(name, Parameters, run)                                   \
-  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads)        \
+  extern "C" __global__ void __launch_bounds__(pig::metrics::kThreads, 2)     \
       pig_metric_##name(const __grid_constant__ pig::metrics::Parameters p) { \
     pig::metrics::run(p);                                                     \
   }
