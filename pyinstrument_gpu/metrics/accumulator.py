@@ -23,7 +23,7 @@ from pyinstrument_gpu.metrics.options import checked_scalar
 from pyinstrument_gpu.metrics.pending_values import PendingValues
 from pyinstrument_gpu.metrics.periodic_log import PeriodicLog
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
-from pyinstrument_gpu.metrics.series_prefix import series_prefix
+from pyinstrument_gpu.metrics.series_names import series_names
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, State
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import is_fake, never_compiled, outside_modes
@@ -278,7 +278,6 @@ class Accumulator(AccumulatedState, ABC):
         series = self._series(values)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
-        prefix = series_prefix(self._name, self, recording)
         step = self._native.step_of(state.updates)
         steps = [step] * len(series)
         # A name that is new has no values yet.
@@ -287,11 +286,12 @@ class Accumulator(AccumulatedState, ABC):
             series += own
             step = self._native.step_of_scalar(slot, state.scalars[slot].updates)
             steps += [step] * len(own)
+        names = series_names(self._name, self, recording, [name for name, _ in series])
         native.append_reading(
             state.updates,
             [
-                (prefix + name, value, None if step is None else step[0])
-                for (name, value), step in zip(series, steps, strict=True)
+                (name, value, None if step is None else step[0])
+                for name, (_, value), step in zip(names, series, steps, strict=True)
             ],
         )
 

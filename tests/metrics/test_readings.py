@@ -65,6 +65,18 @@ def test_accumulators_of_one_name_have_series_of_their_own() -> None:
     assert last == [9, 1, 2, 3]
 
 
+def test_a_running_value_does_not_share_the_series_of_another_accumulator() -> None:
+    val, train = pig.MetricAccumulator(topk=1, name="val"), pig.MetricAccumulator(topk=1)
+    with pig.record() as recording:
+        val.update(LOGITS, TARGET, torch.tensor(1.0))
+        val.record_reading()
+        train.update_scalar("val/loss", 2.0)
+        train.record_reading()
+
+    assert [value for _, _, value in series(recording.run, "val/loss")] == [1]
+    assert {value for _, _, value in series(recording.run, "val/loss-2")} == {2}
+
+
 def test_an_accumulator_goes_on_with_the_series_of_one_that_is_gone() -> None:
     with pig.record() as recording:
         for epoch in range(3):
