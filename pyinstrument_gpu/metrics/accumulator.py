@@ -8,9 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference, operators
@@ -24,7 +22,7 @@ from pyinstrument_gpu.metrics.pending_values import PendingValues
 from pyinstrument_gpu.metrics.periodic_log import PeriodicLog
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.series_names import series_names
-from pyinstrument_gpu.metrics.state import MAX_SCALARS, State
+from pyinstrument_gpu.metrics.state import MAX_SCALARS
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import is_fake, never_compiled, outside_modes
 from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of_scalar
@@ -162,7 +160,7 @@ class Accumulator(AccumulatedState, ABC):
     def _reading_of(self, snapshot: StateSnapshot) -> Reading:
         updates = snapshot.state.updates
         step = None if self._native is None else self._native.step_of(updates)
-        return Reading(self._values(*snapshot), updates, None if step is None else step[1])
+        return Reading(self._values(snapshot), updates, None if step is None else step[1])
 
     def _reading_of_window(self, now: StateSnapshot, before: StateSnapshot | None) -> Reading:
         reading = self._reading_of(now.since(before))
@@ -200,7 +198,7 @@ class Accumulator(AccumulatedState, ABC):
             raise TypeError(f"compute() has no option {name!r}{hint}")
         if across_ranks or group is not None:
             return self.compute_async(group).result()
-        return self._values(*self._current())
+        return self._values(self._current())
 
     @never_compiled
     def compute_async(self, group: ProcessGroup | DeviceMesh | None = None) -> PendingValues:
@@ -228,7 +226,7 @@ class Accumulator(AccumulatedState, ABC):
     def _values_of_ranks(self, merged: MergedState) -> dict[str, Any]:
         state = self._state_of(merged.data, 0)
         state.scalars = merged.scalars
-        return self._values(state, merged.names, merged.lost_updates, None)
+        return self._values(StateSnapshot(state, merged.names, merged.lost_updates, None))
 
     def grad_norm(
         self,
@@ -274,7 +272,7 @@ class Accumulator(AccumulatedState, ABC):
         newest = self._newest()
         if newest is None:
             return
-        state, values = newest.state, self._values(*newest)
+        state, values = newest.state, self._values(newest)
         series = self._series(values)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
@@ -296,14 +294,8 @@ class Accumulator(AccumulatedState, ABC):
         )
 
     @abstractmethod
-    def _values(
-        self,
-        state: State,
-        scalar_names: Sequence[str],
-        lost_updates: int,
-        confusion_sums: NDArray[np.float64] | None,
-    ) -> dict[str, Any]:
-        """The values of a state, as `values.values_of` has them."""
+    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
+        """The values of a state that was read, as `values.values_of` has them."""
 
     @classmethod
     @abstractmethod

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference
@@ -22,7 +19,7 @@ from pyinstrument_gpu.metrics.binary_values import (
     with_averages,
 )
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
-from pyinstrument_gpu.metrics.state import State
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import counts_of, known_series, ratio, scalar_values_of
 
 _LABELS = Addition(
@@ -133,14 +130,8 @@ class BinaryAccumulator(Accumulator):
         elif not is_recomputing():
             self._add(_LABELS, None, logits, target, weight)
 
-    def _values(
-        self,
-        state: State,
-        scalar_names: Sequence[str],
-        lost_updates: int,
-        confusion_sums: NDArray[np.float64] | None,
-    ) -> dict[str, Any]:
-        options = self._options
+    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
+        options, state = self._options, snapshot.state
         values: dict[str, Any] = {"count": state.count}
         tail = state.tail
         if len(tail):  # a reading on a GPU has none
@@ -158,8 +149,8 @@ class BinaryAccumulator(Accumulator):
                 values["exact_match"] = ratio(state.correct[0], state.correct_weight[0])
             if options.calibration_bins:
                 values["ece"] = calibration_error(calibration)
-        values |= counts_of(state, lost_updates)
-        return values | scalar_values_of(scalar_names, state.scalars, options.ema)
+        values |= counts_of(state, snapshot.lost_updates)
+        return values | scalar_values_of(snapshot.names, state.scalars, options.ema)
 
     @classmethod
     def _reserved_keys(cls) -> frozenset[str]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference, reference
@@ -16,7 +15,7 @@ from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
-from pyinstrument_gpu.metrics.state import State
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import reserved_keys, series_of, values_of
 
 _BATCH = Addition(
@@ -211,20 +210,14 @@ class MetricAccumulator(Accumulator):
         elif not is_recomputing():
             self._add(_ROWS, None, *rows)
 
-    def _values(
-        self,
-        state: State,
-        scalar_names: Sequence[str],
-        lost_updates: int,
-        confusion_sums: NDArray[np.float64] | None,
-    ) -> dict[str, Any]:
+    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
         options = self._options
         return values_of(
-            state,
+            snapshot.state,
             options.topk,
-            scalar_names,
-            lost_updates,
-            confusion_sums,
+            snapshot.names,
+            snapshot.lost_updates,
+            snapshot.confusion_sums,
             options.ema,
             options.calibration_bins,
         )

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference
@@ -17,7 +14,7 @@ from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.regression_options import RegressionOptions
-from pyinstrument_gpu.metrics.state import State
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     counts_of,
     ema_of,
@@ -98,14 +95,8 @@ class RegressionAccumulator(Accumulator):
         elif not is_recomputing():
             self._add(_PAIRS, None, prediction, target, weight)
 
-    def _values(
-        self,
-        state: State,
-        scalar_names: Sequence[str],
-        lost_updates: int,
-        confusion_sums: NDArray[np.float64] | None,
-    ) -> dict[str, Any]:
-        options = self._options
+    def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
+        options, state = self._options, snapshot.state
         squared, absolute, target = state.scalars[: self._own]
         mse = ratio(squared.sum, squared.weight)
         values = {
@@ -115,12 +106,12 @@ class RegressionAccumulator(Accumulator):
             "mae": ratio(absolute.sum, absolute.weight),
             "r2": 1 - squared.sum / squares if (squares := squares_of(target)) > 0 else math.nan,
             "max_error": absolute.max if absolute.count else math.nan,
-            **counts_of(state, lost_updates),
+            **counts_of(state, snapshot.lost_updates),
         }
         if options.ema is not None:
             for name, scalar in (("mse", squared), ("mae", absolute)):
                 values[f"{name}_ema"] = ema_of(scalar.ema, scalar.means, options.ema)
-        names, scalars = scalar_names[self._own :], state.scalars[self._own :]
+        names, scalars = snapshot.names[self._own :], state.scalars[self._own :]
         return {**values, **scalar_values_of(names, scalars, options.ema)}
 
     @classmethod
