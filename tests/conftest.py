@@ -10,6 +10,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+# The rows of the table of faults are functions beside the test that runs them: their assertions say
+# as much as those of a test.
+pytest.register_assert_rewrite("tests.faults")
+
 # How long an example takes is no fault of the code on a busy machine.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples every time; others with --hypothesis-profile=search, as `make test-all` has it.

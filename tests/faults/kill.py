@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL in the middle of the demo's training: what its file then says.
+"""SIGKILL: what the file of the process then says.
 
 How much is missing is judged by a diary that the training writes by other means
 (tests/helpers/digits_training.py).
 """
 
-import random
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-
-import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.run import Run
+from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.child import start_child
 from tests.helpers.digits_training import (
     BLOCKED_STEP,
@@ -26,6 +23,8 @@ from tests.helpers.digits_training import (
     train_with_diary,
 )
 from tests.helpers.spans import dropped_of
+
+FAULTS = FaultGroup("kill")
 
 PHASES = {"data", "forward", "backward", "optimizer", "metrics"}
 
@@ -36,35 +35,37 @@ CLOCK_SLACK_NS = 50_000
 HANGS_AFTER_S = 600
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(20)],
+@FAULTS.fault(
+    done="A training is killed with `SIGKILL` at a random moment.",
+    holds="Its file loads and says that the recording was not stopped. Each step that ended before "
+    "the last sign of life in the file is there, with all its phases. The statistics are those of "
+    "the spans and steps that are there.",
+    times=2,
+    slow_times=18,
 )
-def test_killed_training_leaves_a_file_that_lacks_at_most_the_last_moments(
-    seed: int, tmp_path: Path
-) -> None:
-    moment = random.Random(seed)
-    kill_in_step = moment.randrange(100, 1000)  # of 2700
-    child = start_child(train_with_diary, tmp_path / "run.gpurun", tmp_path / "diary")
+def training(trial: Trial) -> None:
+    kill_in_step = trial.random.randrange(100, 1000)  # of 2700
+    diary = trial.directory / "diary"
+    child = start_child(train_with_diary, trial.path, diary)
     must_be_there = 0  # steps that the file has had
 
     def in_file() -> bool:
         nonlocal must_be_there
-        must_be_there = len(pig.Run.load(tmp_path / "run.gpurun").steps.closed)
+        must_be_there = len(pig.Run.load(trial.path).steps.closed)
         return must_be_there >= kill_in_step
 
-    wait_until(lambda: len(read_diary(tmp_path / "diary")) >= kill_in_step, child)
+    wait_until(lambda: len(read_diary(diary)) >= kill_in_step, child)
     wait_until(in_file, child)  # while the training goes on
-    time.sleep(moment.uniform(0, 0.02))  # anywhere between two ticks of the harvester
+    time.sleep(trial.random.uniform(0, 0.02))  # anywhere between two ticks of the harvester
     kill(child)
 
-    run = pig.Run.load(tmp_path / "run.gpurun")
+    run = pig.Run.load(trial.path)
     assert not run.complete
     assert any("not stopped" in note for note in run.notes)
     assert dropped_of(run) == {}
 
     # The diary, on the run's own axis.
-    diary_ns = read_diary(tmp_path / "diary") - run.anchor["monotonic_raw_ns"]
+    diary_ns = read_diary(diary) - run.anchor["monotonic_raw_ns"]
     diary_ns += run.anchor["run_ns"]
     # What ended before the last sign of life; the last of those was perhaps not closed yet.
     must_be_there = max(
@@ -105,8 +106,12 @@ def test_killed_training_leaves_a_file_that_lacks_at_most_the_last_moments(
         assert run.open_step.index == len(closed)
 
 
-def test_phases_open_at_the_kill_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "run.gpurun"
+@FAULTS.fault(
+    done="A training that hangs inside nested phases of a step is killed.",
+    holds="The run names the step and the phases that were open, and so does its report.",
+)
+def open_phases(trial: Trial) -> None:
+    path = trial.path
     child = start_child(train_until_blocked, path)
 
     def blocked() -> bool:

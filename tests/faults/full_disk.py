@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that fills up ends the history in the run file, and nothing else."""
 
+import contextlib
 import errno
 import json
 import os
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
+from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.child import start_child
 from tests.helpers.digits_training import train_with_full_disk
 from tests.helpers.disk_full import SPANS_OF_CHILD, STEPS, record_with_full_disk
 from tests.helpers.script import run_script
+
+FAULTS = FaultGroup("full disk")
 
 PROGRAM = "from tests.helpers.disk_full import main; main()"
 MAX_FILE_BYTES = 1 << 20
@@ -23,25 +27,36 @@ MAX_FILE_BYTES = 1 << 20
 HANGS_AFTER_S = 600
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+ENDS_HISTORY = (
+    "There is one warning with the system's reason, the training goes on, and all statistics are "
+    "complete. The file holds what was written, and each span that it lacks is counted."
+)
+
+
+@FAULTS.fault(done="The disk is full: a file system of 1 MiB.", holds=ENDS_HISTORY)
+def full_file_system(trial: Trial) -> None:
+    with small_disk(trial.directory) as disk:
+        assert_history_ends(errno.ENOSPC, disk)
+
+
+@FAULTS.fault(done="The run file reaches the limit for files, `RLIMIT_FSIZE`.", holds=ENDS_HISTORY)
+def file_size_limit(trial: Trial) -> None:
+    assert_history_ends(errno.EFBIG, trial.directory, "--max-file-bytes", MAX_FILE_BYTES)
+
+
+@contextlib.contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    mount_point = tmp_path / "disk"
+    mount_point = directory / "disk"
     mount_point.mkdir()
     options = ["-t", "tmpfs", "-o", f"size={MAX_FILE_BYTES}", "tmpfs", os.fspath(mount_point)]
     mounted = subprocess.run(["mount", *options], capture_output=True, text=True)
     if mounted.returncode != 0:
         pytest.skip(f"mounting needs root: {mounted.stderr.strip()}")
-    yield mount_point
-    subprocess.run(["umount", os.fspath(mount_point)], check=True)
-
-
-def test_file_size_limit(tmp_path: Path) -> None:
-    assert_history_ends(errno.EFBIG, tmp_path, "--max-file-bytes", MAX_FILE_BYTES)
-
-
-def test_full_tmpfs(small_disk: Path) -> None:
-    assert_history_ends(errno.ENOSPC, small_disk)
+    try:
+        yield mount_point
+    finally:
+        subprocess.run(["umount", os.fspath(mount_point)], check=True)
 
 
 def assert_history_ends(error: int, directory: Path, *options: object) -> None:
@@ -77,28 +92,41 @@ def assert_history_ends(error: int, directory: Path, *options: object) -> None:
     assert why in " ".join(facts["report"].split())
 
 
-@pytest.mark.parametrize("max_file_kib", range(68, 196, 16))
-def test_says_so_wherever_the_disk_gets_full(tmp_path: Path, max_file_kib: int) -> None:
-    child = start_child(record_with_full_disk, tmp_path / "run.gpurun", max_file_kib * 1024)
+@FAULTS.fault(
+    done="There is no more room after 68, 84, ..., 180 KiB, each time for another write.",
+    holds="The file says that its history ends early, and why.",
+    times=8,
+)
+def any_write_fails(trial: Trial) -> None:
+    max_file_kib = 68 + 16 * trial.number
+    child = start_child(record_with_full_disk, trial.path, max_file_kib * 1024)
     child.join(HANGS_AFTER_S)
 
     assert child.exitcode == 0
-    run = pig.Run.load(tmp_path / "run.gpurun")
+    run = pig.Run.load(trial.path)
     assert f"the history ends early: {os.strerror(errno.EFBIG)}" in run.notes
     assert len(run.spans) < run.phases_recorded == SPANS_OF_CHILD
 
 
-def test_no_room_for_a_run_file(tmp_path: Path) -> None:
-    done = run_script(PROGRAM, tmp_path / "run.gpurun", "--max-file-bytes", 67 * 1024, exit_code=1)
+@FAULTS.fault(
+    done="There is no room even for the beginning of a run file.",
+    holds="`record` raises `RunPathError` with the system's reason, before the training begins.",
+)
+def no_room_at_all(trial: Trial) -> None:
+    done = run_script(PROGRAM, trial.path, "--max-file-bytes", 67 * 1024, exit_code=1)
 
     assert "can't write the run file" in done.stderr
     assert os.strerror(errno.EFBIG) in done.stderr
 
 
-def test_warnings_as_errors_do_not_end_the_training(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="The disk is full in a program that makes errors of warnings.",
+    holds="The warning is printed, and the training goes on.",
+)
+def warnings_are_errors(trial: Trial) -> None:
     done = run_script(
         "import warnings; warnings.simplefilter('error'); " + PROGRAM,
-        tmp_path / "run.gpurun",
+        trial.path,
         "--max-file-bytes",
         MAX_FILE_BYTES,
     )
@@ -107,11 +135,15 @@ def test_warnings_as_errors_do_not_end_the_training(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["phases_recorded"] == 2 * STEPS
 
 
-def test_training_ends_normally(tmp_path: Path) -> None:
-    child = start_child(train_with_full_disk, tmp_path / "run.gpurun", 160 * 1024)
+@FAULTS.fault(
+    done="The disk is full while a network is trained.",
+    holds="The training ends normally, with a file that says why its history ends early.",
+)
+def training(trial: Trial) -> None:
+    child = start_child(train_with_full_disk, trial.path, 160 * 1024)
     child.join(HANGS_AFTER_S)
 
     assert child.exitcode == 0
-    run = pig.Run.load(tmp_path / "run.gpurun")
+    run = pig.Run.load(trial.path)
     assert f"the history ends early: {os.strerror(errno.EFBIG)}" in run.notes
     assert 0 < len(run.spans) < run.phases_recorded

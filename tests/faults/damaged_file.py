@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten thousand damaged run files: each is refused, or read as a true part of what was recorded."""
+"""Run files that were damaged: each is refused, or read as a true part of what was recorded."""
 
 import random
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileError
@@ -15,21 +14,55 @@ from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.run import Run
+from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_recording import Recording, merged
 from tests.helpers.run_truth import assert_true_spans
 
-# The last one is so short of room that the oldest history makes room for the newest.
-RECORDINGS = [
-    Recording(seed=1),
-    Recording(seed=2, ticks=7),
-    Recording(seed=3, ticks=16, max_slots=20),
-]
+FAULTS = FaultGroup("damaged file")
+
+Damage = Callable[[bytearray, Recording, random.Random], None]
+DAMAGES: list[Damage] = []
 
 
+@cache
+def recordings() -> list[Recording]:
+    """The last one is so short of room that the oldest history makes room for the newest."""
+    return [
+        Recording(seed=1),
+        Recording(seed=2, ticks=7),
+        Recording(seed=3, ticks=16, max_slots=20),
+    ]
+
+
+def damage(done: str) -> Callable[[Damage], Damage]:
+    """Adds a row: a file damaged like this, and in three of ten trials in another way as well."""
+
+    def add(damage: Damage) -> Damage:
+        def check(trial: Trial) -> str:
+            return _check_damaged(trial, damage)
+
+        check.__name__ = damage.__name__
+        DAMAGES.append(damage)
+        FAULTS.fault(
+            done=done,
+            holds="It is refused with a `RunFileError`, or what it gives is a true part of what "
+            "was recorded: spans, steps and device times as they were, and statistics as they were "
+            "at some moment.",
+            times=200,
+            slow_times=2800,
+            at_least={"read": 0.4},  # most damage leaves something to read
+        )(check)
+        return damage
+
+    return add
+
+
+@damage("A file is cut off at any byte.")
 def truncated(data: bytearray, recording: Recording, rng: random.Random) -> None:
     del data[rng.randrange(len(data)) :]
 
 
+@damage("One to eight bits of a file are flipped, half of them in the headers of blocks.")
 def bits_flipped(data: bytearray, recording: Recording, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 8)):
         # Half of them in headers, which are small.
@@ -38,12 +71,14 @@ def bits_flipped(data: bytearray, recording: Recording, rng: random.Random) -> N
         data[rng.randrange(begin, end)] ^= 1 << rng.randrange(8)
 
 
+@damage("A range of a file is zero, up to three blocks long.")
 def range_zeroed(data: bytearray, recording: Recording, rng: random.Random) -> None:
     begin = rng.choice((_slot_offset(data, rng), rng.randrange(len(data))))
     end = min(len(data), begin + rng.choice((SLOT_BYTES, rng.randrange(1, 3 * SLOT_BYTES))))
     data[begin:end] = bytes(end - begin)
 
 
+@damage("Two blocks of a file change places.")
 def slots_swapped(data: bytearray, recording: Recording, rng: random.Random) -> None:
     first, second = _slot_offset(data, rng), _slot_offset(data, rng)
     kept = _slot(data, first)
@@ -51,83 +86,70 @@ def slots_swapped(data: bytearray, recording: Recording, rng: random.Random) -> 
     _put(data, second, kept)
 
 
+@damage("A block of a file is overwritten with another one of it.")
 def slot_of_another_slot(data: bytearray, recording: Recording, rng: random.Random) -> None:
     _put(data, _slot_offset(data, rng), _slot(data, _slot_offset(data, rng)))
 
 
+@damage("A block of a file is that of another run.")
 def slot_of_another_run(data: bytearray, recording: Recording, rng: random.Random) -> None:
-    other = rng.choice([other for other in RECORDINGS if other is not recording])
+    other = rng.choice([other for other in recordings() if other is not recording])
     offset = _slot_offset(data, rng)
     _put(data, offset, _slot(other.final, offset))
 
 
+@damage("One to three blocks of a file are as they were some time earlier.")
 def slot_of_an_older_version(data: bytearray, recording: Recording, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 3)):
         offset = _slot_offset(data, rng)
         _put(data, offset, _slot(rng.choice(recording.versions), offset))
 
 
+@damage("From some byte on, a file is as it was some time earlier.")
 def rest_of_an_older_version(data: bytearray, recording: Recording, rng: random.Random) -> None:
     offset = rng.randrange(len(data))
     data[offset:] = rng.choice(recording.versions)[offset:]
 
 
+@damage("Up to some byte, a file is as it was some time earlier.")
 def start_of_an_older_version(data: bytearray, recording: Recording, rng: random.Random) -> None:
     offset = rng.randrange(len(data))
     start = rng.choice(recording.versions)[:offset]
     data[: len(start)] = start
 
 
+@damage("Random bytes follow the end of a file.")
 def garbage_appended(data: bytearray, recording: Recording, rng: random.Random) -> None:
     data += rng.randbytes(rng.randrange(1, 2 * SLOT_BYTES))
 
 
-DAMAGES: list[Callable[[bytearray, Recording, random.Random], None]] = [
-    truncated,
-    bits_flipped,
-    range_zeroed,
-    slots_swapped,
-    slot_of_another_slot,
-    slot_of_another_run,
-    slot_of_an_older_version,
-    rest_of_an_older_version,
-    start_of_an_older_version,
-    garbage_appended,
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_file_is_refused_or_read_as_true_part(
-    damage: Callable[[bytearray, Recording, random.Random], None],
-) -> None:
-    read = 0
-    for seed in range(1000):
-        rng = random.Random(f"{damage.__name__} {seed}")
-        recording = rng.choice(RECORDINGS)
-        data = bytearray(rng.choice((recording.final, *recording.versions)))
-        damage(data, recording, rng)
-        if rng.random() < 0.3 and len(data) > SLOTS_OFFSET + SLOT_BYTES:
-            rng.choice(DAMAGES)(data, recording, rng)
-        try:
-            run = Run.from_bytes(data)
-        except RunFileError:
-            continue
-        read += 1
-        try:
-            _assert_true_part(run, recording)
-        except AssertionError as error:
-            raise AssertionError(f"{damage.__name__}, seed {seed}: {error}") from error
-    assert read > 400  # most damage leaves something to read
-
-
-def test_any_length_of_a_file_gives_a_prefix() -> None:
-    recording = RECORDINGS[0]
+@FAULTS.fault(
+    done="A file is cut off at every 3001st byte in turn.",
+    holds="It loads, and each longer part gives at least the spans of the shorter one.",
+)
+def every_length(trial: Trial) -> None:
+    recording = recordings()[0]
     spans_before = -1
     for length in range(SLOTS_OFFSET, len(recording.final), 3001):
         run = Run.from_bytes(recording.final[:length])
         _assert_true_part(run, recording)
         assert len(run.spans) >= spans_before
         spans_before = len(run.spans)
+
+
+def _check_damaged(trial: Trial, damage: Damage) -> str:
+    rng = trial.random
+    recording = rng.choice(recordings())
+    data = bytearray(rng.choice((recording.final, *recording.versions)))
+    damage(data, recording, rng)
+    if rng.random() < 0.3 and len(data) > SLOTS_OFFSET + SLOT_BYTES:
+        rng.choice(DAMAGES)(data, recording, rng)
+    try:
+        run = Run.from_bytes(data)
+    except RunFileError:
+        return "refused"
+    _assert_true_part(run, recording)
+    return "read"
 
 
 def _assert_true_part(run: Run, recording: Recording) -> None:
@@ -144,7 +166,7 @@ def _assert_true_part(run: Run, recording: Recording) -> None:
     first_step = _position(recording.steps["begin_ns"], closed["begin_ns"])
     end_step = first_step + len(closed)
     assert closed.tobytes() == recording.steps[first_step:end_step].tobytes()
-    if recording is not RECORDINGS[-1]:
+    if recording is not recordings()[-1]:
         assert (first_span, first_step) == (0, 0)
 
     if run.open_step is not None:
@@ -201,7 +223,7 @@ def _reference(
     recording: Recording, watermark: int, first: int, end: int
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
     return _folded(
-        RECORDINGS.index(recording), watermark, max(watermark, first), max(end, watermark)
+        recordings().index(recording), watermark, max(watermark, first), max(end, watermark)
     )
 
 
@@ -209,7 +231,7 @@ def _device_reference(
     recording: Recording, watermark: int, retained: NDArray[np.intp]
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
     newer = retained[retained >= watermark]
-    return _folded_device_times(RECORDINGS.index(recording), watermark, newer.tobytes())
+    return _folded_device_times(recordings().index(recording), watermark, newer.tobytes())
 
 
 @cache
@@ -217,14 +239,14 @@ def _folded_device_times(
     recording: int, watermark: int, newer: bytes
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
     numbers = np.append(np.arange(watermark), np.frombuffer(newer, np.intp))
-    return RECORDINGS[recording].fold_device_times(numbers)
+    return recordings()[recording].fold_device_times(numbers)
 
 
 @cache
 def _folded(
     recording: int, watermark: int, first: int, end: int
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
-    return RECORDINGS[recording].fold(_counted(watermark, first, end))
+    return recordings()[recording].fold(_counted(watermark, first, end))
 
 
 def _counted(watermark: int, first: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forked children: they record nothing, harm nothing, and do not hang.
 
-Each program runs in a process of its own, so that no test forks pytest itself.
+Each program runs in a process of its own, so that no row forks pytest itself.
 """
 
-from pathlib import Path
-
-import pytest
-
 import pyinstrument_gpu as pig
+from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.script import run_script
+
+FAULTS = FaultGroup("fork")
 
 # `fork(child)` runs a function in a child, which then ends as those of multiprocessing do, and
 # returns its exit code.
@@ -41,7 +40,11 @@ def counts_of(run: pig.Run) -> dict[str, int]:
     return {path: phase.count for path, phase in run.phases.items()}
 
 
-def test_child_records_nothing(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child records phases and steps, and ends a phase of its parent.",
+    holds="It records nothing, and its parent's run has its own spans and no other.",
+)
+def child_records(trial: Trial) -> None:
     script = """
 @pig.gpu_phase("decorated")
 def decorated():
@@ -59,7 +62,7 @@ with pig.record(path) as recording:
     with pig.gpu_phase("after"):
         pass
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
     run = pig.Run.load(path)
@@ -69,7 +72,11 @@ with pig.record(path) as recording:
     assert not any(run.dropped.values())
 
 
-def test_child_has_no_part_in_its_parents_recording(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child asks for its parent's run, or stops its recording.",
+    holds="It gets a `RecordingError` that names the parent, whose recording goes on.",
+)
+def child_uses_the_recording(trial: Trial) -> None:
     script = """
 def child():
     for use in (recording.stop, recording.snapshot, lambda: recording.run):
@@ -86,13 +93,17 @@ with pig.gpu_phase("after"):
     pass
 recording.stop()
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
     assert counts_of(pig.Run.load(path)) == {"after": 1}
 
 
-def test_child_that_leaves_the_block_by_an_exception(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child leaves `with pig.record(...)` by an exception.",
+    holds="The parent's recording goes on, and its run is complete.",
+)
+def child_leaves_the_block(trial: Trial) -> None:
     script = """
 pid = None
 try:
@@ -108,7 +119,7 @@ except ValueError:
     assert pid == 0
     os._exit(7)
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     assert run_script(PREAMBLE + script, path).stderr == ""
 
     run = pig.Run.load(path)
@@ -116,7 +127,11 @@ except ValueError:
     assert counts_of(run) == {"a": 1, "b": 1}
 
 
-def test_child_that_goes_through_the_interpreters_own_exit(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child ends with `sys.exit`, through the interpreter's own end.",
+    holds="The parent's recording goes on, and its run is complete.",
+)
+def child_exits(trial: Trial) -> None:
     script = """
 recording = pig.start(path)
 with pig.gpu_phase("a"):
@@ -128,7 +143,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 with pig.gpu_phase("b"):
     pass
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     assert run_script(PREAMBLE + script, path).stderr == ""
 
     run = pig.Run.load(path)
@@ -136,7 +151,11 @@ with pig.gpu_phase("b"):
     assert counts_of(run) == {"a": 1, "b": 1}
 
 
-def test_child_makes_a_recording_of_its_own(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child makes a recording of its own.",
+    holds="Both runs are whole, and neither has anything of the other.",
+)
+def child_has_its_own(trial: Trial) -> None:
     script = """
 def child():
     with pig.record(path + ".child") as own:
@@ -153,16 +172,20 @@ with pig.record(path):
     with pig.gpu_phase("parent"), pig.gpu_step():
         assert fork(child) == 0
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
-    parent, child = pig.Run.load(path), pig.Run.load(tmp_path / "a.gpurun.child")
+    parent, child = pig.Run.load(path), pig.Run.load(f"{path}.child")
     assert counts_of(parent) == {"parent": 1}
     assert counts_of(child) == {"child": 1, "data": 2}
     assert parent.environment["pid"] != child.environment["pid"]
 
 
-def test_child_can_not_record_into_its_parents_file(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child wants to record into its parent's file.",
+    holds="It gets a `RunPathError`, and the parent's run is whole.",
+)
+def child_takes_the_file(trial: Trial) -> None:
     script = """
 def child():
     try:
@@ -175,13 +198,17 @@ def child():
 with pig.record(path), pig.gpu_phase("parent"):
     assert fork(child) == 0
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
     assert counts_of(pig.Run.load(path)) == {"parent": 1}
 
 
-def test_fork_while_all_threads_record(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A process forks 20 times while three other threads record.",
+    holds="No child hangs, each can record, and the parent loses no span.",
+)
+def threads_record(trial: Trial) -> None:
     """Whatever lock another thread holds at that moment, the child does not wait for it."""
     script = """
 import threading
@@ -221,10 +248,14 @@ assert set(run.phases) == {"worker", "fork"}
 assert run.phases["fork"].count == 20
 assert run.phases_recorded == run.phases["worker"].count + 20
 """
-    run_script(PREAMBLE + script, tmp_path / "a.gpurun")
+    run_script(PREAMBLE + script, trial.path)
 
 
-def test_parent_that_ends_before_its_child(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A forked child outlives its parent's recording.",
+    holds="It holds no lock on the file: the next recording can replace it.",
+)
+def child_lives_on(trial: Trial) -> None:
     """The child, which may live on, keeps nothing of the file."""
     script = """
 with pig.record(path):
@@ -245,15 +276,20 @@ with pig.record(path, overwrite=True) as second:  # nobody holds a lock on it
 os.close(write)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
     assert counts_of(pig.Run.load(path)) == {"b": 1}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing_workers(tmp_path: Path, method: str) -> None:
-    program = tmp_path / "program.py"
+@FAULTS.fault(
+    done="Workers of `multiprocessing` record phases: forked, spawned and from a server in turn.",
+    holds="The parent's run is complete and has nothing of theirs.",
+    times=3,
+)
+def workers(trial: Trial) -> None:
+    method = ("fork", "spawn", "forkserver")[trial.number]
+    program = trial.directory / "program.py"
     program.write_text(
         PREAMBLE
         + """
@@ -278,7 +314,7 @@ if __name__ == "__main__":
         pool.join()
 """
     )
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     start = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
     assert run_script(start, path, method).stderr == ""
 
@@ -288,8 +324,13 @@ if __name__ == "__main__":
     assert len(run.steps) == 20
 
 
-@pytest.mark.slow
-def test_workers_of_a_data_loader(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="Workers of a `DataLoader` record phases.",
+    holds="The parent's run is complete and has nothing of theirs.",
+    times=0,
+    slow_times=1,
+)
+def data_loader(trial: Trial) -> None:
     script = """
 import torch
 
@@ -310,7 +351,7 @@ with pig.record(path):
             with pig.gpu_phase("train"):
                 batch.sum()
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
     run = pig.Run.load(path)
@@ -319,7 +360,11 @@ with pig.record(path):
     assert [step.samples for step in run.steps] == [4] * 6
 
 
-def test_child_of_multiprocessing_that_ends_without_stop_completes_its_run(tmp_path: Path) -> None:
+@FAULTS.fault(
+    done="A child of `multiprocessing` records and ends without `stop`.",
+    holds="Its run is complete.",
+)
+def child_without_stop(trial: Trial) -> None:
     script = """
 import multiprocessing
 
@@ -333,7 +378,7 @@ process.start()
 process.join()
 assert process.exitcode == 0
 """
-    path = tmp_path / "a.gpurun"
+    path = trial.path
     run_script(PREAMBLE + script, path)
 
     run = pig.Run.load(path)
