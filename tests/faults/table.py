@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table: every group of faults, in the order of docs/reliability.md."""
 
-from tests.faults import damaged_file, fork, full_disk, kill
+from tests.faults import damaged_file, fork, full_disk, hung_gpu, kill
 
-GROUPS = (kill.FAULTS, full_disk.FAULTS, fork.FAULTS, damaged_file.FAULTS)
+GROUPS = (kill.FAULTS, full_disk.FAULTS, fork.FAULTS, hung_gpu.FAULTS, damaged_file.FAULTS)

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that does not return: a stream is full because it hangs, and what needs the driver's
-lock blocks behind the call that wants to enqueue more. The program must stay able to end the hang.
+"""A GPU that hangs or fails, by the simulated driver.
+
+A driver does not return if a stream is full because it hangs, and what needs the driver's lock
+blocks behind the call that wants to enqueue more. The program must stay able to end the hang.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,20 +20,30 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.recording import device_timing
+from tests.faults.fault import Check, FaultGroup, Trial
 from tests.helpers.device_program import Program, attached_cuda
-from tests.helpers.simulated_cuda import LIBRARY, SimulatedCuda
+from tests.helpers.simulated_cuda import LIBRARY, Result, SimulatedCuda
 from tests.helpers.spans import dropped_of
 
+FAULTS = FaultGroup("hung GPU")
+
 QUEUE_DEPTH = 1024
+STEPS_BEFORE, STEPS_AFTER = 40, 60
 
 
-@pytest.fixture
-def program() -> Iterator[Program]:
-    with attached_cuda() as cuda:
-        cuda.devices[0].set_queue_depth(QUEUE_DEPTH)
-        yield Program(cuda)
-        assert cuda.blocking_calls == 0
-        assert cuda.violations == []
+def on_simulated_gpu(check: Callable[[Program], None]) -> Check:
+    """A check that gets a program on a GPU whose streams hold QUEUE_DEPTH entries. Whatever it
+    does, the recorder makes no call that waits for the device, and breaks no rule of the driver."""
+
+    @functools.wraps(check)
+    def run(trial: Trial) -> None:
+        with attached_cuda() as cuda:
+            cuda.devices[0].set_queue_depth(QUEUE_DEPTH)
+            check(Program(cuda))
+            assert cuda.blocking_calls == 0
+            assert cuda.violations == []
+
+    return run
 
 
 class Training:
@@ -77,7 +90,13 @@ def phases(count: int, name: str = "work") -> Callable[[], None]:
     return train
 
 
-def test_other_threads_go_on_while_one_is_stuck_behind_a_stalled_stream(program: Program) -> None:
+@FAULTS.fault(
+    done="A stream hangs until it is full, and the training thread is stuck in the driver.",
+    holds="Other threads go on, and can end the hang. Once it has ended, every span has its device "
+    "times.",
+)
+@on_simulated_gpu
+def other_threads(program: Program) -> None:
     with program.recording(share_boundaries_ns=0) as recording:
         training = Training(program.cuda, phases(1_500))
         # This is the second thread, and here it is at work.
@@ -93,7 +112,12 @@ def test_other_threads_go_on_while_one_is_stuck_behind_a_stalled_stream(program:
     assert dropped_of(run) == {}
 
 
-def test_one_that_is_stuck_costs_the_others_no_device_times(program: Program) -> None:
+@FAULTS.fault(
+    done="A stream hangs while another thread works on a stream of its own.",
+    holds="The other thread's spans get their device times meanwhile.",
+)
+@on_simulated_gpu
+def other_streams(program: Program) -> None:
     side = program.cuda.devices[0].create_stream()
     with program.recording(share_boundaries_ns=0) as recording:
         training = Training(program.cuda, phases(1_500))
@@ -110,8 +134,25 @@ def test_one_that_is_stuck_costs_the_others_no_device_times(program: Program) ->
     assert so_far.pending_device_work["work"] >= QUEUE_DEPTH // 2 - 1
 
 
-@pytest.mark.parametrize("lock", [False, True], ids=["", "one lock in the driver"])
-def test_flush_and_stop_come_back_while_a_thread_is_stuck(program: Program, lock: bool) -> None:
+@FAULTS.fault(
+    done="`flush` and `stop` are called while a thread is stuck in the driver.",
+    holds="Both come back. The run has the device times that were known, and counts the rest.",
+)
+@on_simulated_gpu
+def flush_and_stop(program: Program) -> None:
+    check_flush_and_stop(program, lock=False)
+
+
+@FAULTS.fault(
+    done="The same with a driver that lets no other call return meanwhile.",
+    holds="Both come back, after a second at most and with a warning.",
+)
+@on_simulated_gpu
+def flush_and_stop_behind_a_lock(program: Program) -> None:
+    check_flush_and_stop(program, lock=True)
+
+
+def check_flush_and_stop(program: Program, lock: bool) -> None:
     cuda = program.cuda
     with program.recording(share_boundaries_ns=0) as recording:
         with gpu_phase("before"):
@@ -134,9 +175,13 @@ def test_flush_and_stop_come_back_while_a_thread_is_stuck(program: Program, lock
     assert run.dropped["device_unfinished"] == run.phases["work"].count
 
 
-def test_the_next_recording_begins_while_the_driver_holds_the_last_ones_harvester(
-    program: Program,
-) -> None:
+@FAULTS.fault(
+    done="A recording ends while the driver lets no call return, and the next one begins.",
+    holds="The next one has host times, and a warning says why it has no device times. The one "
+    "after the hang has both.",
+)
+@on_simulated_gpu
+def next_recording(program: Program) -> None:
     cuda = program.cuda
     cuda.set_driver_lock()
     with program.recording(share_boundaries_ns=0) as recording:
@@ -163,9 +208,13 @@ def test_the_next_recording_begins_while_the_driver_holds_the_last_ones_harveste
     assert dropped_of(third.run) == {}
 
 
-def test_a_recording_that_is_stopped_around_a_stuck_phase_leaves_the_next_one_whole(
-    program: Program,
-) -> None:
+@FAULTS.fault(
+    done="A recording stops while a phase is stuck in the driver, and the hang ends in the next "
+    "recording.",
+    holds="What was stuck belongs to neither; the next one has all its own spans and device times.",
+)
+@on_simulated_gpu
+def stopped_around_a_stuck_phase(program: Program) -> None:
     cuda = program.cuda
     with program.recording(share_boundaries_ns=0) as first:
         training = Training(cuda, phases(1_500))
@@ -186,7 +235,12 @@ def test_a_recording_that_is_stopped_around_a_stuck_phase_leaves_the_next_one_wh
     assert dropped_of(second.run) == {}
 
 
-def test_what_comes_back_late_is_counted_in_no_other_recording(program: Program) -> None:
+@FAULTS.fault(
+    done="The hang ends in a later recording without device timing.",
+    holds="That one counts nothing of it.",
+)
+@on_simulated_gpu
+def late_in_the_next(program: Program) -> None:
     with program.recording(share_boundaries_ns=0) as first:
         training = Training(program.cuda, phases(1_500))
         first.stop()
@@ -196,7 +250,12 @@ def test_what_comes_back_late_is_counted_in_no_other_recording(program: Program)
     assert "per event" not in second.run.report()
 
 
-def test_a_record_that_the_driver_makes_late_keeps_its_time(program: Program) -> None:
+@FAULTS.fault(
+    done="The driver makes the record of an event late, when its time is long known.",
+    holds="The span keeps its device times.",
+)
+@on_simulated_gpu
+def late_record(program: Program) -> None:
     """Its time is known long before the thread can note which event it was."""
     cuda = program.cuda
     library = ctypes.PyDLL(str(LIBRARY))  # its calls keep the GIL
@@ -224,3 +283,57 @@ def test_a_record_that_the_driver_makes_late_keeps_its_time(program: Program) ->
         training.finish()
         assert recording.flush(10)
     assert dropped_of(recording.run) == {}
+
+
+@FAULTS.fault(
+    done="A kernel of the program fails, so that every call of the driver answers the same error: "
+    "one of two errors, with and without work that has not ended.",
+    holds="Device timing ends with one warning that names the error. Host times go on, each span "
+    "without device times is counted, and the driver is hardly asked again.",
+    times=4,
+)
+def failed_kernel(trial: Trial) -> None:
+    result = (Result.ILLEGAL_ADDRESS, Result.LAUNCH_FAILED)[trial.number // 2]
+    pending = bool(trial.number % 2)
+    on_simulated_gpu(lambda program: check_failed_kernel(program, result, pending))(trial)
+
+
+def check_failed_kernel(program: Program, result: Result, pending: bool) -> None:
+    cuda = program.cuda
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with program.recording() as recording:
+            for _ in range(STEPS_BEFORE):
+                with gpu_step(), gpu_phase("work"):
+                    program.work(1_000_000, host_ns=500_000)
+                recording.flush(0)
+            if not pending:
+                cuda.run_dry()
+                recording.flush(60)
+            cuda.poison(cuda.current_context, result)
+            since = cuda.end_of_calls
+            for _ in range(STEPS_AFTER):
+                with gpu_step(), gpu_phase("work"):
+                    cuda.advance(10_000)
+                recording.flush(0)
+        device_timing.warn()
+
+    (warning,) = caught
+    text = str(warning.message)
+    assert f"answered CUDA_ERROR_{result.name} ({int(result)})" in text
+    assert "device timing is off for GPU 0" in text
+    assert "host timing goes on" in text
+
+    run = recording.run
+    assert run.phases["work"].count == STEPS_BEFORE + STEPS_AFTER
+    timed = int((run.span_device_ns >= 0).sum())
+    assert timed == STEPS_BEFORE if not pending else 0 < timed < STEPS_BEFORE
+    assert dropped_of(run) == {"device_failed": STEPS_BEFORE + STEPS_AFTER - timed}
+    left_out = f"{STEPS_BEFORE + STEPS_AFTER - timed} spans without device time: switched off after"
+    assert left_out in " ".join(run.report(width=200).split())
+
+    # The first that fails is the last: then a phase asks for no more than its thread's context.
+    calls = cuda.calls(since=since)
+    assert [call.result for call in calls if call.result != Result.SUCCESS] == [result]
+    assert len([call for call in calls if call.function != "cuCtxGetCurrent"]) <= 10
+    assert len(calls) <= 2 * STEPS_AFTER + 10
