@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 KEY = "program_facts"
 """Where the environment of a run holds them."""
 
 
-@dataclass(frozen=True)
-class ProgramFacts:
+class ProgramFacts(NamedTuple):
     """None is unknown: nothing looked, or what looked could have missed it.
 
     Where the steps of a program draw from several DataLoaders with different options,

@@ -9,10 +9,9 @@ more than a second; so that is done only when the program imports it anyway.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pyinstrument_gpu.native import native
@@ -54,9 +53,9 @@ def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:
             yield thing
             yield from _codes(thing.co_consts, module)
         elif getattr(thing, "__module__", None) == module:
-            if inspect.isclass(thing):
+            if isinstance(thing, type):
                 yield from _codes(vars(thing).values(), module)
-            elif inspect.isfunction(thing):
+            elif isinstance(thing, FunctionType):
                 yield from _codes([thing.__code__], module)
 
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyinstrument_gpu.patching.own_imports import OwnImports
+
+if TYPE_CHECKING:
+    # Before Python 3.14 it imports tempfile, zipfile and what these need.
+    import importlib.abc
+    import importlib.machinery
 
 
 def when_imported(name: str, call: Callable[[], None]) -> Callable[[], None]:
@@ -33,7 +36,7 @@ def _nothing() -> None:
     pass
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds one module as the others do, and calls back when it is loaded."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
@@ -55,12 +58,12 @@ class _Finder(importlib.abc.MetaPathFinder):
         for finder in others:
             spec: importlib.machinery.ModuleSpec | None = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _CallingLoader(spec.loader, self)
+                spec.loader = cast("importlib.abc.Loader", _CallingLoader(spec.loader, self))
                 return spec
         return None
 
 
-class _CallingLoader(importlib.abc.Loader):
+class _CallingLoader:
     def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
         self._finder = finder

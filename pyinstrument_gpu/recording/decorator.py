@@ -9,11 +9,11 @@ are not taken for one another.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.own_imports import OwnImports
 
 if TYPE_CHECKING:
     from pyinstrument_gpu._C import Phase
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 def decorate(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function, generator function or async function so that each call is a span of the
     phase."""
-    if inspect.isclass(function):
+    if isinstance(function, type):
         raise TypeError(
             f"{phase!r} can't decorate the class {function.__qualname__}: decorate its methods"
         )
+    inspect = _inspect()
     wrap: Callable[[Phase, Callable[..., Any]], Callable[..., Any]] = _wrap_function
     if inspect.iscoroutinefunction(function):
         wrap = _wrap_async
@@ -34,6 +35,15 @@ def decorate(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
     elif inspect.isgeneratorfunction(function):
         wrap = _wrap_generator
     return functools.wraps(function)(wrap(phase, function))
+
+
+@functools.cache
+def _inspect() -> Any:
+    # Here, as its import would be a fifth of that of the package.
+    with OwnImports():
+        import inspect
+
+    return inspect
 
 
 def _wrap_function(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing
 from pyinstrument_gpu.recording.device_timing import DeviceTimingMode
 
@@ -26,38 +25,36 @@ _DEFAULT_HISTORY_IN_MEMORY = 1_000_000
 _UNLIMITED = 2**62
 
 
-@dataclass(frozen=True)
 class RecordingOptions:
     """The arguments of `record`, which documents them.
+
+    Not a dataclass: making one imports `inspect`, which would be a fifth of the package's import.
 
     Raises:
         ValueError, TypeError: an argument is wrong.
     """
 
-    path: str | os.PathLike[str] | None = None
-    _: KW_ONLY
-    overwrite: bool = False
-    history_spans: int | None = None
-    max_bytes: int = 1 << 30
-    nvtx: bool = True
-    device_timing: DeviceTimingMode = "auto"
-    device_timing_budget: float = 0.001
-
-    def __post_init__(self) -> None:
-        spans, budget = self.history_spans, self.device_timing_budget
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        overwrite: bool = False,
+        history_spans: int | None = None,
+        max_bytes: int = 1 << 30,
+        nvtx: bool = True,
+        device_timing: DeviceTimingMode = "auto",
+        device_timing_budget: float = 0.001,
+    ) -> None:
+        spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
             raise ValueError(f"history_spans must be an int >= 0 or None, got {spans!r}")
-        if not isinstance(self.max_bytes, int) or self.max_bytes < _MIN_MAX_BYTES:
+        if not isinstance(max_bytes, int) or max_bytes < _MIN_MAX_BYTES:
+            raise ValueError(f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {max_bytes!r}")
+        if not isinstance(nvtx, bool) or not isinstance(overwrite, bool):
+            raise TypeError(f"nvtx and overwrite must be bool, got {nvtx!r} and {overwrite!r}")
+        if device_timing is not False and device_timing not in ("auto", "force"):
             raise ValueError(
-                f"max_bytes must be an int >= {_MIN_MAX_BYTES}, got {self.max_bytes!r}"
-            )
-        if not isinstance(self.nvtx, bool) or not isinstance(self.overwrite, bool):
-            raise TypeError(
-                f"nvtx and overwrite must be bool, got {self.nvtx!r} and {self.overwrite!r}"
-            )
-        if self.device_timing is not False and self.device_timing not in ("auto", "force"):
-            raise ValueError(
-                f'device_timing must be "auto", "force" or False, got {self.device_timing!r}'
+                f'device_timing must be "auto", "force" or False, got {device_timing!r}'
             )
         if isinstance(budget, bool) or not isinstance(budget, (int, float)):
             raise TypeError(f"device_timing_budget must be a number, got {budget!r}")
@@ -66,6 +63,13 @@ class RecordingOptions:
                 f"device_timing_budget must be more than 0, got {budget!r}: "
                 "device_timing=False turns device times off"
             )
+        self.path = path
+        self.overwrite = overwrite
+        self.history_spans = history_spans
+        self.max_bytes = max_bytes
+        self.nvtx = nvtx
+        self.device_timing = device_timing
+        self.device_timing_budget = device_timing_budget
 
     @property
     def history_spans_kept(self) -> int:
@@ -100,24 +104,34 @@ def _taking(
     make: Callable[_P, RecordingOptions],
 ) -> Callable[[Callable[[RecordingOptions], Recording]], Callable[_P, Recording]]:
     """A decorator that makes a function of options one of their arguments."""
-    signature = inspect.signature(make).replace(return_annotation="Recording")
-    names = ", ".join(signature.parameters)
 
     def decorate(function: Callable[[RecordingOptions], Recording]) -> Callable[_P, Recording]:
         @functools.wraps(function)
         def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> Recording:
             try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(
-                    f"{function.__name__}() {error}; its arguments are {names}"
-                ) from None
-            return function(make(*args, **kwargs))
+                options = make(*args, **kwargs)
+            except TypeError:
+                _check_call(function.__name__, make, *args, **kwargs)
+                raise
+            return function(options)
 
-        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__wrapped__ = make  # type: ignore[assignment]  # whose signature help() shows
         return wrapper
 
     return decorate
+
+
+def _check_call(name: str, make: Callable[..., object], *args: object, **kwargs: object) -> None:
+    """Raise a TypeError that says how a function is called, if these are not its arguments."""
+    with OwnImports():
+        import inspect
+
+    signature = inspect.signature(make)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = ", ".join(signature.parameters)
+        raise TypeError(f"{name}() {error}; its arguments are {names}") from None
 
 
 takes_options = _taking(RecordingOptions)

@@ -57,7 +57,7 @@ def report_facts(run: RunData, step: int | None = None) -> Facts:
 def _run(run: RunData) -> Facts:
     return {
         "environment": {name: run.environment.get(name) for name in _ENVIRONMENT},
-        "program": vars(run.program_facts),
+        "program": run.program_facts._asdict(),
         "duration_ns": run.duration_ns,
         "is_complete": run.complete,
         "steps": _steps(run),

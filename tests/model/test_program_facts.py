@@ -25,8 +25,8 @@ KNOWN = ProgramFacts(
 
 
 def test_what_was_written_is_read() -> None:
-    assert ProgramFacts.of({KEY: vars(KNOWN)}) == KNOWN
-    assert ProgramFacts.of({KEY: {**vars(KNOWN), "of a later version": 1}}) == KNOWN
+    assert ProgramFacts.of({KEY: KNOWN._asdict()}) == KNOWN
+    assert ProgramFacts.of({KEY: {**KNOWN._asdict(), "of a later version": 1}}) == KNOWN
 
 
 @pytest.mark.parametrize("environment", [{}, {KEY: None}, {KEY: []}, {KEY: {}}])
@@ -49,11 +49,11 @@ def test_what_was_not_written_is_unknown(environment: dict[str, Any]) -> None:
     ],
 )
 def test_a_value_of_another_kind_is_unknown(name: str, value: object) -> None:
-    found = ProgramFacts.of({KEY: {**vars(KNOWN), name: value}})
-    assert vars(found) == {**vars(KNOWN), name: None}
+    found = ProgramFacts.of({KEY: {**KNOWN._asdict(), name: value}})
+    assert found._asdict() == {**KNOWN._asdict(), name: None}
 
 
-@given(st.fixed_dictionaries({}, optional={name: JSON for name in vars(KNOWN)}) | JSON)
+@given(st.fixed_dictionaries({}, optional={name: JSON for name in KNOWN._asdict()}) | JSON)
 def test_nothing_raises(written: Any) -> None:
-    for name, value in vars(ProgramFacts.of({KEY: written})).items():
+    for name, value in ProgramFacts.of({KEY: written})._asdict().items():
         assert value is None or value == written[name]

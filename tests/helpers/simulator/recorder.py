@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -234,14 +233,13 @@ class Recorder:
             facts = ProgramFacts(other_streams=program.has_other_streams, ranks=program.ranks)
             loader = program.loader
             if loader is not None and program.takes_batches:
-                facts = replace(
-                    facts,
+                facts = facts._replace(
                     loader_workers=loader.workers,
                     loader_pins=SyncKind.H2D_PAGEABLE not in program.sites.values(),
                     loader_prefetch=loader.prefetch_factor if loader.workers else 0,
                     loader_persistent=loader.workers > 0,
                 )
-            environment[KEY] = asdict(facts)
+            environment[KEY] = facts._asdict()
         return environment
 
     def _steps_of(self) -> Steps:
