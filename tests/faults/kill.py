@@ -5,15 +5,27 @@ How much is missing is judged by a diary that the training writes by other means
 (tests/helpers/digits_training.py).
 """
 
+import contextlib
+import multiprocessing
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu import gpu_phase
+from pyinstrument_gpu.errors import RunFileDamagedError, RunFileError
 from pyinstrument_gpu.run import Run
+from tests.faults.damaged_file import (
+    bits_flipped,
+    range_zeroed,
+    recordings,
+    slot_of_another_slot,
+    slots_swapped,
+    truncated,
+)
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.child import start_child
 from tests.helpers.digits_training import (
@@ -22,6 +34,17 @@ from tests.helpers.digits_training import (
     train_until_blocked,
     train_with_diary,
 )
+from tests.helpers.killed_programs import (
+    SPANS_BEFORE_STOP,
+    THREADS,
+    count_on_threads,
+    loop_with_diary,
+    new_counters,
+    read_counters,
+    start_when_told,
+    stop_when_told,
+)
+from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of
 
 FAULTS = FaultGroup("kill")
@@ -34,19 +57,41 @@ CLOCK_SLACK_NS = 50_000
 # Only a child that hangs takes as long.
 HANGS_AFTER_S = 600
 
+# Those that need no older version of the file.
+DAMAGES = (truncated, bits_flipped, range_zeroed, slots_swapped, slot_of_another_slot)
+
+LACKS_THE_LAST_MOMENTS = (
+    "Its file loads and says that the recording was not stopped. Each step that ended before the "
+    "last sign of life in the file is there, with all its phases. The statistics are those of the "
+    "spans and steps that are there."
+)
+
 
 @FAULTS.fault(
     done="A training is killed with `SIGKILL` at a random moment.",
-    holds="Its file loads and says that the recording was not stopped. Each step that ended before "
-    "the last sign of life in the file is there, with all its phases. The statistics are those of "
-    "the spans and steps that are there.",
-    times=2,
-    slow_times=18,
+    holds=LACKS_THE_LAST_MOMENTS,
+    times=1,
+    slow_times=19,
 )
 def training(trial: Trial) -> None:
-    kill_in_step = trial.random.randrange(100, 1000)  # of 2700
+    check_lacks_the_last_moments(trial, train_with_diary, trial.random.randrange(100, 1000))
+
+
+@FAULTS.fault(
+    done="A loop of short steps is killed at a random moment.",
+    holds=LACKS_THE_LAST_MOMENTS,
+    times=15,
+    slow_times=285,
+)
+def loop(trial: Trial) -> None:
+    check_lacks_the_last_moments(trial, loop_with_diary, trial.random.randrange(10, 500))
+
+
+def check_lacks_the_last_moments(
+    trial: Trial, program: Callable[[Path, Path], None], kill_in_step: int
+) -> None:
     diary = trial.directory / "diary"
-    child = start_child(train_with_diary, trial.path, diary)
+    child = start_child(program, trial.path, diary)
     must_be_there = 0  # steps that the file has had
 
     def in_file() -> bool:
@@ -107,6 +152,148 @@ def training(trial: Trial) -> None:
 
 
 @FAULTS.fault(
+    done="A process is killed while four of its threads record.",
+    holds="Of each thread the file has the first spans, without a gap, and no fewer than before the "
+    "kill.",
+    times=10,
+    slow_times=90,
+)
+def threads(trial: Trial) -> None:
+    counters = trial.directory / "counters"
+    new_counters(counters)
+    child = start_child(count_on_threads, trial.path, counters)
+    wait_until(lambda: min(read_counters(counters)) >= trial.random.randrange(1, 200), child)
+    before = counts(load_when_there(trial.path, child))
+    kill(child)
+
+    run = pig.Run.load(trial.path)
+    assert not run.complete
+    after = counts(run)
+    for number, counted in enumerate(read_counters(counters)):
+        name = f"thread {number}"
+        # The last span may have ended just before it was counted.
+        assert before.get(name, 0) <= after.get(name, 0) <= counted + 1
+    assert len(run.spans) == run.phases_recorded == sum(after.values())
+    assert dropped_of(run) == {}
+
+
+@FAULTS.fault(
+    done="A process is killed within 20 milliseconds of the beginning of a recording.",
+    holds="There is no file, or one that is refused, or one that loads and has what was recorded. "
+    "The next recording can take its place.",
+    times=15,
+    slow_times=285,
+)
+def beginning(trial: Trial) -> None:
+    reader, writer = multiprocessing.Pipe()
+    child = start_child(start_when_told, trial.path, writer)
+    reader.recv_bytes()
+    time.sleep(trial.random.uniform(0, 0.02))
+    kill(child)
+
+    with contextlib.suppress(FileNotFoundError, RunFileDamagedError):
+        run = pig.Run.load(trial.path)
+        assert not run.complete
+        assert counts(run).keys() <= {"a"}
+        assert len(run.spans) == run.phases_recorded
+    with pig.record(trial.path, overwrite=True), gpu_phase("next"):
+        pass
+    assert counts(pig.Run.load(trial.path)) == {"next": 1}
+
+
+@FAULTS.fault(
+    done="A process is killed while its recording stops.",
+    holds="The file loads. If it says that the run is complete, everything is there; otherwise it "
+    "says that the recording was not stopped, and has the first spans.",
+    times=15,
+    slow_times=285,
+)
+def stop(trial: Trial) -> None:
+    reader, writer = multiprocessing.Pipe()
+    child = start_child(stop_when_told, trial.path, writer)
+    reader.recv_bytes()
+    reader.poll(trial.random.uniform(0, 0.005))  # until it has stopped, at most
+    kill(child)
+
+    run = pig.Run.load(trial.path)
+    recorded = counts(run).get("a", 0)
+    if run.complete:
+        assert recorded == len(run.spans) == SPANS_BEFORE_STOP
+        assert run.notes == ()
+    else:
+        assert not reader.poll()
+        assert any("not stopped" in note for note in run.notes)
+        assert recorded == len(run.spans) <= SPANS_BEFORE_STOP
+    assert dropped_of(run) == {}
+
+
+@FAULTS.fault(
+    done="A process is killed, and then its file is damaged in 100 ways besides.",
+    holds="The file is refused with a `RunFileError`, or has the first of the spans that it had, "
+    "as they were.",
+    times=3,
+    slow_times=97,
+)
+def damage(trial: Trial) -> None:
+    counters = trial.directory / "counters"
+    new_counters(counters)
+    child = start_child(count_on_threads, trial.path, counters)
+    wait_until(lambda: min(read_counters(counters)) >= 500, child)
+    load_when_there(trial.path, child)
+    kill(child)
+
+    whole = trial.path.read_bytes()
+    spans = pig.Run.from_bytes(whole).spans
+    read = 0
+    for _ in range(100):
+        data = bytearray(whole)
+        trial.random.choice(DAMAGES)(data, recordings()[0], trial.random)
+        try:
+            part = pig.Run.from_bytes(data).spans
+        except RunFileError:
+            continue
+        read += 1
+        # The history is whole up to where it ends.
+        assert part.tobytes() == spans[: len(part)].tobytes()
+    assert read > 40
+
+
+@FAULTS.fault(
+    done="Just after a snapshot, a process ends at once by `SIGTERM`, `SIGABRT`, `SIGSEGV`, "
+    "`SIGBUS`, `SIGILL`, `SIGHUP` or `os._exit`.",
+    holds="The file has all that the snapshot had, and says that the recording was not stopped.",
+    times=7,
+)
+def other_ends(trial: Trial) -> None:
+    signals = ("SIGTERM", "SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGHUP", "")
+    end = signals[trial.number]
+    script = """
+import os, resource, signal, sys
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_steps
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+recording = pig.start(sys.argv[1])
+gpu_phase("open").begin()
+for _ in gpu_steps(range(200)):
+    with gpu_phase("a"):
+        pass
+assert recording.snapshot().phases["open/a"].count == 200
+if sys.argv[2]:
+    signal.signal(signal.Signals[sys.argv[2]], signal.SIG_DFL)
+    os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+os._exit(7)
+"""
+    run_script(script, trial.path, end, exit_code=-signal.Signals[end] if end else 7)
+    run = pig.Run.load(trial.path)
+    assert not run.complete
+    assert any("not stopped" in note for note in run.notes)
+    assert counts(run) == {"open/data": 200, "open/a": 200}
+    assert len(run.steps) == 200
+    assert [phase.path for phase in run.open_phases] == ["open"]
+
+
+@FAULTS.fault(
     done="A training that hangs inside nested phases of a step is killed.",
     holds="The run names the step and the phases that were open, and so does its report.",
 )
@@ -134,6 +321,23 @@ def open_phases(trial: Trial) -> None:
     assert run.phases["data"].count == BLOCKED_STEP + 1
     assert run.phases["forward"].count == BLOCKED_STEP
     assert "forward/convolution" in run.report(width=200)
+
+
+def counts(run: Run) -> dict[str, int]:
+    return {path: phase.count for path, phase in run.phases.items()}
+
+
+def load_when_there(path: Path, child: BaseProcess) -> Run:
+    """The run as soon as its file has spans of all threads."""
+    runs: list[Run] = []
+
+    def there() -> bool:
+        with contextlib.suppress(FileNotFoundError, RunFileError):
+            runs.append(pig.Run.load(path))
+        return bool(runs) and len(runs[-1].phases) == THREADS
+
+    wait_until(there, child)
+    return runs[-1]
 
 
 def wait_until(condition: Callable[[], bool], child: BaseProcess) -> None:
