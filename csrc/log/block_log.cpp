@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "log/crc32.h"
 
@@ -175,7 +176,9 @@ bool BlockLog::write_header(BlockType type, uint32_t slot, uint32_t length, uint
 }
 
 bool BlockLog::write(uint64_t offset, const void* data, size_t bytes) {
-  const int error = bytes != 0 ? storage_.write(offset, data, bytes) : 0;
+  if (bytes == 0) return true;
+  int error = std::exchange(checked_, true) ? 0 : storage_.check();
+  if (error == 0) error = storage_.write(offset, data, bytes);
   if (error_ == 0) error_ = error;
   return error == 0;
 }

@@ -56,7 +56,10 @@ class BlockLog {
   uint64_t items(BlockType type) const { return logs_[index_of(type)].items; }
   const Dropped& dropped() const { return dropped_; }
 
-  /// 0, or the errno of the write that failed.
+  /// A group of writes has ended: the storage is checked before the next one.
+  void end_writes() { checked_ = false; }
+
+  /// 0, or what the storage said when a write failed.
   int error() const { return error_; }
 
  private:
@@ -104,6 +107,7 @@ class BlockLog {
   std::array<Document, kDocumentTypes> documents_{};
   std::deque<Old> old_;
   Dropped dropped_{};
+  bool checked_ = false;
   int error_ = 0;
 };
 

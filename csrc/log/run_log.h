@@ -58,6 +58,7 @@ class RunLog {
   void write_environment(const std::string& json) { write_json(BlockType::kEnvironment, json); }
   void write_state(const RunState& state, const DropCounters& drops) {
     write_json(BlockType::kState, to_json(state, drops, log_));
+    log_.end_writes();  // it is the last that a harvest writes
   }
   /// `rows` is the encoding of a StatisticsTable, `totals` that of the StepTotals.
   void write_statistics(const std::vector<uint8_t>& totals, const std::vector<uint8_t>& rows);

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <system_error>
 
 #include "hot/span.h"
+#include "log/storage.h"
 
 namespace pig {
 namespace {
@@ -113,7 +113,7 @@ std::string to_json(const RunState& state, const DropCounters& drops, const Bloc
   }
   json += "\"error\":";
   if (state.losses.error != 0) {
-    json += '"' + json_safe(std::generic_category().message(state.losses.error)) + '"';
+    json += '"' + json_safe(storage_error_text(state.losses.error)) + '"';
   } else {
     json += "null";
   }

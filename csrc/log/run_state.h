@@ -33,7 +33,7 @@ struct RunState {
   struct Losses {
     uint64_t disk_error_spans = 0;  ///< not written because of the error
     BlockLog::Dropped dropped{};
-    int error = 0;  ///< the errno that ended the history
+    int error = 0;  ///< that of the storage which ended the history
   };
   bool final = false;
   ClockAnchor anchor{};

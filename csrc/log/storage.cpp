@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,43 +12,57 @@
 #include <cstring>
 #include <new>
 #include <system_error>
-#include <utility>
 
 namespace pig {
 
-FileStorage::FileStorage(const std::string& path, bool overwrite) {
-  const auto fail = [this](int error, const char* what) {
-    abandon();
-    throw std::system_error(error, std::generic_category(), what);
-  };
-  // Emptied only once the lock is ours: another process may be recording into it.
-  fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666);
-  if (fd_ < 0) fail(errno, "open");
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    fail(EBUSY, "another process is recording into it");
-  if (ftruncate(fd_, 0) != 0) fail(errno, "truncate");
+std::string storage_error_text(int error) {
+  if (error == kDescriptorLost) return "the program has closed its file descriptor";
+  if (error == kFileShortened) return "the file was made shorter by another program";
+  return std::generic_category().message(error);
 }
 
-FileStorage::~FileStorage() { abandon(); }
+FileStorage::FileStorage(const std::string& path, bool overwrite) {
+  const auto fail = [](int error, const char* what) {
+    throw std::system_error(error, std::generic_category(), what);
+  };
+  descriptor_ = HighDescriptor(
+      open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666));
+  const int fd = descriptor_.number();
+  if (fd < 0) fail(errno, "open");
+  // Emptied only once the lock is ours: another process may be recording into it.
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    fail(EBUSY, "another process is recording into it");
+  if (ftruncate(fd, 0) != 0) fail(errno, "truncate");
+}
 
-void FileStorage::abandon() {
-  // In this order: a fork in between must not close a descriptor that is somebody else's by then.
-  const int fd = std::exchange(fd_, -1);
-  if (fd >= 0) close(fd);
+int FileStorage::check() {
+  struct stat status;
+  if (error_ == 0 && !descriptor_.is_ours(status)) {
+    error_ = kDescriptorLost;
+  } else if (error_ == 0 && static_cast<uint64_t>(status.st_size) < end_) {
+    error_ = kFileShortened;
+  }
+  return error_;
 }
 
 int FileStorage::write(uint64_t offset, const void* data, size_t bytes) {
+  if (error_ != 0) return error_;
   const auto* p = static_cast<const uint8_t*>(data);
   while (bytes > 0) {
-    const ssize_t written = pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    const ssize_t written = pwrite(descriptor_.number(), p, bytes, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno;
     if (written == 0) return ENOSPC;
     p += written;
     offset += static_cast<uint64_t>(written);
     bytes -= static_cast<size_t>(written);
+    end_ = std::max(end_, offset);
   }
   return 0;
+}
+
+MemoryStorage::MemoryStorage(bool keeps_descriptor) {
+  if (keeps_descriptor) spare_ = HighDescriptor(memfd_create("pyinstrument_gpu", MFD_CLOEXEC));
 }
 
 int MemoryStorage::write(uint64_t offset, const void* data, size_t bytes) {

@@ -65,7 +65,7 @@ ClockAnchor Recorder::start(const Options& options) {
   if (options.path) {
     storage = std::make_unique<FileStorage>(*options.path, options.overwrite);
   } else {
-    storage = std::make_unique<MemoryStorage>();
+    storage = std::make_unique<MemoryStorage>(/*keeps_descriptor=*/true);
   }
   run_id_ = random_id();
   clock_.start();
@@ -135,7 +135,7 @@ void Recorder::stop() {
     drops_.add(Drop::kNoMemory);
   }
   timing.finish();
-  if (!in_memory_) log_->storage().abandon();
+  log_->storage().abandon();
   recording_.store(false, std::memory_order_relaxed);
 }
 
@@ -229,8 +229,7 @@ void Recorder::start_device_timing(const cuda::DeviceTiming::Options& options) {
 
 std::string Recorder::error() const {
   const std::lock_guard lock(harvest_mutex_);
-  return log_ && log_->error() != 0 ? std::generic_category().message(log_->error())
-                                    : std::string();
+  return log_ && log_->error() != 0 ? storage_error_text(log_->error()) : std::string();
 }
 
 std::vector<uint8_t> Recorder::log_bytes() {

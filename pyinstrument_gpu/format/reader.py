@@ -57,7 +57,10 @@ _Run = TypeVar("_Run", bound=RunData)
 
 def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
     try:
-        return decode(np.fromfile(path, dtype=np.uint8).data, run_type)
+        # Not numpy.fromfile, which needs two free descriptors.
+        with open(path, "rb") as file:
+            data = file.read()
+        return decode(data, run_type)
     except RunFileError as error:
         raise type(error)(f"{os.fspath(path)}: {error}") from None
 

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table: every group of faults, in the order of docs/reliability.md."""
 
-from tests.faults import damaged_file, fork, full_disk, hung_gpu, kill
+from tests.faults import damaged_file, descriptors, fork, full_disk, hung_gpu, kill
 
-GROUPS = (kill.FAULTS, full_disk.FAULTS, fork.FAULTS, hung_gpu.FAULTS, damaged_file.FAULTS)
+GROUPS = (
+    kill.FAULTS,
+    full_disk.FAULTS,
+    descriptors.FAULTS,
+    fork.FAULTS,
+    hung_gpu.FAULTS,
+    damaged_file.FAULTS,
+)

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -102,6 +104,98 @@ void in_child(const std::function<void()>& body) {
   CHECK_EQ(status, 0);
 }
 
+/// The descriptor under which the process has the file open; -1 for none.
+int descriptor_of(const std::string& path) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry.path(), error) == path)
+      return std::stoi(entry.path().filename());
+  }
+  return -1;
+}
+
+void test_descriptor_is_high(const TemporaryDirectory& directory) {
+  struct Case {
+    rlim_t limit;
+    int lowest;
+  };
+  for (const auto& [limit, lowest] :
+       {Case{5000, 4000}, Case{1024, 1000}, Case{256, 240}, Case{64, 60}, Case{32, 0}}) {
+    const std::string path = directory / "high" + std::to_string(limit);
+    in_child([&, limit = limit, lowest = lowest] {
+      rlimit before;
+      CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+      const rlimit lowered{std::min(limit, before.rlim_max), before.rlim_max};
+      CHECK_EQ(setrlimit(RLIMIT_NOFILE, &lowered), 0);
+      FileStorage storage(path, false);
+      const int descriptor = descriptor_of(path);
+      CHECK(descriptor >= lowest || lowered.rlim_cur < limit);
+      CHECK_EQ(fcntl(descriptor, F_GETFD), FD_CLOEXEC);
+      CHECK_EQ(write(storage, 0, "high"), 0);
+      CHECK_EQ(error_of(path, true), EBUSY);
+      CHECK(contents(path) == "high");
+    });
+  }
+}
+
+/// Another file under the same number is neither written nor closed.
+void test_descriptor_that_was_taken(const TemporaryDirectory& directory) {
+  const std::string path = directory / "taken";
+  const std::string other_path = directory / "other";
+  std::ofstream(other_path) << "precious";
+  const int other = open(other_path.c_str(), O_RDWR | O_CLOEXEC);
+  int number;
+  {
+    FileStorage storage(path, false);
+    CHECK_EQ(write(storage, 0, "mine"), 0);
+    CHECK_EQ(storage.check(), 0);
+    number = descriptor_of(path);
+    CHECK_EQ(dup2(other, number), number);
+    CHECK_EQ(storage.check(), pig::kDescriptorLost);
+    CHECK_EQ(write(storage, 0, "late"), pig::kDescriptorLost);
+    storage.abandon();
+  }
+  CHECK_EQ(fcntl(number, F_GETFD), 0);
+  {
+    FileStorage storage(directory / "unchecked", false);
+    const int second = descriptor_of(directory / "unchecked");
+    CHECK_EQ(dup2(other, second), second);
+    storage.abandon();
+    CHECK_EQ(fcntl(second, F_GETFD), 0);
+    close(second);
+  }
+  CHECK(contents(path) == "mine");
+  CHECK(contents(other_path) == "precious");
+  close(number);
+  close(other);
+}
+
+void test_descriptor_that_was_closed(const TemporaryDirectory& directory) {
+  const std::string path = directory / "closed";
+  FileStorage storage(path, false);
+  CHECK_EQ(write(storage, 0, "mine"), 0);
+  close(descriptor_of(path));
+  CHECK_EQ(storage.check(), pig::kDescriptorLost);
+  CHECK_EQ(write(storage, 0, "late"), pig::kDescriptorLost);
+  CHECK_EQ(storage.check(), pig::kDescriptorLost);
+}
+
+/// What another program left of a file stays as it is.
+void test_file_made_shorter(const TemporaryDirectory& directory) {
+  const std::string path = directory / "shorter";
+  FileStorage storage(path, false);
+  CHECK_EQ(write(storage, 5, "mine"), 0);
+  CHECK_EQ(storage.check(), 0);
+  std::filesystem::resize_file(path, 20);
+  CHECK_EQ(storage.check(), 0);
+  std::filesystem::resize_file(path, 8);
+  CHECK_EQ(storage.check(), pig::kFileShortened);
+  CHECK_EQ(write(storage, 0, "late"), pig::kFileShortened);
+  std::filesystem::resize_file(path, 20);
+  CHECK_EQ(storage.check(), pig::kFileShortened);
+  CHECK(contents(path).substr(0, 8) == std::string(5, '\0') + "min");
+}
+
 void test_file_may_not_grow(const TemporaryDirectory& directory) {
   const std::string path = directory / "limited";
   in_child([&] {
@@ -159,6 +253,10 @@ int main() {
   test_unwritable_path(directory);
   test_locked_against_second_recorder(directory);
   test_abandoning_closes_the_file(directory);
+  test_descriptor_is_high(directory);
+  test_descriptor_that_was_taken(directory);
+  test_descriptor_that_was_closed(directory);
+  test_file_made_shorter(directory);
   test_file_may_not_grow(directory);
   test_memory_is_like_a_file(directory);
 }

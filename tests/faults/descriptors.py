@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the program does to descriptors, and other programs to the run file."""
+
+import json
+from typing import Any
+
+from tests.faults.fault import FaultGroup, Trial
+from tests.helpers.script import run_script
+
+FAULTS = FaultGroup("descriptors")
+
+PROGRAM = """
+import json, os, sys, warnings
+import pyinstrument_gpu as pig
+
+def steps():
+    for _ in range(100):
+        with pig.gpu_step(), pig.gpu_phase("forward"):
+            pass
+
+def all_descriptors():
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return taken
+
+warnings.simplefilter("always")
+path = None if sys.argv[1] == "memory" else sys.argv[1]
+recording = pig.start(path)
+steps()
+recording.flush()
+{fault}
+steps()
+run = recording.stop()
+print(json.dumps({{
+    "complete": run.complete,
+    "counts": {{name: phase.count for name, phase in run.phases.items()}},
+    "spans": len(run.spans),
+    "notes": run.notes,
+}}))
+"""
+WHOLE = {"forward": 200}
+
+
+def run_program(path: object, fault: str) -> tuple[dict[str, Any], str]:
+    """What the program's run says, and its standard error."""
+    done = run_script(PROGRAM.format(fault=fault), path)
+    return json.loads(done.stdout), done.stderr
+
+
+def assert_history_ends(facts: dict[str, Any], stderr: str, reason: str) -> None:
+    assert stderr.count(f"the run file can no longer be written ({reason})") == 1
+    assert f"the history ends early: {reason}" in facts["notes"]
+    assert facts["complete"]
+    assert facts["counts"] == WHOLE
+
+
+@FAULTS.fault(
+    done="A program closes all its descriptors but the first three, and opens files of its own in "
+    "their place.",
+    holds="Nothing of the recording gets into its files. There is one warning, the statistics are "
+    "complete, and the history is what the file had until then.",
+)
+def all_closed(trial: Trial) -> None:
+    own = trial.directory / "own"
+    own.mkdir()
+    fault = f"""
+limit = 8192
+os.closerange(3, limit)
+own = os.open({str(own)!r} + "/file", os.O_RDWR | os.O_CREAT)
+for number in range(own + 1, min(limit, os.sysconf("SC_OPEN_MAX"))):
+    os.dup2(own, number)
+"""
+    facts, stderr = run_program(trial.path, fault)
+
+    assert_history_ends(facts, stderr, "the program has closed its file descriptor")
+    assert facts["spans"] == 100
+    assert (own / "file").read_bytes() == b""
+
+
+@FAULTS.fault(
+    done="Another program makes the run file shorter, to 0, 5,000 and 70,000 bytes.",
+    holds="The file is left as it is. There is one warning, and the statistics are complete.",
+    times=3,
+)
+def made_shorter(trial: Trial) -> None:
+    length = (0, 5000, 70_000)[trial.number]
+    facts, stderr = run_program(trial.path, f"os.truncate({str(trial.path)!r}, {length})")
+
+    assert_history_ends(facts, stderr, "the file was made shorter by another program")
+    assert trial.path.stat().st_size == length
+
+
+@FAULTS.fault(
+    done="A program has used up its descriptors when it calls `stop()`, of a recording in a file "
+    "and in memory.",
+    holds="It gets its run, which is complete.",
+    times=2,
+)
+def none_free(trial: Trial) -> None:
+    path = (trial.path, "memory")[trial.number]
+    facts, stderr = run_program(path, "kept = all_descriptors()")
+
+    assert stderr == ""
+    assert facts == {"complete": True, "counts": WHOLE, "spans": 200, "notes": []}
