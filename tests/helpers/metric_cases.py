@@ -245,7 +245,9 @@ def expected(cases: list[Case]) -> dict[str, Any]:
             else:
                 values["nonfinite_losses"] += 1
         elif per_row and counted_here:
-            means.append(sum_here / loss_weight_here if loss_weight_here else math.nan)
+            # As torch's mean: what has no weight at all is divided by 0.
+            without_weight = math.inf if sum_here else math.nan
+            means.append(sum_here / loss_weight_here if loss_weight_here else without_weight)
         values["count"] += counted_here
         total_weight += weight_here
         loss_sum += sum_here
