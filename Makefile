@@ -7,7 +7,11 @@ INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/.peers
 RESULTS = build/bench.json
 NATIVE = build/native
+AARCH64 = build/aarch64
+AARCH64_CXX = aarch64-linux-gnu-g++
 WERROR = OFF
+# What of pyproject.toml's optional dependencies is installed.
+EXTRAS ?= dev
 WORKERS ?= $(shell nproc)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh tests/native/*.cpp \
@@ -19,11 +23,15 @@ export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 # setup.py takes cmake and ninja from the path.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# The target that is given, where there is a cross compiler; otherwise one that says that there is none.
+cross = $(if $(shell command -v $(AARCH64_CXX)),$(1),without-cross-compiler)
+
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check lint format configure module native package bench gpu clean
+.PHONY: help demo test test-all check lint docs format configure module native aarch64 aarch64-module \
+    without-cross-compiler package bench gpu clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 demo: module  ## train on handwritten digits, write digits.gpurun, print the report
 	$(BIN)/python examples/digits.py --output digits.gpurun --overwrite
@@ -32,12 +40,12 @@ test: native  ## native and Python tests, without those marked slow
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
 	$(BIN)/pytest $(PARALLEL) -m "not slow"
 
-test-all: native package  ## every test, and an install as users do it
+test-all: native package $(call cross,aarch64)  ## every test, also for aarch64, and an install as users do it
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
 	$(BIN)/pytest $(PARALLEL) --hypothesis-profile=search
 
 check: WERROR = ON
-check: lint test  ## what CI runs: formats, lints, types, then test with compiler warnings as errors
+check: lint $(call cross,aarch64-module) test  ## what CI runs: formats, lints, types, test; warnings are errors
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -45,6 +53,9 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+docs: $(INSTALLED)  ## check the links of all pages
+	$(BIN)/pytest tests/test_docs.py
 
 format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/ruff format .
@@ -69,7 +80,7 @@ $(INSTALLED): pyproject.toml constraints.txt setup.py
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet setuptools cmake ninja pybind11 nvidia-nvtx
 	PYINSTRUMENT_GPU_NO_NATIVE_BUILD=1 \
-	    $(BIN)/pip install --quiet --no-build-isolation --editable '.[dev]'
+	    $(BIN)/pip install --quiet --no-build-isolation --editable '.[$(EXTRAS)]'
 	touch $@
 
 # What the benchmarks compare with. They run without the peers that can't be installed, and name
@@ -88,6 +99,24 @@ module: configure
 
 native: module
 	$(BIN)/cmake --build $(NATIVE)
+
+# The compiler's package has the same name on Debian and Ubuntu: g++-aarch64-linux-gnu.
+aarch64: aarch64-module  ## build for aarch64 with a cross compiler; run the native tests if qemu-user is installed
+	$(BIN)/cmake --build $(AARCH64)
+	@if command -v qemu-aarch64 qemu-aarch64-static; then set -x; \
+	    $(BIN)/ctest --test-dir $(AARCH64) --output-on-failure --no-tests=error --parallel $(WORKERS); \
+	else echo "the native tests were not run on aarch64: qemu-aarch64 is not installed"; fi
+
+# Little optimization: it shows that all of csrc compiles, within a minute.
+aarch64-module: $(INSTALLED)
+	$(BIN)/cmake -S . -B $(AARCH64) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	    -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DPYINSTRUMENT_GPU_TESTS=ON \
+	    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF \
+	    -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
+	$(BIN)/cmake --build $(AARCH64) --target _C
+
+without-cross-compiler:
+	@echo "not compiled for aarch64: $(AARCH64_CXX) is not installed"
 
 # From a source distribution and with isolation, into an environment that holds nothing else.
 package: $(INSTALLED)
