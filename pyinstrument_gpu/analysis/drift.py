@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,11 @@ _NOT_IN_TURN = 0.3
 before, after, before, after is 0.2, that of before, before, after, after 0.8."""
 
 
-def start_ns(run: RunData) -> int | None:
-    """When a run started, by the machine's calendar; None where the run does not say."""
-    anchor = run.environment.get("anchor")
-    if not isinstance(anchor, Mapping):
-        return None
-    calendar_ns, run_ns = anchor.get("realtime_ns"), anchor.get("run_ns")
-    if not isinstance(calendar_ns, int) or not isinstance(run_ns, int):
-        return None
-    return calendar_ns - run_ns
-
-
 class Order:
     """In which order the runs of two sides were made."""
 
     def __init__(self, before: Sequence[RunData], after: Sequence[RunData]) -> None:
-        starts = [start_ns(run) for run in (*before, *after)]
+        starts = [run.began_realtime_ns for run in (*before, *after)]
         self._sides = np.repeat([0.0, 1.0], [len(before), len(after)])
         self._starts = None if None in starts else np.array(starts, np.float64)
 

@@ -58,12 +58,11 @@ def premises(run: RunData, points: CorrelationPoints) -> Premises:
     other_streams = True if not points.is_only_stream else facts.other_streams
     ranks = facts.ranks
     world_size = run.environment.get("world_size")
-    if ranks is None and isinstance(world_size, int) and world_size > 1:
+    if ranks is None and world_size is not None and world_size > 1:
         ranks = world_size
-    cores = run.environment.get("cores")
     return Premises(
         one_stream=None if other_streams is None else not other_streams,
         one_rank=None if ranks is None else ranks == 1,
         loader_workers=facts.loader_workers,
-        cores=cores if isinstance(cores, int) else None,
+        cores=run.environment.get("cores"),
     )

@@ -29,11 +29,10 @@ class RunStep:
                 "gpu_steps(loader), or put `with gpu_step():` around an iteration"
             )
         phases = sum(phase.count for phase in run.phases_in(Scope.STEP).values())
-        host = run.environment.get("host")
         return cls(
             phases / totals.count,
             max(totals.duration.p50_ns, 1),
-            host if isinstance(host, str) else None,
+            run.environment.get("host"),
             bool(run.device_clocks),
         )
 

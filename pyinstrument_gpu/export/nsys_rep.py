@@ -153,16 +153,17 @@ def _session_of(report: Path, tools: NsightTools | None, folder: Path) -> tuple[
 def _placed(process: Process, utc_ns: int, end_ns: int) -> Process:
     """The process on the time axis of a report, which follows the wall clock's rate."""
     run = process.timeline.run
+    if run.began_realtime_ns is None:
+        raise ExportError("a run has no start time: it cannot be merged")
+    start_ns = run.began_realtime_ns - utc_ns
     first, last = run.environment.get("anchor", {}), run.anchor
-    try:
-        start_ns = first["realtime_ns"] - first["run_ns"] - utc_ns
-        elapsed_ns = last.get("run_ns", 0) - first["run_ns"]
+    rate = 1.0
+    if all({"run_ns", "monotonic_ns"} <= anchor.keys() for anchor in (first, last)):
         # CLOCK_MONOTONIC has the wall clock's rate, and does not jump.
-        rate = (
-            (last["monotonic_ns"] - first["monotonic_ns"]) / elapsed_ns if elapsed_ns > 0 else 1.0
-        )
-    except KeyError:
-        raise ExportError("a run has no start time: it cannot be merged") from None
+        elapsed_ns = last["run_ns"] - first["run_ns"]
+        monotonic_ns = last["monotonic_ns"] - first["monotonic_ns"]
+        if elapsed_ns > 0 and monotonic_ns > 0:
+            rate = monotonic_ns / elapsed_ns
     if not 0 <= start_ns <= end_ns:
         raise ExportError(
             f"the run began {start_ns / 1e9:.3f} s after the report, which lasts "

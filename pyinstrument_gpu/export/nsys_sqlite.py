@@ -16,7 +16,6 @@ from typing import BinaryIO
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.nsight_process import Process, processes_of
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.export.rank_alignment import began_realtime_ns
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.version import __version__
@@ -85,7 +84,7 @@ def _write_session(processes: Sequence[Process], database: sqlite3.Connection) -
     duration_ns = max(each.start_ns + each.run.duration_ns for each in timelines)
     session = (_MACHINE, duration_ns, 0, duration_ns)
     database.execute("INSERT INTO ANALYSIS_DETAILS VALUES (?, ?, ?, ?)", session)
-    began_ns = began_realtime_ns(timelines[0].run)
+    began_ns = timelines[0].run.began_realtime_ns
     if began_ns is not None:
         utc_ns = began_ns - timelines[0].start_ns
         utc = datetime.fromtimestamp(utc_ns // 10**9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")

@@ -13,7 +13,7 @@ def ranks_of(runs: Sequence[RunData]) -> list[int]:
     """The rank of each run. Where one has none, or two have the same, they are numbered as they
     come instead."""
     ranks = [run.environment.get("rank") for run in runs]
-    known = [rank for rank in ranks if isinstance(rank, int)]
+    known = [rank for rank in ranks if rank is not None]
     return known if len(set(known)) == len(runs) else list(range(len(runs)))
 
 
@@ -30,7 +30,7 @@ def offsets_ns_of(runs: Sequence[RunData]) -> list[int]:
         return [0]
     begins_ns = []
     for position, run in enumerate(runs, 1):
-        begin_ns = began_realtime_ns(run)
+        begin_ns = run.began_realtime_ns
         if begin_ns is None:
             raise ExportError(
                 f"run {position} has no start time, so it cannot be placed on one time axis with "
@@ -38,12 +38,3 @@ def offsets_ns_of(runs: Sequence[RunData]) -> list[int]:
             )
         begins_ns.append(begin_ns)
     return [begin_ns - min(begins_ns) for begin_ns in begins_ns]
-
-
-def began_realtime_ns(run: RunData) -> int | None:
-    """When a run began, by the wall clock of its machine. None where it was made by hand, or its
-    environment was damaged."""
-    for anchor in (run.environment.get("anchor", {}), run.anchor):
-        if {"realtime_ns", "run_ns"} <= anchor.keys():
-            return int(anchor["realtime_ns"] - anchor["run_ns"])
-    return None

@@ -15,7 +15,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.errors import MissingDependencyError
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import by_begin, range_tables
-from pyinstrument_gpu.export.rank_alignment import began_realtime_ns, ranks_of
+from pyinstrument_gpu.export.rank_alignment import ranks_of
 from pyinstrument_gpu.model.paths import labels_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -54,15 +54,18 @@ def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], Non
 
 def _file_name(run: RunData) -> str:
     # TensorBoard knows its files by "tfevents", and reads those of one directory by name.
-    began_s = (began_realtime_ns(run) or 0) // 1_000_000_000
-    return f"events.out.tfevents.{began_s:010d}.{run.environment.get('run_id', 'run')}"
+    began_s = (run.began_realtime_ns or 0) // 1_000_000_000
+    run_id = run.environment.get("run_id")
+    # As a number: no text of a run takes part in a path.
+    name = "run" if run_id is None else f"{int(run_id, 16):016x}"
+    return f"events.out.tfevents.{began_s:010d}.{name}"
 
 
 def _events(run: RunData) -> Iterator[bytes]:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    began_s = (began_realtime_ns(run) or 0) / 1e9
+    began_s = (run.began_realtime_ns or 0) / 1e9
     yield Event(wall_time=began_s, file_version=_FORMAT).SerializeToString()
     for (step, walltime), of_step in groupby(_scalars(run), attrgetter("step", "walltime")):
         values = [Summary.Value(tag=each.tag, simple_value=each.value) for each in of_step]
@@ -77,7 +80,7 @@ def _scalars(run: RunData) -> Iterator[Scalar]:
     step has phase times. Where they were lost for their age, those of other threads are left
     out.
     """
-    began_ns = began_realtime_ns(run) or 0
+    began_ns = run.began_realtime_ns or 0
     labels = labels_of(run.paths, MAX_PATHS)
     steps = run.steps.closed
     known = analysis.of(run).kept_steps["index"]

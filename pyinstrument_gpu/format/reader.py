@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.blocks import BlockType, Records
 from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
+from pyinstrument_gpu.format.environment import decode_environment
 from pyinstrument_gpu.format.framing import read_blocks
 from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
@@ -30,7 +31,6 @@ from pyinstrument_gpu.format.items import (
     STEP_ITEM,
     STREAM_ITEM,
 )
-from pyinstrument_gpu.format.json_object import JsonObject
 from pyinstrument_gpu.format.metrics import known_metrics
 from pyinstrument_gpu.format.names import decode_names, decode_threads, known_paths, path_parents
 from pyinstrument_gpu.format.spans import known_spans
@@ -69,12 +69,17 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     """The run in the bytes of a run file; errors as in `Run.load`."""
     blocks = read_blocks(data)
     notes: list[str] = []
-    environment = blocks.document(BlockType.ENVIRONMENT, _decode_environment)
+    known = blocks.document(BlockType.ENVIRONMENT, decode_environment)
     state = blocks.document(BlockType.STATE, decode_state)
     statistics = blocks.document(BlockType.STATISTICS, decode_statistics)
-    if environment is None:
-        environment = {}
+    environment, left_out = ({}, ()) if known is None else known
+    if known is None:
         notes.append("the facts about the machine and the program are missing or damaged")
+    if left_out:
+        notes.append(
+            "of the facts about the machine and the program, these were left out, because their "
+            f"values are impossible: {', '.join(left_out)}"
+        )
     if state is None:
         state = State()
         notes.append("the state of the recording is missing or damaged")
@@ -187,12 +192,6 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         anchor=state.anchor,
         syncs=syncs,
     )
-
-
-def _decode_environment(data: bytes) -> dict[str, Any]:
-    environment = JsonObject.decode(data, "ENVIRONMENT")
-    environment.object("overhead")  # of what stands there, a run needs no more
-    return environment.document
 
 
 def _pending_device_work(device: DeviceState | None, paths: Sequence[str]) -> dict[str, int]:

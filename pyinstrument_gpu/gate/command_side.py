@@ -107,9 +107,9 @@ class CommandSide:
                 f"leave that out: {self.text}{self._tail(log)}"
             )
         folder = run.environment.get("program_folder")
-        if self.working_directory is not None and isinstance(folder, str):
-            place = self.working_directory.resolve()
-            if not Path(folder).resolve().is_relative_to(place):
+        if self.working_directory is not None and folder is not None:
+            place = os.path.realpath(self.working_directory)
+            if not Path(os.path.realpath(folder)).is_relative_to(place):
                 raise GateError(
                     f"the program that ran in {place} is that of {folder}, so it is not the code "
                     "of that directory. Give a command that runs the code there, the interpreter "

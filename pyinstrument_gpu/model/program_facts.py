@@ -38,23 +38,6 @@ class ProgramFacts(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, Any]) -> ProgramFacts:
-        """Those that a run's environment holds. A value of another type counts as unknown."""
-        found = environment.get(KEY)
-        facts = found if isinstance(found, dict) else {}
-        return cls(
-            loader_workers=_count(facts.get("loader_workers"), least=0),
-            loader_pins=_truth(facts.get("loader_pins")),
-            loader_prefetch=_count(facts.get("loader_prefetch"), least=0),
-            loader_persistent=_truth(facts.get("loader_persistent")),
-            other_streams=_truth(facts.get("other_streams")),
-            ranks=_count(facts.get("ranks"), least=1),
-        )
-
-
-def _truth(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _count(value: Any, *, least: int) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    return value if is_count else None
+        """Those that a run's environment holds."""
+        found = environment.get(KEY, {})
+        return cls(**{name: found.get(name) for name in cls._fields})

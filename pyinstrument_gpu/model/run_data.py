@@ -33,6 +33,9 @@ from pyinstrument_gpu.model.thread import Thread
 
 _Run = TypeVar("_Run", bound="RunData")
 
+LATEST_START_NS = 1 << 62
+"""No run begins that late (in 2116); with any time of a run added, it stays within 64 bits."""
+
 
 class RunData:
     """Everything that one process recorded, as plain data. It needs numpy and no native module.
@@ -50,6 +53,8 @@ class RunData:
         threads: The threads that took part.
         streams: The device streams that took part.
         environment: Where the run was recorded: host, rank, versions, command line, start, ...
+            In a run that was read from a file, all values have the types and ranges that
+            docs/run-file.md gives them; `notes` name what did not.
         dropped: What was not kept, counted by cause.
         spans: The spans, in the columns of `SPAN_DTYPE`; for each thread in the order in which
             they ended.
@@ -203,7 +208,7 @@ class RunData:
         """A line as `file:line`, the file as it is seen from the working directory of the program,
         or from the program's folder."""
         folders = (self.environment.get(key) for key in ("cwd", "program_folder"))
-        return line.seen_from([folder for folder in folders if isinstance(folder, str)])
+        return line.seen_from([folder for folder in folders if folder is not None])
 
     def are_named(self, names: Collection[str]) -> NDArray[np.bool_]:
         """For each path whether its last name is one of these."""
@@ -213,6 +218,16 @@ class RunData:
     def program_facts(self) -> ProgramFacts:
         """What is known of the program beside its phases."""
         return ProgramFacts.of(self.environment)
+
+    @property
+    def began_realtime_ns(self) -> int | None:
+        """When the run began, in nanoseconds since the epoch by the wall clock of its machine. None
+        if that is not known: the run was made by hand, or its environment is damaged."""
+        for anchor in (self.environment.get("anchor", {}), self.anchor):
+            if {"realtime_ns", "run_ns"} <= anchor.keys():
+                began_ns: int = anchor["realtime_ns"] - anchor["run_ns"]
+                return began_ns if 0 <= began_ns < LATEST_START_NS else None
+        return None
 
     @property
     def overhead(self) -> dict[str, Any]:

@@ -71,10 +71,9 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
 
 def _heading(run: RunData) -> Iterator[Text]:
     environment = run.environment
-    command = environment.get("command") or []
+    command = environment.get("command")
     if command:
-        text = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
-        yield Text(printable(text), "bold")
+        yield Text(printable(shlex.join(command)), "bold")
     facts = []
     if environment.get("host"):
         facts.append(f"host {environment['host']}")
@@ -84,8 +83,7 @@ def _heading(run: RunData) -> Iterator[Text]:
     if environment.get("torch"):
         facts.append(f"torch {environment['torch']}")
     gpus = environment.get("gpus")
-    if isinstance(gpus, list):
-        gpus = [str(gpu) for gpu in gpus]
+    if gpus is not None:
         facts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
     program = run.program_facts
     if program.loader_workers is not None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.report.table import counted, duration, small_percent
+from pyinstrument_gpu.report.table import counted, duration, printable, small_percent
 
 _DROPS = {
     "ring_full": ("span", "missing from the history (a ring was full), still in the statistics"),
@@ -100,4 +100,4 @@ def recorder_section(run: RunData) -> Iterator[Text]:
     for cause, count in drops.items():
         noun, fate = _DROPS.get(cause, ("", ""))
         what = f"{counted(count, noun)} {fate}" if noun else f"{count:,}"
-        yield Text(f"Dropped ({cause}): {what}", "yellow")
+        yield Text(f"Dropped ({printable(cause)}): {what}", "yellow")

@@ -97,7 +97,6 @@ def test_how_much_of_a_wait_is_the_copy_of_a_large_result_is_open() -> None:
         {"ranks": 1},
         {"other_streams": False},
         {"other_streams": True, "ranks": 1},
-        {"other_streams": False, "ranks": "one"},
     ],
 )
 def test_a_device_that_may_wait_for_another_stream_is_no_limit(facts: dict[str, object]) -> None:

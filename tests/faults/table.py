@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table: every group of faults, in the order of docs/reliability.md."""
 
-from tests.faults import damaged_file, descriptors, fork, full_disk, hung_gpu, kill
+from tests.faults import damaged_file, descriptors, fork, full_disk, hostile_file, hung_gpu, kill
 
 GROUPS = (
     kill.FAULTS,
@@ -10,4 +10,5 @@ GROUPS = (
     fork.FAULTS,
     hung_gpu.FAULTS,
     damaged_file.FAULTS,
+    hostile_file.FAULTS,
 )

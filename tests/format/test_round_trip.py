@@ -21,6 +21,16 @@ from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
 from tests.helpers.run_encoder import encode
 
+ENVIRONMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "host": st.text(st.sampled_from("aé 字"), max_size=20),
+        "rank": st.integers(0, 2**31 - 1),
+        "command": st.lists(st.text(st.sampled_from("a\n\udcff")), max_size=3),
+        "overhead": st.fixed_dictionaries({}, optional={"phase_ns": st.floats(0, 1e9)}),
+        "device_timing": st.none(),
+    },
+)
 times = st.integers(0, 2**40)
 counts = st.integers(0, 2**62)
 texts = st.text(max_size=20) | st.sampled_from(("\ud800", "a/b", "%", "x" * 256))
@@ -116,7 +126,7 @@ def runs(draw: st.DrawFn) -> Run:
         span_device_clock_ns=clock_ns,
         device_clocks=clocks,
         device_timing=timing,
-        environment=draw(st.dictionaries(texts, st.none() | st.integers() | texts, max_size=3)),
+        environment=draw(ENVIRONMENTS),
         dropped=draw(st.dictionaries(texts, counts, max_size=3)),
         spans=made,
         span_self_ns=np.array(self_ns, dtype=np.int64),

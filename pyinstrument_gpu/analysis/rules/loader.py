@@ -55,7 +55,7 @@ def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
         return ""
     needed = max(1, math.ceil(batch_ns * max(workers, 1) / loop_ns))
     cores = case.run.environment.get("cores")
-    are_few = isinstance(cores, int) and needed > cores
+    are_few = cores is not None and needed > cores
     return f"; if workers scale, {needed} would do instead of {workers}" + (
         f", but there are {cores} cores" if are_few else ""
     )

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run files whose checksums are right, and which say what no recording does."""
+
+import contextlib
+import copy
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import CliRunner
+
+from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.analysis.run_step import RunStep
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.errors import PyinstrumentGpuError
+from pyinstrument_gpu.export import FORMATS, export
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
+from pyinstrument_gpu.report.facts import report_facts
+from pyinstrument_gpu.report.rank_comparison import ranks_report
+from pyinstrument_gpu.run import Run
+from tests.faults.fault import FaultGroup, Trial
+from tests.helpers.made_runs import run_of, syncs_of
+from tests.helpers.run_encoder import encode
+
+FAULTS = FaultGroup("hostile file")
+
+_MS = 1_000_000
+_ANCHOR = {
+    "run_ns": 0,
+    "monotonic_ns": 10**12,
+    "monotonic_raw_ns": 10**12,
+    "realtime_ns": 1_700_000_000_000_000_000,
+}
+ENVIRONMENT: dict[str, Any] = {
+    "host": "box",
+    "rank": 0,
+    "world_size": 2,
+    "local_rank": 0,
+    "pid": 11,
+    "python": "3.12.1",
+    "platform": "Linux-6.1-x86_64-with-glibc2.36",
+    "cores": 8,
+    "torch": "2.9.0+cu128",
+    "cuda": "12.8",
+    "gpus": ["NVIDIA H200"],
+    "gpus_error": "not\nready",
+    "command": ["python", "train.py"],
+    "cwd": "/home/a",
+    "program_folder": "/home/a",
+    "started": "2026-01-02T03:04:05.678+00:00",
+    "version": "0.1.0",
+    "revision": "0123456789abcdef" * 2,
+    "run_id": "00000000000000ff",
+    "clock": {"kind": "tsc", "frequency_hz": 2.6e9},
+    "anchor": _ANCHOR,
+    "overhead": {"phase_ns": 86.5, "step_ns": 660.6},
+    "limits": {"history_spans": None, "max_bytes": 1 << 30},
+    "device_timing": {"mode": "auto", "budget": 0.001, "share_boundaries_ns": 1000},
+    "optimizer_seen": True,
+    "copies_to_device": [{"pinned": True, "non_blocking": False, "count": 3, "bytes": 12}],
+    "program_facts": {
+        "loader_workers": 2,
+        "loader_pins": True,
+        "loader_prefetch": 4,
+        "loader_persistent": False,
+        "other_streams": True,
+        "ranks": 2,
+    },
+}
+"""Every field that a recording writes."""
+
+_COUNTS = (0, 1, 2**31, 2**61, 2**62, 2**63 - 1)
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 2**31, 2**63, 10**30, -(10**30)),
+    *(0.5, -1e308, float("nan"), float("inf")),
+    *("", "x", "../../x", "/../x", "a/b\0c", "\x1b[31m", "\ud800", "9" * 5000),
+    *([], [None], ["\ud800", 3], [[[]]], {}, {"a": {"b": 1}}),
+    *({"run_ns": "x", "realtime_ns": []}, {"run_ns": 0, "realtime_ns": 2**62}),
+    *({"run_ns": 2**61, "realtime_ns": 0}, {"phase_ns": float("nan"), "step_ns": -5}),
+)
+
+
+@FAULTS.fault(
+    done="A field of what a file says of its machine and program has a value of another type, "
+    "out of range, or made to be a path.",
+    holds="It is left out, and `Run.notes` name it. Each report, export and comparison gives "
+    "output or an error of this package, and writes nowhere but where it was told to.",
+    times=30,
+    slow_times=1500,
+)
+def environment_of_other_values(trial: Trial) -> None:
+    environment = _with_another_value(ENVIRONMENT, trial.random)
+    run = Run.from_bytes(_file(environment))
+    assert _fits(run.environment, ENVIRONMENT), run.environment
+    left_out = [name for name in environment if name not in run.environment]
+    assert all(any(name in note for note in run.notes) for name in left_out)
+    _use(trial, environment)
+
+
+@FAULTS.fault(
+    done="A field of what a file says of the state of its recording has a value of another type or "
+    "out of range.",
+    holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
+    "output or an error of this package.",
+    times=10,
+    slow_times=500,
+)
+def state_of_other_values(trial: Trial) -> None:
+    run = _made(ENVIRONMENT)
+    name = trial.random.choice(("duration_ns", "anchor", "dropped", "phases_recorded"))
+    value = trial.random.choice(trial.random.choice((VALUES, _COUNTS)))
+    if name == "dropped":
+        value = {trial.random.choice(("ring_full", "\x1b[31m", "\ud800")): value}
+    if name == "anchor":
+        value = {"run_ns": 0, "realtime_ns": 0} | {trial.random.choice(list(_ANCHOR)): value}
+        del run.environment["anchor"]
+    setattr(run, name, value)
+    _use(trial, run.environment, bytes(encode(run)))
+
+
+@FAULTS.fault(
+    done="A file has fields that this version does not know, some with the names of others' facts.",
+    holds="They are ignored.",
+)
+def unknown_fields(trial: Trial) -> None:
+    unknown = {"complete": True, "file": "/etc/passwd", "\x1b[31m": "\x1b[31m", "\ud800": [[]]}
+    run = Run.from_bytes(_file({**ENVIRONMENT, **unknown}))
+    assert run.environment == ENVIRONMENT
+    assert run.notes == Run.from_bytes(_file(ENVIRONMENT)).notes
+
+
+def _with_another_value(document: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The document with one of its values replaced, at any depth."""
+    changed = copy.deepcopy(document)
+    inside, name = rng.choice([*_places(changed)])
+    inside[name] = copy.deepcopy(rng.choice(VALUES))
+    return changed
+
+
+def _places(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    for name, value in document.items():
+        yield document, name
+        if isinstance(value, dict):
+            yield from _places(value)
+
+
+def _fits(value: Any, example: Any) -> bool:
+    """Whether a value is of the type of the example; of an object, each that is there."""
+    if isinstance(example, dict) and isinstance(value, dict):
+        return all(name in example and _fits(one, example[name]) for name, one in value.items())
+    if isinstance(example, list) and isinstance(value, list):
+        return all(type(one) is type(example[0]) for one in value)
+    is_number = type(example) in (int, float) and type(value) in (int, float)
+    return value is None or is_number or type(value) is type(example)
+
+
+def _made(environment: dict[str, Any]) -> Run:
+    steps = [(i, i * 10 * _MS, (i + 1) * 10 * _MS, 32, 1, True, 0) for i in range(4)]
+    spans = [
+        (j, j, i, j, 0, 0, 0, *_times(i, j), _times(i, j)[0] + 1, _times(i, j)[1] + 1, -1, 3)
+        for i in range(4)
+        for j in (1, 0)
+    ]
+    run = run_of(spans, steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50 * _MS)
+    run.span_self_ns = np.array([_MS] * len(spans))
+    run.environment = dict(environment)
+    run.anchor = {clock: ns + 50 * _MS for clock, ns in _ANCHOR.items()}
+    run.syncs = syncs_of(run)
+    return run
+
+
+def _times(step: int, depth: int) -> tuple[int, int]:
+    return (step * 10 + depth) * _MS, (step * 10 + 8 - depth) * _MS
+
+
+def _file(environment: dict[str, Any]) -> bytes:
+    return bytes(encode(_made(environment)))
+
+
+def _use(trial: Trial, environment: dict[str, Any], data: bytes | None = None) -> None:
+    """Read the file, and do with it all that can be done with a file."""
+    data = _file(environment) if data is None else data
+    others = [_another(number) for number in range(5)]
+    # Deep, so that a path of several "..", still inside, can be told.
+    folder = trial.directory / "a" / "b" / "c" / "d"
+    folder.mkdir(parents=True)
+    file = folder / "x.gpurun"
+    file.write_bytes(data)
+    try:
+        run = Run.load(file)
+    except PyinstrumentGpuError:
+        return
+    run.report(width=100).encode("utf-8", "surrogatepass")
+    json.dumps(report_facts(run), allow_nan=False)
+    RunStep.of(run)
+    ranks_report({0: run, 1: others[0]}, [])
+    for runs in ([run], [others[0], run]):
+        for name in FORMATS.keys() - {
+            "nsys"
+        }:  # it takes seconds, and is nvtxt with a tool of Nsight
+            _export(runs, folder / f"{name}-{len(runs)}", name)
+        _export(runs, folder / "summary.csv", "csv", summary=True)
+        _export(runs, folder / "syncs.csv", "csv", syncs=True)
+        _export(runs, folder / "summary.parquet", "parquet", summary=True)
+    try:
+        comparison = compare([run, *others[:2]], others[2:])
+        comparison_report(comparison)
+        json.dumps(comparison_facts(comparison), allow_nan=False)
+    except (PyinstrumentGpuError, ValueError) as error:
+        assert "run" in str(error)
+    for command in ("info", "info --json", "report", "report --json", "export -o -"):
+        done = CliRunner().invoke(main, [*command.split(), str(file)])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        assert "\x1b" not in done.output
+    written = [path for path in trial.directory.rglob("*") if path.is_file()]
+    assert all(folder in path.parents for path in written), written
+
+
+def _another(number: int) -> Run:
+    """An ordinary run to put beside it: the other rank of its job, or that of another job."""
+    environment = {**ENVIRONMENT, "run_id": f"{number:016x}", "rank": 1 if number == 0 else 0}
+    return Run.from_bytes(_file(environment))
+
+
+def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
+    with contextlib.suppress(PyinstrumentGpuError):
+        export(runs, path, name, **options)
