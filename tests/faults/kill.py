@@ -153,8 +153,8 @@ def check_lacks_the_last_moments(
 
 @FAULTS.fault(
     done="A process is killed while four of its threads record.",
-    holds="Of each thread the file has the first spans, without a gap, and no fewer than before the "
-    "kill.",
+    holds="Of each thread the file has the first spans, without a gap, and no fewer than before "
+    "the kill.",
     times=10,
     slow_times=90,
 )

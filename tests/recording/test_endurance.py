@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many spans: statistics lose none of them, and memory does not grow with them."""
+"""Many spans: statistics are what numpy makes of them."""
 
 import contextlib
-import json
 import math
 import random
 import threading
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 import pyinstrument_gpu as pig
@@ -21,55 +19,10 @@ from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.endurance import THREADS
-from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of
-
-MILLION = 1_000_000
-
-# What the allocator and the interpreter may add; 100 million spans of 32 bytes are 3200 MB.
-MEMORY_SLACK_BYTES = 4 << 20
-
-# The history is kept in blocks of 408 spans: one more than asked for is being filled, one is not
-# yet dropped.
-HISTORY_SLACK_SPANS = 2 * 408
 
 # A ring holds 8192 spans. What is taken out of it this often never fills it.
 SPANS_BETWEEN_SNAPSHOTS = 8000
-
-
-@pytest.mark.parametrize(
-    ("stages", "history_spans"),
-    [
-        pytest.param([200_000, 800_000, MILLION], 50_000, id="2-million"),
-        pytest.param(
-            [MILLION, 9 * MILLION, *[10 * MILLION] * 9],
-            200_000,
-            id="100-million",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_no_span_is_lost_and_memory_stays_flat(stages: list[int], history_spans: int) -> None:
-    spans = sum(stages)
-
-    facts = json.loads(
-        run_script(
-            "from tests.helpers.endurance import main; main()",
-            *stages,
-            "--history-spans",
-            history_spans,
-        ).stdout
-    )
-
-    assert facts["counts"] == {"outer": spans // 2, "outer/inner": spans // 2}
-    assert facts["phases_recorded"] == spans
-    assert facts["threads"] == THREADS
-    # Nothing else may be lost than history, and each lost span is counted once.
-    assert facts["dropped"].keys() <= {"ring_full", "span_history"}
-    assert facts["retained"] + sum(facts["dropped"].values()) == spans
-    assert 0 <= facts["retained"] - history_spans <= HISTORY_SLACK_SPANS
-    first_bytes, *later_bytes = facts["resident_bytes"]
-    assert max(later_bytes) - first_bytes < MEMORY_SLACK_BYTES, facts["resident_bytes"]
 
 
 def test_statistics_of_8_threads_equal_numpys(tmp_path: Path) -> None:

@@ -556,29 +556,6 @@ def test_process_that_ends_at_once_leaves_a_file_that_loads(tmp_path: Path) -> N
     assert [phase.path for phase in run.open_phases] == ["open"]
 
 
-def test_daemon_thread_that_records_while_the_interpreter_exits(tmp_path: Path) -> None:
-    script = """
-import sys, threading
-import pyinstrument_gpu as pig
-recording = pig.start(sys.argv[1])
-running = threading.Event()
-
-def work():
-    while True:
-        with pig.gpu_phase("a"):
-            running.set()
-
-threading.Thread(target=work, daemon=True).start()
-running.wait()
-"""
-    path = tmp_path / "a.gpurun"
-    assert run_script(script, path).stderr == ""
-
-    run = pig.Run.load(path)
-    assert run.complete
-    assert run.phases["a"].count == run.phases_recorded > 0
-
-
 # --- threads ---
 
 
@@ -626,38 +603,6 @@ def test_phases_left_open_by_a_thread_that_ended_are_counted() -> None:
     assert dropped_of(recording.run) == {"open_at_thread_end": 2}
     assert recording.run.open_phases == ()
     assert len(recording.run.spans) == 0
-
-
-def test_many_short_lived_threads() -> None:
-    """Each gets the state of one that has ended: nothing of that one may be left in it."""
-    threads, spans = 500, 20
-
-    def work(number: int) -> None:
-        for _ in range(spans):
-            with gpu_phase(f"thread {number % 7}"):
-                pass
-        if number % 2:
-            gpu_phase("left open").begin()
-
-    with pig.record() as recording:
-        for number in range(threads):
-            thread = threading.Thread(target=work, args=[number], name=str(number))
-            thread.start()
-            thread.join()
-            # The recorder hears of the end later than Python: when the system's thread ends.
-            while os.path.exists(f"/proc/self/task/{thread.native_id}"):
-                os.sched_yield()
-            if number % 10 == 0:
-                recording.snapshot()  # takes in what ended
-
-    run = recording.run
-    assert [thread.name for thread in run.threads] == [str(number) for number in range(threads)]
-    assert run.phases_recorded == len(run.spans) == threads * spans
-    assert dropped_of(run) == {"open_at_thread_end": threads // 2}
-    for number in (0, 1, threads - 1):
-        own = run.spans[run.spans["thread"] == number]
-        assert {run.paths[path] for path in own["path"]} == {f"thread {number % 7}"}
-        assert len(own) == spans
 
 
 def test_thread_that_outlives_a_recording_and_records_in_the_next() -> None:
