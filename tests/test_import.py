@@ -37,6 +37,26 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
     run_script(script, tmp_path / "a.gpurun")
 
 
+def test_report_loads_no_masked_arrays() -> None:
+    # numpy.ma would be a twentieth of the time of `report`.
+    script = """
+import sys
+import numpy
+if "numpy.ma" in sys.modules:
+    sys.exit()  # an older version, of which it is a part
+import pyinstrument_gpu as pig
+with pig.record() as recording:
+    for _ in pig.gpu_steps(range(9)):
+        with pig.gpu_phase("a"):
+            pass
+    with pig.gpu_phase("eval"):
+        pass
+recording.run.report()
+assert "numpy.ma" not in sys.modules
+"""
+    run_script(script)
+
+
 def test_beside_torch_neither_dynamo_nor_cuda_is_started() -> None:
     script = """
 import sys

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.model.run_data import RunData
 
 READY_NS = 300_000
@@ -123,7 +124,7 @@ def _ready_ns(asked_ns: NDArray[np.int64], given_ns: NDArray[np.int64], workers:
     if len(asked_ns) < 2:
         return READY_NS
     took_ns = given_ns - asked_ns
-    usual_ns = int(np.quantile(took_ns, READY_QUANTILE))
+    usual_ns = int(quantiles(took_ns, [READY_QUANTILE])[0])
     is_short = usual_ns <= READY_SHARE * float(np.median(np.diff(asked_ns)))
     # Without the first ones, which wait for the workers to start.
     later_ns = np.sort(took_ns)[: max(1, round(0.95 * len(took_ns)))]

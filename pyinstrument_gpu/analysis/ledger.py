@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import interval_at
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -87,7 +88,7 @@ class Ledger:
             entries = entries[self.is_timed]
         if (entries["blocked_ns"] >= 0).any():
             entries = entries[entries["blocked_ns"] >= 0]
-        steps = len(np.unique(entries["step"]))
+        steps = len(distinct(entries["step"]))
         means = {}
         for path, places in groups(entries["path"]):
             host_ns, blocked_ns, *device_ns = (
@@ -131,7 +132,7 @@ def are_timed(
     """Whether the device was timed in each step, on the stream of the points."""
     timed = (run.spans["stream"] == points.stream) & (run.span_device_ns >= 0)
     timed &= run.spans["thread"] == points.thread
-    return np.isin(steps["index"], np.unique(run.spans["step"][timed])) & (points.stream >= 0)
+    return np.isin(steps["index"], distinct(run.spans["step"][timed])) & (points.stream >= 0)
 
 
 @dataclass(frozen=True)

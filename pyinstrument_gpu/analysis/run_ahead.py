@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times, span_scopes
@@ -38,9 +39,9 @@ def run_ahead(
     ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
     by_path = {}
     for path, places in groups(spans["path"]):
-        p50_ns, p95_ns = np.quantile(ahead_ns[places], (0.5, 0.95), method="inverted_cdf")
+        p50_ns, p95_ns = quantiles(ahead_ns[places], (0.5, 0.95))
         worst_ns = float(uncertainty_ns[places].max())
-        by_path[path] = RunAhead(len(places), int(p50_ns), int(p95_ns), worst_ns)
+        by_path[path] = RunAhead(len(places), p50_ns, p95_ns, worst_ns)
     return by_path
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -107,12 +108,12 @@ def _sample(run: RunData, steps: NDArray[np.void], begin: int) -> RunSample:
     spans, scopes = run.spans, span_scopes(run.spans)
     inside = (scopes == Scope.STEP) & np.isin(spans["step"], steps["index"])
     begins_ns = spans["host_begin_ns"]
-    outside = (scopes == Scope.OUTSIDE) & np.isin(spans["thread"], np.unique(steps["thread"]))
+    outside = (scopes == Scope.OUTSIDE) & np.isin(spans["thread"], distinct(steps["thread"]))
     # A phase around steps (an epoch) is neither inside nor outside of them.
     around = outside & _holds_a_step(run)
     outside &= ~around & (begins_ns >= steps["begin_ns"][0]) & (begins_ns < end_ns)
     parents = np.array(run.path_parents, np.int64)[spans["path"]]
-    is_outermost = (parents < 0) | np.isin(parents, np.unique(spans["path"][around]))
+    is_outermost = (parents < 0) | np.isin(parents, distinct(spans["path"][around]))
     return RunSample(
         steps=len(steps),
         is_end_known=is_known,
@@ -140,10 +141,10 @@ def _end_ns(run: RunData, steps: NDArray[np.void]) -> int:
         of_these = (run.spans["step"] >= 0) & (run.spans["step"] <= steps["index"][-1])
         device_ns = run.spans["device_end_ns"][of_these].max(initial=-1)
         return max(int(later.min()), int(device_ns))
-    of_thread = np.isin(run.spans["thread"], np.unique(steps["thread"]))
+    of_thread = np.isin(run.spans["thread"], distinct(steps["thread"]))
     host_ns = run.spans["host_end_ns"][of_thread]
     # A wait for the device behind the last step need not be in a phase.
-    waits = run.syncs.events[np.isin(run.syncs.events["thread"], np.unique(steps["thread"]))]
+    waits = run.syncs.events[np.isin(run.syncs.events["thread"], distinct(steps["thread"]))]
     waits_ns = waits["begin_ns"] + np.maximum(waits["duration_ns"], 0)
     ends_ns = (steps["end_ns"], host_ns, waits_ns, run.spans["device_end_ns"])
     return int(max(ends.max(initial=-1) for ends in ends_ns))
@@ -156,7 +157,7 @@ def _device_known(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
     waits = run.syncs.events[run.syncs.events["duration_ns"] >= 0]
     if not (is_timed.any() or len(waits) or run.environment.get("gpus")):
         return np.ones(len(steps), dtype=bool)
-    known = np.isin(steps["index"], np.unique(run.spans["step"][is_timed]))
+    known = np.isin(steps["index"], distinct(run.spans["step"][is_timed]))
     waits_ns = np.sort(waits["begin_ns"])
     until_ns = np.append(steps["begin_ns"][1:], np.iinfo(np.int64).max)
     known |= np.searchsorted(waits_ns, until_ns) > np.searchsorted(waits_ns, steps["begin_ns"])

@@ -23,6 +23,7 @@ from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.ledger import BUSY, are_data, device_pieces
 from pyinstrument_gpu.analysis.premises import Premises
+from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.analysis.replay import WORK_SHARE
 from pyinstrument_gpu.analysis.replayed_steps import replayed_steps
 from pyinstrument_gpu.analysis.scenario import scenarios
@@ -217,7 +218,7 @@ class _Case:
             low_ns = 0.0
         most_ns = max(min(taken.time_ns, at_most_ns), 0.0)
         likely_ns = min(max(likely_ns, 0.0), most_ns)
-        spread_ns = np.quantile(likely[0], SPREAD, method="inverted_cdf")
+        low_spread_ns, high_spread_ns = quantiles(likely[0], SPREAD)
         return Saving(
             change=taken.change,
             site=taken.site,
@@ -229,7 +230,7 @@ class _Case:
             likely_ns=likely_ns / steps,
             high_ns=min(max(high_ns, likely_ns), most_ns) / steps,
             at_most_ns=max(at_most_ns, 0.0) / steps,
-            spread_ns=(float(spread_ns[0]), float(spread_ns[1])),
+            spread_ns=(float(low_spread_ns), float(high_spread_ns)),
             limit=limit,
         )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -69,7 +70,7 @@ def kept_steps(run: RunData, losses: SpanLosses) -> NDArray[np.void]:
     if is_cut and len(run.spans) < run.phases_recorded:
         # A thread's spans are dropped in the order in which they ended, so a step is whole when it
         # began after the first one that was kept.
-        for thread in np.unique(steps["thread"]):
+        for thread in distinct(steps["thread"]):
             ends_ns = run.spans["host_end_ns"][run.spans["thread"] == thread]
             since_ns = ends_ns[0] if len(ends_ns) else np.iinfo(np.int64).max
             kept &= (steps["thread"] != thread) | (steps["begin_ns"] >= since_ns)
@@ -163,7 +164,7 @@ def phases_ns(run: RunData, steps: NDArray[np.void]) -> NDArray[np.int64]:
     """
     in_steps = span_scopes(run.spans) == Scope.STEP
     times_ns = np.zeros(len(steps), np.int64)
-    for thread in np.unique(steps["thread"]):
+    for thread in distinct(steps["thread"]):
         spans = in_steps & (run.spans["thread"] == thread)
         begins_ns, ends_ns = run.spans["host_begin_ns"][spans], run.spans["host_end_ns"][spans]
         of_thread = steps["thread"] == thread
@@ -199,4 +200,4 @@ def outside_during_steps(run: RunData) -> set[int]:
     never_ns = np.iinfo(np.int64).max
     step_begins_ns = np.append(steps["begin_ns"], never_ns)[following]
     during = step_begins_ns < run.spans["host_end_ns"][spans]
-    return set(np.unique(run.spans["path"][spans][during]).tolist())
+    return set(distinct(run.spans["path"][spans][during]).tolist())

@@ -14,6 +14,7 @@ from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_KINDS, CO
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
 from pyinstrument_gpu.analysis.ledger import are_data
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -55,7 +56,7 @@ def syncs(run: RunData, timeline: HostTimeline, since_ns: int) -> Iterator[Taken
     yield from by_site[:MAX_SITES]
     if of_copies.any():
         yield _of_events(timeline, Change.COPIES, events[of_copies])
-    if len(np.unique(events["site"])) > 1:
+    if len(distinct(events["site"])) > 1:
         yield _of_events(timeline, Change.ALL_SYNCS, events)
 
 
@@ -83,7 +84,7 @@ def own_times(
     these paths inside steps, and not blocked."""
     waits_ns = timeline.waits_ns
     edges_ns = np.concatenate([timeline.host_ns, *waits_ns, steps["begin_ns"], steps["end_ns"]])
-    cuts_ns = np.unique(np.maximum(edges_ns, int(steps["begin_ns"][0])))
+    cuts_ns = distinct(np.maximum(edges_ns, int(steps["begin_ns"][0])))
     begins_ns, ends_ns = cuts_ns[:-1], cuts_ns[1:]
     path = timeline.path_at(begins_ns)
     free = covered_before(*waits_ns, ends_ns) == covered_before(*waits_ns, begins_ns)

@@ -8,6 +8,8 @@ is unclear. `run` ends with the exit code of its program, or with 3 for `--fail-
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import io
 import os
@@ -74,7 +76,11 @@ def main(context: click.Context) -> None:
     RUN stands for a run file (.gpurun). `pyinstrument-gpu run` writes one, and so does
     pig.record(...) in your own program.
     """
-    # `run` leaves the streams to its program, as they are.
-    if isinstance(sys.stdout, io.TextIOWrapper) and context.invoked_subcommand != "run":
+    if context.invoked_subcommand == "run":
+        return  # it leaves the process to its program, as it is
+    if isinstance(sys.stdout, io.TextIOWrapper):
         # A phase name may hold what the encoding of the output does not.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # At its end the interpreter would look for cycles in all that was imported, which takes a third
+    # as long as importing numpy. All of it ends with the process in any case.
+    atexit.register(gc.freeze)

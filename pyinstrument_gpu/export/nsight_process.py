@@ -22,6 +22,7 @@ from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.export.ranges import Ranges
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
 from pyinstrument_gpu.export.timeline import Timeline, Track
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.run_data import RunData
 
 ID_LIMIT = 1 << 24
@@ -106,7 +107,7 @@ class Process:
         self, track: Track, id_of_lane: dict[int, int], ids: _UniqueIds
     ) -> Iterator[RowPart]:
         for ranges, lanes in self.timeline.placed(track):
-            for lane in np.unique(lanes).tolist():
+            for lane in distinct(lanes).tolist():
                 if lane not in id_of_lane:
                     id_of_lane[lane] = ids.free()
                 yield RowPart(

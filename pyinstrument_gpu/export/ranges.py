@@ -20,6 +20,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.distinct import distinct
+
 WINDOW_ROWS = 1 << 16
 
 _BEFORE_ALL_NS = np.iinfo(np.int64).min
@@ -69,7 +71,7 @@ def range_tables(
     """
     slices: dict[int, list[slice]] = {}
     for part in slices_of(len(records)):
-        for key in np.unique(keys(records[part])).tolist():
+        for key in distinct(keys(records[part])).tolist():
             slices.setdefault(key, []).append(part)
 
     def windows(key: int) -> Iterator[Ranges]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import true_prefix
 from pyinstrument_gpu.model.device_clock import DeviceClock
+from pyinstrument_gpu.model.distinct import distinct
 
 TIME_LIMIT_NS = 1 << 61
 """No clock gets there; differences of two times stay within 64 bits."""
@@ -21,7 +22,7 @@ def known_clocks(items: NDArray[np.void]) -> tuple[DeviceClock, ...]:
         & (items["uncertainty_ns"] >= 0)
         & (items["uncertainty_ns"] < TIME_LIMIT_NS)
     )
-    for device in np.unique(items["device"]):
+    for device in distinct(items["device"]):
         at = np.flatnonzero(items["device"] == device)
         for clock in ("device_ns", "run_ns"):
             possible[at[1:]] &= np.diff(items[clock][at]) > 0
@@ -34,5 +35,5 @@ def known_clocks(items: NDArray[np.void]) -> tuple[DeviceClock, ...]:
                 for column in ("device_ns", "run_ns", "uncertainty_ns")
             ),
         )
-        for device in np.unique(items["device"])
+        for device in distinct(items["device"])
     )

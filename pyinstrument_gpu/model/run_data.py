@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.program_facts import ProgramFacts
@@ -146,7 +147,7 @@ class RunData:
         if span_device_clock_ns is None:
             span_device_clock_ns = np.where(span_device_ns >= 0, begin_ns, -1)
         if device_clocks is None:
-            devices = np.unique(self.spans["device"][timed]).tolist()
+            devices = distinct(self.spans["device"][timed]).tolist()
             device_clocks = [DeviceClock.same_as_run(device) for device in devices if device >= 0]
         self.span_device_ns = span_device_ns
         self.span_device_clock_ns = span_device_clock_ns

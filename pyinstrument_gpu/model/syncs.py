@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.array_fields import ArrayFields
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
@@ -183,7 +184,7 @@ def blocked_ns(spans: NDArray[np.void], syncs: Syncs) -> NDArray[np.int64]:
     begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
     watched = syncs.are_known(begins_ns, ends_ns)
     events = syncs.events[syncs.events["duration_ns"] >= 0]
-    for thread in np.unique(spans["thread"][watched]):
+    for thread in distinct(spans["thread"][watched]):
         chosen = watched & (spans["thread"] == thread)
         of_thread = events[events["thread"] == thread]
         # Of a thread the waits do not overlap: those inside a span are neighbours.

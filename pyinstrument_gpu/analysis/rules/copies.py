@@ -13,6 +13,7 @@ from pyinstrument_gpu.analysis.correlation_points import COPY_KINDS
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.savings import Change
+from pyinstrument_gpu.model.distinct import distinct
 
 SMALL_BYTES = 1 << 20
 """The most that a tensor holds which a program makes anew in each step."""
@@ -46,7 +47,7 @@ def small_tensors(case: Case) -> Iterator[Finding]:
     batch = int(np.argmax(np.bincount(copies["site"], copies["bytes"])))
     found = [
         int(site)
-        for site in np.unique(copies["site"])
+        for site in distinct(copies["site"])
         if not _is_beside(case, int(site), batch)
         and _is_one_size(copies[copies["site"] == site], len(case.steps))
     ]
@@ -76,7 +77,7 @@ def _is_one_size(copies: NDArray[np.void], steps: int) -> bool:
     """Whether a site copies as much in every step, and little."""
     sizes, counts = np.unique(copies["bytes"], return_counts=True)
     is_usual = counts.max() >= EVERY_STEP * len(copies)
-    in_steps = len(np.unique(copies["step"]))
+    in_steps = len(distinct(copies["step"]))
     return bool(is_usual and sizes.max() <= SMALL_BYTES and in_steps >= EVERY_STEP * steps)
 
 
@@ -103,6 +104,6 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
         worth,
         f"{len(copies) / len(found):,.1f} copies of an evaluation make the host wait for "
         f"{ms(time_ns / len(found))}: "
-        f"{case.lines(np.unique(copies['site']).tolist())}",
+        f"{case.lines(distinct(copies['site']).tolist())}",
         _PIN,
     )

@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.rules.case import READS, Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import MAX_SHARE
 from pyinstrument_gpu.analysis.savings import Change
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
 LOG_KINDS = (SyncKind.PRINT, SyncKind.FORMAT, SyncKind.TOLIST)
@@ -28,11 +29,11 @@ _ERRORS = 2
 def logging_steps(case: Case) -> Iterator[Finding]:
     reads = case.waits[case.run.syncs.of_kinds(case.waits, READS)]
     is_log = case.run.syncs.of_kinds(reads, LOG_KINDS)
-    for site in np.unique(reads["site"]):
+    for site in distinct(reads["site"]):
         of_site = reads["site"] == site
-        is_log |= of_site & (len(np.unique(reads["step"][of_site])) <= MAX_SHARE * len(case.steps))
+        is_log |= of_site & (len(distinct(reads["step"][of_site])) <= MAX_SHARE * len(case.steps))
     logs = reads[is_log]
-    sites = np.unique(logs["site"]).tolist()
+    sites = distinct(logs["site"]).tolist()
     rows = [case.saving(Change.SYNC, site=site) for site in sites]
     known = [row for row in rows if row is not None and not case.is_listed(row)]
     if not sites or not known:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.ledger import DATA_PHASES
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -71,7 +72,7 @@ class Timeline:
         begun = np.searchsorted(steps["begin_ns"], spans["host_begin_ns"], "left")
         ended = np.searchsorted(steps["end_ns"], spans["host_end_ns"], "right")
         is_around = ended > begun
-        around = np.unique(spans["path"][is_around])
+        around = distinct(spans["path"][is_around])
         parents = run.path_parents[spans["path"]] if len(spans) else np.empty(0, np.int64)
         is_outermost = (parents < 0) | np.isin(parents, around)
         self._spans = spans[chosen & ~is_around & is_outermost]
@@ -116,7 +117,7 @@ class Timeline:
         return are
 
     def _in_gaps(self, is_evaluation: NDArray[np.bool_]) -> Occasions:
-        gaps = np.unique(self._gap[is_evaluation & (self._gap >= 0)])
+        gaps = distinct(self._gap[is_evaluation & (self._gap >= 0)])
         chosen = np.isin(self._gap, gaps)
         spans, place = self._spans[chosen], np.searchsorted(gaps, self._gap[chosen])
         begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
@@ -163,7 +164,7 @@ class Timeline:
 
     def _in_steps(self, chosen: NDArray[np.bool_]) -> Occasions:
         """The occasions in steps, unless they are in most of them."""
-        steps = np.unique(self._step[chosen & (self._step >= 0)])
+        steps = distinct(self._step[chosen & (self._step >= 0)])
         if len(steps) > MAX_SHARE * len(self._steps):
             steps = steps[:0]
         edges_ns = self._steps["begin_ns"], self._steps["end_ns"]
@@ -171,7 +172,7 @@ class Timeline:
 
     def _of_phases(self, chosen: NDArray[np.bool_]) -> Occasions:
         """The occasions of phases that take no more than their own time."""
-        gaps = np.unique(self._gap[chosen & (self._gap >= 0)])
+        gaps = distinct(self._gap[chosen & (self._gap >= 0)])
         in_gaps = self._phases_at(chosen & np.isin(self._gap, gaps), self._gap, gaps, self._gaps)
         return _together(in_gaps, self._in_steps(chosen))
 

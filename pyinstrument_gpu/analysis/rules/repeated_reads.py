@@ -14,6 +14,7 @@ import numpy as np
 from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.rules.case import READS, Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth
+from pyinstrument_gpu.model.distinct import distinct
 
 
 def repeated_reads(case: Case) -> Iterator[Finding]:
@@ -26,7 +27,7 @@ def repeated_reads(case: Case) -> Iterator[Finding]:
     call_ns = CALL_NS + COPY_NS_PER_BYTE * later["bytes"].astype(np.int64)
     drained = [
         int(site)
-        for site in np.unique(later["site"])
+        for site in distinct(later["site"])
         if np.median((later["duration_ns"] - call_ns)[later["site"] == site]) <= 0
     ]
     if not drained:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that an array holds."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Integer = TypeVar("_Integer", bound=np.integer[Any])
+
+
+def distinct(values: NDArray[_Integer]) -> NDArray[_Integer]:
+    """Each value once, ascending. Sorts a copy."""
+    # Unless numpy also counts them, it imports numpy.ma first (as of 2.3), which takes a twentieth
+    # of the time of a short command.
+    found: NDArray[_Integer] = np.unique(values, return_counts=True)[0]
+    return found
