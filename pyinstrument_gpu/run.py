@@ -62,12 +62,17 @@ class Run(RunData):
         (.sqlite) and, by name only, `tensorboard` (a log directory).
         `pyinstrument_gpu.export.export` writes several runs at once, the ranks of one job.
 
+        Of a run that lacks spans, or was cut short, what is there is written, without a warning:
+        `complete`, `dropped` and `notes` say what is missing, and so do Perfetto's files, Parquet's
+        and the metadata beside CSV.
+
         Args:
             path: the file or folder to write. An existing file is replaced once the new one is
                 complete, but a run file never is.
             format: name of the format; None to choose it by the suffix of `path`.
-            options: options of the format: `summary`, `metrics` or `syncs=True` for CSV,
-                `summary=True` for Parquet, `merge_into=report` for `nsys`.
+            options: options of the format: `summary`, `metrics`, `syncs` and
+                `neutralize_formulas=True` for CSV, `summary=True` for Parquet,
+                `merge_into=report` for `nsys`.
 
         Raises:
             ExportError: there is no such format, it cannot hold this run, or the file cannot be

@@ -14,6 +14,8 @@ import click
 from pyinstrument_gpu import export as exports
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable, is_run_file
+from pyinstrument_gpu.export.run_facts import losses
+from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
 
 _LONG_SPANS = 500_000  # fewer take less than a second
@@ -35,6 +37,11 @@ _LONG_SPANS = 500_000  # fewer take less than a second
 )
 @click.option("--metrics", is_flag=True, help="CSV: write one row per value of a metric.")
 @click.option("--syncs", is_flag=True, help="CSV: write one row per wait for a device.")
+@click.option(
+    "--neutralize-formulas",
+    is_flag=True,
+    help="CSV: put an apostrophe before texts that a spreadsheet would take for formulas.",
+)
 @click.option(
     "--merge-into",
     metavar="REPORT",
@@ -59,6 +66,8 @@ def export(
       .nsys-rep    a report for Nsight Systems
       .nvtxt       text that Nsight Systems can import
       .sqlite      a database for `nsys stats`
+
+    A run that lacks spans, or was cut short, is named on standard error.
 
     With --format tensorboard, OUT is a log directory. Standard output (-o -) is CSV unless --format
     names another text format.
@@ -94,6 +103,12 @@ def export(
             exporter.write(runs, sys.stdout.buffer, advance=advance, **options)
         else:
             exports.export(runs, output, name, advance=advance, **options)
+    for path, run in zip(paths, runs, strict=True):
+        lacking = losses(run, is_summary=flags["summary"])
+        if lacking is not None:
+            file = click.format_filename(path)
+            text = f"Warning: {file}: {lacking}. Sums of what was exported may be too low"
+            click.echo(printable(text), err=True)
 
 
 @contextmanager

@@ -44,11 +44,14 @@ class Exporter:
             their spans.
         output: what `sink` is. "text", "binary": a binary stream that becomes one file. "path": the
             path itself, of a folder or of a file that cannot be written as a stream.
+        write_metadata: for a format that has no place for it, `write_metadata(runs, path)` writes
+            beside the file what runs these are.
     """
 
     suffixes: tuple[str, ...]
     write: Callable[..., None]
     output: Literal["text", "binary", "path"] = "text"
+    write_metadata: Callable[[Sequence[RunData], Path], None] | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -59,7 +62,7 @@ class Exporter:
 
 
 FORMATS: Mapping[str, Exporter] = {
-    "csv": Exporter(suffixes=(".csv",), write=csv.write),
+    "csv": Exporter(suffixes=(".csv",), write=csv.write, write_metadata=csv.write_metadata),
     "perfetto": Exporter(suffixes=(".json",), write=perfetto.write),
     "parquet": Exporter(suffixes=(".parquet",), write=parquet.write, output="binary"),
     "parquet-folder": Exporter(suffixes=(FOLDER,), write=parquet.write_folder, output="path"),
@@ -83,6 +86,10 @@ def export(
     The file is written beside its final place and moved there when it is whole, so an error leaves
     an existing file as it was. A path that is a pipe or a device is written directly. A run file is
     never replaced.
+
+    Of a run that lacks spans, or was cut short, what is there is written, without a warning:
+    `Run.complete`, `dropped` and `notes` say what is missing, as do the files of formats that have
+    a place for it (Perfetto, Parquet, and the metadata beside CSV).
 
     Args:
         runs: what to write: one run, or the ranks of one job.
@@ -112,6 +119,8 @@ def export(
             return
         with atomic_write(path) as sink:
             exporter.write(runs, sink, advance=advance, **options)
+        if exporter.write_metadata is not None and os.path.isfile(path):  # not of a pipe
+            exporter.write_metadata(runs, Path(path))
     except OSError as error:
         raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
 

@@ -6,16 +6,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+from urllib.parse import quote
 
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
+from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.run_facts import json_text, metadata
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
+
+_Field: TypeAlias = Callable[[str], bytes]
+"""Makes a cell of a text."""
 
 _METRIC_COLUMNS = ("metric", "update", "step", "host_ns", "value")
 _SYNC_COLUMNS = (
@@ -34,11 +41,13 @@ def write(
     summary: bool = False,
     metrics: bool = False,
     syncs: bool = False,
+    neutralize_formulas: bool = False,
 ) -> None:
     """Write spans, or instead of them a row per path with its statistics (`summary`), per value of
     a metric (`metrics`) or per wait for a device (`syncs`).
 
-    Takes about half a second per million spans.
+    With `neutralize_formulas`, a text that a spreadsheet would take for a formula begins with an
+    apostrophe. Takes about half a second per million spans.
 
     Raises:
         ExportError: more than one of `summary`, `metrics` and `syncs` is asked for.
@@ -53,22 +62,35 @@ def write(
         raise ExportError(f"{' and '.join(asked)} are separate tables: export them one at a time")
     _, columns, rows_of = tables[asked[0]] if asked else (True, span_table.COLUMNS, None)
     several = len(runs) > 1
-    sink.write(_row(["rank", *columns] if several else columns))
+    field = _neutral_field if neutralize_formulas else _field
+    sink.write(_row(["rank", *columns] if several else columns, field))
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
         if rows_of is None:
-            for rows, part in _spans(run, b"%d," % rank if several else b"", offset_ns):
+            for rows, part in _spans(run, b"%d," % rank if several else b"", offset_ns, field):
                 sink.write(part)
                 advance(rows)
         else:
             for row in rows_of(run, offset_ns):
-                sink.write(_row([rank, *row] if several else row))
+                sink.write(_row([rank, *row] if several else row, field))
             advance(len(run.spans))
 
 
-def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, bytes]]:
+def write_metadata(runs: Sequence[RunData], path: Path) -> None:
+    """Write beside x.csv what runs it has, and what they lack: x.csv-metadata.json, where readers
+    of "CSV on the Web" look for it (https://www.w3.org/TR/tabular-metadata/)."""
+    document = {
+        "@context": "http://www.w3.org/ns/csvw",
+        "url": quote(path.name, errors="surrogateescape"),
+        "notes": metadata(runs)["runs"],
+    }
+    with atomic_write(path.with_name(f"{path.name}-metadata.json")) as sink:
+        sink.write(json_text(document) + b"\n")
+
+
+def _spans(run: RunData, rank: bytes, offset_ns: int, field: _Field) -> Iterator[tuple[int, bytes]]:
     fields = {
-        column: [b"", *map(_field, column_texts)]
+        column: [b"", *map(field, column_texts)]
         for column, column_texts in span_table.texts_of(run).items()
     }
     for part in slices_of(len(run.spans), chunk_rows(*fields.values())):
@@ -81,7 +103,7 @@ def _spans(run: RunData, rank: bytes, offset_ns: int) -> Iterator[tuple[int, byt
 
 def _summary(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
     for row in summary_table.rows(run):
-        yield [f"{value:.3f}" if isinstance(value, float) else value for value in row]
+        yield [b"%.3f" % value if isinstance(value, float) else value for value in row]
 
 
 def _metrics(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
@@ -105,17 +127,37 @@ def _unless_missing(value: int) -> int | None:
     return None if value < 0 else value
 
 
-def _row(cells: Sequence[Any]) -> bytes:
-    """A line; None is an empty cell."""
-    texts = ("" if cell is None else str(cell) for cell in cells)
-    return b",".join(map(_field, texts)) + b"\r\n"
+def _row(cells: Sequence[Any], field: _Field) -> bytes:
+    """A line; None is an empty cell, and bytes stand as they are."""
+    return b",".join(_cell(cell, field) for cell in cells) + b"\r\n"
+
+
+def _cell(value: Any, field: _Field) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return field(value)
+    return b"" if value is None else str(value).encode()
 
 
 _NEEDS_QUOTES = re.compile('[",\r\n]')
+# https://owasp.org/www-community/attacks/CSV_Injection: what begins a formula, also in full width,
+# and what may be taken for the end of a cell.
+_BEGINS_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_MAY_END_CELL = re.compile("[\",;'\t\r\n]")
 
 
 def _field(text: str) -> bytes:
     text = without_surrogates(text)
-    if _NEEDS_QUOTES.search(text):
-        text = '"' + text.replace('"', '""') + '"'
-    return text.encode()
+    return (_quoted(text) if _NEEDS_QUOTES.search(text) else text).encode()
+
+
+def _neutral_field(text: str) -> bytes:
+    text = without_surrogates(text)
+    if _BEGINS_FORMULA.match(text):
+        text = "'" + text
+    return (_quoted(text) if _MAY_END_CELL.search(text) else text).encode()
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'

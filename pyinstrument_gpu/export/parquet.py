@@ -15,10 +15,13 @@ from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.run_facts import json_text, metadata
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 
 _ROW_GROUP_ROWS = 1 << 17
+_METADATA_KEY = "pyinstrument_gpu"
+"""In the metadata of the schema, where pandas has "pandas"."""
 
 
 def write(
@@ -28,7 +31,8 @@ def write(
     advance: Callable[[int], None],
     summary: bool = False,
 ) -> None:
-    """Rows and columns are as in `csv.write`. Raises MissingDependencyError without pyarrow."""
+    """Rows and columns are as in `csv.write`. The metadata of the schema say what runs these are,
+    and what they lack. Raises MissingDependencyError without pyarrow."""
     ranks = ranks_of(runs) if len(runs) > 1 else [None]
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, summary)
@@ -84,8 +88,11 @@ def _write(
                 if writer is None:
                     is_dictionary = pa.types.is_dictionary
                     names = [field.name for field in table.schema if is_dictionary(field.type)]
+                    schema = table.schema.with_metadata(
+                        {_METADATA_KEY: json_text(metadata([run for run, *_ in parts]))}
+                    )
                     writer = stack.enter_context(
-                        pa.parquet.ParquetWriter(sink, table.schema, use_dictionary=names)
+                        pa.parquet.ParquetWriter(sink, schema, use_dictionary=names)
                     )
                 writer.write_table(table)
                 advance(spans)

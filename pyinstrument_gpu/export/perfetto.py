@@ -10,7 +10,6 @@ those of two machines apart.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
@@ -21,9 +20,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.export.lanes import lane_name
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.run_facts import json_text, run_facts
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
 from pyinstrument_gpu.export.timeline import Timeline, Track
-from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
 from pyinstrument_gpu.model.syncs import SyncSite
@@ -32,7 +31,10 @@ from pyinstrument_gpu.model.syncs import SyncSite
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
     """Takes about a second per million spans."""
     ranks, offsets_ns = ranks_of(runs), offsets_ns_of(runs)
-    about = [_about(run, offset_ns) for run, offset_ns in zip(runs, offsets_ns, strict=True)]
+    about = [
+        {**run_facts(run), "begin_ns": offset_ns}
+        for run, offset_ns in zip(runs, offsets_ns, strict=True)
+    ]
     trace = _Trace(sink, {"runs": about})
     for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
         process = _Process(trace, Timeline(run, offset_ns, advance))
@@ -43,18 +45,6 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
         process.write_device()
         process.write_metrics()
     trace.end()
-
-
-def _about(run: RunData, offset_ns: int) -> dict[str, Any]:
-    facts = ("host", "rank", "pid", "started", "version", "command", "torch", "gpus")
-    return {
-        **{fact: run.environment[fact] for fact in facts if fact in run.environment},
-        "begin_ns": offset_ns,
-        "duration_ns": run.duration_ns,
-        "complete": run.complete,
-        "dropped": {cause: count for cause, count in run.dropped.items() if count},
-        "notes": run.notes,
-    }
 
 
 def _process_name(run: RunData, rank: int, runs: int) -> str:
@@ -78,7 +68,7 @@ class _Trace:
         self.first_flow = 1
         self._sink = sink
         self._before = b""
-        sink.write(b'{"displayTimeUnit":"ns","otherData":%b,"traceEvents":[\n' % _json(about))
+        sink.write(b'{"displayTimeUnit":"ns","otherData":%b,"traceEvents":[\n' % json_text(about))
 
     def write(self, events: bytes) -> None:
         """Write events, each of which ends with a comma and the end of its line."""
@@ -102,7 +92,7 @@ class _Process:
         trace.first_flow += timeline.first_step
 
     def write_steps(self) -> None:
-        threads = [b',"thread":%b' % _json(thread.name) for thread in self._run.threads]
+        threads = [b',"thread":%b' % json_text(thread.name) for thread in self._run.threads]
 
         def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
             steps = self._timeline.steps_at(numbers)
@@ -132,7 +122,7 @@ class _Process:
     def write_syncs(self) -> None:
         syncs = self._run.syncs
         labels = [_sync_label(self._run, site) for site in syncs.sites]
-        paths = [b"", *(b',"path":%b' % _json(path) for path in self._run.paths)]
+        paths = [b"", *(b',"path":%b' % json_text(path) for path in self._run.paths)]
 
         def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
             some = syncs.events[numbers]
@@ -172,11 +162,11 @@ class _Process:
             microseconds, rest = divmod(host_ns + self._timeline.start_ns, 1000)
             self._trace.write(
                 heads[name]
-                + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, _json(value))
+                + b'%d.%03d,"args":{"value":%b}},\n' % (microseconds, rest, json_text(value))
             )
 
     def _counter_head(self, name: str) -> bytes:
-        return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, _json(name))
+        return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, json_text(name))
 
     def _write_phases_on(
         self,
@@ -243,7 +233,7 @@ class _Process:
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
         named = of | {"name": f"{kind}_name", "args": {"name": name}}
         placed = of | {"name": f"{kind}_sort_index", "args": {"sort_index": sort_index}}
-        self._trace.write(b"%b,\n%b,\n" % (_json(named), _json(placed)))
+        self._trace.write(b"%b,\n%b,\n" % (json_text(named), json_text(placed)))
 
 
 def _sync_label(run: RunData, site: SyncSite) -> bytes:
@@ -252,13 +242,16 @@ def _sync_label(run: RunData, site: SyncSite) -> bytes:
     args: dict[str, object] = {"file": site.file, "line": site.line, "function": site.function}
     args |= {} if site.library is None else {"library": run.name_of_line(site.library)}
     args |= {"allowed": True} if site.is_allowed else {}
-    return b',"name":%b,"args":%b' % (_json(f"wait: {site.kind.label} {place}"), _json(args)[:-1])
+    return b',"name":%b,"args":%b' % (
+        json_text(f"wait: {site.kind.label} {place}"),
+        json_text(args)[:-1],
+    )
 
 
 def _labels(run: RunData) -> list[bytes]:
     """What the events of each path have behind their times, then those of its open phases."""
     labels = [
-        b',"name":%b,"args":{"path":%b' % (_json(run.names[name]), _json(path))
+        b',"name":%b,"args":{"path":%b' % (json_text(run.names[name]), json_text(path))
         for name, path in zip(run.path_names.tolist(), run.paths, strict=True)
     ]
     return [*labels, *(label + b',"open":true' for label in labels)]
@@ -270,9 +263,4 @@ def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | byte
 
 
 def _samples(samples: float) -> bytes:
-    return b',"samples":%b' % _json(samples) if math.isfinite(samples) else b""
-
-
-def _json(value: Any) -> bytes:
-    # Not as ASCII: Perfetto shows the escapes of what is beyond it as they are.
-    return without_surrogates(json.dumps(value, ensure_ascii=False)).encode()
+    return b',"samples":%b' % json_text(samples) if math.isfinite(samples) else b""

@@ -253,6 +253,47 @@ def test_export_of_several_ranks_is_one_output(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "out")) == ["rank=0", "rank=1"]
 
 
+def test_export_names_runs_that_lack_something(file: str, tmp_path: Path) -> None:
+    lossy, cut = str(tmp_path / "lossy.gpurun"), str(tmp_path / "cut.gpurun")
+    drops = {"ring_full": 3, "depth": 0, "no_memory": 1}
+    anchor = {"run_ns": 0, "realtime_ns": 1}
+    environment = {"anchor": anchor}
+    save(made_run(phases_recorded=5, dropped=drops, environment=environment), lossy)
+    save(made_run(complete=False, environment=environment), cut)
+    output = str(tmp_path / "out.csv")
+
+    save(made_run(environment=environment), file)
+    result = invoke("export", file, lossy, cut, "-o", output)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.splitlines() == [
+        f"Warning: {lossy}: 3 of 5 spans are missing; dropped: ring_full 3, no_memory 1. "
+        "Sums of what was exported may be too low",
+        f"Warning: {cut}: the recording was not stopped, and ends at 0.021 s. "
+        "Sums of what was exported may be too low",
+    ]
+    metadata = json.loads(Path(f"{output}-metadata.json").read_text())
+    assert metadata["url"] == "out.csv"
+    assert [run["complete"] for run in metadata["notes"]] == [True, True, False]
+    assert [run["spans_recorded"] for run in metadata["notes"]] == [2, 5, 2]
+    assert metadata["notes"][1]["dropped"] == {"ring_full": 3, "no_memory": 1}
+
+
+def test_summary_lacks_no_span_that_only_the_history_lost(tmp_path: Path) -> None:
+    lossy = str(tmp_path / "lossy.gpurun")
+    run = made_run()
+    drops = {"span_history": 1, "depth": 4}
+    kept: dict[str, Any] = {"spans": run.spans[1:], "span_self_ns": run.span_self_ns[1:]}
+    save(made_run(dropped=drops, statistics=run.statistics, **kept), lossy)
+    output = str(tmp_path / "out.csv")
+    assert (
+        "1 of 2 spans are missing; dropped: span_history 1"
+        in invoke("export", lossy, output).stderr
+    )
+    assert invoke("export", lossy, output, "--summary").stderr == (
+        f"Warning: {lossy}: dropped: depth 4. Sums of what was exported may be too low\n"
+    )
+
+
 def test_export_of_a_trace_to_standard_output(file: str) -> None:
     result = invoke("export", file, "-", "--format", "perfetto")
     events = json.loads(result.stdout_bytes)["traceEvents"]

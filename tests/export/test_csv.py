@@ -2,6 +2,7 @@
 """The CSV export and the door to all exports."""
 
 import io
+import json
 import os
 import stat
 from pathlib import Path
@@ -16,9 +17,10 @@ from pyinstrument_gpu import export as export_module
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write
-from pyinstrument_gpu.model.schema import SPAN_DTYPE
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, STREAMS, rank, run_of, syncs_of
@@ -50,6 +52,46 @@ def test_one_row_per_span() -> None:
         b"forward,forward,0,0,0,MainThread,0,7,stream 7,0,1234567890123,9999,10000,1,0,1\r\n"
         b"forward,forward,,0,1,,,,,5,6,,,,,0\r\n"
     )
+
+
+def test_formulas_of_spreadsheets_are_neutralized_on_demand() -> None:
+    names = ["=1+1", "-2", "@a", "+b", "\t=c", "\uff1dd", "a;=e", "f", "g=1"]
+    spans = [(i, i, 0, 0, 0, -1, -1, 5, 6, -1, -1, -1, 1) for i in range(len(names))]
+    parents = [-1] * len(names)
+    run = run_of(spans, names, path_parents=parents, threads=[Thread(11, "=T")])
+    plain = [row["phase"] for row in csv_rows(written(run).decode())]
+    assert plain == names
+    rows = csv_rows(written(run, neutralize_formulas=True).decode())
+    assert [row["phase"] for row in rows] == [
+        *("'=1+1", "'-2", "'@a", "'+b", "'\t=c", "'\uff1dd"),
+        *("a;=e", "f", "g=1"),
+    ]
+    assert {row["thread_name"] for row in rows} == {"'=T"}
+    assert b'"a;=e"' in written(run, neutralize_formulas=True)
+    summary = csv_rows(written(run, summary=True, neutralize_formulas=True).decode())
+    assert [row["phase"] for row in summary] == [row["phase"] for row in rows]
+
+
+def test_numbers_are_no_formulas() -> None:
+    metrics = np.array([(1, 0, 5, 0, -0.5)], METRIC_DTYPE)
+    run = run_of(SPANS, metric_names=["=loss"], metrics=metrics)
+    assert written(run, metrics=True, neutralize_formulas=True).endswith(
+        b'"\'=loss",1,0,5,-0.5\r\n'
+    )
+
+
+def test_metadata_stand_beside_the_file(tmp_path: Path) -> None:
+    run = run_of(SPANS, complete=False, environment={"run_id": "0" * 16, "host": "b\udcff"})
+    run.export(tmp_path / "a b.csv")
+    assert sorted(os.listdir(tmp_path)) == ["a b.csv", "a b.csv-metadata.json"]
+    document = json.loads((tmp_path / "a b.csv-metadata.json").read_text())
+    assert document["@context"] == "http://www.w3.org/ns/csvw"
+    assert document["url"] == "a%20b.csv"
+    (about,) = document["notes"]
+    assert (about["run_id"], about["host"], about["complete"]) == ("0" * 16, "b\ufffd", False)
+    run_of(SPANS).export(tmp_path / "a b.csv")
+    document = json.loads((tmp_path / "a b.csv-metadata.json").read_text())
+    assert document["notes"][0]["complete"] is True
 
 
 def test_run_without_spans_is_a_header() -> None:
@@ -244,7 +286,8 @@ def test_export_by_suffix_and_by_name(tmp_path: Path) -> None:
     assert (tmp_path / "a.CSV").read_bytes() == written(run)
     assert (tmp_path / "b.txt").read_bytes() == written(run)
     assert (tmp_path / "c.csv").read_bytes() == written(run, summary=True)
-    assert sorted(os.listdir(tmp_path)) == ["a.CSV", "b.txt", "c.csv"]
+    files = ["a.CSV", "b.txt", "c.csv"]
+    assert sorted(os.listdir(tmp_path)) == sorted([*files, *(f"{f}-metadata.json" for f in files)])
 
 
 @pytest.mark.parametrize(
@@ -266,7 +309,10 @@ def test_unknown_format_names_the_known(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("out.csv", "csv has no option 'sumary'; it has summary, metrics, syncs"),
+        (
+            "out.csv",
+            "csv has no option 'sumary'; it has summary, metrics, syncs, neutralize_formulas",
+        ),
         ("out.json", "perfetto has no option 'sumary'; it has none"),
         ("out.nsys-rep", "nsys has no option 'sumary'; it has merge_into"),
     ],
@@ -300,7 +346,7 @@ def test_existing_file_is_replaced_when_the_new_one_is_whole(
     run_of(SPANS).export(link)
     assert link.is_symlink()
     assert old.read_bytes() == written(run_of(SPANS))
-    assert sorted(os.listdir(tmp_path)) == ["link.csv", "out.csv"]
+    assert sorted(os.listdir(tmp_path)) == ["link.csv", "link.csv-metadata.json", "out.csv"]
 
 
 def test_file_has_the_usual_permissions(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """The Parquet export, read back with pyarrow and compared with the CSV."""
 
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -199,3 +200,23 @@ def test_missing_pyarrow_is_an_error_with_the_command(
     with pytest.raises(MissingDependencyError, match=r"pip install 'pyinstrument-gpu\[parquet\]'"):
         run_of(SPANS).export(f"{tmp_path}/{name}")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"summary": True}])
+def test_schema_says_what_runs_these_are(options: dict[str, Any], tmp_path: Path) -> None:
+    runs = [rank(1, 0, SPANS, dropped={"depth": 3, "names": 0}), rank(0, 0, SPANS, complete=False)]
+    runs[0].environment |= {"run_id": "0" * 15 + "1", "torch": "2.9.0", "version": "0.1.0"}
+    export(runs, tmp_path / "x.parquet", **options)
+    export(runs, tmp_path / "x", "parquet-folder", **options)
+    files = ("x.parquet", "x/rank=1/part-0.parquet", "x/rank=0/part-0.parquet")
+    found = [
+        json.loads(pa.parquet.read_schema(tmp_path / file).metadata[b"pyinstrument_gpu"])["runs"]
+        for file in files
+    ]
+    assert found[0] == [*found[1], *found[2]]
+    first, second = found[0]
+    assert (first["run_id"], first["host"], first["rank"]) == ("0" * 15 + "1", "box", 1)
+    assert (first["torch"], first["version"]) == ("2.9.0", "0.1.0")
+    assert (first["complete"], first["dropped"]) == (True, {"depth": 3})
+    assert (first["spans"], first["spans_recorded"]) == (2, 2)
+    assert (second["rank"], second["complete"]) == (0, False)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of itself beside its data: for the metadata of exports, and as a warning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pyinstrument_gpu.model.paths import without_surrogates
+from pyinstrument_gpu.model.run_data import RunData
+
+_ENVIRONMENT = (
+    *("run_id", "host", "rank", "world_size", "pid", "started", "command"),
+    *("version", "python", "torch", "cuda", "gpus"),
+)
+
+_IN_STATISTICS = ("ring_full", "span_history", "step_history", "disk_error", "device_history")
+"""What was dropped for these causes is missing in the history only."""
+
+
+def run_facts(run: RunData) -> dict[str, Any]:
+    """Where the run was recorded, and what is missing, as values for JSON.
+
+    `spans` are those that the run has, and `spans_recorded` those that ended.
+    """
+    return {
+        **{name: run.environment[name] for name in _ENVIRONMENT if name in run.environment},
+        "duration_ns": run.duration_ns,
+        "complete": run.complete,
+        "spans": len(run.spans),
+        "spans_recorded": run.phases_recorded,
+        "dropped": _dropped(run),
+        "notes": list(run.notes),
+    }
+
+
+def json_text(value: Any) -> bytes:
+    """The value as JSON in UTF-8."""
+    # Not as ASCII: Perfetto shows the escapes of what is beyond it as they are.
+    return without_surrogates(json.dumps(value, ensure_ascii=False)).encode()
+
+
+def metadata(runs: Sequence[RunData]) -> dict[str, Any]:
+    """The facts of all runs, in their order, as one object."""
+    return {"runs": [run_facts(run) for run in runs]}
+
+
+def losses(run: RunData, is_summary: bool = False) -> str | None:
+    """In words what an export of the run lacks, of its history or of its statistics
+    (`is_summary`); None if nothing."""
+    found = []
+    counted = sum(phase.count for phase in run.phases.values()) if is_summary else len(run.spans)
+    missing = run.phases_recorded - counted
+    if missing > 0:
+        found.append(f"{missing:,} of {run.phases_recorded:,} spans are missing")
+    causes = {
+        cause: count
+        for cause, count in _dropped(run).items()
+        if not (is_summary and cause in _IN_STATISTICS)
+    }
+    dropped = ", ".join(f"{cause} {count:,}" for cause, count in causes.items())
+    if dropped:
+        found.append(f"dropped: {dropped}")
+    if not run.complete:
+        found.append(f"the recording was not stopped, and ends at {run.duration_ns / 1e9:.3f} s")
+    return "; ".join(found) or None
+
+
+def _dropped(run: RunData) -> dict[str, int]:
+    return {cause: count for cause, count in run.dropped.items() if count}
