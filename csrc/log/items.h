@@ -78,6 +78,7 @@ static_assert(sizeof(StepItem) == 40);
 struct DeviceTimeItem {
   static constexpr BlockType kBlock = BlockType::kDeviceTimes;
   static constexpr uint64_t kUnfinished = 1;
+  static constexpr uint64_t kNoStream = 0xFFFF;  ///< the stream is not known
 
   uint64_t where;  ///< the span's index, bits 0-39; the stream, bits 40-55; flags, bits 56-63
   int64_t begin_ns;

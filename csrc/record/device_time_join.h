@@ -59,6 +59,7 @@ class DeviceTimeJoin {
     pinned_.clear();
     known_.clear();
     waiting_.clear();
+    given_up_.clear();
     streams_.clear();
   }
 
@@ -98,8 +99,11 @@ class DeviceTimeJoin {
           drops_->add(Drop::kDeviceFailed);
         } else if (final) {
           drops_->add(Drop::kDeviceUnfinished);
+          ++given_up_[span.path];
           settlement.spans.push_back(
-              {span, {span.index | DeviceTimeItem::kUnfinished << 56, -1, -1}});
+              {span,
+               {span.index | DeviceTimeItem::kNoStream << 40 | DeviceTimeItem::kUnfinished << 56,
+                -1, -1}});
         } else {
           still.push_back(span);
         }
@@ -127,9 +131,9 @@ class DeviceTimeJoin {
   }
 
   bool waiting() const { return !waiting_.empty(); }
-  /// How many spans wait, by path.
+  /// How many spans wait, or were given up, by path.
   std::map<uint32_t, uint64_t> waiting_by_path() const {
-    std::map<uint32_t, uint64_t> counts;
+    std::map<uint32_t, uint64_t> counts = given_up_;
     for (const Waiting& span : waiting_) ++counts[span.path];
     return counts;
   }
@@ -167,7 +171,8 @@ class DeviceTimeJoin {
   std::unordered_set<cuda::EventRef> pinned_;
   std::unordered_map<cuda::EventRef, cuda::EventTimeline::Time> known_;
   std::vector<Waiting> waiting_;
-  std::map<uint64_t, uint32_t> streams_;  ///< timeline << 32 | stream: number in the run
+  std::map<uint32_t, uint64_t> given_up_;  ///< by path, at the end
+  std::map<uint64_t, uint32_t> streams_;   ///< timeline << 32 | stream: number in the run
 };
 
 }  // namespace pig

@@ -455,12 +455,24 @@ def test_a_hung_device_holds_nothing_up(program: Program) -> None:
         assert recording.flush(timeout=0.01) is False
         so_far = recording.snapshot()
     run = recording.run
-    assert so_far.pending_device_work == {"stuck": 1}
+    assert so_far.pending_device_work == run.pending_device_work == {"stuck": 1}
     assert run.span_device_ns[0] > 0
     assert run.span_device_ns[1] == -1
     assert run.spans["flags"][1] & SpanFlag.DEVICE_UNFINISHED
     assert dropped_of(run) == {"device_unfinished": 1}
     assert "stuck" in run.report()
+
+
+def test_a_device_that_hangs_from_the_beginning(program: Program) -> None:
+    """Nothing is then known of its streams."""
+    with program.recording() as recording, gpu_phase("stuck"):
+        program.cuda.advance(5_000)
+        program.cuda.default_stream.hang()
+    run = recording.run
+    assert run.pending_device_work == {"stuck": 1}
+    assert run.spans["flags"][0] & SpanFlag.DEVICE_UNFINISHED
+    assert not run.streams
+    assert not run.notes
 
 
 def test_a_wait_for_a_hung_device_ends_with_ctrl_c(program: Program) -> None:
@@ -531,6 +543,7 @@ def test_a_hung_side_stream_costs_the_others_nothing(program: Program) -> None:
     assert so_far.pending_device_work == {"stuck": 1}
     assert np.count_nonzero(so_far.span_device_ns >= 0) == 3_000
     assert dropped_of(recording.run) == {"device_unfinished": 1}
+    assert recording.run.spans["stream"][0] == -1  # not taken for the one that is known
 
 
 def test_a_capture_that_begins_just_before_the_record_costs_one_span(program: Program) -> None:
