@@ -69,7 +69,7 @@ PARTS = (
     Part("What updates without logits cost", _module("element_cost"), 40),
     Part("Beside torch.profiler", _module("beside_profiler"), 120, group="programs"),
     Part("Savings, predicted and got", _module("savings_got"), 270, group="programs"),
-    Part("Identical runs, compared", _module("same_runs"), 150, group="programs"),
+    Part("Identical runs, compared", _module("same_runs"), 170, group="programs"),
     # Last of its group: it takes what time is left.
     Part("Training, with and without", _module("training"), 205, fills_s=180, group="programs"),
 )

@@ -48,7 +48,7 @@ def of_runs(runs: Sequence[Run], *, draws: int = 1000) -> Iterator[Figure]:
 
 
 def figures(
-    *arguments: str, runs: int = RUNS, seconds: float = 120, draws: int = 1000
+    *arguments: str, runs: int = RUNS, seconds: float = 140, draws: int = 1000
 ) -> Iterator[Figure]:
     """All that this part measures. The arguments go to the program."""
     recorded: list[Run] = []

@@ -105,7 +105,7 @@ def _of_sync(
 
 
 def figures(
-    *arguments: str, rounds: int = ROUNDS, seconds: float = 230, models: Sequence[str] = (*SYNCS,)
+    *arguments: str, rounds: int = ROUNDS, seconds: float = 190, models: Sequence[str] = (*SYNCS,)
 ) -> Iterator[Figure]:
     """All that this part measures. The arguments go to the program."""
     arms = {model: 1 + len(SYNCS[model]) for model in models}
