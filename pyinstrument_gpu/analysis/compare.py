@@ -19,6 +19,7 @@ from pyinstrument_gpu.analysis.drift import Order
 from pyinstrument_gpu.analysis.final_values import FinalValue, final_values
 from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
+from pyinstrument_gpu.model.job import different_ranks, same_run_twice
 from pyinstrument_gpu.model.run_data import RunData
 
 CONFIDENCE = 0.95
@@ -217,11 +218,13 @@ def compare(
             default where the same runs are looked at more than once (looks.py).
 
     Raises:
-        ValueError: a side has no run, or a run has no complete step.
+        ValueError: a side has no run, a run has no complete step, one is given twice, or they are
+            of different ranks.
         MissingDependencyError: scipy is not installed.
     """
     if not before or not after:
         raise ValueError("a comparison needs at least one run on each side")
+    _check_separate(before, after)
     samples = run_samples([*before, *after])
     sides = samples[: len(before)], samples[len(before) :]
     unit = "step" if any(s.samples_per_step is None for s in samples) else "sample"
@@ -268,6 +271,25 @@ def compare(
         finals=finals,
         warnings=(*_warnings(before, after, sides, order), *_differing(finals)),
     )
+
+
+def _check_separate(before: Sequence[RunData], after: Sequence[RunData]) -> None:
+    """Raises ValueError if the runs are not as many independent observations of the same thing."""
+    names = [
+        f"run {position} {side}"
+        for side, runs in (("before", before), ("after", after))
+        for position in range(1, len(runs) + 1)
+    ]
+    runs = [*before, *after]
+    twice = same_run_twice(runs, names)
+    if twice is not None:
+        raise ValueError(twice)
+    ranks = different_ranks(runs, names)
+    if ranks is not None:
+        raise ValueError(
+            f"{ranks}: the ranks of a job are one observation together, and do different work. "
+            "Give the run of the same rank of each job"
+        )
 
 
 def _rate(side: Sequence[RunSample]) -> float | None:

@@ -98,6 +98,7 @@ def export(
                 f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
             )
     runs = [Run.load(path) for path in paths]
+    exports.check_runs(runs)
     with _progress_bar(sum(len(run.spans) for run in runs)) as advance:
         if to_stdout:
             exporter.write(runs, sys.stdout.buffer, advance=advance, **options)

@@ -23,9 +23,16 @@ from pyinstrument_gpu.run import Run
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per RUN, not tables.")
 def report(paths: tuple[str, ...], step: int | None, width: int | None, as_json: bool) -> None:
     """Show where the time of each step went."""
+    file_of_run: dict[str, str] = {}
     for i, path in enumerate(paths):
         shown = click.format_filename(path)
         run = Run.load(path)
+        run_id = run.environment.get("run_id", f"unknown {i}")
+        if run_id in file_of_run:
+            raise click.ClickException(
+                f"{file_of_run[run_id]} and {shown} are the same run: give it once"
+            )
+        file_of_run[run_id] = shown
         try:
             if as_json:
                 text = json.dumps({"file": shown, **report_facts(run, step)})

@@ -24,6 +24,7 @@ from pyinstrument_gpu.export import (
     tensorboard,
 )
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
+from pyinstrument_gpu.model.job import not_one_job, same_run_twice
 from pyinstrument_gpu.model.run_data import RunData
 
 FOLDER = "/"
@@ -99,8 +100,8 @@ def export(
         **options: those of the format (`Exporter.options`).
 
     Raises:
-        ExportError: the format is not known or cannot hold these runs; the file cannot be written
-            or is a run file.
+        ExportError: the format is not known or cannot hold these runs; one run is given twice, or
+            some are known not to be of one job; the file cannot be written or is a run file.
         MissingDependencyError: the format needs a package that is not installed.
         TypeError: the format has no such option.
     """
@@ -110,8 +111,7 @@ def export(
         if option not in exporter.options:
             known = ", ".join(exporter.options) or "none"
             raise TypeError(f"{name} has no option {option!r}; it has {known}")
-    if not runs:
-        raise ExportError("there is no run to export")
+    check_runs(runs)
     try:
         check_replaceable(path)
         if exporter.output == "path":
@@ -123,6 +123,23 @@ def export(
             exporter.write_metadata(runs, Path(path))
     except OSError as error:
         raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
+
+
+def check_runs(runs: Sequence[RunData]) -> None:
+    """Refuse runs that can't be written together.
+
+    Raises:
+        ExportError: there are none, one is there twice, or some are not ranks of the same job.
+    """
+    if not runs:
+        raise ExportError("there is no run to export")
+    names = [f"run {position}" for position in range(1, len(runs) + 1)]
+    wrong = same_run_twice(runs, names)
+    if wrong is not None:
+        raise ExportError(wrong)
+    wrong = not_one_job(runs, names)
+    if wrong is not None:
+        raise ExportError(f"{wrong}: export the runs of each job on their own")
 
 
 def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:

@@ -106,6 +106,7 @@ SCHEMA: _Schema = {
     "rank": _integer(0, _PID_LIMIT),
     "world_size": _integer(1, _PID_LIMIT),
     "local_rank": _integer(0, _PID_LIMIT),
+    "job": _is_text,
     "pid": _integer(1, _PID_LIMIT),
     "python": _is_version,
     "platform": _is_text,

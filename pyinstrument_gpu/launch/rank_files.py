@@ -41,10 +41,12 @@ def _start_of_process(pid: int) -> float:
 def complete_runs(paths: Mapping[int, Path], deadline_s: float) -> tuple[dict[int, Run], list[str]]:
     """The runs of the ranks whose files are complete, or become so before the deadline; and a
     sentence for each of the others."""
+    from pyinstrument_gpu.model.job import not_one_job
     from pyinstrument_gpu.run import Run
 
     until_s = time.monotonic() + deadline_s
-    runs, missing = {}, []
+    runs: dict[int, Run] = {}
+    missing = []
     for rank, path in paths.items():
         while not _is_finished(path) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
@@ -54,7 +56,13 @@ def complete_runs(paths: Mapping[int, Path], deadline_s: float) -> tuple[dict[in
             elif not _is_finished(path):
                 missing.append(f"rank {rank}: still recording into {path}")
             else:
-                runs[rank] = Run.load(path)
+                run = Run.load(path)
+                names = [*(f"rank {earlier}" for earlier in runs), str(path)]
+                wrong = not_one_job([*runs.values(), run], names)
+                if wrong is None:
+                    runs[rank] = run
+                else:  # of an earlier job: it was in the way of the file of this one
+                    missing.append(f"rank {rank}: {wrong}")
         except (OSError, RunFileError) as error:
             missing.append(f"rank {rank}: {error}")
     return runs, missing

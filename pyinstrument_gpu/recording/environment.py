@@ -36,6 +36,9 @@ def gather() -> dict[str, Any]:
         number = launcher_number(key.upper())
         if number is not None:
             facts[key] = number
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if job != "none":  # which is torchrun's own default, for every job
+        facts["job"] = job
     revision = code_revision(_folder_of_program())
     if revision is not None:
         facts["revision"] = revision

@@ -293,7 +293,7 @@ def test_metrics_before_the_first_step_have_no_place(tmp_path: Path) -> None:
 def test_ranks_are_runs_of_their_own(tmp_path: Path) -> None:
     runs = [made(SPAN), made(SPAN, SPAN)]
     for number, run in enumerate(runs):
-        run.environment["rank"] = number
+        run.environment |= {"rank": number, "run_id": f"{number:016x}"}
     export(runs, tmp_path, "tensorboard")
 
     assert curves_in(tmp_path / "rank0")["phase/forward"][0][1] == 2.0
