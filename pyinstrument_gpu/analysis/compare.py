@@ -218,8 +218,8 @@ def compare(
             default where the same runs are looked at more than once (looks.py).
 
     Raises:
-        ValueError: a side has no run, a run has no complete step, one is given twice, or they are
-            of different ranks.
+        ValueError: a side has no run, a run has no complete step, no time passes in its steps, one
+            is given twice, or they are of different ranks.
         MissingDependencyError: scipy is not installed.
     """
     if not before or not after:

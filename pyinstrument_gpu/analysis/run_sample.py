@@ -76,7 +76,7 @@ def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
     device was done with them.
 
     Raises:
-        ValueError: a run has no complete step.
+        ValueError: a run has no complete step, or no time passes in its steps.
     """
     steps = [run.steps.closed[run.steps.closed["complete"]] for run in runs]
     for number, of_run in enumerate(steps):
@@ -85,7 +85,11 @@ def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
     count = min(map(len, steps))
     durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[:count] for of_run in steps]
     begin = max(map(warmup_steps, durations_ns))
-    return [_sample(run, of_run[:count], begin) for run, of_run in zip(runs, steps, strict=True)]
+    samples = [_sample(run, of_run[:count], begin) for run, of_run in zip(runs, steps, strict=True)]
+    for number, sample in enumerate(samples):
+        if sample.elapsed_ns <= 0:
+            raise ValueError(f"in run {number + 1} of {len(runs)} no time passes from step to step")
+    return samples
 
 
 def _sample(run: RunData, steps: NDArray[np.void], begin: int) -> RunSample:

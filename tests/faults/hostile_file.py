@@ -17,6 +17,8 @@ from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
@@ -26,6 +28,7 @@ from pyinstrument_gpu.run import Run
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_runs import run_of, syncs_of
 from tests.helpers.run_encoder import encode
+from tests.helpers.run_writer import BLOCK_HEADER, pack_block
 
 FAULTS = FaultGroup("hostile file")
 
@@ -232,3 +235,52 @@ def _another(number: int) -> Run:
 def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
     with contextlib.suppress(PyinstrumentGpuError):
         export(runs, path, name, **options)
+
+
+@FAULTS.fault(
+    done="One to three blocks of a file say something else: bits and numbers of theirs are others, "
+    "they end early or are of another kind. Their checksums are right.",
+    holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
+    "output or an error of this package.",
+    times=40,
+    slow_times=1960,
+)
+def forged_blocks(trial: Trial) -> None:
+    data = bytearray(_file(ENVIRONMENT))
+    for _ in range(trial.random.choice((1, 1, 3))):
+        _forge(data, trial.random)
+    _use(trial, ENVIRONMENT, bytes(data))
+
+
+def _forge(data: bytearray, rng: random.Random) -> None:
+    """Replaces one block, with a checksum that is right."""
+    slots = [
+        slot
+        for slot in range((len(data) - SLOTS_OFFSET) // SLOT_BYTES + 1)
+        if any(data[SLOTS_OFFSET + slot * SLOT_BYTES :][:4])
+    ]
+    slot = rng.choice(slots)
+    begin = SLOTS_OFFSET + slot * SLOT_BYTES
+    header = list(BLOCK_HEADER.unpack_from(data, begin))
+    _, block_type, _, run_id, _, length, sequence, first = header
+    content = begin + BLOCK_HEADER.size + 8
+    payload = data[content : content + length]
+    what = rng.random()
+    if payload and what < 0.8:
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            at = rng.randrange(len(payload))
+            if rng.random() < 0.5:
+                payload[at] ^= 1 << rng.randrange(8)
+            else:
+                size = rng.choice((4, 8))
+                at -= at % size
+                number = rng.choice((0, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1))
+                of_size = (number % 256**size).to_bytes(size, "little")
+                payload[at : at + size] = of_size[: len(payload) - at]
+    elif what < 0.9:
+        del payload[rng.randrange(length + 1) :]
+    else:
+        block_type = rng.choice(list(BlockType))
+        sequence, first = rng.choice(((sequence, first), (0, 0), (1, 2**32 - 1)))
+    block = pack_block(block_type, run_id, slot, sequence, first, bytes(payload))
+    data[begin : begin + len(block)] = block

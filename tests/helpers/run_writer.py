@@ -25,7 +25,7 @@ from pyinstrument_gpu.format.framing import (
 
 _FILE_HEADER = struct.Struct("<8s4IQ28x")
 _BLOCK_MAGIC = 0x4B424750
-_BLOCK_HEADER = struct.Struct("<IHHQIIQQ")
+BLOCK_HEADER = struct.Struct("<IHHQIIQQ")
 _HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES)
 
 
@@ -39,7 +39,7 @@ def pack_block(
     block_type: int, run_id: int, slot: int, sequence: int, first: int, payload: bytes
 ) -> bytes:
     """One block, as it stands at the start of its slot."""
-    header = _BLOCK_HEADER.pack(
+    header = BLOCK_HEADER.pack(
         _BLOCK_MAGIC, block_type, 0, run_id, slot, len(payload), sequence, first
     )
     return header + struct.pack("<II", zlib.crc32(header, zlib.crc32(payload)), 0) + payload
