@@ -1,8 +1,10 @@
 """The interface of the native module: everything Python may ask of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, final
 
+_T = TypeVar("_T")
+_StepBlock = TypeVar("_StepBlock", bound="StepBlock")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 @final
@@ -33,11 +35,16 @@ class _GpuPhase:
 
 gpu_phase: _GpuPhase
 
-# Frames by token, for decorators and steps. A token is 0 when nothing is being recorded.
-def frame_begin(phase: Phase, /) -> int: ...
-def frame_end(phase: Phase, token: int, /) -> None: ...
-def frame_cancel(phase: Phase, token: int, /) -> None: ...
-def frame_rename(phase: Phase, token: int, /) -> None: ...
+@final
+class Frame:
+    """One use of a phase: open as soon as it is made, and closed at the end of its `with` block, or
+    as it is freed."""
+
+    def __call__(self, *args: object) -> Frame | None: ...
+    def __enter__(self) -> Frame: ...
+    def __exit__(self, exc_type: object, exc: object, traceback: object, /) -> None: ...
+
+def frame(phase: Phase, /) -> Frame: ...
 
 # Automatic phases and steps (csrc/auto). `kind` says what a call of the function means.
 def begin_loop(
@@ -71,18 +78,31 @@ def optimizer_has_stepped(optimizer: object, args: object, kwargs: object, /) ->
 def begin_copy(phase: Phase) -> int: ...
 def end_copy(phase: Phase, token: int) -> None: ...
 
-# Whether a loop of the program's own times the wait for data of the calling thread; returns
-# whether one did before.
-def set_timing_data(on: bool) -> bool: ...
+# Steps that the program opens.
+class StepBlock:
+    """A context manager that makes its block a step; the base of `gpu_step`."""
 
-# Steps. A token > 0 is an open step; 0: nothing is being recorded; -1: a step is open already.
-def step_begin() -> int: ...
+    @property
+    def _samples(self) -> float:
+        """NaN: unknown."""
 
-# Samples may be NaN: unknown. A step may end at the last update noted; token -1 is only counted.
-def step_item(token: int, samples: float) -> None: ...
-def step_note_update(token: int) -> None: ...
-def step_end(token: int, complete: bool, at_update: bool = False) -> None: ...
-def step_drop(token: int) -> None: ...
+    @_samples.setter
+    def _samples(self, samples: float) -> None: ...
+    def __enter__(self: _StepBlock) -> _StepBlock: ...
+    def __exit__(self, exc_type: object, exc: object, traceback: object, /) -> None: ...
+
+def iterate_steps(
+    iterable: Iterable[_T],
+    accumulate: int,
+    samples: float | Callable[[_T], float],
+    drawn: list[int],
+    /,
+) -> Iterator[_T]:
+    """The iterator of `gpu_steps`. NaN samples are unknown. Items drawn for steps of the recording
+    are counted in `drawn[0]`."""
+
+def set_before_step(function: Callable[[], None] | None) -> None:
+    """Have a function called before the program opens a step. What it raises, the step raises."""
 
 # Metrics of tensors.
 class MetricAccumulator:
@@ -364,9 +384,13 @@ def devices_in_use() -> int:
 def device_warnings() -> list[str]:
     """What the user should hear of, each once."""
 
-# Between these two, what the calling thread records goes nowhere: to measure what a phase costs.
-def begin_scratch() -> None: ...
-def end_scratch() -> None: ...
+class Scratch:
+    """A block in which the calling thread records where nobody reads."""
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: object) -> None: ...
+
 def disable() -> None:
     """No NVTX ranges, and no error for too many names: with PYINSTRUMENT_GPU=0 nothing matters."""
 

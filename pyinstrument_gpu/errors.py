@@ -25,7 +25,7 @@ class PyinstrumentGpuError(Exception):
 
 
 class PhaseNameError(PyinstrumentGpuError, ValueError):
-    """A phase name is empty or too long, or there are too many names."""
+    """A phase name is empty, or there are too many names."""
 
 
 class RecordingError(PyinstrumentGpuError, RuntimeError):

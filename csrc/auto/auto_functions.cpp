@@ -113,7 +113,6 @@ void add_auto_functions(py::module_& module) {
   module.def("loop_passes_by", [] { return LoopSession::instance().passes_by(); });
   module.def("begin_copy", &begin_copy, "phase"_a);
   module.def("end_copy", &end_copy, "phase"_a, "token"_a);
-  module.def("set_timing_data", [](bool on) { return std::exchange(is_timing_data, on); }, "on"_a);
   module.def("optimizer_seen", [] { return LoopSession::instance().optimizer_seen(); });
   module.def("loop_has_failed", [] { return LoopSession::instance().has_failed(); });
 }

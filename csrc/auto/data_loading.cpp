@@ -4,6 +4,7 @@
 // it and of its workers, and "data end", finding that it has no further item.
 #include "auto/activities.h"
 #include "python/phase_use.h"
+#include "python/step_iterator.h"
 
 namespace pig {
 namespace {

@@ -16,7 +16,6 @@
 namespace pig {
 
 thread_local uint64_t activity_session = 0;
-thread_local bool is_timing_data = false;
 uint64_t session_number = 1;
 
 namespace {

@@ -38,8 +38,6 @@ struct LoopQuestions {
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
 /// not taken back means nothing to the next session.
 extern thread_local uint64_t activity_session __attribute__((tls_model("initial-exec")));
-/// Whether a loop of the program's own, `gpu_steps`, times the wait for the next item.
-extern thread_local bool is_timing_data __attribute__((tls_model("initial-exec")));
 /// That of the last `begin`.
 PIG_HOT extern uint64_t session_number;
 

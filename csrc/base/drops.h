@@ -16,7 +16,8 @@ namespace pig {
   F(kStepHistory, "step_history") /* the same for steps */                                         \
   F(kDiskError, "disk_error")     /* history: the file could no longer be written */               \
   F(kDepth, "depth")              /* spans deeper than the stack */                                \
-  F(kNames, "names")     /* phases beyond the table of names; recorded under one common name */    \
+  F(kNames, "names") /* phases beyond the table of names; recorded under one common name */        \
+  F(kLongNames, "long_names") /* phases whose name was cut to 256 characters */                    \
   F(kPaths, "paths")     /* spans beyond the table of paths; recorded under one common path */     \
   F(kThreads, "threads") /* threads beyond the table; recorded under the last entry */             \
   F(kUnmatchedEnds, "unmatched_ends") /* ends without a begin */                                   \

@@ -7,7 +7,7 @@
 
 namespace pig {
 
-/// start, stop, flush and what else controls a recording; step_begin and its like.
+/// start, stop, flush and what else controls a recording.
 void add_recording_functions(pybind11::module_& module);
 void add_sync_functions(pybind11::module_& module);
 /// Hooks of calls of torch.
@@ -15,7 +15,9 @@ void add_hook_functions(pybind11::module_& module);
 /// Automatic phases and steps.
 void add_auto_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
-/// frame_begin, frame_end, frame_cancel and frame_rename, for decorators and steps.
+/// frame(phase), for decorators. Returns false with a Python error set.
+bool ready_frame_type();
+extern PyTypeObject frame_type_object;
 extern PyMethodDef frame_functions[];
 
 /// `gpu_phase`, or nullptr with a Python error set. Once per process.

@@ -6,9 +6,12 @@
 #include "hot/nvtx_range.h"
 #include "metrics/kernel_store.h"
 #include "python/bindings.h"
+#include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/phase_type.h"
 #include "python/python_hooks.h"
+#include "python/step_block.h"
+#include "python/step_iterator.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 
@@ -32,10 +35,15 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
   start_nvtx(current_thread_name);
   if (!ready_phase_type() || PyType_Ready(&scope_type_object) != 0 || !ready_phase_registry() ||
-      PyModule_AddFunctions(module.ptr(), frame_functions) != 0)
+      !ready_frame_type() || !ready_open_step() || !ready_step_iterator() ||
+      PyType_Ready(&step_block_type_object) != 0 ||
+      PyModule_AddFunctions(module.ptr(), frame_functions) != 0 ||
+      PyModule_AddFunctions(module.ptr(), step_iterator_functions) != 0)
     throw py::error_already_set();
   module.attr("Phase") = py::handle(reinterpret_cast<PyObject*>(&phase_type_object));
   module.attr("Scope") = py::handle(reinterpret_cast<PyObject*>(&scope_type_object));
+  module.attr("Frame") = py::handle(reinterpret_cast<PyObject*>(&frame_type_object));
+  module.attr("StepBlock") = py::handle(reinterpret_cast<PyObject*>(&step_block_type_object));
   module.attr("gpu_phase") = py::reinterpret_steal<py::object>(new_gpu_phase(module.ptr()));
 
   add_sync_functions(module);

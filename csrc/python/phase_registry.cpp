@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/phase_registry.h"
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@ constexpr Py_ssize_t kLongestName = 256;
 PyObject* phases_by_name = nullptr;  // dict: str -> Phase
 Phase* too_many_names = nullptr;
 bool too_many_names_tolerated = false;
+std::atomic<uint64_t> cut_names{0};
 
 /// UTF-8 as run files have it: lone surrogates are encoded like other characters.
 bool encode_name(PyObject* name, std::string& utf8) {
@@ -28,15 +30,8 @@ bool encode_name(PyObject* name, std::string& utf8) {
 
 /// Makes the handle of a new name. Borrowed.
 Phase* make_phase(PyObject* name) {
-  const Py_ssize_t length = PyUnicode_GET_LENGTH(name);
-  if (length == 0) {
+  if (PyUnicode_GET_LENGTH(name) == 0) {
     PyErr_SetString(python_hooks.phase_name_error, "a phase name must not be empty");
-    return nullptr;
-  }
-  if (length > kLongestName) {
-    PyErr_Format(python_hooks.phase_name_error,
-                 "a phase name has at most %zd characters, got %zd: %.64R...", kLongestName, length,
-                 name);
     return nullptr;
   }
   std::string utf8;
@@ -67,15 +62,26 @@ Phase* find_phase(PyObject* name) {
                  Py_TYPE(name)->tp_name, name);
     return nullptr;
   }
+  // Names are often made in the loop, from what only the training knows: a long one ends no
+  // training.
+  const bool is_cut = PyUnicode_GET_LENGTH(name) > kLongestName;
   // Subclasses of str may compare as they like: only their text counts.
-  PyObject* text = PyUnicode_FromObject(name);
+  PyObject* text = is_cut ? PyUnicode_Substring(name, 0, kLongestName) : PyUnicode_FromObject(name);
   if (text == nullptr) return nullptr;
   PyObject* found = PyDict_GetItemWithError(phases_by_name, text);
   auto* phase = reinterpret_cast<Phase*>(found);
-  if (phase == nullptr && PyErr_Occurred() == nullptr) phase = make_phase(text);
+  if (phase == nullptr && PyErr_Occurred() == nullptr) {
+    phase = make_phase(text);
+    if (phase != nullptr && phase != too_many_names && is_cut) {
+      cut_names.fetch_add(1, std::memory_order_relaxed);
+      count_drop(Drop::kLongNames);
+    }
+  }
   Py_DECREF(text);
   return phase;
 }
+
+uint64_t cut_name_count() { return cut_names.load(std::memory_order_relaxed); }
 
 void tolerate_too_many_names() { too_many_names_tolerated = true; }
 

@@ -19,8 +19,11 @@ namespace pig {
 bool ready_phase_registry();
 
 /// The handle of a name, borrowed: handles live for ever. Makes it when it is new; nullptr with a
-/// Python error set when the name can't be one.
+/// Python error set when the name can't be one. Of a long name the first 256 characters count.
 Phase* find_phase(PyObject* name);
+
+/// How many handles were made for names that had to be cut.
+uint64_t cut_name_count();
 
 /// From now on names that find no room share a handle instead of raising.
 void tolerate_too_many_names();

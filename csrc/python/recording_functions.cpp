@@ -16,11 +16,11 @@
 #include "hot/nvtx_range.h"
 #include "python/bindings.h"
 #include "python/gil_release.h"
+#include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
-#include "record/step.h"
 
 namespace py = pybind11;
 
@@ -28,12 +28,6 @@ namespace pig {
 namespace {
 
 using namespace py::literals;
-
-int64_t step_begin() {
-  // The hooks belong to a recording.
-  if (active_epoch.load(std::memory_order_relaxed) != 0) run_due_hooks();
-  return begin_step();
-}
 
 py::dict start(std::optional<std::string> path, const py::bytes& environment, bool overwrite,
                uint64_t history_spans, uint64_t max_bytes, bool nvtx) {
@@ -53,7 +47,8 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
     throw py::error_already_set();
   }
   set_nvtx_enabled(nvtx);
-  const Recorder& recorder = Recorder::instance();
+  Recorder& recorder = Recorder::instance();
+  recorder.drops().add(Drop::kLongNames, cut_name_count());  // those of before
   return py::dict(
       "run_id"_a = py::str("{:016x}").format(recorder.run_id()),
       "clock"_a = py::dict("kind"_a = kTickKindNames[static_cast<int>(tick_kind)],
@@ -106,6 +101,27 @@ py::bytes bytes_of(std::vector<uint8_t> (Recorder::*read)()) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// Sets the calling thread's state aside within a block.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { take_back(); }
+  void begin() {
+    Recorder::instance().begin_scratch();
+    is_begun_ = true;
+  }
+  void end(const py::args&) { take_back(); }
+
+ private:
+  void take_back() {
+    if (std::exchange(is_begun_, false)) Recorder::instance().end_scratch();
+  }
+
+  bool is_begun_ = false;
+};
+
 py::dict status() {
   const Recorder& recorder = Recorder::instance();
   std::string error;
@@ -156,8 +172,10 @@ void add_recording_functions(py::module_& module) {
       [](std::string environment) { Recorder::instance().set_environment(std::move(environment)); },
       without_gil, "environment"_a);
   module.def("status", &status);
-  module.def("begin_scratch", [] { Recorder::instance().begin_scratch(); });
-  module.def("end_scratch", [] { Recorder::instance().end_scratch(); });
+  py::class_<Scratch>(module, "Scratch")
+      .def(py::init<>())
+      .def("__enter__", &Scratch::begin)
+      .def("__exit__", &Scratch::end);
   module.def("disable", [] {
     set_nvtx_enabled(false);
     tolerate_too_many_names();
@@ -166,12 +184,9 @@ void add_recording_functions(py::module_& module) {
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
              "phase_name_error"_a);
-
-  module.def("step_begin", &step_begin);
-  module.def("step_item", &add_step_item, "token"_a, "samples"_a);
-  module.def("step_note_update", &note_step_update, "token"_a);
-  module.def("step_end", &end_step, "token"_a, "complete"_a, "at_update"_a = false);
-  module.def("step_drop", &drop_step, "token"_a);
+  module.def(
+      "set_before_step", [](const py::object& function) { set_before_step(function.ptr()); },
+      "function"_a);
 }
 
 }  // namespace pig

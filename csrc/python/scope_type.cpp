@@ -17,8 +17,14 @@ struct ScopeObject {
   nvtxRangeId_t nvtx;
 };
 
+void close(ScopeObject* scope) {
+  nvtx_end(std::exchange(scope->nvtx, 0));
+  end_token(std::exchange(scope->token, 0), Closing::kEnd);
+}
+
 PyObject* scope_enter(PyObject* self, PyObject*) {
   auto* scope = reinterpret_cast<ScopeObject*>(self);
+  close(scope);
   scope->nvtx = nvtx_start(scope->phase->nvtx);
   scope->token = begin_token(*scope->phase);
   return Py_NewRef(self);
@@ -26,10 +32,17 @@ PyObject* scope_enter(PyObject* self, PyObject*) {
 
 PyObject* scope_exit(PyObject* self, PyObject* const*, Py_ssize_t count) {
   if (!check_arguments(static_cast<size_t>(count), nullptr, 3, "__exit__")) return nullptr;
-  auto* scope = reinterpret_cast<ScopeObject*>(self);
-  nvtx_end(std::exchange(scope->nvtx, 0));
-  end_token(std::exchange(scope->token, 0), Closing::kEnd);
+  close(reinterpret_cast<ScopeObject*>(self));
   Py_RETURN_NONE;
+}
+
+/// A block that an exception has kept from being left properly ends here.
+void scope_dealloc(PyObject* self) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  close(reinterpret_cast<ScopeObject*>(self));
+  PyErr_Restore(type, value, traceback);
+  PyObject_Free(self);
 }
 
 PyObject* scope_name(PyObject* self, void*) {
@@ -58,6 +71,7 @@ PyTypeObject scope_type_object = [] {
   type.tp_basicsize = sizeof(ScopeObject);
   type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc = "A context manager that times one block. Made by gpu_phase.scope().";
+  type.tp_dealloc = scope_dealloc;
   type.tp_methods = scope_methods;
   type.tp_getset = scope_getset;
   type.tp_repr = scope_repr;

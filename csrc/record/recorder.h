@@ -100,6 +100,7 @@ class Recorder {
   /// costs; and takes it back.
   void begin_scratch();
   void end_scratch();
+  bool is_scratch() const { return scratch_ && this_thread == &scratch_->state; }
 
   /// Adds a reading of metrics to the recording that is active, as of now. What finds no room is
   /// counted. Costs microseconds; the harvester writes it.
@@ -112,7 +113,7 @@ class Recorder {
 
   ThreadRegistry& threads() { return threads_; }
   /// The steps that the calling thread opens and closes.
-  StepTracker& steps() { return this_thread_is_scratch() ? scratch_->steps : steps_; }
+  StepTracker& steps() { return is_scratch() ? scratch_->steps : steps_; }
   DropCounters& drops() { return drops_; }
   SyncLog& syncs() { return syncs_; }
   const Clock& clock() const { return clock_; }
@@ -130,7 +131,6 @@ class Recorder {
 
   static inline void (*notify_)(Notice) = nullptr;
 
-  bool this_thread_is_scratch() const { return scratch_ && this_thread == &scratch_->state; }
   static void wake_harvester();
   static void notify(Notice notice) {
     if (notify_ != nullptr) notify_(notice);

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen, warn_of
-from pyinstrument_gpu.recording import loader_use, native_callbacks, steps
+from pyinstrument_gpu.recording import loader_use, native_callbacks
 
 _active: AutoPhases | None = None
 
@@ -65,7 +65,7 @@ class AutoPhases:
             self._withdraw()
         if not self.is_hooked:
             return
-        steps.before_step = None
+        native.set_before_step(None)
         self._unhook()
         if native.loop_has_failed() and self.error is None:
             self.error = MemoryError()
@@ -115,7 +115,7 @@ class AutoPhases:
         self._undo = [native.end_loop, dynamo.leave_out(*ours)]
         for noun in (calls, h2d):
             self._undo.append(noun.install(self))
-        steps.before_step = self._before_own_step
+        native.set_before_step(self._before_own_step)
 
     def _before_own_step(self) -> None:
         self.tell(native.leave_steps_alone)

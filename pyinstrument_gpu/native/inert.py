@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -40,14 +42,28 @@ class _GpuPhase:
 gpu_phase = _GpuPhase()
 
 
-def _do_nothing(*_: object, **__: object) -> int:
-    """What begins has no token."""
-    return 0
+def _do_nothing(*_: object, **__: object) -> None:
+    pass
 
 
-set_timing_data = sync_watch = _do_nothing
-frame_begin = frame_end = frame_cancel = frame_rename = _do_nothing
-step_begin = step_item = step_note_update = step_end = step_drop = _do_nothing
+sync_watch = _do_nothing
+
+
+class StepBlock:
+    """See `_C.StepBlock`."""
+
+    _samples = math.nan
+
+    def __enter__(self) -> StepBlock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def iterate_steps(iterable: Iterable[_T], *_: object) -> Iterator[_T]:
+    """Iterate, and no more."""
+    return iter(iterable)
 
 
 def status() -> dict[str, Any]:

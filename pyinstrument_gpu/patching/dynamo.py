@@ -63,8 +63,7 @@ def _register() -> None:
     substitutes: dict[Any, Callable[..., Any]] = {
         native.gpu_phase: lambda name, /: contextlib.nullcontext(),
         native.gpu_phase.scope: lambda name, /: contextlib.nullcontext(),
-        native.frame_begin: lambda phase, /: 0,
-        native.frame_end: lambda phase, token, /: None,
+        native.frame: lambda phase, /: contextlib.nullcontext(),
         # What is compiled has no automatic phases in it.
         native.optimizer_steps: lambda optimizer, args, kwargs, /: None,
         native.optimizer_has_stepped: lambda optimizer, args, kwargs, /: None,

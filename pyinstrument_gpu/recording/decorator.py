@@ -2,8 +2,9 @@
 """`@gpu_phase("name")`: one span per call.
 
 A call of a generator function or an async function lasts from its first step to its end, also while
-it is suspended. Each wrapper keeps the token of its own frame: the frames of calls that interleave
-are not taken for one another.
+it is suspended. Each wrapper has a frame of its own: those of calls that interleave are not taken
+for one another. The frame stands in no variable. So it goes with the block, whatever instruction an
+exception strikes at, and also where a traceback keeps the wrapper's variables.
 """
 
 from __future__ import annotations
@@ -48,33 +49,24 @@ def _inspect() -> Any:
 
 def _wrap_function(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        token = native.frame_begin(phase)
-        try:
+        with native.frame(phase):
             return function(*args, **kwargs)
-        finally:
-            native.frame_end(phase, token)
 
     return wrapper
 
 
 def _wrap_async(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        token = native.frame_begin(phase)
-        try:
+        with native.frame(phase):
             return await function(*args, **kwargs)
-        finally:
-            native.frame_end(phase, token)
 
     return wrapper
 
 
 def _wrap_generator(phase: Phase, function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        token = native.frame_begin(phase)
-        try:
+        with native.frame(phase):
             return (yield from function(*args, **kwargs))
-        finally:
-            native.frame_end(phase, token)
 
     return wrapper
 
@@ -83,22 +75,20 @@ def _wrap_async_generator(phase: Phase, function: Callable[..., Any]) -> Callabl
     # There is no `yield from` for these: what is sent and thrown in is passed on by hand.
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         generator = function(*args, **kwargs)
-        token = native.frame_begin(phase)
-        try:
-            value = await generator.__anext__()
-            while True:
-                try:
-                    sent = yield value
-                except GeneratorExit:
-                    await generator.aclose()
-                    raise
-                except BaseException as error:
-                    value = await generator.athrow(error)
-                else:
-                    value = await generator.asend(sent)
-        except StopAsyncIteration:
-            return
-        finally:
-            native.frame_end(phase, token)
+        with native.frame(phase):
+            try:
+                value = await generator.__anext__()
+                while True:
+                    try:
+                        sent = yield value
+                    except GeneratorExit:
+                        await generator.aclose()
+                        raise
+                    except BaseException as error:
+                        value = await generator.athrow(error)
+                    else:
+                        value = await generator.asend(sent)
+            except StopAsyncIteration:
+                return
 
     return wrapper

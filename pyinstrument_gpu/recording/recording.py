@@ -148,20 +148,22 @@ class Recording:
         a warning.
 
         Args:
-            sink: the sink, which is opened here and closed at the end. It can serve only one
-                recording.
+            sink: the sink, which is opened here and closed at the end: a `Sink`, or an object with
+                its methods. It can serve only one recording.
             interval_s: seconds between updates. With several sinks, the shortest applies to all.
 
         Raises:
             RecordingError: the recording is not active, or belongs to the parent of this process.
             SinkError: the sink cannot be opened.
             MissingDependencyError: the sink needs a package that is not installed.
+            TypeError: `sink` is no sink.
             ValueError: `interval_s` is not above 0.
 
         With `PYINSTRUMENT_GPU=0` in the environment this does nothing.
         """
         if not 0 < interval_s < math.inf:
             raise ValueError(f"interval_s must be a number of seconds above 0, got {interval_s!r}")
+        _check_sink(sink)
         self._check_mine()
         if self._stopped:
             raise RecordingError("the recording has stopped: add sinks while it is active")
@@ -370,6 +372,23 @@ def start(options: RecordingOptions) -> Recording:
     recording = Recording(options)
     recording._start()
     return recording
+
+
+def _check_sink(sink: object) -> None:
+    if isinstance(sink, type):
+        what = f"the class {sink.__qualname__}: pass an object of it"
+    else:
+        methods = ("open", "write", "close")
+        missing = [name for name in methods if not callable(getattr(sink, name, None))]
+        if not missing:
+            return
+        what = (
+            f"an object of type {type(sink).__qualname__}, which has no {' and no '.join(missing)}"
+        )
+    raise TypeError(
+        "add_sink needs a sink: a TensorBoardSink, a PrometheusSink or an object of a class "
+        f"derived from pyinstrument_gpu.Sink; got {what}"
+    )
 
 
 def _read_metrics() -> None:

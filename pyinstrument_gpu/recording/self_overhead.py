@@ -7,7 +7,6 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording import steps
 from pyinstrument_gpu.recording.steps import gpu_steps
 
 _BATCHES = 7
@@ -22,15 +21,10 @@ def measure() -> dict[str, float]:
     Needs an active recording with NVTX ranges off (with a tool attached they would fill its
     timeline). Takes about two milliseconds.
     """
-    before_step, steps.before_step = steps.before_step, None
-    native.begin_scratch()
-    try:
+    with native.Scratch():
         loop_ns = _median_ns(empty_loop)
         phase_ns = max(_median_ns(phase_loop) - loop_ns, 0.0)
         step_ns = max(_median_ns(_step_loop) - loop_ns - phase_ns, 0.0)
-    finally:
-        native.end_scratch()
-        steps.before_step = before_step
     return {"phase_ns": round(phase_ns, 1), "step_ns": round(step_ns, 1)}
 
 

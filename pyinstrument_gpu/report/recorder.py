@@ -18,6 +18,7 @@ _DROPS = {
     "disk_error": ("span", "missing from the history (the disk failed), still in the statistics"),
     "depth": ("span", "not recorded: nested too deeply"),
     "names": ("phase", "recorded under a common name: too many names"),
+    "long_names": ("phase", "recorded under the first 256 characters of a longer name"),
     "paths": ("span", "recorded under a common path: too many paths"),
     "threads": ("thread", "recorded under the last entry: too many threads"),
     "unmatched_ends": ("end", "without a matching begin"),

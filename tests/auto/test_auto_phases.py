@@ -26,7 +26,6 @@ from pyinstrument_gpu import auto
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.recording import steps
 from pyinstrument_gpu.run import Run
 from tests.helpers.spans import dropped_of, spans_of
 
@@ -84,7 +83,11 @@ def test_attributes_stay_and_hooks_go() -> None:
         train()
     assert attributes() == before
     assert not hooks
-    assert steps.before_step is None
+    with pig.record() as recording:
+        train()
+        with pig.gpu_step():
+            pass
+    assert len(recording.run.steps) == 1
 
 
 def test_put_back_after_an_exception() -> None:
@@ -540,19 +543,13 @@ def test_batch_that_contains_itself(recording: pig.Recording) -> None:
     assert all_counts(recording.stop())["data"] == 1
 
 
-def test_loop_that_was_interrupted_as_it_began_to_wait(
-    recording: pig.Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = native.set_timing_data
+def test_loop_that_is_interrupted_as_it_waits(recording: pig.Recording) -> None:
+    def interrupted() -> Iterator[int]:
+        raise KeyboardInterrupt
+        yield 1
 
-    def interrupted(on: bool) -> None:
-        original(on)
-        if on:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(native, "set_timing_data", interrupted)
-        list(pig.gpu_steps(range(1)))
+    with pytest.raises(KeyboardInterrupt):
+        list(pig.gpu_steps(interrupted()))
     list(DataLoader(TensorDataset(torch.ones(4))))
     assert all_counts(recording.stop())["data"] == 5  # the interrupted one is one of them
 

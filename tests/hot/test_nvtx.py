@@ -187,16 +187,16 @@ with gpu_step():
 
 def test_step_that_could_not_be_opened_takes_no_range_with_it(tool: Tool) -> None:
     tool.run("""
-from pyinstrument_gpu.native import native
 recording = pig.start()
-outer, inner = native.step_begin(), native.step_begin()
-native.step_drop(inner)
-with gpu_phase("forward"):
-    pass
-native.step_end(outer, True)
+with gpu_step():
+    for _ in gpu_steps([]):
+        pass
+    with gpu_phase("forward"):
+        pass
 recording.stop()
 """)
-    assert tool.ranges == ["push step", "push forward", "pop", "pop"]
+    inner = ["push step", "push data", "pop", "pop"]
+    assert tool.ranges == ["push step", *inner, "push forward", "pop", "pop"]
 
 
 def test_a_name_has_its_colour(tool: Tool) -> None:

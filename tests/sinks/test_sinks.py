@@ -323,6 +323,36 @@ def test_wrong_use() -> None:
         for interval_s in (0, -1, float("nan"), float("inf")):
             with pytest.raises(ValueError, match="interval_s must be"):
                 recording.add_sink(KeepingSink(), interval_s=interval_s)
+
+
+@pytest.mark.parametrize(
+    ("sink", "got"),
+    [
+        (object(), "an object of type object, which has no open and no write and no close"),
+        (None, "an object of type NoneType"),
+        (KeepingSink, "the class KeepingSink: pass an object of it"),
+    ],
+)
+def test_what_is_no_sink_is_refused_at_once(sink: object, got: str) -> None:
+    after = KeepingSink()
+    with pig.record() as recording:
+        with pytest.raises(TypeError, match=f"add_sink needs a sink: .*got {got}"):
+            recording.add_sink(sink)  # type: ignore[arg-type]
+        recording.add_sink(after)
+    assert after.updates[-1].final
+
+
+def test_sink_needs_no_base_class() -> None:
+    class Sink:
+        def open(self) -> None: ...
+        def close(self) -> None: ...
+        def write(self, update: pig.RunUpdate) -> None:
+            updates.append(update)
+
+    updates: list[pig.RunUpdate] = []
+    with pig.record() as recording:
+        recording.add_sink(Sink())  # type: ignore[arg-type]
+    assert updates[-1].final
     with pytest.raises(pig.RecordingError, match="has stopped"):
         recording.add_sink(KeepingSink())
 

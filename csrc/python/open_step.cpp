@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/open_step.h"
+
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/spin_lock.h"
+#include "hot/active_recording.h"
+#include "python/phase_registry.h"
+#include "python/phase_use.h"
+#include "python/python_hooks.h"
+#include "record/recorder.h"
+#include "record/recording_thread.h"
+#include "record/step.h"
+
+namespace pig {
+namespace {
+
+constexpr int64_t kStepIsOpen = -1;
+
+const Phase* step_phase = nullptr;
+PyObject* before_step = nullptr;
+
+// The steps that are open, in the order in which they were opened; only those that are recorded.
+SpinLock open_steps_lock;
+OpenStep* innermost_step = nullptr;
+uint64_t steps_opened = 0;
+
+bool has_ended(uint32_t thread) {
+  const ThreadState* state = Recorder::instance().threads().find(thread);
+  return state == nullptr || state->finished.load(std::memory_order_acquire);
+}
+
+void close_step(int64_t token, uint64_t frame, bool complete) {
+  if (token == kStepIsOpen) {
+    nvtx_pop(step_phase->nvtx);
+    end_token(frame, Closing::kEnd);
+  }
+  end_step(token, complete, false);
+}
+
+}  // namespace
+
+bool ready_open_step() {
+  PyObject* name = PyUnicode_FromString("step");
+  step_phase = name != nullptr ? find_phase(name) : nullptr;
+  Py_XDECREF(name);
+  return step_phase != nullptr;
+}
+
+void set_before_step(PyObject* function) {
+  Py_XDECREF(std::exchange(before_step, function != Py_None ? Py_NewRef(function) : nullptr));
+}
+
+bool OpenStep::begin() {
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (before_step != nullptr && !Recorder::instance().is_scratch()) {
+    PyObject* function = Py_NewRef(before_step);
+    PyObject* result = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
+    if (result == nullptr) return false;
+    Py_DECREF(result);
+  }
+  if (epoch != 0) {
+    run_due_hooks();
+    close_left_over();
+    opener_.note();
+  }
+  token_ = begin_step();
+  frame_ = 0;
+  if (token_ == kStepIsOpen) {
+    nvtx_push(step_phase->nvtx);
+    frame_ = begin_token(*step_phase);
+  }
+  is_open_.store(true, std::memory_order_relaxed);
+  if (token_ != 0) link();
+  return true;
+}
+
+void OpenStep::add_item(double samples) {
+  if (is_counted()) add_step_item(token_, samples);
+}
+
+void OpenStep::end(bool complete) {
+  if (!is_open_.exchange(false)) return;
+  unlink();
+  close_step(token_, frame_, complete);
+}
+
+void OpenStep::drop() {
+  if (!is_open_.exchange(false)) return;
+  unlink();
+  if (token_ == kStepIsOpen) {
+    nvtx_pop(step_phase->nvtx);
+    end_token(frame_, Closing::kCancel);
+  }
+  drop_step(token_);
+}
+
+void OpenStep::close_left_over() {
+  const uint32_t current = active_epoch.load(std::memory_order_relaxed);
+  const ThreadState* here = current != 0 ? recording_thread(current) : nullptr;
+  if (here == nullptr) return;
+  for (uint64_t below = ~uint64_t{0};;) {
+    std::optional<Opener> opener;
+    uint32_t epoch = 0;
+    uint32_t thread = 0;
+    {
+      const std::lock_guard lock(open_steps_lock);
+      const OpenStep* step = innermost_step;
+      while (step != nullptr && step->number_ >= below) step = step->outer_;
+      if (step == nullptr) return;
+      below = step->number_;
+      epoch = step->epoch_;
+      thread = step->thread_;
+      opener.emplace(step->opener_);
+    }
+    // Without the lock: any code may run, and close it or others.
+    if (epoch != current || !(thread == here->serial() ? opener->is_over() : has_ended(thread)))
+      continue;
+    int64_t token = 0;
+    uint64_t frame = 0;
+    {
+      const std::lock_guard lock(open_steps_lock);
+      OpenStep* step = innermost_step;
+      while (step != nullptr && step->number_ != below) step = step->outer_;
+      if (step == nullptr || !step->is_open_.exchange(false)) continue;
+      step->leave_list();
+      token = step->token_;
+      frame = step->frame_;
+    }
+    close_step(token, frame, false);
+  }
+}
+
+void OpenStep::link() {
+  epoch_ = active_epoch.load(std::memory_order_relaxed);
+  thread_ = this_thread->serial();
+  const std::lock_guard lock(open_steps_lock);
+  number_ = ++steps_opened;
+  outer_ = std::exchange(innermost_step, this);
+  if (outer_ != nullptr) outer_->inner_ = this;
+  is_linked_ = true;
+}
+
+void OpenStep::unlink() {
+  {
+    const std::lock_guard lock(open_steps_lock);
+    leave_list();
+  }
+  opener_.forget();
+}
+
+void OpenStep::leave_list() {
+  if (!std::exchange(is_linked_, false)) return;
+  if (outer_ != nullptr) outer_->inner_ = inner_;
+  (inner_ != nullptr ? inner_->outer_ : innermost_step) = outer_;
+  outer_ = inner_ = nullptr;
+}
+
+}  // namespace pig

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The statement of the program that has opened something, to tell later that it is over.
+//
+// What a `with` block or a `for` loop opens is closed as control leaves it. It stays open where an
+// exception strikes between two instructions on the way out, and where the object that would close
+// it at the latest as it is freed lives on, in a variable of a frame that a traceback holds. But no
+// statement outlasts the frame it stands in. So once that frame is off its thread's stack, nobody
+// will close what the statement has opened. The same holds if the same `with` of the same frame is
+// entered again.
+//
+// What a call opens, as in `step.__enter__()` or `next(steps)`, may stay open after the frame of
+// the call has ended, and is never taken for left over. A generator may be suspended, and so off
+// the stack: what counts is the frame that drives it, if that does so by a statement. Who drives a
+// coroutine is not known.
+#pragma once
+
+#include <Python.h>
+
+namespace pig {
+
+/// With the GIL. No reference to a frame is kept: it would keep the variables of the program.
+class Opener {
+ public:
+  Opener() = default;
+  Opener(const Opener& other);
+  Opener& operator=(const Opener&) = delete;
+  ~Opener() { forget(); }
+
+  /// Notes the statement that the calling thread executes.
+  void note();
+  void forget();
+
+  /// By the thread that has noted it: whether the statement is certainly over. Walks up the stack.
+  /// Any code may run meanwhile, because frame objects are made, which may start the garbage
+  /// collector.
+  bool is_over() const;
+
+ private:
+  struct Place {
+    const PyFrameObject* frame = nullptr;  ///< only to be compared
+    PyCodeObject* code = nullptr;          ///< owned
+    int instruction = 0;                   ///< its offset in bytes
+  };
+  enum class Statement { kOther, kWith, kFor };
+
+  static Place place_of(PyFrameObject* frame);
+  static Statement statement_at(const Place& place);
+  static bool is_on_stack(const Place& place);
+
+  Place nearest_;  ///< in the frame that has called
+  Place driver_;   ///< in the nearest frame that is none of a generator, or nowhere
+};
+
+}  // namespace pig

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/step_iterator.h"
+
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "python/open_step.h"
+#include "python/phase_registry.h"
+#include "python/phase_use.h"
+#include "python/python_type.h"
+
+namespace pig {
+
+thread_local bool is_timing_data = false;
+
+namespace {
+
+const Phase* data_phase = nullptr;
+
+struct StepIterator {
+  PyObject_HEAD
+  PyObject* iterable;  ///< until it has given its iterator
+  PyObject* iterator;
+  PyObject* samples;  ///< (item) -> float, or null: `samples_per_item`
+  PyObject* drawn;    ///< a list of one number: the items drawn for steps that are recorded
+  double samples_per_item;
+  Py_ssize_t accumulate;
+  Py_ssize_t items;  ///< in the step that is open
+  bool is_running;
+  bool is_finished;
+  OpenStep step;
+};
+
+StepIterator* of(PyObject* object) { return reinterpret_cast<StepIterator*>(object); }
+
+void close_step(StepIterator* self) {
+  if (!self->step.is_open()) return;
+  if (self->items != 0) {
+    self->step.end(false);
+  } else {
+    self->step.drop();
+  }
+}
+
+/// Waits for the next item, as the phase "data". What there is none of, takes no time.
+PyObject* draw(StepIterator* self) {
+  nvtx_push(data_phase->nvtx);
+  const uint64_t frame = begin_token(*data_phase);
+  const bool was_timing_data = std::exchange(is_timing_data, true);
+  // Starting the loader's workers is waiting for the first item.
+  if (self->iterator == nullptr) {
+    self->iterator = PyObject_GetIter(self->iterable);
+    if (self->iterator != nullptr) Py_CLEAR(self->iterable);
+  }
+  PyObject* item =
+      self->iterator != nullptr ? Py_TYPE(self->iterator)->tp_iternext(self->iterator) : nullptr;
+  is_timing_data = was_timing_data;
+  const bool is_exhausted = item == nullptr && (PyErr_Occurred() == nullptr ||
+                                                PyErr_ExceptionMatches(PyExc_StopIteration) != 0);
+  nvtx_pop(data_phase->nvtx);
+  end_token(frame, is_exhausted ? Closing::kCancel : Closing::kEnd);
+  if (is_exhausted) PyErr_Clear();
+  return item;
+}
+
+/// Adds an item to the open step. False with a Python error set.
+bool add_item(StepIterator* self, PyObject* item) {
+  double samples = self->samples_per_item;
+  if (self->samples != nullptr) {
+    PyObject* number = PyObject_CallOneArg(self->samples, item);
+    samples = number != nullptr ? PyFloat_AsDouble(number) : 0;
+    Py_XDECREF(number);
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  self->step.add_item(samples);
+  if (self->step.is_counted()) {
+    const long long before = PyLong_AsLongLong(PyList_GET_ITEM(self->drawn, 0));
+    PyObject* now = PyLong_FromLongLong(before + 1);
+    if (now == nullptr || PyList_SetItem(self->drawn, 0, now) != 0) return false;
+  }
+  ++self->items;
+  return true;
+}
+
+PyObject* next_item(StepIterator* self) {
+  if (self->items == self->accumulate) {
+    self->step.end(true);
+    self->items = 0;
+  }
+  if (self->items == 0 && !self->step.begin()) return nullptr;
+  PyObject* item = draw(self);
+  if (item != nullptr && !add_item(self, item)) Py_CLEAR(item);
+  return item;
+}
+
+PyObject* iterator_next(PyObject* object) {
+  StepIterator* self = of(object);
+  if (self->is_running) {
+    PyErr_SetString(PyExc_ValueError, "this loop over gpu_steps is already waiting for an item");
+    return nullptr;
+  }
+  if (self->is_finished) return nullptr;
+  self->is_running = true;
+  PyObject* item = next_item(self);
+  self->is_running = false;
+  if (item == nullptr) {
+    self->is_finished = true;
+    close_step(self);
+    PyObject *type, *value, *traceback;  // letting go of the loader may run any code
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_CLEAR(self->iterable);
+    Py_CLEAR(self->iterator);
+    PyErr_Restore(type, value, traceback);
+  }
+  return item;
+}
+
+int iterator_traverse(PyObject* object, visitproc visit, void* arg) {
+  StepIterator* self = of(object);
+  Py_VISIT(self->iterable);
+  Py_VISIT(self->iterator);
+  Py_VISIT(self->samples);
+  Py_VISIT(self->drawn);
+  return 0;
+}
+
+int iterator_clear(PyObject* object) {
+  StepIterator* self = of(object);
+  Py_CLEAR(self->iterable);
+  Py_CLEAR(self->iterator);
+  Py_CLEAR(self->samples);
+  self->is_finished = true;  // without `drawn` nothing more can be drawn
+  return 0;
+}
+
+void iterator_finalize(PyObject* object) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  close_step(of(object));
+  PyErr_Restore(type, value, traceback);
+}
+
+void iterator_dealloc(PyObject* object) {
+  if (PyObject_CallFinalizerFromDealloc(object) < 0) return;
+  PyObject_GC_UnTrack(object);
+  iterator_clear(object);
+  Py_CLEAR(of(object)->drawn);
+  of(object)->step.~OpenStep();
+  PyObject_GC_Del(object);
+}
+
+PyTypeObject step_iterator_type = [] {
+  PyTypeObject type = blank_type();
+  type.tp_name = "pyinstrument_gpu._C.StepIterator";
+  type.tp_basicsize = sizeof(StepIterator);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  type.tp_iter = PyObject_SelfIter;
+  type.tp_iternext = iterator_next;
+  type.tp_traverse = iterator_traverse;
+  type.tp_clear = iterator_clear;
+  type.tp_finalize = iterator_finalize;
+  type.tp_dealloc = iterator_dealloc;
+  return type;
+}();
+
+PyObject* iterate_steps(PyObject*, PyObject* arguments) {
+  PyObject *iterable, *samples, *drawn;
+  Py_ssize_t accumulate;
+  if (PyArg_ParseTuple(arguments, "OnOO!", &iterable, &accumulate, &samples, &PyList_Type,
+                       &drawn) == 0)
+    return nullptr;
+  double samples_per_item = std::numeric_limits<double>::quiet_NaN();
+  const bool asks = PyCallable_Check(samples) != 0;
+  if (!asks) {
+    samples_per_item = PyFloat_AsDouble(samples);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+  }
+  StepIterator* self = PyObject_GC_New(StepIterator, &step_iterator_type);
+  if (self == nullptr) return nullptr;
+  self->iterable = Py_NewRef(iterable);
+  self->iterator = nullptr;
+  self->samples = asks ? Py_NewRef(samples) : nullptr;
+  self->drawn = Py_NewRef(drawn);
+  self->samples_per_item = samples_per_item;
+  self->accumulate = accumulate;
+  self->items = 0;
+  self->is_running = self->is_finished = false;
+  new (&self->step) OpenStep;
+  PyObject_GC_Track(self);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+}  // namespace
+
+bool ready_step_iterator() {
+  PyObject* name = PyUnicode_FromString("data");
+  data_phase = name != nullptr ? find_phase(name) : nullptr;
+  Py_XDECREF(name);
+  return data_phase != nullptr && PyType_Ready(&step_iterator_type) == 0;
+}
+
+PyMethodDef step_iterator_functions[] = {
+    {"iterate_steps", iterate_steps, METH_VARARGS,
+     "iterate_steps(iterable, accumulate, samples, drawn, /)\n--\n\n"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace pig

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KeyboardInterrupt at a chosen instruction.
+
+Python handles signals between instructions only, after calls and at the jumps back of loops. Here
+the exception comes before any instruction, which includes all of those.
+"""
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import pyinstrument_gpu
+
+_OURS = pyinstrument_gpu.__file__.removesuffix("__init__.py")
+
+
+class Interrupter:
+    """Counts the instructions of the package, or of some of its modules, and of some functions,
+    while they are called by `call`, and raises KeyboardInterrupt before one of them."""
+
+    def __init__(self, *functions: Callable[..., Any], modules: tuple[str, ...] = ("",)) -> None:
+        self._codes = {function.__code__ for function in functions}
+        self._files = tuple(_OURS + module for module in modules)
+        self._at = -1
+        self.seen: list[tuple[CodeType, int]] = []
+        """The instructions that were reached, each as the code and the offset in it."""
+
+    def call(self, function: Callable[[], object], at: int = -1) -> bool:
+        """Call a function and interrupt it before the instruction with this number. Returns whether
+        the exception came out of it."""
+        self.seen.clear()
+        self._at = at
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            function()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        code = frame.f_code
+        if code not in self._codes and not code.co_filename.startswith(self._files):
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.seen.append((code, frame.f_lasti))
+            if len(self.seen) - 1 == self._at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._trace

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C at every instruction of ours and of the loop around: what it hits is lost, and no more."""
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+from tests.helpers.interrupts import Interrupter
+from tests.helpers.spans import dropped_of
+
+ITEMS = 2
+
+
+@gpu_phase("function")
+def function() -> None:
+    pass
+
+
+@gpu_phase("generator")
+def generator() -> Iterator[int]:
+    yield 1
+
+
+@gpu_phase("async function")
+async def async_function() -> None:
+    await asyncio.sleep(0)
+
+
+@gpu_phase("async generator")
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+def loop_over_items() -> None:
+    for _ in gpu_steps(range(ITEMS)):
+        function()
+
+
+def loop_over_a_kept_iterator() -> None:
+    steps = iter(gpu_steps(range(ITEMS), samples=lambda item: 1))
+    for _ in steps:
+        function()
+
+
+def loop_of_blocks() -> None:
+    for _ in range(ITEMS):
+        with gpu_step():
+            function()
+
+
+def loop_of_kept_blocks() -> None:
+    for _ in range(ITEMS):
+        with gpu_step() as step:
+            function()
+        assert step is not None
+
+
+@gpu_step()
+def decorated_step() -> None:
+    function()
+
+
+def loop_of_calls() -> None:
+    for _ in range(ITEMS):
+        decorated_step()
+
+
+def loop_of_suspended_calls() -> None:
+    for _ in range(ITEMS):
+        with gpu_step():
+            list(generator())
+            asyncio.run(main())
+
+
+async def main() -> None:
+    await async_function()
+    async for _ in async_generator():
+        pass
+
+
+LOOPS = [
+    loop_over_items,
+    loop_over_a_kept_iterator,
+    loop_of_blocks,
+    loop_of_kept_blocks,
+    loop_of_calls,
+    loop_of_suspended_calls,
+]
+
+
+def after() -> None:
+    """What is recorded after the interrupt, in the same recording."""
+    for _ in gpu_steps(range(ITEMS)):
+        function()
+    with gpu_step():
+        function()
+
+
+PATHS = {"data", "function", "generator", "async function", "async generator"}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
+    # Tracebacks are kept, as notebooks do, and with them the variables of the loop.
+    kept: list[BaseException] = []
+    parts = (loop, function, generator, async_function, async_generator, decorated_step, main)
+    interrupter = Interrupter(*map(inspect.unwrap, parts))
+
+    def interrupted() -> None:
+        try:
+            loop()
+        except KeyboardInterrupt as interrupt:
+            kept.append(interrupt)
+            raise
+
+    for at in itertools.count():
+        with pig.record() as recording:
+            was_hit = interrupter.call(interrupted, at)
+            after()
+        run = recording.run
+        where = f"interrupted at {at}: {interrupter.seen[-1]}"
+        complete = [step.complete for step in run.steps]
+        assert complete[-ITEMS - 1 :] == [True] * (ITEMS + 1), where
+        assert complete.count(False) <= was_hit, where
+        assert run.open_phases == (), where
+        assert set(run.paths) <= PATHS, where
+        assert dropped_of(run) == {}, where
+        if not was_hit:
+            break
+    assert at >= 7 * ITEMS
+    assert complete == [True] * (2 * ITEMS + 1)
