@@ -62,7 +62,7 @@ format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: native $(PEERS)  ## benchmarks, each against its peers in the same run: four minutes
+bench: native $(PEERS)  ## benchmarks, each against its peers in the same run: seven minutes
 	$(BIN)/pytest benchmarks --benchmark-json=$(RESULTS) $(BENCH_OPTIONS)
 	$(BIN)/python -m benchmarks.page $(RESULTS)
 

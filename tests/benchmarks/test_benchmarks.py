@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.background_threads import count_calls
 from benchmarks.bench_step import UNTIMED, UNTIMED_AGAIN, step_figures
 from benchmarks.contender import Contender
 from benchmarks.gpu.figure import Figure
@@ -223,3 +224,23 @@ def test_a_peer_that_cannot_be_had_keeps_no_other_away() -> None:
         ["install", "--quiet", "nvtx==0.2.17"],
         ["install", "--quiet", "--no-deps", "nvidia-resiliency-ext==0.4.1"],
     ]
+
+
+# --- threads beside training ---
+
+
+def test_calls_of_the_threads_within_the_window_count() -> None:
+    trace = """
+11 pwrite64(3, "before", 6, 0) = 6
+10 access("/window-begins", F_OK) = -1 ENOENT (No such file or directory)
+11 pwrite64(3, "\\1", 1, 0)            = 1
+12 futex(0x7f, FUTEX_WAIT <unfinished ...>
+10 write(1, "the loop's own", 14) = 14
+12 <... futex resumed>) = 0
+12 --- SIGCHLD {si_signo=SIGCHLD} ---
+13 write(1, "of a process", 12) = 12
+12 +++ exited with 0 +++
+10 access("/window-ends", F_OK) = -1 ENOENT (No such file or directory)
+11 pwrite64(3, "after", 5, 0) = 5
+"""
+    assert count_calls(trace.strip().splitlines(), {11, 12}) == 2
