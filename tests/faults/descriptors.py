@@ -4,6 +4,9 @@
 import json
 from typing import Any
 
+import pytest
+
+import pyinstrument_gpu as pig
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.script import run_script
 
@@ -105,3 +108,42 @@ def none_free(trial: Trial) -> None:
 
     assert stderr == ""
     assert facts == {"complete": True, "counts": WHOLE, "spans": 200, "notes": []}
+
+
+@FAULTS.fault(
+    done="While a recording goes on its file is deleted, renamed, replaced by a text or by another "
+    "run, or overwritten with zeros.",
+    holds="The training goes on. The statistics are complete, with a warning that the history in "
+    "the file could not be read back. A renamed file has the whole run.",
+    times=5,
+)
+def another_file(trial: Trial) -> None:
+    path, aside = trial.path, trial.directory / "aside"
+    with pig.record(trial.directory / "other.gpurun"), pig.gpu_phase("theirs"):
+        pass
+    with pig.record(path) as recording:
+        with pig.gpu_phase("mine"):
+            pass
+        recording.flush()
+        if trial.number == 4:  # overwritten
+            with path.open("r+b") as file:
+                file.write(bytes(path.stat().st_size))
+        elif trial.number == 0:
+            path.unlink()
+        else:
+            path.rename(aside)
+        if trial.number == 2:
+            path.write_text("text")
+        elif trial.number == 3:
+            (trial.directory / "other.gpurun").rename(path)
+        with pig.gpu_phase("mine"):
+            pass
+
+    with pytest.warns(RuntimeWarning, match="the history is lost"):
+        run = recording.run
+    assert {path: phase.count for path, phase in run.phases.items()} == {"mine": 2}
+    assert len(run.spans) == 0
+    assert run.complete
+    assert "the history is lost" in run.notes[-1]
+    if aside.exists():
+        assert len(pig.Run.load(aside).spans) == 2

@@ -82,25 +82,6 @@ def test_start_that_is_interrupted_leaves_nothing_active(monkeypatch: pytest.Mon
     pig.start().stop()
 
 
-@pytest.mark.parametrize("fate", ["removed", "of another run", "no run file"])
-def test_file_that_is_not_its_own_any_more(tmp_path: Path, fate: str) -> None:
-    path = tmp_path / "train.gpurun"
-    with pig.record(path) as recording, gpu_phase("mine"):
-        pass
-    path.unlink()
-    if fate == "of another run":
-        with pig.record(path), gpu_phase("theirs"):
-            pass
-    elif fate == "no run file":
-        path.write_text("text")
-
-    with pytest.warns(RuntimeWarning, match="the history is lost"):
-        run = recording.run
-    assert {path: phase.count for path, phase in run.phases.items()} == {"mine": 1}
-    assert len(run.spans) == 0
-    assert "the history is lost" in run.notes[-1]
-
-
 def test_stop_inside_the_block() -> None:
     with pig.record() as recording:
         run = recording.stop()
