@@ -10,8 +10,9 @@ NATIVE = build/native
 AARCH64 = build/aarch64
 AARCH64_CXX = aarch64-linux-gnu-g++
 WERROR = OFF
-# What of pyproject.toml's optional dependencies is installed.
+# What of pyproject.toml's optional dependencies is installed, and which Python tests `make test` runs.
 EXTRAS ?= dev
+TESTS ?= tests
 WORKERS ?= $(shell nproc)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh tests/native/*.cpp \
@@ -28,7 +29,7 @@ cross = $(if $(shell command -v $(AARCH64_CXX)),$(1),without-cross-compiler)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all check lint docs format configure module native aarch64 aarch64-module \
-    without-cross-compiler package bench gpu clean
+    without-cross-compiler sanitize sanitize-memory sanitize-threads package bench gpu clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -38,7 +39,7 @@ demo: module  ## train on handwritten digits, write digits.gpurun, print the rep
 
 test: native  ## native and Python tests, without those marked slow
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
-	$(BIN)/pytest $(PARALLEL) -m "not slow"
+	$(BIN)/pytest $(PARALLEL) -m "not slow" $(TESTS)
 
 test-all: native package $(call cross,aarch64)  ## every test, also for aarch64, and an install as users do it
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
@@ -114,6 +115,34 @@ aarch64-module: $(INSTALLED)
 	    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF \
 	    -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
 	$(BIN)/cmake --build $(AARCH64) --target _C
+
+# Python tests that lead through all of csrc.
+SANITIZED_TESTS = tests/auto tests/cuda tests/faults tests/format tests/patching tests/recording tests/sinks tests/syncs
+SANITIZE = $(BIN)/cmake -S . -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF
+
+sanitize: sanitize-memory sanitize-threads  ## tests under the sanitizers of addresses, undefined behaviour and threads
+
+# The module is installed into a package that else consists of links, so that the one for daily use
+# stays; with PYTHONSAFEPATH nothing takes that from the working directory. The sanitizer must be
+# loaded before Python is, and libstdc++ for it to find what throws exceptions. Leaks are looked for in
+# the native tests: the interpreter frees little at its end.
+sanitize-memory: $(INSTALLED)
+	$(SANITIZE) -B build/asan -DCMAKE_CXX_FLAGS="-O1 -g1 -fno-omit-frame-pointer \
+	    -fsanitize=address,undefined -fno-sanitize-recover=all"
+	$(BIN)/cmake --build build/asan
+	$(BIN)/ctest --test-dir build/asan --output-on-failure --no-tests=error --parallel $(WORKERS)
+	mkdir -p build/asan/package/pyinstrument_gpu
+	ln -sfn $(filter-out %.so %__pycache__,$(wildcard $(CURDIR)/pyinstrument_gpu/*)) build/asan/package/pyinstrument_gpu
+	$(BIN)/cmake --install build/asan --prefix build/asan/package
+	PYTHONPATH=$(CURDIR)/build/asan/package:$(CURDIR) PYTHONSAFEPATH=1 ASAN_OPTIONS=detect_leaks=0 \
+	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	    $(BIN)/pytest $(PARALLEL) -m "not slow" -o pythonpath=build/asan/tests $(SANITIZED_TESTS)
+
+sanitize-threads: $(INSTALLED)
+	$(SANITIZE) -B build/tsan -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread -fno-sanitize-recover=all"
+	$(BIN)/cmake --build build/tsan --target native_tests
+	$(BIN)/ctest --test-dir build/tsan --output-on-failure --no-tests=error --parallel $(WORKERS)
 
 without-cross-compiler:
 	@echo "not compiled for aarch64: $(AARCH64_CXX) is not installed"

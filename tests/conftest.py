@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,24 @@ def pytest_configure() -> None:
     # A socket of multiprocessing lies there, and the path of one has at most 107 characters.
     if len(tempfile.gettempdir()) > 60:
         tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
+
+
+class TestFile(pytest.Module):
+    """A file of tests, which is skipped where it needs torch and there is none: a new Python has no
+    wheels of torch for a while."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            missing = error.__cause__
+            if isinstance(missing, ModuleNotFoundError) and missing.name == "torch":
+                pytest.skip("torch is not installed", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return TestFile.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(autouse=True, scope="session")

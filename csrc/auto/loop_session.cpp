@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "auto/loop_session.h"
 
+#include <frameobject.h>  // for Python 3.10
+
 #include <algorithm>
 #include <cmath>
 #include <new>

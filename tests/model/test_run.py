@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import inspect
 import re
 
 import numpy as np
@@ -167,6 +168,6 @@ def test_overhead_is_part_of_the_environment() -> None:
 
 
 def test_help_of_a_run_names_all_it_holds() -> None:
-    described = re.findall(r"^        (\w+): ", Run.__doc__ or "", re.MULTILINE)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(Run) or "", re.MULTILINE)
 
     assert sorted(described) == sorted(name for name in vars(Run()) if not name.startswith("_"))

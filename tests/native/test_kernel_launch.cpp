@@ -29,7 +29,7 @@ struct Launch {
 
 std::vector<std::string> names;  ///< of the kernels asked for; a kernel is an index plus one
 std::vector<Launch> launches;
-int host_allocations = 0;
+std::vector<std::unique_ptr<char[]>> host_memory;  ///< never freed, as the launcher keeps it
 cuda::CaptureStatus capture_status = cuda::kNotCapturing;
 int launch_result = cuda::kSuccess;
 bool kernels_run = true;
@@ -137,8 +137,8 @@ const cuda::Driver* driver() {
     made.LibraryGetKernel = get_kernel;
     made.LaunchKernel = launch;
     made.MemHostAlloc = [](void** pointer, size_t bytes, unsigned) {
-      ++host_allocations;
-      *pointer = new char[bytes];  // kept, as the launcher keeps it
+      host_memory.push_back(std::make_unique<char[]>(bytes));
+      *pointer = host_memory.back().get();
       return 0;
     };
     made.MemHostGetDevicePointer = [](cuda::DevicePointer* device, void* pointer, unsigned) {
@@ -233,10 +233,10 @@ void test_nothing_is_prepared_during_a_capture() {
   load_kernels(store);
   KernelLauncher launcher(store);
   State state{};
-  const int allocations = host_allocations;
+  const size_t allocations = host_memory.size();
   capture_status = cuda::kCapturing;
   CHECK(!update(launcher, state));
-  CHECK_EQ(host_allocations, allocations);
+  CHECK_EQ(host_memory.size(), allocations);
   CHECK(launcher.error().empty());
   capture_status = cuda::kNotCapturing;
   CHECK(update(launcher, state));
@@ -244,7 +244,7 @@ void test_nothing_is_prepared_during_a_capture() {
   capture_status = cuda::kCapturing;
   CHECK(update(launcher, state));
   capture_status = cuda::kNotCapturing;
-  CHECK_EQ(host_allocations, allocations + 1);
+  CHECK_EQ(host_memory.size(), allocations + 1);
 }
 
 void test_a_failed_launch_is_the_last() {
@@ -295,7 +295,7 @@ void test_before_the_kernels_are_loaded() {
   KernelStore store(driver);
   KernelLauncher launcher(store);
   State state{};
-  const int allocations = host_allocations;
+  const size_t allocations = host_memory.size();
   loaded.clear();
   for (int i = 0; i < 2; ++i) {
     CHECK(!update(launcher, state));
@@ -309,7 +309,7 @@ void test_before_the_kernels_are_loaded() {
   capture_status = cuda::kCapturing;
   CHECK(update(launcher, state));
   capture_status = cuda::kNotCapturing;
-  CHECK_EQ(host_allocations, allocations + 1);
+  CHECK_EQ(host_memory.size(), allocations + 1);
   CHECK_EQ(launches.back().slot, kSlots - 1);
 }
 
@@ -347,13 +347,13 @@ Snapshot* snapshot_of_one_update(KernelStore& store) {
 void test_the_memory_of_a_launcher_that_is_gone_is_used_again() {
   KernelStore store(driver);
   load_kernels(store);
-  const int allocations = host_allocations;
+  const size_t allocations = host_memory.size();
   for (int i = 0; i < 100; ++i) {
     snapshot_of_one_update(store);
     KernelLauncher next(store);
     CHECK(!has_snapshot(next));  // what the one before has left is not seen
   }
-  CHECK_EQ(host_allocations, allocations + 1);
+  CHECK_EQ(host_memory.size(), allocations + 1);
   {
     std::vector<std::unique_ptr<KernelLauncher>> alive;
     State state{};
@@ -361,10 +361,10 @@ void test_the_memory_of_a_launcher_that_is_gone_is_used_again() {
       alive.push_back(std::make_unique<KernelLauncher>(store));
       CHECK(update(*alive.back(), state));
     }
-    CHECK_EQ(host_allocations, allocations + 2);
+    CHECK_EQ(host_memory.size(), allocations + 2);
   }
   for (int i = 0; i < 2 * MetricDevice::kSnapshotsAtOnce; ++i) snapshot_of_one_update(store);
-  CHECK_EQ(host_allocations, allocations + 2);
+  CHECK_EQ(host_memory.size(), allocations + 2);
 }
 
 void test_memory_that_a_kernel_may_still_write_is_not_used_again() {
