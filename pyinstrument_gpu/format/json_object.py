@@ -30,10 +30,10 @@ class JsonObject:
         except (ValueError, RecursionError) as error:
             raise nonsense(where, str(error)) from error
 
-    def integer(self, key: str) -> int:
+    def integer(self, key: str, limit: int = _INTEGER_LIMIT) -> int:
         value = self.document.get(key)
-        if not is_count(value):
-            raise self._wrong(key, "a non-negative integer")
+        if not is_count(value) or value >= limit:
+            raise self._wrong(key, f"a non-negative integer below {limit}")
         return value
 
     def boolean(self, key: str) -> bool:

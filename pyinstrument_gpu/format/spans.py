@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import Records, true_prefix
+from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.steps import StepNumbering
 from pyinstrument_gpu.model.schema import SPAN_DTYPE
@@ -37,6 +38,7 @@ def known_spans(
             & (items["thread"] < threads)
             & (host_begin_ns >= 0)
             & (duration_ns >= 0)
+            & (items["host_end_ns"] < TIME_LIMIT_NS)
             & (own_ns >= -1)
             & (own_ns <= duration_ns)
         )

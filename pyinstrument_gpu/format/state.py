@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyinstrument_gpu.format.blocks import nonsense
+from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.format.json_object import JsonObject, is_count
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 
@@ -63,7 +64,7 @@ class State:
 def decode_state(data: bytes) -> State:
     state = JsonObject.decode(data, "STATE")
     return State(
-        now_ns=state.integer("now_ns"),
+        now_ns=state.integer("now_ns", TIME_LIMIT_NS),
         final=state.boolean("final"),
         anchor=state.integers("anchor"),
         spans=state.integer("spans"),
@@ -85,7 +86,7 @@ def _open_step(step: JsonObject) -> OpenStepState:
     return OpenStepState(
         serial=step.integer("serial"),
         thread=step.integer("thread"),
-        begin_ns=step.integer("begin_ns"),
+        begin_ns=step.integer("begin_ns", TIME_LIMIT_NS),
         samples=step.optional_number("samples"),
         items=step.integer("items"),
     )
@@ -95,7 +96,8 @@ def _open_phase(value: Any) -> OpenPhaseState:
     if isinstance(value, list) and len(value) == len(OpenPhaseState._fields):
         phase = OpenPhaseState(*value)
         step_serial = 0 if phase.step_serial == -1 else phase.step_serial
-        if all(map(is_count, phase._replace(step_serial=step_serial))):
+        is_known = all(map(is_count, phase._replace(step_serial=step_serial)))
+        if is_known and phase.begin_ns < TIME_LIMIT_NS:
             return phase
     raise nonsense(
         "STATE", f"open holds {value!r}, which is not [thread, path, begin_ns, step, depth]"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.blocks import Records, true_prefix
+from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.format.items import NONE, STEP_COMPLETE, columns
 from pyinstrument_gpu.format.state import OpenStepState, State
 from pyinstrument_gpu.model.schema import STEP_DTYPE
@@ -86,6 +87,7 @@ def known_steps(
         & (items["thread"] < threads)
         & (items["begin_ns"] >= 0)
         & (items["end_ns"] >= items["begin_ns"])
+        & (items["end_ns"] < TIME_LIMIT_NS)
         & ~np.isinf(items["samples"])
     )
     return step_columns(items[:good], indices[:good])

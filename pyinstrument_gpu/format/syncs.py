@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import Blocks, BlockType, nonsense, true_prefix
 from pyinstrument_gpu.format.cursor import Cursor
+from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.format.items import NONE, SYNC_ITEM, columns
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.steps import StepNumbering
@@ -19,6 +20,7 @@ from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals, totals_of
 
+_MOST_DIGITS = 20  # of a line; int() refuses thousands of them
 _SITE = struct.Struct("<II")
 _STATISTICS = struct.Struct("<QQII")
 _INTERVAL = struct.Struct("<qq")
@@ -46,7 +48,9 @@ def known_syncs(
         & ((items["path"] < paths) | (items["path"] == NONE))
         & (items["thread"] < threads)
         & (items["begin_ns"] >= 0)
+        & (items["begin_ns"] < TIME_LIMIT_NS)
         & (items["duration_ns"] >= -1)
+        & (items["duration_ns"] < TIME_LIMIT_NS)
     )
     items = items[:good]
     path = np.where(items["path"] == NONE, -1, items["path"].astype(np.int64))
@@ -79,7 +83,7 @@ def _site(cursor: Cursor) -> SyncSite:
     function, *library = text.split("\0", 3)
     known = SyncKind(min(kind & ~ALLOWED, SyncKind.OTHER))
     site = SyncSite(file, line, function, known, bool(kind & ALLOWED))
-    if len(library) == 3 and library[0].isdecimal():
+    if len(library) == 3 and len(library[0]) < _MOST_DIGITS and library[0].isdecimal():
         inner = SourceLine(file=library[2], line=int(library[0]), function=library[1])
         return replace(site, library=inner)
     return site

@@ -19,7 +19,7 @@ from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
-from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.facts import report_facts
@@ -125,6 +125,29 @@ def state_of_other_values(trial: Trial) -> None:
         value = {"run_ns": 0, "realtime_ns": 0} | {trial.random.choice(list(_ANCHOR)): value}
         del run.environment["anchor"]
     setattr(run, name, value)
+    _use(trial, run.environment, bytes(encode(run)))
+
+
+@FAULTS.fault(
+    done="A time of a span, step, metric, sync or of the whole run is one that no clock gets to.",
+    holds="What follows is left out, or the file is refused with a `RunFileError`, and each "
+    "report, export and comparison gives output or an error of this package.",
+    times=10,
+    slow_times=500,
+)
+def impossible_times(trial: Trial) -> None:
+    anchor = {**_ANCHOR, "realtime_ns": 2**62 - 1}  # far from that of the other ranks
+    run = _made({**ENVIRONMENT, "anchor": anchor})
+    run.metric_names = ("loss",)
+    run.metrics = np.array([(number, 0, 5, 0, 0.5) for number in range(3)], METRIC_DTYPE)
+    time_ns = trial.random.choice((2**61, 2**62, 2**63 - 1))
+    arrays = (run.spans, run.steps.array, run.metrics, run.syncs.events)
+    table = trial.random.choice((None, *arrays))
+    if table is None:
+        run.duration_ns = time_ns
+    else:
+        columns = [name for name in table.dtype.names or () if name.endswith("_ns")]
+        table[trial.random.choice(columns)][-1] = time_ns
     _use(trial, run.environment, bytes(encode(run)))
 
 

@@ -239,3 +239,22 @@ def test_errors_of_load_name_the_file(tmp_path: Path) -> None:
         Run.load(path)
     with pytest.raises(FileNotFoundError):
         Run.load(tmp_path / "missing.gpurun")
+
+
+def test_line_of_a_library_with_too_many_digits_is_no_line() -> None:
+    site = SyncSite("train.py", 7, "train\0" + "9" * 5000 + "\0inner\0lib.py", SyncKind.ITEM, False)
+    syncs = Syncs((site,), watched_ns=((0, 5),))
+    writer = RunWriter(run_id=1)
+    writer.append(BlockType.SYNC_SITES, encode_sync_sites(syncs.sites))
+    writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(syncs))
+    assert Run.from_bytes(writer.data).syncs.sites[0].library is None
+
+
+@pytest.mark.parametrize("begin_ns", [2**61, 2**63 - 1])
+def test_state_with_a_time_that_no_clock_gets_to(begin_ns: int) -> None:
+    step = {"serial": 1, "thread": 0, "begin_ns": begin_ns, "items": 1, "samples": None}
+    for change in ({"now_ns": begin_ns}, {"open_step": step}, {"open": [[0, 0, begin_ns, 0, 0]]}):
+        writer = RunWriter(run_id=1)
+        writer.write_document(BlockType.STATE, encode_json({**STATE, **change}))
+        with pytest.raises(RunFileDamagedError, match=r"the STATE.* makes no sense"):
+            Run.from_bytes(writer.data)
