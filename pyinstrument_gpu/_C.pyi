@@ -324,6 +324,7 @@ def set_in_watched_call(on: bool, /) -> None: ...
 
 # The one recording of the process.
 def start(
+    recording: object,
     path: bytes | None,
     environment: bytes,
     *,
@@ -331,16 +332,23 @@ def start(
     history_spans: int,
     max_bytes: int,
     nvtx: bool,
-) -> dict[str, Any]:
-    """Start recording and return the run's id, the clock and its first anchor.
+) -> dict[str, Any] | None:
+    """Start recording, as the recording of this object, which is its owner until `release`. Return
+    the run's id, the clock and its first anchor; None if another object is the owner.
 
     Raises:
         OSError: the file can't be written (FileExistsError, ...), or no thread is to be had.
-        RuntimeError: a recording is active.
     """
 
-def stop(environment: bytes) -> None:
-    """Stop, drain and finish the log. Releases the GIL while it does."""
+# For an object that is not the owner these do nothing.
+def stop(recording: object, environment: bytes) -> tuple[str | None, bytes] | None:
+    """Stop, drain and finish the log. Releases the GIL while it does. Return what ended the
+    writing of history, or None, and `log_bytes`: the same until it is released."""
+
+def release(recording: object) -> None: ...
+def owner() -> Any: ...
+def owner_is_left_over() -> bool:
+    """Whether it was started by a `with` block of this thread that is certainly over."""
 
 def harvest() -> None:
     """Drain every thread's ring and bring the log up to date. The CUDA driver is asked by another
@@ -350,19 +358,19 @@ def flush(timeout_s: float) -> bool:
     """The same, and wait at most so long, but for a tenth of a second at least, for device times
     that are outstanding. Returns whether none is."""
 
-def log_bytes() -> bytes:
+def log_bytes(recording: object) -> bytes | None:
     """The log of a recording without a path, as a run file. Of one whose file failed: all but the
     history."""
 
 # The tap: what goes to the log, for readers in this process.
-def open_tap() -> None: ...
-def take_tap() -> bytes:
+def open_tap(recording: object) -> None: ...
+def take_tap(recording: object) -> bytes:
     """What is new since the last call, also once after `stop`: records of `type u4, bytes u4,
     first u8`, then the payload of a log's items or of a document (docs/run-file.md). Of more
     history than 4 MiB the newer part is left out. Releases the GIL."""
 
-def close_tap() -> None: ...
-def set_environment(environment: bytes) -> None:
+def close_tap(recording: object) -> None: ...
+def set_environment(recording: object, environment: bytes) -> None:
     """To be written by the recorder's thread: never waits for a disk."""
 
 def status() -> dict[str, Any]:

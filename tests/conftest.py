@@ -75,6 +75,7 @@ def _no_recording_left_active() -> Iterator[None]:
     yield
     # Only what has been imported can be recording; most tests need no native module.
     recording = sys.modules.get("pyinstrument_gpu.recording.recording")
-    if recording is not None and recording._active is not None:
-        recording._active.stop()
+    active = recording and recording.active()
+    if active is not None:
+        active.stop()
         pytest.fail("the test left a recording active: stop it, or use `with pig.record(...)`")

@@ -66,12 +66,17 @@ Opener::Place Opener::place_of(PyFrameObject* frame) {
   return {frame, PyFrame_GetCode(frame), instruction_of(frame)};
 }
 
-void Opener::note() {
+void Opener::note(int frames) {
   forget();
   PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  for (; frames > 0 && frame != nullptr; --frames) {
+    PyFrameObject* outer = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = outer;
+  }
   if (frame == nullptr) return;
   nearest_ = place_of(frame);
-  Py_INCREF(frame);
   constexpr int kCoroutine = CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR;
   while (frame != nullptr) {
     const Place place = place_of(frame);

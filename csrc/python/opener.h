@@ -27,8 +27,8 @@ class Opener {
   Opener& operator=(const Opener&) = delete;
   ~Opener() { forget(); }
 
-  /// Notes the statement that the calling thread executes.
-  void note();
+  /// Notes the statement that the calling thread executes, in the innermost frame but so many.
+  void note(int frames = 0);
   void forget();
 
   /// By the thread that has noted it: whether the statement is certainly over. Walks up the stack.

@@ -19,6 +19,7 @@
 #include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
+#include "python/recording_owner.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
 
@@ -29,8 +30,12 @@ namespace {
 
 using namespace py::literals;
 
-py::dict start(std::optional<std::string> path, const py::bytes& environment, bool overwrite,
-               uint64_t history_spans, uint64_t max_bytes, bool nvtx) {
+/// None where a recording is active.
+py::object start(const py::object& recording, std::optional<std::string> path,
+                 const py::bytes& environment, bool overwrite, uint64_t history_spans,
+                 uint64_t max_bytes, bool nvtx) {
+  constexpr int kFramesOfOurs = 3;  // Recording._begin, _start and __enter__
+  if (!RecordingOwner::claim(recording, kFramesOfOurs)) return py::none();
   // As bytes: a path need not be Unicode.
   const py::object shown = path ? py::object(py::bytes(*path)) : py::object(py::none());
   ClockAnchor anchor;
@@ -38,6 +43,7 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
     anchor = Recorder::instance().start(
         {std::move(path), overwrite, history_spans, max_bytes, environment});
   } catch (const std::system_error& error) {
+    RecordingOwner::release();
     // An OSError of the right subclass (FileExistsError, ...), as open() would raise it.
     const std::string reason = error.code().value() == EBUSY
                                    ? "another process is recording into it"
@@ -45,6 +51,9 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
     const py::object arguments = py::make_tuple(error.code().value(), reason, shown);
     PyErr_SetObject(PyExc_OSError, arguments.ptr());
     throw py::error_already_set();
+  } catch (...) {
+    RecordingOwner::release();
+    throw;
   }
   set_nvtx_enabled(nvtx);
   Recorder& recorder = Recorder::instance();
@@ -58,14 +67,57 @@ py::dict start(std::optional<std::string> path, const py::bytes& environment, bo
                             "realtime_ns"_a = anchor.realtime_ns));
 }
 
-void stop(std::string environment) {
-  Recorder& recorder = Recorder::instance();
-  if (!recorder.recording()) return;
-  recorder.close_gate();
-  set_nvtx_enabled(true);
+/// None where the recording is not the owner, as below.
+py::object stop(const py::object& recording, std::string environment) {
+  const auto owner = RecordingOwner::of(recording);
+  return owner != nullptr ? py::object(owner->stop(std::move(environment))) : py::none();
+}
+
+py::object log_bytes(const py::object& recording) {
+  const auto owner = RecordingOwner::of(recording);
+  return owner != nullptr ? owner->log_bytes() : py::none();
+}
+
+void release(const py::object& recording) {
+  if (RecordingOwner::of(recording) != nullptr) RecordingOwner::release();
+}
+
+py::object owner() {
+  const auto owner = RecordingOwner::current();
+  return owner != nullptr ? owner->recording() : py::none();
+}
+
+bool owner_is_left_over() {
+  const auto owner = RecordingOwner::current();
+  return owner != nullptr && owner->is_left_over();
+}
+
+void set_environment(const py::object& recording, std::string environment) {
+  if (RecordingOwner::of(recording) == nullptr) return;
   const GilRelease release;
-  recorder.set_environment(std::move(environment));
-  recorder.stop();
+  Recorder::instance().set_environment(std::move(environment));
+}
+
+void open_tap(const py::object& recording) {
+  if (RecordingOwner::of(recording) == nullptr) return;
+  const GilRelease release;
+  Recorder::instance().open_tap();
+}
+
+/// What is read without the GIL.
+py::bytes take_tap(const py::object& recording) {
+  std::vector<uint8_t> bytes;
+  if (RecordingOwner::of(recording) != nullptr) {
+    const GilRelease release;
+    bytes = Recorder::instance().take_tap();
+  }
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void close_tap(const py::object& recording) {
+  if (RecordingOwner::of(recording) == nullptr) return;
+  const GilRelease release;
+  Recorder::instance().close_tap();
 }
 
 bool flush(double timeout_s) {
@@ -89,16 +141,6 @@ bool attach_device(const py::object& exchange_api) {
   const GilRelease release;
   cuda::DeviceTiming::instance().attach(torch);
   return torch.current_stream != nullptr;
-}
-
-/// What is read without the GIL.
-py::bytes bytes_of(std::vector<uint8_t> (Recorder::*read)()) {
-  std::vector<uint8_t> bytes;
-  {
-    const GilRelease release;
-    bytes = (Recorder::instance().*read)();
-  }
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 /// Sets the calling thread's state aside within a block.
@@ -149,9 +191,12 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
 
 void add_recording_functions(py::module_& module) {
   const py::call_guard<GilRelease> without_gil;
-  module.def("start", &start, "path"_a, "environment"_a, py::kw_only(), "overwrite"_a,
-             "history_spans"_a, "max_bytes"_a, "nvtx"_a);
-  module.def("stop", &stop, "environment"_a);
+  module.def("start", &start, "recording"_a, "path"_a, "environment"_a, py::kw_only(),
+             "overwrite"_a, "history_spans"_a, "max_bytes"_a, "nvtx"_a);
+  module.def("stop", &stop, "recording"_a, "environment"_a);
+  module.def("release", &release, "recording"_a);
+  module.def("owner", &owner);
+  module.def("owner_is_left_over", &owner_is_left_over);
   module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
@@ -163,14 +208,11 @@ void add_recording_functions(py::module_& module) {
   module.def("attach_device", &attach_device, "exchange_api"_a);
   module.def("devices_in_use", [] { return cuda::DeviceTiming::instance().devices_in_use(); });
   module.def("device_warnings", [] { return cuda::DeviceTiming::instance().take_warnings(); });
-  module.def("log_bytes", [] { return bytes_of(&Recorder::log_bytes); });
-  module.def("open_tap", [] { Recorder::instance().open_tap(); }, without_gil);
-  module.def("take_tap", [] { return bytes_of(&Recorder::take_tap); });
-  module.def("close_tap", [] { Recorder::instance().close_tap(); }, without_gil);
-  module.def(
-      "set_environment",
-      [](std::string environment) { Recorder::instance().set_environment(std::move(environment)); },
-      without_gil, "environment"_a);
+  module.def("log_bytes", &log_bytes, "recording"_a);
+  module.def("open_tap", &open_tap, "recording"_a);
+  module.def("take_tap", &take_tap, "recording"_a);
+  module.def("close_tap", &close_tap, "recording"_a);
+  module.def("set_environment", &set_environment, "recording"_a, "environment"_a);
   module.def("status", &status);
   py::class_<Scratch>(module, "Scratch")
       .def(py::init<>())

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 _LONGEST_TIMEOUT_S = 1e9
 _SINKS_DEADLINE_S = 5.0
 
-_active: Recording | None = None
-
 
 class Recording:
     """A recording of this process: started by `start()`, or by entering the `with` block of
@@ -47,11 +46,15 @@ class Recording:
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
         self._cancel_exit: Callable[[], None] | None = None
-        self._stopped = False
+        self._is_ending = False
+        self._stopped = False  # the log is here
+        self._is_over = False  # and the sinks have the rest of it
         self._error: str | None = None
         self._log: bytes | None = None
         self._run: Run | None = None
+        self._runs: list[Run] = []
         self._feeder: SinkFeeder | None = None
+        self._adding = threading.Lock()
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
         self._facts: dict[str, Any] = {}  # joins the environment at the end
@@ -70,13 +73,17 @@ class Recording:
         Raises:
             RecordingError: the recording has not stopped, or belongs to the parent of this process.
         """
+        log = self._log  # first: whoever makes the run then lets go of it
         if self._run is None:
             if not self._stopped:
                 self._check_mine()
                 raise RecordingError(
                     "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
                 )
-            self._run = self._load()
+            run = self._load(lambda: log)
+            # One of several threads sets it, in one instruction.
+            self._runs.append(run)
+            self._run = self._runs[0]
             self._log = None
         return self._run
 
@@ -104,12 +111,15 @@ class Recording:
             return self.run
         self._check_mine()
         if DISABLED:
-            return self._load()
+            return self._load(lambda: None)
         _read_metrics()
         self._tell_of_program()
         native.harvest()
-        self._error = native.status()["error"]
-        return self._load()
+        error = native.status()["error"]
+        if active() is not self:
+            return self.run  # another thread has stopped it meanwhile
+        self._error = error
+        return self._load(lambda: native.log_bytes(self) or self._log)
 
     def flush(self, timeout: float = 1.0) -> bool:
         """Bring the file up to date, and wait for outstanding device times, which are those of
@@ -165,14 +175,15 @@ class Recording:
             raise ValueError(f"interval_s must be a number of seconds above 0, got {interval_s!r}")
         _check_sink(sink)
         self._check_mine()
-        if self._stopped:
+        if self._is_ending:
             raise RecordingError("the recording has stopped: add sinks while it is active")
         if DISABLED:
             return
-        if self._feeder is None:
-            from pyinstrument_gpu.sinks.feeder import SinkFeeder
+        with self._adding:
+            if self._feeder is None:
+                from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-            self._feeder = SinkFeeder(self._environment, _SINKS_DEADLINE_S)
+                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S)
         self._feeder.add(sink, interval_s)
 
     def __enter__(self) -> Recording:
@@ -183,7 +194,6 @@ class Recording:
         self._finish_if_mine()
 
     def _start(self) -> None:
-        global _active
         if self._pid is not None:
             raise RecordingError(
                 "a recording can only be started once: make a new one with record() or start()"
@@ -192,19 +202,26 @@ class Recording:
             self._pid = os.getpid()
             return
         require_native()
-        if _active is not None and _active._pid == os.getpid() and _active._give_way is not None:
-            _active._give_way()
-        if _active is not None and _active._pid == os.getpid():
-            raise RecordingActiveError(
-                f"a recording is already active (into {_active._path or 'memory'}): "
-                "a process can have only one at a time, so stop() it first"
-            )
+        other = active()
+        if other is not None:
+            other._make_way()
         if self._path is not None:
             check_writable(self._path)
+        try:
+            self._begin()
+        except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
+            if active() is self:
+                self._pid = os.getpid()
+                self._finish()
+            raise
+
+    def _begin(self) -> None:
+        # How far the program's own frame is from here is known to native.start.
         options = self._options
         facts = {**environment.gather(), **options.facts()}
         try:
             started = native.start(
+                self,
                 None if self._path is None else os.fsencode(self._path),
                 _encode(facts),
                 overwrite=options.overwrite,
@@ -220,50 +237,56 @@ class Recording:
             raise RunPathError(
                 f"can't write the run file {self._path}: {error.strerror}"
             ) from error
-        try:
-            self._pid = os.getpid()
-            _active = self
-            self._cancel_exit = call_at_exit(self._finish_if_mine)
-            facts.update(started)
-            facts["overhead"] = self_overhead.measure()
-            native.set_nvtx(options.nvtx)
-            device_timing.start(options.device_timing, options.device_timing_budget)
-            self._program.begin(self._tell_of_program)
-            self._environment = facts
-            self._tell_of_program()
-            native.set_environment(_encode(self._environment))
-        except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
-            self._stop_native()
-            raise
+        if started is None:
+            other = active()
+            into = "memory" if other is None or other._path is None else str(other._path)
+            raise RecordingActiveError(
+                f"a recording is already active (into {into}): "
+                "a process can have only one at a time, so stop() it first"
+            )
+        self._pid = os.getpid()
+        self._cancel_exit = call_at_exit(self._finish_if_mine)
+        facts.update(started)
+        facts["overhead"] = self_overhead.measure()
+        native.set_nvtx(options.nvtx)
+        device_timing.start(options.device_timing, options.device_timing_budget)
+        self._program.begin(self._tell_of_program)
+        self._environment = facts
+        self._tell_of_program()
+        native.set_environment(self, _encode(self._environment))
+
+    def _make_way(self) -> None:
+        """Another recording is about to start: end this one, where it has no other end to come."""
+        if self._give_way is not None:
+            self._give_way()
+        # An exception has kept stop() from its end, or the block from being left properly.
+        elif self._is_ending or native.owner_is_left_over():
+            self._finish()
 
     def _finish(self) -> None:
-        if self._stopped:
+        # Any part of it may be interrupted, and done again by the next call or by another thread.
+        if self._is_over:
             return
         self._check_mine()
+        self._is_ending = True
+        if not DISABLED and not self._stopped:
+            _read_metrics()
+            # torch and its GPUs may have come after the start.
+            self._environment.update(environment.torch_facts())
+            self._environment.update(self._facts)
+            self._tell_of_program()
+            self._program.end()
+            ended = native.stop(self, _encode(self._environment))
+            if ended is not None and self._run is None:
+                self._error, self._log = ended
         self._stopped = True
-        if DISABLED:
-            return
-        _read_metrics()
-        # torch and its GPUs may have come after the start.
-        self._environment.update(environment.torch_facts())
-        self._environment.update(self._facts)
-        self._tell_of_program()
-        self._stop_native()
-        self._error = native.status()["error"]
-        self._log = native.log_bytes()
         if self._feeder is not None:
             self._feeder.stop()
-
-    def _stop_native(self) -> None:
-        global _active
-        self._program.end()
-        try:
-            native.stop(_encode(self._environment))
-        finally:
-            _active = None
-            if self._cancel_exit is not None:
-                self._cancel_exit()
-                self._cancel_exit = None  # it holds this recording
+        native.release(self)
+        cancel_exit, self._cancel_exit = self._cancel_exit, None  # it holds this recording
+        if cancel_exit is not None:
+            cancel_exit()
+        self._is_over = True
 
     def _tell_of_program(self) -> None:
         """Bring what the environment says of the program up to date."""
@@ -274,7 +297,7 @@ class Recording:
             if facts != self._environment.get(program_facts.KEY):
                 # A new one: other threads may be reading the one that there is.
                 self._environment = {**self._environment, program_facts.KEY: facts}
-                native.set_environment(_encode(self._environment))
+                native.set_environment(self, _encode(self._environment))
         except Exception:  # it may be called in the midst of the program: it stays as it is
             return
 
@@ -283,7 +306,9 @@ class Recording:
         if self._pid == os.getpid():
             self._finish()
 
-    def _load(self) -> Run:
+    def _load(self, log: Callable[[], bytes | None]) -> Run:
+        # The log in memory of a recording into a file has all but the history, for when the file
+        # fails.
         from pyinstrument_gpu.run import Run
 
         if DISABLED:
@@ -291,7 +316,7 @@ class Recording:
                 "nothing was recorded: PYINSTRUMENT_GPU in the environment turns it off"
             )
         if self._path is None:
-            return Run.from_bytes(self._log_in_memory())
+            return self._from_log(log)
         try:
             from_file = Run.load(self._path)
             if from_file.environment.get("run_id") != self._environment["run_id"]:
@@ -299,16 +324,19 @@ class Recording:
         except (OSError, RunFileError) as error:
             lost = f"the history is lost: {self._path} can't be read back: {error}"
             warnings.warn(lost, RuntimeWarning, stacklevel=3)
-            run = Run.from_bytes(self._log_in_memory())
+            run = self._from_log(log)
             run.notes = (*run.notes, lost)
             return run
         if self._error is None:
             return from_file
-        return Run.from_bytes(self._log_in_memory()).with_history_of(from_file)
+        return self._from_log(log).with_history_of(from_file)
 
-    def _log_in_memory(self) -> bytes:
-        # Of a recording into a file: all but the history, for when the file fails.
-        return native.log_bytes() if self._log is None else self._log
+    def _from_log(self, log: Callable[[], bytes | None]) -> Run:
+        from pyinstrument_gpu.run import Run
+
+        taken = log()
+        # It is gone where another thread has stopped the recording and made the run meanwhile.
+        return self.run if taken is None else Run.from_bytes(taken)
 
     def _check_mine(self) -> None:
         if self._pid is None:
@@ -322,10 +350,17 @@ class Recording:
             )
 
 
+def active() -> Recording | None:
+    """The recording of this process that has not ended."""
+    owner: Recording | None = native.owner()
+    return owner
+
+
 def look_at_program() -> None:
     """Bring what the active recording knows of the program up to date."""
-    if _active is not None:
-        _active._tell_of_program()
+    recording = active()
+    if recording is not None:
+        recording._tell_of_program()
 
 
 @takes_options

@@ -21,7 +21,10 @@ _MOST_OF_THE_TIME = 0.05
 class SinkFeeder:
     """Feeds the sinks of one recording, at intervals, on a daemon thread."""
 
-    def __init__(self, environment: Mapping[str, Any], deadline_s: float) -> None:
+    def __init__(
+        self, recording: object, environment: Mapping[str, Any], deadline_s: float
+    ) -> None:
+        self._recording = recording
         self._tail = RunTail(environment)
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []
@@ -31,7 +34,7 @@ class SinkFeeder:
         self._wake = threading.Event()
         self._stopping = False
         self._abandoned = False
-        native.open_tap()
+        native.open_tap(recording)
         self._thread = threading.Thread(target=self._run, name="pig-sinks", daemon=True)
         self._thread.start()
 
@@ -56,7 +59,7 @@ class SinkFeeder:
         self._thread.join(self._deadline_s)
         with self._lock:
             self._abandoned = True
-            native.close_tap()
+            native.close_tap(self._recording)
         if self._thread.is_alive():
             _warn(
                 f"a sink did not finish within {self._deadline_s:g} s and was abandoned: it may "
@@ -81,7 +84,7 @@ class SinkFeeder:
             with self._lock:
                 if self._abandoned:
                     return
-                update = self._tail.look(native.take_tap(), final)
+                update = self._tail.look(native.take_tap(self._recording), final)
                 sinks = tuple(self._sinks)
             for sink in sinks:
                 try:

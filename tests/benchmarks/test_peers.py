@@ -170,8 +170,9 @@ def test_our_ways_record_in_their_batches() -> None:
         way = line.ways[OURS]
     with way.batch():
         way.flat(5)
-        assert recording._active is not None
-        run = recording._active.snapshot()
+        active = recording.active()
+        assert active is not None
+        run = active.snapshot()
     assert run.phases["x"].count == 5
 
 

@@ -9,9 +9,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.child import start_child
+from tests.helpers.interrupts import Interrupter
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of
 
@@ -128,5 +129,51 @@ else:
     assert run.complete
     assert run.phases["a"].count == run.phases["data"].count == 8
     assert [step.complete for step in run.steps] == [True] * 7 + [False]
+    assert run.open_phases == ()
+    assert dropped_of(run) == {}
+
+
+@gpu_phase("decorated")
+def decorated() -> None:
+    pass
+
+
+def train() -> None:
+    steps = iter(gpu_steps(range(4), samples=lambda item: 1))
+    for _ in steps:
+        decorated()
+
+
+@FAULTS.fault(
+    done="Ctrl-C comes at any instruction of the package or of the loop, and the traceback, which "
+    "has the loop's variables, is kept. The program then trains again, in the same recording.",
+    holds="At most the step that it hits is not complete. All others are there, no phase is left "
+    "open, and none lies within one that was.",
+    times=20,
+    slow_times=480,
+)
+def ctrl_c_anywhere(trial: Trial) -> None:
+    kept: list[BaseException] = []
+    interrupter = Interrupter(train)
+
+    def interrupted() -> None:
+        try:
+            train()
+        except KeyboardInterrupt as error:
+            kept.append(error)
+            raise
+
+    train()  # what is done once only is done
+    with pig.record() as recording:
+        assert not interrupter.call(train)
+        at = trial.random.randrange(len(interrupter.seen))
+        # The recorder's own callbacks run in between: the instruction may not be reached.
+        was_hit = interrupter.call(interrupted, at)
+        train()
+    run = recording.run
+    complete = [step.complete for step in run.steps]
+    assert complete[:4] == complete[-4:] == [True] * 4
+    assert complete.count(False) <= was_hit
+    assert set(run.paths) <= {"data", "decorated"}
     assert run.open_phases == ()
     assert dropped_of(run) == {}

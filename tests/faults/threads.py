@@ -136,3 +136,51 @@ running.wait()
     run = pig.Run.load(trial.path)
     assert run.complete
     assert run.phases["a"].count == run.phases_recorded > 0
+
+
+@FAULTS.fault(
+    done="Eight threads start and stop recordings, ten times each, all at once.",
+    holds="Each time a thread gets a run, which has what it has recorded and nothing of the "
+    "others, or a `RecordingActiveError` as it starts.",
+    times=1,
+    slow_times=99,
+)
+def start_all_at_once(trial: Trial) -> None:
+    threads = 8
+    errors: list[BaseException] = []
+    ready = threading.Barrier(threads)
+
+    def race(number: int) -> None:
+        ready.wait()
+        for turn in range(1, 11):
+            try:
+                recording = pig.start()
+            except pig.RecordingActiveError:
+                continue
+            for _ in range(turn):
+                with gpu_phase(f"thread {number}"):
+                    pass
+            run = recording.stop()
+            # Only who has the recording records.
+            counts = {path: phase.count for path, phase in run.phases.items()}
+            assert counts == {f"thread {number}": turn}
+            assert run.complete
+            assert run is recording.run
+
+    def target(number: int) -> None:
+        try:
+            race(number)
+        except BaseException as error:
+            errors.append(error)
+
+    racing = [threading.Thread(target=target, args=[number]) for number in range(threads)]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.00001)
+    try:
+        for thread in racing:
+            thread.start()
+        for thread in racing:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert errors == []

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/recording_owner.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "hot/nvtx_range.h"
+#include "python/gil_release.h"
+#include "record/recorder.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+/// The parent's stays as it is in a forked child, where its lock may be held for ever.
+std::shared_ptr<RecordingOwner>* owner = new std::shared_ptr<RecordingOwner>;
+
+py::bytes bytes_of(const std::vector<uint8_t>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+RecordingOwner::RecordingOwner(const py::object& recording, int frames)
+    : recording_(recording),
+      pid_(getpid()),
+      thread_(PyThread_get_thread_ident()),
+      result_(py::none()) {
+  opener_.note(frames);
+}
+
+std::shared_ptr<RecordingOwner> RecordingOwner::current() {
+  const bool is_mine = *owner != nullptr && (*owner)->pid_ == getpid();
+  return is_mine ? *owner : nullptr;
+}
+
+std::shared_ptr<RecordingOwner> RecordingOwner::of(const py::object& recording) {
+  std::shared_ptr<RecordingOwner> found = current();
+  return found != nullptr && found->recording_.is(recording) ? found : nullptr;
+}
+
+bool RecordingOwner::claim(const py::object& recording, int frames) {
+  // First: to note the statement may run any code.
+  auto claiming = std::make_shared<RecordingOwner>(recording, frames);
+  if (current() != nullptr) return false;
+  if (*owner != nullptr) owner = new std::shared_ptr<RecordingOwner>;  // it is the parent's
+  *owner = std::move(claiming);
+  return true;
+}
+
+void RecordingOwner::release() { owner->reset(); }
+
+bool RecordingOwner::is_left_over() const {
+  return thread_ == PyThread_get_thread_ident() && opener_.is_over();
+}
+
+py::tuple RecordingOwner::stop(std::string environment) {
+  Recorder& recorder = Recorder::instance();
+  if (!std::exchange(is_stopping_, true)) {
+    recorder.close_gate();
+    set_nvtx_enabled(true);
+  }
+  {
+    const GilRelease release;
+    const std::lock_guard lock(log_mutex_);
+    if (!has_ended_) {
+      recorder.set_environment(std::move(environment));
+      recorder.stop();
+      error_ = recorder.error();
+      log_ = recorder.log_bytes();
+      has_ended_ = true;
+    }
+  }
+  return result();
+}
+
+py::object RecordingOwner::log_bytes() {
+  std::vector<uint8_t> log;
+  bool has_ended = false;
+  {
+    const GilRelease release;
+    const std::lock_guard lock(log_mutex_);
+    has_ended = has_ended_;
+    if (!has_ended) log = Recorder::instance().log_bytes();
+  }
+  return has_ended ? py::object(result()[1]) : bytes_of(log);
+}
+
+py::tuple RecordingOwner::result() {
+  if (result_.is_none()) {
+    const py::object error = error_.empty() ? py::object(py::none()) : py::str(error_);
+    result_ = py::make_tuple(error, bytes_of(log_));
+    log_ = {};
+  }
+  return result_;
+}
+
+}  // namespace pig
