@@ -13,13 +13,15 @@ namespace pig {
 /// Count, sum, sum of squares, extremes and histogram of one quantity, all exact integers.
 class Statistic {
  public:
+  /// Throws std::bad_alloc, and then nothing was added: a count that contradicts the histogram
+  /// would make all statistics of the run unreadable.
   void add(uint64_t value) {
+    histogram_.add(value);
     ++count_;
     total_ += value;
     squares_ += static_cast<unsigned __int128>(value) * value;
     min_ = std::min(min_, value);
     max_ = std::max(max_, value);
-    histogram_.add(value);
   }
 
   void merge(const Statistic& other) {

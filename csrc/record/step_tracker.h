@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ struct StepTotals {
   Statistic duration;
 
   void add(uint64_t duration_ns, double step_samples, uint32_t step_items, bool step_complete) {
+    duration.add(duration_ns);  // first: it may throw std::bad_alloc
     ++count;
     complete += step_complete ? 1 : 0;
     items += step_items;
@@ -40,7 +42,6 @@ struct StepTotals {
       sampled_ns += duration_ns;
       samples += step_samples;
     }
-    duration.add(duration_ns);
   }
 
   void encode(std::vector<uint8_t>& out) const {
@@ -126,12 +127,16 @@ class StepTracker {
         open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
     const int64_t begin_ns = clock_->to_ns(open_->begin_ticks);
     const int64_t end_ns = clock_->to_ns(now);
-    totals_.add(static_cast<uint64_t>(end_ns - begin_ns), samples, open_->items, complete);
-    if (pending_.size() < kMaxPending) {
-      pending_.push_back(
-          {serial, open_->thread, begin_ns, end_ns, samples, open_->items, complete ? 1u : 0u});
-    } else {
-      drops_->add(Drop::kStepHistory);
+    try {
+      totals_.add(static_cast<uint64_t>(end_ns - begin_ns), samples, open_->items, complete);
+      if (pending_.size() < kMaxPending) {
+        pending_.push_back(
+            {serial, open_->thread, begin_ns, end_ns, samples, open_->items, complete ? 1u : 0u});
+      } else {
+        drops_->add(Drop::kStepHistory);
+      }
+    } catch (const std::bad_alloc&) {  // the training has a step less, and goes on
+      drops_->add(Drop::kNoMemory);
     }
     close();
   }
@@ -139,11 +144,8 @@ class StepTracker {
   void drop(uint32_t serial) {
     const std::lock_guard lock(mutex_);
     if (!is_open(serial)) return;
-    if (dropped_.size() < kMaxDropped) {
-      dropped_.push_back(serial);
-      pending_dropped_.push_back(serial);
+    if (dropped_.size() < kMaxDropped && note_dropped(serial))
       dropped_below_.store(serial + 1, std::memory_order_release);
-    }
     close();
   }
 
@@ -194,6 +196,22 @@ class StepTracker {
   bool was_dropped(uint32_t serial) const {
     const std::lock_guard lock(mutex_);
     return std::binary_search(dropped_.begin(), dropped_.end(), serial);
+  }
+
+  /// In both lists or, without memory for that, in none: then it leaves a gap in the numbering.
+  bool note_dropped(uint32_t serial) {
+    try {
+      dropped_.push_back(serial);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    try {
+      pending_dropped_.push_back(serial);
+    } catch (const std::bad_alloc&) {
+      dropped_.pop_back();
+      return false;
+    }
+    return true;
   }
 
   void close() {

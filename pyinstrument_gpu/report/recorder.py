@@ -24,7 +24,7 @@ _DROPS = {
     "unmatched_ends": ("end", "without a matching begin"),
     "nested_steps": ("step", 'inside another step, recorded as a phase named "step"'),
     "open_at_thread_end": ("phase", "not recorded: still open when its thread ended"),
-    "no_memory": ("span", "not recorded: no memory for the buffers of its thread"),
+    "no_memory": ("record", "not made: there was no memory for it"),
     "device_no_context": ("span", "without device time: its thread had no CUDA context"),
     "device_preparing": ("span", "without device time: the events were not ready yet"),
     "device_ring_full": ("span", "without device time: all events were in use"),

@@ -109,3 +109,72 @@ assert sum(phase.count for phase in run.phases.values()) == 66_000
 assert run.phases["(too many names)"].count == 66_000 - 65_533
 """
     run_script(script)
+
+
+@FAULTS.fault(
+    done="A program has used all the memory that `RLIMIT_AS` allows, while it records phases and "
+    "steps, also on another thread and with new names, in a file and in memory.",
+    holds="No phase and no step raises. The run has no more than was recorded; with memory again, "
+    "it can be stopped, read and reported.",
+    times=2,
+)
+def used_up(trial: Trial) -> None:
+    script = """
+import itertools, os, resource, sys, threading
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import gpu_phase, gpu_step
+
+STEPS, NAMES = 20_000, 500
+names = [f"name {i}" for i in range(NAMES)]
+running, go_on = threading.Event(), threading.Event()
+
+def work():
+    with gpu_phase("on another thread"):
+        running.set()
+    go_on.wait()
+    for _ in itertools.repeat(None, 1000):
+        with gpu_phase("on another thread"):
+            pass
+
+thread = threading.Thread(target=work)
+thread.start()
+running.wait()
+recording = pig.start(sys.argv[1] if sys.argv[2] == "file" else None)
+used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+_, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), hard))
+hog = []
+for size in (1 << 16, 1 << 12, 1 << 10, 1 << 6):
+    try:
+        while True:
+            hog.append(bytearray(size))
+    except MemoryError:
+        pass
+del hog[-5000:]  # small objects of Python's own have room, and nothing else has
+for _ in itertools.repeat(None, STEPS):
+    with gpu_step(), gpu_phase("a"):
+        pass
+for name in names:
+    with gpu_phase(name):
+        pass
+go_on.set()
+thread.join()
+hog.clear()
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+with gpu_step(), gpu_phase("after"):
+    pass
+run = recording.stop()
+counts = {path: phase.count for path, phase in run.phases.items()}
+assert counts.pop("after") == 1
+assert counts.pop("a", 0) <= STEPS
+assert counts.pop("on another thread", 0) <= 1000
+assert all(count == 1 for path, count in counts.items() if path != "(too many names)"), counts
+assert run.step_totals.count <= STEPS + 1
+run.report(width=100)
+if sys.argv[2] == "file":
+    loaded = pig.Run.load(sys.argv[1])
+    assert {path: phase.count for path, phase in loaded.phases.items()} == {
+        path: phase.count for path, phase in run.phases.items()
+    }
+"""
+    run_script(script, trial.path, ("file", "memory")[trial.number])
