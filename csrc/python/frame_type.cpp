@@ -76,9 +76,14 @@ PyTypeObject itself_type = [] {
   return type;
 }();
 
+/// What stands for all frames while nothing is recorded and no tool wants ranges. Never freed.
+FrameObject no_frame = {PyObject_HEAD_INIT(&frame_type_object) frame_call, nullptr, 0};
+
 PyObject* frame(PyObject*, PyObject* argument) {
   const Phase* phase = phase_argument(argument);
   if (phase == nullptr) return nullptr;
+  if (active_epoch.load(std::memory_order_relaxed) == 0 && !nvtx_active)
+    return Py_NewRef(reinterpret_cast<PyObject*>(&no_frame));
   auto* frame = PyObject_New(FrameObject, &frame_type_object);
   if (frame == nullptr) return nullptr;
   frame->vectorcall = frame_call;
