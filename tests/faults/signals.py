@@ -24,7 +24,7 @@ HANDLED = 300
 @FAULTS.fault(
     done="A timer sends a signal every 200 microseconds, and its handler records a phase, wherever "
     "the program is.",
-    holds="The run has each span of the loop and of the handler, and nothing is dropped.",
+    holds="The statistics have each span of the loop and of the handler.",
     times=3,
     slow_times=47,
 )
