@@ -46,10 +46,17 @@ struct PendingHook {
     if (!due.load(std::memory_order_relaxed) || !due.exchange(false)) return;
     PyObject* function = python_hooks.notices[notice];
     if (function == nullptr) return;
-    // With warnings as errors the call raises: into nobody's training loop.
     PyObject* result = PyObject_CallNoArgs(function);
-    if (result == nullptr) PyErr_WriteUnraisable(function);
     Py_XDECREF(result);
+    if (result != nullptr) return;
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
+      // The user wants the program to stop, and not this: it is raised once more in the program.
+      PyErr_Clear();
+      PyErr_SetInterrupt();
+    } else {
+      // With warnings as errors the call raises: into nobody's training loop.
+      PyErr_WriteUnraisable(function);
+    }
   }
 };
 

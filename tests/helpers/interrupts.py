@@ -11,7 +11,19 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pyinstrument_gpu
+from pyinstrument_gpu.recording import device_timing, native_callbacks, recording
 
+_CALLBACKS = {
+    function.__code__
+    for function in (
+        recording.look_at_program,
+        device_timing.attach_if_initialized,
+        device_timing.warn,
+        native_callbacks._history_stopped,
+        native_callbacks._thread_name,
+    )
+}
+"""What the recorder itself calls, when it suits it: these are left out."""
 _OURS = pyinstrument_gpu.__file__.removesuffix("__init__.py")
 
 
@@ -45,6 +57,11 @@ class Interrupter:
         code = frame.f_code
         if code not in self._codes and not code.co_filename.startswith(self._files):
             return None
+        outer: FrameType | None = frame
+        while outer is not None:
+            if outer.f_code in _CALLBACKS:
+                return None
+            outer = outer.f_back
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
         if event == "opcode":

@@ -2,6 +2,7 @@
 """Ctrl-C at every instruction of ours and of the loop around: what it hits is lost, and no more."""
 
 import asyncio
+import gc
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,6 +11,8 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+from pyinstrument_gpu.native import native
+from tests.helpers.clock import fake_clock
 from tests.helpers.interrupts import Interrupter
 from tests.helpers.spans import dropped_of
 
@@ -104,6 +107,7 @@ def after() -> None:
 PATHS = {"data", "function", "generator", "async function", "async generator"}
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
     # Tracebacks are kept, as notebooks do, and with them the variables of the loop.
@@ -134,3 +138,24 @@ def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
             break
     assert at >= 7 * ITEMS
     assert complete == [True] * (2 * ITEMS + 1)
+    kept.clear()
+    gc.collect()  # coroutines that were never awaited are told of here
+
+
+def test_interrupt_of_what_the_recorder_calls_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: pig.Recording) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        fake_clock() as tick,
+        pig.record(),
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        patch.setattr(pig.Recording, "_tell_of_program", interrupt)
+        tick(10**10)
+        native.harvest()  # which finds that it is time to look at the program
+        for _ in range(1000):  # Python calls between two rounds
+            pass
