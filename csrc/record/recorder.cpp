@@ -89,7 +89,7 @@ ClockAnchor Recorder::start(const Options& options) {
     spans_recorded_ = 0;
     device_time_join_.reset(&drops_);
     harvest_cpu_ns_ = 0;
-    error_reported_ = false;
+    reported_error_ = 0;
     statistics_due_ns_ = kStatisticsIntervalNs;
     facts_due_ns_ = kFirstFactsNs;
     anchor = clock_.anchor();
@@ -229,7 +229,8 @@ void Recorder::start_device_timing(const cuda::DeviceTiming::Options& options) {
 
 std::string Recorder::error() const {
   const std::lock_guard lock(harvest_mutex_);
-  return log_ && log_->error() != 0 ? storage_error_text(log_->error()) : std::string();
+  const int error = log_ ? log_->error() : reported_error_;
+  return error != 0 ? storage_error_text(error) : std::string();
 }
 
 std::vector<uint8_t> Recorder::log_bytes() {
@@ -352,8 +353,8 @@ void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings)
         state.anchor.run_ns + std::max(kStatisticsIntervalNs, static_cast<int64_t>(100 * cost_ns));
   }
   last_state_ = std::move(state);
-  if (log_->error() != 0 && !error_reported_) {
-    error_reported_ = true;
+  if (log_->error() != 0 && reported_error_ == 0) {
+    reported_error_ = log_->error();
     notify(Notice::kHistoryStopped);
   }
   if (!final && last_state_.anchor.run_ns >= facts_due_ns_) {

@@ -82,7 +82,7 @@ class Recorder {
 
   uint64_t run_id() const { return run_id_; }
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
-  /// What ended the writing of history, or empty.
+  /// What ended the writing of history, or empty; also once the recording has stopped.
   std::string error() const;
   /// The log of a recording in memory. Of one whose file failed: all but the history. Once the
   /// recording has stopped, the memory is given back with it: a second call has nothing.
@@ -181,7 +181,7 @@ class Recorder {
   int64_t statistics_due_ns_ = 0;
   int64_t facts_due_ns_ = 0;
   uint64_t harvest_cpu_ns_ = 0;
-  bool error_reported_ = false;
+  int reported_error_ = 0;  ///< of the recording or, until the next begins, of the last one
 
   std::mutex environment_mutex_;  ///< the innermost; held for as long as a string is copied
   std::string environment_;
