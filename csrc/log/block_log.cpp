@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kBlockMagic = 0x4B424750;  // "PGBK"
 constexpr uint8_t kFileMagic[8] = {0x89, 'G', 'P', 'U', 'R', 'U', 'N', '\n'};
 constexpr uint32_t kMajor = 1;
-constexpr uint32_t kMinor = 0;
+constexpr uint32_t kMinor = 1;
 
 struct FileHeader {
   uint8_t magic[8];
@@ -36,13 +36,32 @@ struct BlockHeader {
   uint32_t length;
   uint64_t sequence;
   uint64_t first;
-  uint32_t crc;
-  uint32_t pad;
+  uint32_t crc;         ///< of the payload, and of what stands before
+  uint32_t header_crc;  ///< of what stands before
 };
 static_assert(sizeof(BlockHeader) == BlockLog::kHeaderBytes);
 
+/// Before each section of the journal.
+struct SectionHeader {
+  uint32_t type;
+  uint32_t length;
+  uint64_t sequence;
+  uint64_t first;
+  uint64_t offset;  ///< in the payload of the block
+};
+static_assert(sizeof(SectionHeader) == 32);
+
+/// So many full blocks are written together.
+constexpr size_t kBatch = 16;
+constexpr size_t kJournalBytes = size_t{BlockLog::kJournalSlots} * BlockLog::kPayloadBytes;
+
 uint64_t slot_offset(uint32_t slot) {
   return BlockLog::kSlotsOffset + static_cast<uint64_t>(slot) * BlockLog::kSlotBytes;
+}
+
+void put_section(std::vector<uint8_t>& journal, const SectionHeader& header, const uint8_t* data) {
+  put(journal, header);
+  journal.insert(journal.end(), data, data + header.length);
 }
 
 }  // namespace
@@ -52,6 +71,7 @@ BlockLog::BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, ui
       run_id_(run_id),
       max_slots_((max_bytes - kSlotsOffset) / kSlotBytes),
       history_spans_(history_spans) {
+  full_.reserve(kBatch);
   FileHeader header{};
   std::memcpy(header.magic, kFileMagic, sizeof kFileMagic);
   header.major = kMajor;
@@ -69,43 +89,196 @@ void BlockLog::append(BlockType type, const void* items, size_t item_bytes, size
   if (tap_ != nullptr)
     tap_->append(static_cast<uint16_t>(type), log.items, {p, item_bytes * count}, is_history(type));
   while (count > 0 && error_ == 0) {
-    if (!log.open || log.length + item_bytes > kPayloadBytes) open_block(type);
-    if (error_ != 0) return;
-    const size_t fits = std::min(count, (kPayloadBytes - log.length) / item_bytes);
+    Block& newest = log.newest;
+    if (newest.payload.size() + item_bytes > kPayloadBytes) {
+      const uint64_t sequence = newest.sequence + 1;
+      full_.push_back({type, log.items, std::move(newest)});
+      newest = {sequence, log.items, {}, 0, 0, {}};
+      log.length_seen = 0;
+      if (full_.size() == kBatch) write_full_blocks();
+      continue;
+    }
+    if (newest.payload.empty()) newest.payload.reserve(kPayloadBytes);
+    const size_t fits = std::min(count, (kPayloadBytes - newest.payload.size()) / item_bytes);
     const size_t bytes = fits * item_bytes;
-    const uint32_t length = log.length + static_cast<uint32_t>(bytes);
-    const uint32_t payload_crc = crc32(log.payload_crc, p, bytes);
-    write(slot_offset(log.slot) + kHeaderBytes + log.length, p, bytes);
-    if (error_ == 0) write_header(type, log.slot, length, log.sequence, log.first, payload_crc);
-    if (error_ != 0) return;  // these items are not in the log
-    log.length = length;
-    log.payload_crc = payload_crc;
+    newest.payload.insert(newest.payload.end(), p, p + bytes);
+    newest.payload_crc = crc32(newest.payload_crc, p, bytes);
     log.items += fits;
+    has_news_ = true;
     p += bytes;
     count -= fits;
   }
 }
 
-void BlockLog::open_block(BlockType type) {
-  Log& log = logs_[index_of(type)];
-  if (log.open) {
-    if (is_history(type))
-      old_.push_back({log.slot, type, static_cast<uint32_t>(log.items - log.first)});
-    ++log.sequence;
+void BlockLog::write_full_blocks() {
+  for (size_t begin = 0; begin < full_.size() && error_ == 0;) {
+    // As many as get slots that lie together. These are new ones: where history has to be dropped
+    // for a block, that may be the block before it, so that has to be written first.
+    size_t end = begin;
+    while (end < full_.size() && !full_[end].block.slot && has_new_slot(full_[end].type)) {
+      full_[end].block.slot = allocate(full_[end].type);
+      ++end;
+    }
+    if (end == begin) {
+      Block& block = full_[end].block;
+      if (!block.slot) block.slot = allocate(full_[end].type);
+      ++end;
+    }
+    // Where not all can be written, those before the first that can't are.
+    if (end - begin > 1 && write_together(begin, end)) begin = end;
+    for (; begin < end && write_together(begin, begin + 1); ++begin) continue;
+    begin = end;
   }
-  const uint32_t slot = allocate(type);
-  ++log.blocks;
-  log.slot = slot;
-  log.length = 0;
-  log.payload_crc = 0;
-  log.first = log.items;
-  log.open = true;
-  // A slot that is used again must stop being its old block before its payload changes.
-  write_header(type, slot, 0, log.sequence, log.first, 0);
+  if (error_ != 0) take_back_full_blocks();
+  full_.clear();
+}
+
+/// After an error: of each log the first block that could not be written is the newest again.
+void BlockLog::take_back_full_blocks() {
+  for (FullBlock& full : full_) {
+    Log& log = logs_[index_of(full.type)];
+    if (full.next <= log.in_slots || log.newest.sequence < full.block.sequence) continue;
+    log.newest = std::move(full.block);
+    log.items = full.next;
+  }
+}
+
+/// Writes full blocks of slots that lie together.
+bool BlockLog::write_together(size_t begin, size_t end) {
+  image_.clear();
+  for (size_t at = begin; at < end; ++at) {
+    image_.resize((at - begin) * kSlotBytes);
+    put_block(full_[at].type, full_[at].block);
+  }
+  const Block& first = full_[begin].block;
+  const bool whole =
+      first.settled == 0 ? write_image(*first.slot) : extend(full_[begin].type, full_[begin].block);
+  if (!whole) return false;
+  for (size_t at = begin; at < end; ++at) {
+    const auto& [type, next, block] = full_[at];
+    logs_[index_of(type)].in_slots = next;
+    if (is_history(type))
+      old_.push_back({*block.slot, type, static_cast<uint32_t>(next - block.first)});
+  }
+  return true;
+}
+
+/// Brings the slot of a block, which has its beginning, up to date.
+bool BlockLog::extend(BlockType type, const Block& block) {
+  if (!write(slot_offset(*block.slot) + kHeaderBytes + block.settled,
+             block.payload.data() + block.settled, block.payload.size() - block.settled))
+    return false;
+  image_.clear();
+  put_header(type, *block.slot, block.payload.size(), block.sequence, block.first,
+             block.payload_crc);
+  return write_image(*block.slot);
+}
+
+bool BlockLog::settle(BlockType type) {
+  Log& log = logs_[index_of(type)];
+  Block& block = log.newest;
+  if (block.payload.size() == block.settled) return true;
+  if (block.slot) {
+    if (!extend(type, block)) return false;
+  } else {
+    block.slot = allocate(type);
+    image_.clear();
+    put_block(type, block);
+    if (!write_image(*block.slot)) return false;
+  }
+  block.settled = static_cast<uint32_t>(block.payload.size());
+  log.in_slots = log.items;
+  return true;
+}
+
+void BlockLog::settle_idle() {
+  write_full_blocks();
+  for (size_t type = kDocumentTypes; type < kBlockTypes && error_ == 0; ++type) {
+    Log& log = logs_[type];
+    const size_t length = log.newest.payload.size();
+    if (std::exchange(log.length_seen, length) == length) settle(static_cast<BlockType>(type));
+  }
+}
+
+void BlockLog::settle() {
+  write_full_blocks();
+  for (size_t type = kDocumentTypes; type < kBlockTypes && error_ == 0; ++type)
+    settle(static_cast<BlockType>(type));
+  if (error_ != 0) end();
+}
+
+void BlockLog::write_tick(std::span<const uint8_t> state) {
+  if (error_ == 0) write_full_blocks();
+  if (error_ != 0) return end();
+  const bool is_apart = state.size() > kJournalBytes / 2;
+  if (is_apart) write_document(BlockType::kState, state);
+  size_t bytes = is_apart ? 0 : sizeof(SectionHeader) + state.size();
+  for (const Log& log : logs_)
+    if (const size_t unsettled = log.newest.payload.size() - log.newest.settled; unsettled != 0)
+      bytes += sizeof(SectionHeader) + unsettled;
+  while (bytes > kJournalBytes && error_ == 0) {
+    const auto longest =
+        std::max_element(logs_.begin(), logs_.end(), [](const Log& a, const Log& b) {
+          return a.newest.payload.size() - a.newest.settled <
+                 b.newest.payload.size() - b.newest.settled;
+        });
+    bytes -= sizeof(SectionHeader) + longest->newest.payload.size() - longest->newest.settled;
+    settle(static_cast<BlockType>(longest - logs_.begin()));
+  }
+  if (error_ != 0) return end();
+
+  journal_.clear();
+  if (!is_apart) {
+    const auto type = static_cast<uint16_t>(BlockType::kState);
+    if (tap_ != nullptr) tap_->replace(type, state);
+    put_section(journal_,
+                {type, static_cast<uint32_t>(state.size()),
+                 ++documents_[index_of(BlockType::kState)].version, 0, 0},
+                state.data());
+  }
+  state_section_ = journal_;
+  for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) put_unsettled(type);
+  if (!write_version(BlockType::kTick, journal_)) return end();
+  for (Log& log : logs_) log.written = log.items;
+  has_news_ = false;
+}
+
+void BlockLog::put_unsettled(uint32_t type) {
+  const Block& block = logs_[type].newest;
+  const auto length = static_cast<uint32_t>(block.payload.size() - block.settled);
+  if (length != 0)
+    put_section(journal_, {type, length, block.sequence, block.first, block.settled},
+                block.payload.data() + block.settled);
+}
+
+/// After an error: the journal has room on the disk, so that what it can hold is not lost. From
+/// then on the log has what a reader finds of it.
+void BlockLog::end() {
+  if (std::exchange(has_ended_, true)) return;
+  journal_ = state_section_;
+  std::array<bool, kBlockTypes> is_in{};
+  for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) {
+    const size_t length = journal_.size();
+    put_unsettled(type);
+    is_in[type] = journal_.size() <= kJournalBytes;
+    if (!is_in[type]) journal_.resize(length);
+  }
+  const bool whole = write_version(BlockType::kTick, journal_);
+  for (size_t type = 0; type < kBlockTypes; ++type) {
+    Log& log = logs_[type];
+    // Otherwise the journal of the last tick stands.
+    const uint64_t in_journal = whole ? (is_in[type] ? log.items : 0) : log.written;
+    log.items = std::max(log.in_slots, in_journal);
+  }
+}
+
+bool BlockLog::has_new_slot(BlockType type) const {
+  return logs_[index_of(type)].blocks < max_blocks(type) && next_slot_ < max_slots_;
 }
 
 uint32_t BlockLog::allocate(BlockType type) {
-  if (logs_[index_of(type)].blocks >= max_blocks(type))
+  uint64_t& blocks = logs_[index_of(type)].blocks;
+  if (blocks++ >= max_blocks(type))
     return drop(
         std::find_if(old_.begin(), old_.end(), [&](const Old& old) { return old.type == type; }));
   // With nothing left to drop the log grows over its bound: names, paths and statistics are bounded
@@ -132,51 +305,77 @@ uint32_t BlockLog::drop(std::deque<Old>::iterator oldest) {
   return old.slot;
 }
 
-void BlockLog::reserve_document(BlockType type) {
-  const std::vector<uint8_t> nothing(kSlotBytes);
+void BlockLog::reserve_document(BlockType type, uint32_t blocks) {
   for (std::vector<uint32_t>& slots : documents_[index_of(type)].slots) {
-    slots.push_back(allocate(type));
-    write(slot_offset(slots.back()), nothing.data(), nothing.size());
+    image_.clear();
+    for (uint32_t i = 0; i < blocks; ++i) {
+      slots.push_back(allocate(type));
+      put_header(type, slots.back(), 0, 0, 0, 0);
+      image_.resize(size_t{i + 1} * kSlotBytes);
+    }
+    write_image(slots.front());
   }
 }
 
 void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) {
-  Document& document = documents_[index_of(type)];
   if (tap_ != nullptr) tap_->replace(static_cast<uint16_t>(type), content);
+  write_version(type, content);
+}
+
+bool BlockLog::write_version(BlockType type, std::span<const uint8_t> content) {
+  Document& document = documents_[index_of(type)];
   const uint64_t version = ++document.version;
   std::vector<uint32_t>& slots = document.slots[document.next];
   const size_t parts = std::max<size_t>(1, (content.size() + kPayloadBytes - 1) / kPayloadBytes);
   // After an error only what needs no new room is tried: the last STATE can then say why the
   // history ends.
-  if (error_ != 0 && slots.size() < parts) return;
+  if (error_ != 0 && slots.size() < parts) return false;
   while (slots.size() < parts) slots.push_back(allocate(type));
-  bool whole = true;
-  for (size_t part = 0; part < parts && whole; ++part) {
-    const auto piece =
-        content.subspan(part * kPayloadBytes,
-                        std::min<size_t>(kPayloadBytes, content.size() - part * kPayloadBytes));
-    // What stood in the slot ends before its payload changes: a process killed now leaves no block
-    // that looks damaged.
-    whole = write_header(type, slots[part], 0, 0, 0, 0) &&
-            write(slot_offset(slots[part]) + kHeaderBytes, piece.data(), piece.size()) &&
-            write_header(type, slots[part], static_cast<uint32_t>(piece.size()), version,
-                         part | parts << 32, crc32(0, piece.data(), piece.size()));
+  for (size_t part = 0; part < parts;) {
+    const size_t first = part;
+    image_.clear();
+    // Parts whose slots lie together go there together.
+    do {
+      const auto piece =
+          content.subspan(part * kPayloadBytes,
+                          std::min<size_t>(kPayloadBytes, content.size() - part * kPayloadBytes));
+      image_.resize((part - first) * kSlotBytes);
+      put_header(type, slots[part], piece.size(), version, part | parts << 32,
+                 crc32(0, piece.data(), piece.size()));
+      image_.insert(image_.end(), piece.begin(), piece.end());
+      ++part;
+    } while (part < parts && slots[part] == slots[part - 1] + 1);
+    // A version that did not get whole is replaced by the next: the other set holds the one that
+    // stands.
+    if (!write_image(slots[first])) return false;
   }
-  // A version that did not get whole is replaced by the next: the other set holds the one that
-  // stands.
-  if (whole) document.next = 1 - document.next;
+  document.next = 1 - document.next;
+  return true;
 }
 
-bool BlockLog::write_header(BlockType type, uint32_t slot, uint32_t length, uint64_t sequence,
-                            uint64_t first, uint32_t payload_crc) {
-  BlockHeader header{
-      kBlockMagic, static_cast<uint16_t>(type), 0, run_id_, slot, length, sequence, first, 0, 0};
+void BlockLog::put_header(BlockType type, uint32_t slot, size_t length, uint64_t sequence,
+                          uint64_t first, uint32_t payload_crc) {
+  BlockHeader header{kBlockMagic, static_cast<uint16_t>(type),
+                     0,           run_id_,
+                     slot,        static_cast<uint32_t>(length),
+                     sequence,    first,
+                     0,           0};
   header.crc = crc32(payload_crc, &header, offsetof(BlockHeader, crc));
-  return write(slot_offset(slot), &header, sizeof header);
+  header.header_crc = crc32(0, &header, offsetof(BlockHeader, header_crc));
+  put(image_, header);
+}
+
+void BlockLog::put_block(BlockType type, const Block& block) {
+  put_header(type, *block.slot, block.payload.size(), block.sequence, block.first,
+             block.payload_crc);
+  image_.insert(image_.end(), block.payload.begin(), block.payload.end());
+}
+
+bool BlockLog::write_image(uint32_t slot) {
+  return write(slot_offset(slot), image_.data(), image_.size());
 }
 
 bool BlockLog::write(uint64_t offset, const void* data, size_t bytes) {
-  if (bytes == 0) return true;
   int error = std::exchange(checked_, true) ? 0 : storage_.check();
   if (error == 0) error = storage_.write(offset, data, bytes);
   if (error_ == 0) error_ = error;

@@ -1,10 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Writes a run log: framed blocks in slots of a storage, as docs/run-file.md describes.
+//
+// Two kinds of content. A log grows. A document is replaced, alternately in two sets of slots, so
+// that one whole version always stands.
+//
+// The newest block of each log is kept in memory until it is full, and goes to its slot with one
+// write. What no slot holds yet is in the journal, the TICK document, together with STATE: so a
+// tick is one write, whatever is new. Of a log that has not grown for a while the newest block is
+// settled: it goes to its slot as it is, and is extended there later, payload before header. Then
+// the journal is no longer than what grows.
+//
+// A write that is cut short, because the process was killed, leaves a block whose header is right
+// and whose payload is not. It is the newest of its log, and the journal that stands has what it
+// began with; or it is a document's, of which the other version stands.
+//
+// When the bound is reached, the oldest block of history (spans, steps, device times, syncs) gives
+// its slot away. The first failing write ends the logs; `error()` says which it was.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,19 +34,14 @@
 
 namespace pig {
 
-/// Writes a run log: framed blocks in slots of a storage, as docs/run-file.md describes.
-///
-/// Two kinds of content. A log grows: its newest block is extended in place, payload before header,
-/// so the block on disk is valid at every moment. A document is replaced, alternately in two sets
-/// of slots, so one whole version always stands. When the bound is reached, the oldest block of
-/// history (spans, steps, device times) gives its slot away. The first failing write ends the logs;
-/// `error()` says which it was.
 class BlockLog {
  public:
   static constexpr uint32_t kSlotBytes = 16384;
   static constexpr uint32_t kSlotsOffset = 4096;
   static constexpr uint32_t kHeaderBytes = 48;
   static constexpr uint32_t kPayloadBytes = kSlotBytes - kHeaderBytes;
+  /// The journal is at most so long.
+  static constexpr uint32_t kJournalSlots = 2;
 
   /// By type: items of history that were dropped to stay within the bounds.
   using Dropped = std::array<uint64_t, kBlockTypes>;
@@ -35,7 +49,7 @@ class BlockLog {
   /// `history_spans` and `max_bytes` bound the spans (and device times) kept and the log's size.
   BlockLog(Storage& storage, uint64_t run_id, uint64_t history_spans, uint64_t max_bytes);
 
-  /// Appends `count` items of equal size.
+  /// Appends `count` items of equal size. The next tick writes them.
   void append(BlockType type, const void* items, size_t item_bytes, size_t count);
 
   /// Appends one item of any size up to a block.
@@ -43,35 +57,55 @@ class BlockLog {
     append(type, item.data(), item.size(), 1);
   }
 
-  /// Takes room on the disk for both versions of a document of one block, so that later it can be
-  /// replaced where nothing else fits any more.
-  void reserve_document(BlockType type);
+  /// Takes room on the disk for both versions of a document of so many blocks, so that later it can
+  /// be replaced where nothing else fits any more.
+  void reserve_document(BlockType type, uint32_t blocks = 1);
 
   void write_document(BlockType type, std::span<const uint8_t> content);
+
+  /// Writes what was appended, and STATE; after an error what the journal has room for, once.
+  void write_tick(std::span<const uint8_t> state);
+  /// Settles the logs that have not grown since the last call.
+  void settle_idle();
+  /// Settles all logs: no journal is needed to read them.
+  void settle();
+
+  /// The harvest's writes have ended: before the next one the storage is checked.
+  void end_writes() { checked_ = false; }
 
   /// What is written from now on goes to `tap` too, also after an error; to none when null.
   void set_tap(LogTap* tap) { tap_ = tap; }
 
-  /// Items appended so far, those since dropped included.
+  /// Whether anything was appended since the last tick.
+  bool has_news() const { return has_news_; }
+  /// Items appended so far, those since dropped included. After an error: those that were written.
   uint64_t items(BlockType type) const { return logs_[index_of(type)].items; }
   const Dropped& dropped() const { return dropped_; }
-
-  /// A group of writes has ended: the storage is checked before the next one.
-  void end_writes() { checked_ = false; }
 
   /// 0, or what the storage said when a write failed.
   int error() const { return error_; }
 
  private:
-  struct Log {
-    uint32_t slot = 0;
-    uint32_t length = 0;
-    uint32_t payload_crc = 0;
-    bool open = false;
+  struct Block {
     uint64_t sequence = 0;
     uint64_t first = 0;
+    std::vector<uint8_t> payload;
+    uint32_t payload_crc = 0;
+    uint32_t settled = 0;  ///< bytes of the payload that the slot holds
+    std::optional<uint32_t> slot;
+  };
+  struct Log {
+    Block newest;
     uint64_t items = 0;
-    uint64_t blocks = 0;  ///< of history types: blocks that stand
+    uint64_t in_slots = 0;   ///< items of which all stand in slots
+    uint64_t written = 0;    ///< those of which the last tick's journal had the rest
+    uint64_t blocks = 0;     ///< that have a slot
+    size_t length_seen = 0;  ///< of the newest block, when `settle_idle` last looked
+  };
+  struct FullBlock {
+    BlockType type;
+    uint64_t next;  ///< the item behind its last one
+    Block block;
   };
   struct Document {
     uint64_t version = 0;
@@ -90,11 +124,21 @@ class BlockLog {
            type == BlockType::kDeviceTimes || type == BlockType::kSyncs;
   }
   uint64_t max_blocks(BlockType type) const;
-  void open_block(BlockType type);
+  bool has_new_slot(BlockType type) const;
   uint32_t allocate(BlockType type);
   uint32_t drop(std::deque<Old>::iterator oldest);
-  bool write_header(BlockType type, uint32_t slot, uint32_t length, uint64_t sequence,
-                    uint64_t first, uint32_t payload_crc);
+  void write_full_blocks();
+  bool write_together(size_t begin, size_t end);
+  bool extend(BlockType type, const Block& block);
+  bool settle(BlockType type);
+  void take_back_full_blocks();
+  void put_unsettled(uint32_t type);
+  void end();
+  bool write_version(BlockType type, std::span<const uint8_t> content);
+  void put_header(BlockType type, uint32_t slot, size_t length, uint64_t sequence, uint64_t first,
+                  uint32_t payload_crc);
+  void put_block(BlockType type, const Block& block);
+  bool write_image(uint32_t slot);
   bool write(uint64_t offset, const void* data, size_t bytes);
 
   Storage& storage_;
@@ -105,8 +149,14 @@ class BlockLog {
   uint32_t next_slot_ = 0;
   std::array<Log, kBlockTypes> logs_{};
   std::array<Document, kDocumentTypes> documents_{};
+  std::vector<FullBlock> full_;  ///< not in their slots yet
   std::deque<Old> old_;
   Dropped dropped_{};
+  std::vector<uint8_t> journal_;        ///< kept for its memory, as is the next
+  std::vector<uint8_t> state_section_;  ///< of the last journal
+  std::vector<uint8_t> image_;          ///< of slots that are written together
+  bool has_news_ = false;
+  bool has_ended_ = false;
   bool checked_ = false;
   int error_ = 0;
 };

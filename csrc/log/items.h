@@ -17,6 +17,7 @@ enum class BlockType : uint16_t {
   kState = 2,
   kStatistics = 3,
   kSyncStatistics = 4,
+  kTick = 5,
   kNames = 16,
   kPaths = 17,
   kThreads = 18,

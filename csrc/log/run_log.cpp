@@ -26,6 +26,7 @@ RunLog::RunLog(std::unique_ptr<Storage> storage, uint64_t run_id, uint64_t histo
   // When the disk is full, the file still says so, and whose it is.
   log_.reserve_document(BlockType::kEnvironment);
   log_.reserve_document(BlockType::kState);
+  log_.reserve_document(BlockType::kTick, BlockLog::kJournalSlots);
 }
 
 void RunLog::append_name(uint32_t phase) {
@@ -66,18 +67,24 @@ void RunLog::set_tap(LogTap& tap, LogTables tables, const std::vector<uint32_t>&
   log_.set_tap(&tap);
 }
 
-void RunLog::append_spans(const std::vector<SpanItem>& spans) {
-  const uint64_t before = log_.items(BlockType::kSpans);
-  append(spans);
-  lost_spans_ += spans.size() - (log_.items(BlockType::kSpans) - before);
-}
-
 void RunLog::append_dropped_steps(const std::vector<uint32_t>& serials) {
   log_.append(BlockType::kDroppedSteps, serials.data(), sizeof(uint32_t), serials.size());
 }
 
 void RunLog::write_sync_statistics(const std::vector<uint8_t>& document) {
   if (!document.empty()) log_.write_document(BlockType::kSyncStatistics, document);
+}
+
+void RunLog::write_tick(RunState state, const DropCounters& drops, const RunLog& file) {
+  state.losses = file.losses();
+  const std::string json = to_json(state, drops, log_);
+  log_.write_tick({reinterpret_cast<const uint8_t*>(json.data()), json.size()});
+  if (log_.error() != 0) write_state(std::move(state), drops, file);
+}
+
+void RunLog::write_state(RunState state, const DropCounters& drops, const RunLog& file) {
+  state.losses = file.losses();
+  write_json(BlockType::kState, to_json(state, drops, log_));
 }
 
 void RunLog::write_json(BlockType type, const std::string& json) {

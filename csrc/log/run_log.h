@@ -51,15 +51,26 @@ class RunLog {
   void append(const std::vector<Item>& items) {
     log_.append(Item::kBlock, items.data(), sizeof(Item), items.size());
   }
-  /// The same, and counts those that an error kept out.
-  void append_spans(const std::vector<SpanItem>& spans);
+  void append_spans(const std::vector<SpanItem>& spans) {
+    spans_appended_ += spans.size();
+    append(spans);
+  }
   void append_dropped_steps(const std::vector<uint32_t>& serials);
 
   void write_environment(const std::string& json) { write_json(BlockType::kEnvironment, json); }
-  void write_state(const RunState& state, const DropCounters& drops) {
-    write_json(BlockType::kState, to_json(state, drops, log_));
-    log_.end_writes();  // it is the last that a harvest writes
-  }
+  /// Writes what was appended, and the state with the losses of `file`, which is this log or the
+  /// one that it stands in for.
+  void write_tick(RunState state, const DropCounters& drops, const RunLog& file);
+  /// The state alone, where it stands when no journal is needed any more.
+  void write_state(RunState state, const DropCounters& drops, const RunLog& file);
+  /// Makes the journal shorter; now and then, before a tick.
+  void settle_idle() { log_.settle_idle(); }
+  /// At the end: readers need no journal any more.
+  void settle() { log_.settle(); }
+  /// Whether anything was appended since the last tick.
+  bool has_news() const { return log_.has_news(); }
+  /// The harvest has written all that it has.
+  void end_writes() { log_.end_writes(); }
   /// `rows` is the encoding of a StatisticsTable, `totals` that of the StepTotals.
   void write_statistics(const std::vector<uint8_t>& totals, const std::vector<uint8_t>& rows);
   /// `document` is the encoding of a SyncLog.
@@ -68,11 +79,13 @@ class RunLog {
   uint64_t spans() const { return log_.items(BlockType::kSpans); }
   uint64_t syncs() const { return log_.items(BlockType::kSyncs); }
   int error() const { return log_.error(); }
-  RunState::Losses losses() const { return {lost_spans_, log_.dropped(), log_.error()}; }
   Storage& storage() { return *storage_; }
 
  private:
   void append_name(uint32_t phase);
+  RunState::Losses losses() const {
+    return {spans_appended_ - spans(), log_.dropped(), log_.error()};
+  }
   void write_json(BlockType type, const std::string& json);
 
   std::unique_ptr<Storage> storage_;
@@ -80,7 +93,7 @@ class RunLog {
   std::vector<uint32_t> name_of_phase_;  ///< the name's number in this run
   uint32_t names_ = 0;
   Counts counts_;
-  uint64_t lost_spans_ = 0;  ///< not written because of the error
+  uint64_t spans_appended_ = 0;  ///< those included that an error keeps out
 };
 
 }  // namespace pig

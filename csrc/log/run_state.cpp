@@ -3,7 +3,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstdio>
+#include <cstdint>
+#include <utility>
 
 #include "hot/span.h"
 #include "log/storage.h"
@@ -11,17 +12,29 @@
 namespace pig {
 namespace {
 
-template <typename... Arguments>
-void print(std::string& out, const char* format, Arguments... arguments) {
-  char buffer[256];
-  const int length = std::snprintf(buffer, sizeof buffer, format, arguments...);
-  out.append(buffer, static_cast<size_t>(length));
+// Not printf: this is written at every tick.
+template <typename Integer>
+void print(std::string& out, Integer value) {
+  char buffer[24];
+  out.append(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
 
 /// `"key":value,`; that of the last key is taken back by `end_object`.
 template <typename Integer>
 void print_integer(std::string& out, const char* key, Integer value) {
-  print(out, "\"%s\":%lld,", key, static_cast<long long>(value));
+  out += '"';
+  out += key;
+  out += "\":";
+  print(out, value);
+  out += ',';
+}
+
+/// `[1,2]`, behind a comma if there was one before.
+template <typename... Integers>
+void print_list(std::string& out, bool& is_first, Integers... values) {
+  out += std::exchange(is_first, false) ? "[" : ",[";
+  ((print(out, values), out += ','), ...);
+  out.back() = ']';
 }
 
 void end_object(std::string& out) {
@@ -47,6 +60,7 @@ std::string json_number(double value) {
 
 std::string to_json(const RunState& state, const DropCounters& drops, const BlockLog& log) {
   std::string json = "{";
+  json.reserve(1024);
   print_integer(json, "now_ns", state.anchor.run_ns);
   json += state.final ? "\"final\":true," : "\"final\":false,";
   json += "\"anchor\":{";
@@ -88,13 +102,10 @@ std::string to_json(const RunState& state, const DropCounters& drops, const Bloc
     json += "null,";
   }
   json += "\"open\":[";
-  const char* separator = "";
-  for (const RunState::Open& frame : state.open) {
-    print(json, "%s[%u,%u,%lld,%lld,%u]", separator, frame.thread, frame.path,
-          static_cast<long long>(frame.begin_ns),
-          frame.step == kNoStep ? -1LL : static_cast<long long>(frame.step), frame.depth);
-    separator = ",";
-  }
+  bool is_first = true;
+  for (const RunState::Open& frame : state.open)
+    print_list(json, is_first, frame.thread, frame.path, frame.begin_ns,
+               frame.step == kNoStep ? int64_t{-1} : int64_t{frame.step}, frame.depth);
   json += "],\"device\":";
   if (state.device) {
     json += '{';
@@ -102,11 +113,8 @@ std::string to_json(const RunState& state, const DropCounters& drops, const Bloc
     print_integer(json, "records", state.device->records);
     print_integer(json, "record_ns", state.device->record_ns);
     json += "\"pending\":[";
-    separator = "";
-    for (const auto& [path, count] : state.device->pending) {
-      print(json, "%s[%u,%llu]", separator, path, static_cast<unsigned long long>(count));
-      separator = ",";
-    }
+    is_first = true;
+    for (const auto& [path, count] : state.device->pending) print_list(json, is_first, path, count);
     json += "]},";
   } else {
     json += "null,";

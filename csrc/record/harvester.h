@@ -25,18 +25,20 @@ enum class Notice {
   kProgramFacts,    ///< it is time to look again at what is known of the program
 };
 
-/// The native thread that harvests every 20 ms, or sooner when woken or asked. It holds no GIL and
+/// The native thread that harvests every 50 ms, or sooner when woken or asked. It holds no GIL and
 /// takes no signals. It alone asks the driver for answers, and the driver may not return for as
 /// long as a stream hangs: so nobody waits for this thread without a limit, and where it is not
 /// back in time the recording ends without it.
 class Harvester {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
+  static constexpr std::chrono::milliseconds kTick{50};
 
-  /// `turn` is called again and again, `last` once at the end, unless the thread is given up. Then
-  /// one of them is still running while the next recording begins: they have to see to it that this
-  /// does no harm. Throws std::system_error when there is no thread to be had.
-  void start(std::function<void()> turn, std::function<void()> last) {
+  /// `turn` is called again and again, with whether somebody waits for it, `last` once at the end,
+  /// unless the thread is given up. Then one of them is still running while the next recording
+  /// begins: they have to see to it that this does no harm. Throws std::system_error when there is
+  /// no thread to be had.
+  void start(std::function<void(bool asked)> turn, std::function<void()> last) {
     const std::lock_guard lock(mutex_);
     stop_requested_ = false;
     auto life = std::make_unique<Life>(Life{this, ++number_, std::move(turn), std::move(last)});
@@ -89,13 +91,11 @@ class Harvester {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kTick{20};
-
   /// What one thread has.
   struct Life {
     Harvester* harvester;
     uint64_t number;
-    std::function<void()> turn;
+    std::function<void(bool)> turn;
     std::function<void()> last;
   };
 
@@ -110,8 +110,9 @@ class Harvester {
     while (number_ == life.number && !stop_requested_) {
       if (turns_made_ >= turns_wanted_) condition_.wait_for(lock, kTick);
       const uint64_t wanted = turns_wanted_;
+      const bool asked = wanted > turns_made_;
       lock.unlock();
-      life.turn();
+      life.turn(asked);
       lock.lock();
       if (number_ != life.number) return;
       turns_made_ = wanted;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "record/recorder.h"
 
+#include <link.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +21,9 @@ using std::chrono::steady_clock;
 /// Leaked: threads that end after static destruction still find it.
 Recorder* recorder = new Recorder;
 
+/// STATE is never older than this when a regular tick comes.
+constexpr int64_t kSignOfLifeNs = 80'000'000;
+constexpr int64_t kTickNs = std::chrono::nanoseconds(Harvester::kTick).count();
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 /// Then after twice as long each time: what is known of a program seldom changes later.
 constexpr int64_t kFirstFactsNs = 1'000'000'000;
@@ -88,23 +92,30 @@ ClockAnchor Recorder::start(const Options& options) {
     statistics_.clear();
     spans_recorded_ = 0;
     device_time_join_.reset(&drops_);
-    harvest_cpu_ns_ = 0;
+    harvester_cpu_ns_ = 0;
     reported_error_ = 0;
-    statistics_due_ns_ = kStatisticsIntervalNs;
+    statistics_written_ns_ = 0;
+    statistics_cost_ns_ = 0;
+    has_overflowed_ = false;
     facts_due_ns_ = kFirstFactsNs;
     anchor = clock_.anchor();
     RunState state;
     state.anchor = anchor;
     set_environment(options.environment);
     log_->write_environment(*changed_environment());
-    log_->write_state(state, drops_);
+    log_->write_state(state, drops_, *log_);
+    log_->end_writes();
+    sign_of_life_ns_ = 0;
+    libraries_seen_ = 0;
+    driver_is_loaded_ = false;
     if (const int error = log_->error()) {
       log_.reset();  // and with it the lock on the file
       throw std::system_error(error, std::generic_category(), "write");
     }
   }
   try {
-    harvester_.start([this, number] { turn(number); }, [this, number] { last_turn(number); });
+    harvester_.start([this, number](bool asked) { turn(number, asked); },
+                     [this, number] { last_turn(number); });
   } catch (const std::system_error&) {
     log_.reset();
     throw;
@@ -130,7 +141,7 @@ void Recorder::stop() {
   const std::lock_guard lock(harvest_mutex_);
   ++recordings_;  // a harvester that was given up finds another number
   try {
-    harvest(true);
+    harvest(Occasion::kEnd);
   } catch (const std::bad_alloc&) {
     drops_.add(Drop::kNoMemory);
   }
@@ -158,20 +169,18 @@ bool Recorder::harvest_until(Harvester::Deadline deadline) {
   // Under the lock: the recording may be stopped, and its log taken away, while this waits for it.
   const std::lock_guard lock(harvest_mutex_);
   if (!recording()) return true;
-  if (!turned) harvest(false);
+  if (!turned) harvest(Occasion::kAsked);
   return !device_time_join_.waiting();
 }
 
-void Recorder::turn(uint64_t number) {
+void Recorder::turn(uint64_t number, bool asked) {
   try {
     cuda::DeviceTiming::Findings findings;
-    const uint64_t cpu_before = thread_cpu_ns();
     cuda::DeviceTiming::instance().harvest(findings, false);
-    const uint64_t cpu_ns = thread_cpu_ns() - cpu_before;
     const std::lock_guard lock(harvest_mutex_);
     if (number != recordings_) return;
-    harvest_cpu_ns_ += cpu_ns;
-    harvest(false, findings);
+    harvester_cpu_ns_ = thread_cpu_ns();
+    harvest(asked ? Occasion::kAsked : Occasion::kTick, findings);
   } catch (const std::bad_alloc&) {
     drops_.add(Drop::kNoMemory);
   }
@@ -184,6 +193,10 @@ void Recorder::last_turn(uint64_t number) {
   // What is left of the patience is for the driver.
   const auto deadline = steady_clock::now() + kDriverPatience * 9 / 10;
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  {
+    const std::lock_guard lock(harvest_mutex_);
+    if (number == recordings_) harvester_cpu_ns_ = thread_cpu_ns();
+  }
   if (!timing.attached()) return;
   timing.correlate_soon();
   try {
@@ -195,7 +208,7 @@ void Recorder::last_turn(uint64_t number) {
       {
         const std::lock_guard lock(harvest_mutex_);
         if (number != recordings_) return;
-        harvest(false, findings);
+        harvest(Occasion::kTick, findings);
         const bool correlating = may_correlate && findings.correlating;
         if (is_late || (!correlating && !device_time_join_.waiting())) return;
       }
@@ -245,7 +258,7 @@ std::vector<uint8_t> Recorder::log_bytes() {
     tables.metric_names.clear();  // their values are history
     log->append_tables(tables);
     log->append_dropped_steps(steps_.dropped());
-    write_documents(*log, last_state_, true);
+    write_end(*log, last_state_);
     const std::lock_guard environment_lock(environment_mutex_);
     log->write_environment(environment_);
   }
@@ -261,7 +274,7 @@ void Recorder::open_tap() {
   if (!recording()) return;
   tap_ = std::make_unique<LogTap>();
   log_->set_tap(*tap_, tables_since({}), steps_.dropped());
-  harvest(false);
+  harvest(Occasion::kAsked);
 }
 
 std::vector<uint8_t> Recorder::take_tap() {
@@ -302,8 +315,8 @@ void Recorder::end_scratch() {
 
 void Recorder::wake_harvester() { recorder->harvester_.wake(); }
 
-void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings) {
-  const uint64_t cpu_before = thread_cpu_ns();
+void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings) {
+  const bool final = occasion == Occasion::kEnd;
   clock_.discipline();
   items_.clear();
   pin_events_in_use();
@@ -343,15 +356,7 @@ void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings)
   }
 
   if (const auto environment = changed_environment()) log_->write_environment(*environment);
-  const bool with_statistics = final || state.anchor.run_ns >= statistics_due_ns_;
-  write_documents(*log_, state, with_statistics);
-  const uint64_t cost_ns = thread_cpu_ns() - cpu_before;
-  harvest_cpu_ns_ += cost_ns;
-  if (with_statistics) {
-    // Tens of thousands of paths take long to write: then less often.
-    statistics_due_ns_ =
-        state.anchor.run_ns + std::max(kStatisticsIntervalNs, static_cast<int64_t>(100 * cost_ns));
-  }
+  write(occasion, state);
   last_state_ = std::move(state);
   if (log_->error() != 0 && reported_error_ == 0) {
     reported_error_ = log_->error();
@@ -361,6 +366,44 @@ void Recorder::harvest(bool final, const cuda::DeviceTiming::Findings& findings)
     facts_due_ns_ = 2 * last_state_.anchor.run_ns;
     notify(Notice::kProgramFacts);
   }
+}
+
+/// A turn that was woken early and has nothing new writes nothing.
+void Recorder::write(Occasion occasion, RunState& state) {
+  const int64_t now_ns = state.anchor.run_ns;
+  const uint64_t overflowed = overflow_.take(statistics_);
+  spans_recorded_ += overflowed;
+  has_overflowed_ = has_overflowed_ || overflowed != 0;
+  state.phases_recorded = spans_recorded_;
+  state.harvester_cpu_ns = harvester_cpu_ns_;
+  const bool watch_changed = syncs_.take_watch_change();
+  if (occasion == Occasion::kEnd) {
+    write_end(*log_, state);
+  } else {
+    // Tens of thousands of paths take long to write: then less often. What has overflowed is
+    // nowhere else in the file.
+    const int64_t age_ns = now_ns - statistics_written_ns_;
+    const bool with_statistics =
+        age_ns >= 100 * statistics_cost_ns_ && (has_overflowed_ || age_ns >= kStatisticsIntervalNs);
+    if (with_statistics) log_->settle_idle();
+    const bool is_due = now_ns + kTickNs > sign_of_life_ns_ + kSignOfLifeNs;
+    if (occasion == Occasion::kAsked || is_due || with_statistics || overflowed != 0 ||
+        log_->has_news()) {
+      log_->write_tick(state, drops_, *log_);
+      sign_of_life_ns_ = now_ns;
+    }
+    // After what they count: a process killed in between has spans above its statistics.
+    if (with_statistics) {
+      const uint64_t cpu_before_ns = thread_cpu_ns();
+      write_statistics(*log_);
+      statistics_cost_ns_ = static_cast<int64_t>(thread_cpu_ns() - cpu_before_ns);
+      statistics_written_ns_ = now_ns;
+      has_overflowed_ = false;
+    } else if (watch_changed) {
+      log_->write_sync_statistics(syncs_.encode_statistics(log_->syncs()));
+    }
+  }
+  log_->end_writes();
 }
 
 void Recorder::drain(ThreadState& state) {
@@ -422,7 +465,20 @@ void Recorder::settle_device_times(bool final, const cuda::DeviceTiming::Finding
   log_->append(clocks);
   log_->append(items);
   if (timing.has_warnings()) notify(Notice::kDeviceWarnings);
-  if (timing.wanted() && cuda::driver_is_loaded()) notify(Notice::kDeviceProbe);
+  if (timing.wanted() && driver_is_loaded()) notify(Notice::kDeviceProbe);
+}
+
+bool Recorder::driver_is_loaded() {
+  // The dynamic linker looks for it on the disk, so it is asked only once it has loaded more.
+  unsigned long long libraries = 0;
+  const auto count = [](dl_phdr_info* info, size_t, void* loaded) {
+    *static_cast<unsigned long long*>(loaded) = info->dlpi_adds;
+    return 1;  // the first one says it
+  };
+  dl_iterate_phdr(count, &libraries);
+  if (std::exchange(libraries_seen_, libraries) != libraries)
+    driver_is_loaded_ = cuda::driver_is_loaded();
+  return driver_is_loaded_;
 }
 
 void Recorder::collect_open_frames(RunState& state) {
@@ -441,24 +497,21 @@ LogTables Recorder::tables_since(const RunLog::Counts& counts) const {
           metrics_.names_since(counts.metric_names), syncs_.sites_since(counts.sync_sites)};
 }
 
-void Recorder::write_documents(RunLog& log, const RunState& state, bool with_statistics) {
-  spans_recorded_ += overflow_.take(statistics_);
-  RunState written = state;
-  written.phases_recorded = spans_recorded_;
-  written.harvester_cpu_ns = harvest_cpu_ns_;
-  if (with_statistics) {
-    StatisticsTable merged;
-    statistics_.merge_into(merged, steps_);
-    std::vector<uint8_t> rows;
-    merged.encode(rows);
-    log.write_statistics(step_totals_, rows);
-  }
-  if (with_statistics || syncs_.take_watch_change())
-    log.write_sync_statistics(syncs_.encode_statistics(log.syncs()));
-  // Those of the file, also where `log` is its stand-in in memory.
-  written.losses = log_->losses();
-  // Last: a STATE that says "final" then vouches for all the rest.
-  log.write_state(written, drops_);
+void Recorder::write_statistics(RunLog& log) {
+  StatisticsTable merged;
+  statistics_.merge_into(merged, steps_);
+  std::vector<uint8_t> rows;
+  merged.encode(rows);
+  log.write_statistics(step_totals_, rows);
+  log.write_sync_statistics(syncs_.encode_statistics(log.syncs()));
+}
+
+void Recorder::write_end(RunLog& log, const RunState& state) {
+  log.settle();
+  write_statistics(log);
+  // Last: a STATE that says "final" then vouches for all the rest. With the losses of the file,
+  // also where `log` is its stand-in in memory.
+  log.write_state(state, drops_, *log_);
 }
 
 }  // namespace pig

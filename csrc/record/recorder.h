@@ -135,11 +135,18 @@ class Recorder {
   static void notify(Notice notice) {
     if (notify_ != nullptr) notify_(notice);
   }
-  void turn(uint64_t number);
+  /// Why there is a harvest.
+  enum class Occasion {
+    kTick,
+    kAsked,  ///< somebody wants the log as it is now
+    kEnd,
+  };
+  void turn(uint64_t number, bool asked);
   void last_turn(uint64_t number);
   bool harvest_until(Harvester::Deadline deadline);
   /// Takes the times that became known on the device.
-  void harvest(bool final, const cuda::DeviceTiming::Findings& findings = {});
+  void harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings = {});
+  void write(Occasion occasion, RunState& state);
   /// Nothing where it has not changed since it was last taken.
   std::optional<std::string> changed_environment();
   void drain(ThreadState& state);
@@ -147,7 +154,9 @@ class Recorder {
   void pin_events_in_use();
   void collect_open_frames(RunState& state);
   LogTables tables_since(const RunLog::Counts& counts) const;
-  void write_documents(RunLog& log, const RunState& state, bool with_statistics);
+  void write_statistics(RunLog& log);
+  void write_end(RunLog& log, const RunState& state);
+  bool driver_is_loaded();
 
   std::atomic<bool> recording_{false};
   uint32_t epoch_ = 0;
@@ -178,9 +187,14 @@ class Recorder {
   std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;
   DeviceTimeJoin device_time_join_;
-  int64_t statistics_due_ns_ = 0;
+  int64_t sign_of_life_ns_ = 0;        ///< when STATE was last written
+  int64_t statistics_written_ns_ = 0;  ///< likewise
+  int64_t statistics_cost_ns_ = 0;
+  bool has_overflowed_ = false;  ///< since the statistics were written
   int64_t facts_due_ns_ = 0;
-  uint64_t harvest_cpu_ns_ = 0;
+  uint64_t harvester_cpu_ns_ = 0;
+  unsigned long long libraries_seen_ = 0;  ///< how many had been loaded when the driver was sought
+  bool driver_is_loaded_ = false;
   int reported_error_ = 0;  ///< of the recording or, until the next begins, of the last one
 
   std::mutex environment_mutex_;  ///< the innermost; held for as long as a string is copied

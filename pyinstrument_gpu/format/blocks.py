@@ -26,6 +26,7 @@ class BlockType(enum.IntEnum):
     STATE = 2
     STATISTICS = 3
     SYNC_STATISTICS = 4
+    TICK = 5
     NAMES = 16
     PATHS = 17
     THREADS = 18
@@ -63,13 +64,18 @@ class Blocks:
         documents: the newest whole version of each document.
         logs: of each log its blocks in order; a gap between them shows in their `first`.
         damaged: number of damaged blocks.
+        partly_written: whether the newest block of a log has its header and only a part of its
+            payload, as where the process was killed or the disk full while it was written.
+        only_in_journal: logs of which no block stands in a slot, though their first must have.
         intact: whether nothing is damaged and no slot lies empty before the last one used.
     """
 
     documents: dict[int, bytes] = field(default_factory=dict)
     logs: dict[int, list[LogBlock]] = field(default_factory=dict)
     damaged: int = 0
+    partly_written: bool = False
     intact: bool = True
+    only_in_journal: set[int] = field(default_factory=set)
 
     def document(self, block_type: BlockType, decode: Callable[[bytes], _Item]) -> _Item | None:
         data = self.documents.get(block_type)
@@ -127,7 +133,7 @@ class Blocks:
                 nothing of it is certain.
         """
         records = self.records(block_type, dtype)
-        if records.first > dropped and not self.intact:
+        if records.first > dropped and (not self.intact or block_type in self.only_in_journal):
             return Records(0, records.items[:0])
         return records
 

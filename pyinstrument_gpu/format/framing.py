@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 from pyinstrument_gpu.format.blocks import Blocks, BlockType, LogBlock
 from pyinstrument_gpu.format.items import item_dtype
+from pyinstrument_gpu.format.journal import apply_journal
 
 MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 1
@@ -40,10 +41,10 @@ _BLOCK_HEADER_DTYPE = item_dtype(
     sequence="u8",
     first="u8",
     crc="u4",
-    pad="u4",
+    header_crc="u4",
 )
+_BLOCK_HEADER_SUMMED_BYTES = 44
 _FIRST_LOG_TYPE = 16
-_DOCUMENTS = frozenset(block_type for block_type in BlockType if block_type < _FIRST_LOG_TYPE)
 _TAP_RECORD = struct.Struct("<IIQ")
 
 
@@ -67,6 +68,7 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
     )
     used = np.flatnonzero(headers["magic"] != 0)
     blocks = Blocks()
+    partly_written: list[tuple[int, int]] = []  # types and sequences
     logs: dict[int, dict[int, LogBlock]] = {}
     documents: dict[int, dict[tuple[int, int], dict[int, memoryview]]] = {}
     for slot, header in zip(used.tolist(), headers[used].tolist(), strict=True):
@@ -76,20 +78,38 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
         if payload is None:
             # A document that was being replaced when the process died is no damage: its other
             # version stands.
-            blocks.damaged += not (at_home and block_type in _DOCUMENTS)
+            if at_home and block_type >= _FIRST_LOG_TYPE and _is_header_right(view, slot, header):
+                partly_written.append((block_type, sequence))
+            else:
+                blocks.damaged += not (at_home and block_type < _FIRST_LOG_TYPE)
         elif block_type < _FIRST_LOG_TYPE:
             part, parts = first & 0xFFFFFFFF, first >> 32
             documents.setdefault(block_type, {}).setdefault((sequence, parts), {})[part] = payload
         else:
             logs.setdefault(block_type, {}).setdefault(sequence, LogBlock(first, payload))
+    # A process writes one block at a time, and dies once.
+    blocks.partly_written = len(partly_written) == 1 and all(
+        sequence > max(logs.get(block_type, {}), default=-1)
+        for block_type, sequence in partly_written
+    )
+    blocks.damaged += 0 if blocks.partly_written else len(partly_written)
     blocks.intact = not blocks.damaged and len(used) == (used[-1] + 1 if len(used) else 0)
-    for block_type, by_sequence in logs.items():
-        blocks.logs[block_type] = [block for _, block in sorted(by_sequence.items())]
+    versions_read = {}
     for block_type, versions in documents.items():
-        for (_, parts), by_part in sorted(versions.items(), reverse=True):
+        for (version, parts), by_part in sorted(versions.items(), reverse=True):
             if len(by_part) == parts and max(by_part) == parts - 1:
                 blocks.documents[block_type] = b"".join(by_part[part] for part in range(parts))
+                versions_read[block_type] = version
                 break
+    journal = blocks.documents.pop(BlockType.TICK, b"")
+    in_slots = {block_type for block_type, log in logs.items() if log}
+    state = apply_journal(journal, logs, versions_read.get(BlockType.STATE, 0))
+    if state is not None:
+        blocks.documents[BlockType.STATE] = state
+    for block_type, by_sequence in logs.items():
+        blocks.logs[block_type] = [block for _, block in sorted(by_sequence.items())]
+        if block_type not in in_slots and min(by_sequence, default=0) > 0:
+            blocks.only_in_journal.add(block_type)
     return blocks
 
 
@@ -125,6 +145,12 @@ def _read_file_header(view: memoryview) -> int:
             f"of {SLOT_BYTES} at {SLOTS_OFFSET}: use a newer one"
         )
     return int(run_id)
+
+
+def _is_header_right(view: memoryview, slot: int, header: tuple[Any, ...]) -> bool:
+    begin = SLOTS_OFFSET + slot * SLOT_BYTES
+    right: bool = zlib.crc32(view[begin : begin + _BLOCK_HEADER_SUMMED_BYTES]) == header[9]
+    return right
 
 
 def _checked_payload(view: memoryview, slot: int, header: tuple[Any, ...]) -> memoryview | None:

@@ -157,10 +157,11 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         )
     if state.error is not None:
         notes.append(f"the history ends early: {state.error}")
-    if blocks.damaged:
-        # Of a file that is being written, the newest block may be half there.
+    # What a process was writing when it died is no damage; what is missing is said above.
+    damaged = blocks.damaged + (blocks.partly_written and state.final and state.error is None)
+    if damaged:
         notes.append(
-            f"{blocks.damaged:,} of the file's blocks were left out: damaged or only partly written"
+            f"{damaged:,} of the file's blocks were left out: damaged or only partly written"
         )
     return run_type(
         names=names,

@@ -77,7 +77,7 @@ class RunTail:
         """
         if taken:  # and with it all that stood in the buffers of threads at the last look
             self._looks += 1
-        # All of a type at once: there is a block for every 20 ms. None before what it refers to.
+        # All of a type at once: there is a block for every tick. None before what it refers to.
         blocks = read_tap(taken)
         self._take_names(blocks)
         self._take_steps(blocks)

@@ -93,12 +93,12 @@ def assert_history_ends(error: int, directory: Path, *options: object) -> None:
 
 
 @FAULTS.fault(
-    done="There is no more room after 68, 84, ..., 180 KiB, each time for another write.",
+    done="There is no more room after 132, 148, ..., 244 KiB, each time for another write.",
     holds="The file says that its history ends early, and why.",
     times=8,
 )
 def any_write_fails(trial: Trial) -> None:
-    max_file_kib = 68 + 16 * trial.number
+    max_file_kib = 132 + 16 * trial.number
     child = start_child(record_with_full_disk, trial.path, max_file_kib * 1024)
     child.join(HANGS_AFTER_S)
 

@@ -31,7 +31,7 @@ _HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES)
 
 def pack_file_header(run_id: int) -> bytes:
     """The bytes before the first slot."""
-    header = _FILE_HEADER.pack(MAGIC, MAJOR_VERSION, 0, SLOT_BYTES, SLOTS_OFFSET, run_id)
+    header = _FILE_HEADER.pack(MAGIC, MAJOR_VERSION, 1, SLOT_BYTES, SLOTS_OFFSET, run_id)
     return (header + struct.pack("<I", zlib.crc32(header))).ljust(SLOTS_OFFSET, b"\0")
 
 
@@ -42,7 +42,8 @@ def pack_block(
     header = BLOCK_HEADER.pack(
         _BLOCK_MAGIC, block_type, 0, run_id, slot, len(payload), sequence, first
     )
-    return header + struct.pack("<II", zlib.crc32(header, zlib.crc32(payload)), 0) + payload
+    header += struct.pack("<I", zlib.crc32(header, zlib.crc32(payload)))
+    return header + struct.pack("<I", zlib.crc32(header)) + payload
 
 
 @dataclass

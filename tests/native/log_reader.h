@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -38,17 +40,22 @@ class LogReader {
     CHECK(bytes.size() >= 64);
     CHECK(std::memcmp(&bytes[0], "\x89GPURUN\n", 8) == 0);
     CHECK_EQ(get<uint32_t>(bytes, 8), 1u);
-    CHECK_EQ(get<uint32_t>(bytes, 12), 0u);
+    CHECK_EQ(get<uint32_t>(bytes, 12), 1u);
     CHECK_EQ(get<uint32_t>(bytes, 16), kSlotBytes);
     CHECK_EQ(get<uint32_t>(bytes, 20), kSlotsOffset);
     CHECK_EQ(get<uint32_t>(bytes, 60), crc(0, &bytes[0], 60));
     run_id_ = get<uint64_t>(bytes, 24);
     for (uint32_t slot = 0; kSlotsOffset + uint64_t{slot} * kSlotBytes < bytes.size(); ++slot)
       read_slot(bytes, slot);
+    read_journal();
   }
 
   /// Slots that hold a valid block.
   uint32_t blocks() const { return blocks_; }
+
+  /// Slots of logs that hold something else, but for the newest block of a log that was only partly
+  /// written.
+  uint32_t damaged() const { return damaged_; }
 
   Log log(uint16_t type) const {
     Log log;
@@ -91,6 +98,7 @@ class LogReader {
   static constexpr uint32_t kSlotBytes = 16384;
   static constexpr uint32_t kSlotsOffset = 4096;
   static constexpr uint32_t kHeaderBytes = 48;
+  static constexpr uint16_t kTick = 5;
   static constexpr uint16_t kFirstLog = 16;
 
   struct Version {
@@ -116,19 +124,26 @@ class LogReader {
   void read_slot(const Bytes& bytes, uint32_t slot) {
     const size_t at = kSlotsOffset + size_t{slot} * kSlotBytes;
     if (at + kHeaderBytes > bytes.size()) return;
-    if (get<uint32_t>(bytes, at) != 0x4B424750) return;
+    const auto magic = get<uint32_t>(bytes, at);
+    if (magic == 0) return;
+    CHECK_EQ(magic, 0x4B424750u);
     const auto type = get<uint16_t>(bytes, at + 4);
     const auto length = get<uint32_t>(bytes, at + 20);
-    if (get<uint64_t>(bytes, at + 8) != run_id_ || get<uint32_t>(bytes, at + 16) != slot ||
-        length > kSlotBytes - kHeaderBytes || at + kHeaderBytes + length > bytes.size())
-      return;
-    const auto payload = bytes.begin() + static_cast<std::ptrdiff_t>(at + kHeaderBytes);
-    const Bytes content(payload, payload + length);
-    const uint32_t expected = crc(crc(0, content.data(), content.size()), &bytes[at], 40);
-    if (get<uint32_t>(bytes, at + 40) != expected) return;
-    ++blocks_;
     const auto sequence = get<uint64_t>(bytes, at + 24);
     const auto first = get<uint64_t>(bytes, at + 32);
+    // Whole, for it lies in one page.
+    CHECK_EQ(get<uint32_t>(bytes, at + 44), crc(0, &bytes[at], 44));
+    CHECK_EQ(get<uint64_t>(bytes, at + 8), run_id_);
+    CHECK_EQ(get<uint32_t>(bytes, at + 16), slot);
+    const size_t end = std::min(bytes.size(), at + kHeaderBytes + length);
+    const Bytes content(bytes.begin() + static_cast<std::ptrdiff_t>(at + kHeaderBytes),
+                        bytes.begin() + static_cast<std::ptrdiff_t>(end));
+    const uint32_t expected = crc(crc(0, content.data(), content.size()), &bytes[at], 40);
+    if (content.size() != length || get<uint32_t>(bytes, at + 40) != expected) {
+      if (type >= kFirstLog) partly_written_.emplace_back(type, sequence);
+      return;
+    }
+    ++blocks_;
     if (type >= kFirstLog) {
       CHECK(logs_[type].emplace(sequence, Block{first, content}).second);
     } else {
@@ -138,8 +153,45 @@ class LogReader {
     }
   }
 
+  void read_journal() {
+    for (const auto& [type, sequence] : partly_written_) {
+      const auto& log = logs_[type];
+      if (!log.empty() && sequence < log.rbegin()->first) ++damaged_;
+    }
+    const std::optional<Document> journal = document(kTick);
+    if (!journal) return;
+    const Bytes& bytes = journal->content;
+    for (size_t at = 0; at < bytes.size();) {
+      const auto type = static_cast<uint16_t>(get<uint32_t>(bytes, at));
+      const auto length = get<uint32_t>(bytes, at + 4);
+      const auto sequence = get<uint64_t>(bytes, at + 8);
+      const auto first = get<uint64_t>(bytes, at + 16);
+      const auto offset = get<uint64_t>(bytes, at + 24);
+      at += 32;
+      CHECK(at + length <= bytes.size());
+      const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+      const Bytes content(begin, begin + length);
+      at += length;
+      if (type < kFirstLog) {
+        documents_[type][sequence] = Version{1, {{0u, content}}};
+        continue;
+      }
+      std::map<uint64_t, Block>& log = logs_[type];
+      if (!log.empty() && sequence > log.rbegin()->first + 1) CHECK(false);
+      if (!log.empty() && sequence < log.begin()->first) continue;
+      Block& block = log.emplace(sequence, Block{first, {}}).first->second;
+      CHECK_EQ(block.first, first);
+      CHECK(block.payload.size() >= offset);
+      if (block.payload.size() >= offset + length) continue;
+      block.payload.resize(offset);
+      block.payload.insert(block.payload.end(), content.begin(), content.end());
+    }
+  }
+
   uint64_t run_id_ = 0;
   uint32_t blocks_ = 0;
+  uint32_t damaged_ = 0;
+  std::vector<std::pair<uint16_t, uint64_t>> partly_written_;  ///< types and sequences
   std::map<uint16_t, std::map<uint64_t, Block>> logs_;
   std::map<uint16_t, std::map<uint64_t, Version>> documents_;
 };
