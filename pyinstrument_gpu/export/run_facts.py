@@ -15,7 +15,10 @@ _ENVIRONMENT = (
     *("version", "python", "torch", "cuda", "gpus"),
 )
 
-_IN_STATISTICS = ("ring_full", "span_history", "step_history", "disk_error", "device_history")
+_IN_STATISTICS = (
+    *("ring_full", "span_history", "step_history", "disk_error", "device_history"),
+    "syncs",
+)
 """What was dropped for these causes is missing in the history only."""
 
 
@@ -68,4 +71,5 @@ def losses(run: RunData, is_summary: bool = False) -> str | None:
 
 
 def _dropped(run: RunData) -> dict[str, int]:
-    return {cause: count for cause, count in run.dropped.items() if count}
+    causes = {**run.dropped, "syncs": run.syncs.dropped}
+    return {cause: count for cause, count in causes.items() if count}

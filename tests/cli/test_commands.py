@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import syncs_of
 from tests.helpers.run_encoder import save
 
 MS = 1_000_000
@@ -292,6 +294,19 @@ def test_summary_lacks_no_span_that_only_the_history_lost(tmp_path: Path) -> Non
     assert invoke("export", lossy, output, "--summary").stderr == (
         f"Warning: {lossy}: dropped: depth 4. Sums of what was exported may be too low\n"
     )
+
+
+def test_export_names_runs_that_lack_waits(tmp_path: Path) -> None:
+    lossy, output = str(tmp_path / "lossy.gpurun"), str(tmp_path / "out.csv")
+    syncs = syncs_of(made_run())
+    # Not those of the second thread, which this run lacks.
+    save(made_run(syncs=replace(syncs, events=syncs.events[:3], dropped=7)), lossy)
+    assert invoke("export", lossy, output, "--summary").stderr == ""
+    assert invoke("export", lossy, output, "--syncs").stderr == (
+        f"Warning: {lossy}: dropped: syncs 7. Sums of what was exported may be too low\n"
+    )
+    metadata = json.loads(Path(f"{output}-metadata.json").read_text())
+    assert metadata["notes"][0]["dropped"] == {"syncs": 7}
 
 
 def test_export_of_a_trace_to_standard_output(file: str) -> None:
