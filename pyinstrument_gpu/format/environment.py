@@ -107,6 +107,7 @@ SCHEMA: _Schema = {
     "world_size": _integer(1, _PID_LIMIT),
     "local_rank": _integer(0, _PID_LIMIT),
     "job": _is_text,
+    "restarts": _integer(0, _PID_LIMIT),
     "pid": _integer(1, _PID_LIMIT),
     "python": _is_version,
     "platform": _is_text,

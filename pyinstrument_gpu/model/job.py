@@ -8,6 +8,7 @@ is said here may still be of several.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 from pyinstrument_gpu.model.run_data import RunData
@@ -29,8 +30,8 @@ def not_one_job(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
     """Which of the runs can't be ranks of the same job, in words; None if none are known to be.
 
     Ranks of a job agree on how many they are and on torchrun's run id. They are different ranks,
-    and on one machine none ends long before another begins. Runs that are no ranks of a job of
-    several are not looked at.
+    and on one machine none ends long before another begins, nor at all where torchrun has restarted
+    them in between. Runs that are no ranks of a job of several are not looked at.
     """
     named = [
         (name, run)
@@ -56,6 +57,15 @@ def not_one_job(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
         began = max(here, key=lambda one: one[1].began_realtime_ns or 0)
         if _had_ended(ended[1], began[1]):
             return _apart(ended[0], began[0], "the first had ended long before the other began")
+        for earlier, later in permutations(here, 2):
+            # Two agents of one machine may count apart from each other, while their ranks overlap.
+            restarts = [run.environment.get("restarts") for _, run in (earlier, later)]
+            if (
+                None not in restarts
+                and restarts[0] != restarts[1]
+                and _had_ended(earlier[1], later[1], before_ns=0)
+            ):
+                return _apart(earlier[0], later[0], "torchrun restarted the ranks in between")
     return None
 
 
@@ -96,13 +106,14 @@ def _first_two_alike(names: Sequence[str], values: Sequence[Any]) -> tuple[str, 
     return None
 
 
-def _had_ended(run: RunData, other: RunData) -> bool:
-    """Whether by both clocks of a machine a run had ended long before the other began. The wall
-    clock may have been set in between, and the monotonic one begins anew when the machine does."""
+def _had_ended(run: RunData, other: RunData, before_ns: int = _LONGEST_WAIT_NS) -> bool:
+    """Whether by both clocks of a machine a run had ended that long before the other began. The
+    wall clock may have been set in between, and the monotonic one begins anew when the machine
+    does."""
     return all(
         begin_ns is not None
         and other_ns is not None
-        and begin_ns + run.duration_ns + _LONGEST_WAIT_NS < other_ns
+        and begin_ns + run.duration_ns + before_ns < other_ns
         for begin_ns, other_ns in zip(_begins_ns(run), _begins_ns(other), strict=True)
     )
 

@@ -39,6 +39,9 @@ def gather() -> dict[str, Any]:
     job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if job != "none":  # which is torchrun's own default, for every job
         facts["job"] = job
+    restarts = launcher_number("TORCHELASTIC_RESTART_COUNT")
+    if restarts is not None:
+        facts["restarts"] = restarts
     revision = code_revision(_folder_of_program())
     if revision is not None:
         facts["revision"] = revision

@@ -45,6 +45,7 @@ ENVIRONMENT: dict[str, Any] = {
     "world_size": 2,
     "local_rank": 0,
     "job": "7",
+    "restarts": 0,
     "pid": 11,
     "python": "3.12.1",
     "platform": "Linux-6.1-x86_64-with-glibc2.36",

@@ -41,10 +41,11 @@ def test_the_same_run_is_found_by_its_id() -> None:
         (rank(1, job="y"), "the run ids differ (x and y)"),
         (rank(0), "both have the same rank"),
         (rank(1, 32 * MINUTE_NS), "the first had ended long before the other began"),
+        (rank(1, 2 * MINUTE_NS, restarts=1), "torchrun restarted the ranks in between"),
     ],
 )
 def test_what_can_not_be_of_one_job(other: Run, reason: str) -> None:
-    first = rank(0, job="x")
+    first = rank(0, job="x", restarts=0)
     wrong = not_one_job([first, other], NAMES[:2])
     assert wrong == f"a and b are not two ranks of one job: {reason}"
 
@@ -55,6 +56,9 @@ def test_what_can_not_be_of_one_job(other: Run, reason: str) -> None:
         rank(1, job="x"),
         rank(1),
         rank(1, 30 * MINUTE_NS),
+        rank(1, 30 * MINUTE_NS, restarts=0),
+        rank(1, MINUTE_NS // 2, restarts=1),
+        rank(1, 2 * MINUTE_NS, restarts=1, host="other"),
         rank(1, 90 * MINUTE_NS, host="other"),
         rank(1, anchor={"run_ns": 0, "monotonic_ns": 10**12, "realtime_ns": 2 * 10**18}),
         rank(1, anchor={"run_ns": 0, "monotonic_ns": 10**15, "realtime_ns": 10**18}),
@@ -64,7 +68,7 @@ def test_what_can_not_be_of_one_job(other: Run, reason: str) -> None:
     ],
 )
 def test_what_nothing_speaks_against(other: Run) -> None:
-    assert not_one_job([rank(0, job="x"), other], NAMES[:2]) is None
+    assert not_one_job([rank(0, job="x", restarts=0), other], NAMES[:2]) is None
 
 
 def test_the_order_of_runs_does_not_matter() -> None:

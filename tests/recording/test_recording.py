@@ -256,6 +256,7 @@ def test_rank_goes_into_the_name(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     (tmp_path / expected).parent.mkdir(exist_ok=True)
     with pig.record(tmp_path / path) as recording:
         pass
@@ -264,6 +265,7 @@ def test_rank_goes_into_the_name(
     assert recording.path.exists()
     assert recording.run.environment["rank"] == 3
     assert recording.run.environment["world_size"] == 4
+    assert recording.run.environment["restarts"] == 2
 
 
 @pytest.mark.parametrize("world_size", [None, "1", "many"])
