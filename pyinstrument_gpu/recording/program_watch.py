@@ -54,9 +54,13 @@ class ProgramWatch:
         self._undo.append(when_imported("torch", self._watch_torch))
 
     def end(self) -> None:
-        """Stop looking, and forget what is known. Again: nothing."""
+        """Stop looking, and forget what is known. Again, or on another thread at once: nothing."""
         while self._undo:
-            self._undo.pop()()
+            try:
+                undo = self._undo.pop()
+            except IndexError:
+                break
+            undo()
         self._tell = self._streams = self._groups = None
 
     @property

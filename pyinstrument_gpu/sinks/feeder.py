@@ -29,8 +29,9 @@ class SinkFeeder:
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []
         self._interval_s = threading.TIMEOUT_MAX
-        # Held while the log is read, and not while a sink writes, which may take for ever.
-        self._lock = threading.Lock()
+        # Held while the log is read, and not while a sink writes, which may take for ever. The
+        # handler of a signal may stop the recording wherever its thread is.
+        self._lock = threading.RLock()
         self._wake = threading.Event()
         self._stopping = False
         self._abandoned = False

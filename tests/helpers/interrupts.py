@@ -35,14 +35,21 @@ class Interrupter:
         self._codes = {function.__code__ for function in functions}
         self._files = tuple(_OURS + module for module in modules)
         self._at = -1
+        self._handler: Callable[[], object] | None = None
         self.seen: list[tuple[CodeType, int]] = []
         """The instructions that were reached, each as the code and the offset in it."""
 
-    def call(self, function: Callable[[], object], at: int = -1) -> bool:
+    def call(
+        self,
+        function: Callable[[], object],
+        at: int = -1,
+        handler: Callable[[], object] | None = None,
+    ) -> bool:
         """Call a function and interrupt it before the instruction with this number. Returns whether
-        the exception came out of it."""
+        the exception came out of it. A handler is called instead of raising."""
         self.seen.clear()
         self._at = at
+        self._handler = handler
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
@@ -68,5 +75,8 @@ class Interrupter:
             self.seen.append((code, frame.f_lasti))
             if len(self.seen) - 1 == self._at:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                if self._handler is None:
+                    raise KeyboardInterrupt
+                self._handler()
+                return None
         return self._trace

@@ -131,6 +131,24 @@ def test_stop_that_is_interrupted_goes_on_with_the_next(tmp_path: Path, into: st
     assert hits > 0
 
 
+def test_stop_within_stop() -> None:
+    """The handler of a signal stops the recording that is being stopped."""
+    interrupter = Interrupter(modules=("recording/program_watch.py", "sinks/feeder.py"))
+
+    def begin() -> tuple[pig.Recording, KeepingSink]:
+        sink = KeepingSink()
+        recording = pig.start()
+        recording.add_sink(sink)
+        return recording, sink
+
+    for at in first_of_each(interrupter, begin()[0].stop):
+        recording, sink = begin()
+        interrupter.call(recording.stop, at, handler=recording.stop)
+        assert recording.stop().complete, at
+        assert sum(update.final for update in sink.updates) == 1, at
+        assert sink.closed, at
+
+
 def test_stop_that_was_interrupted_ends_as_another_starts() -> None:
     interrupter = Interrupter(modules=("recording/recording.py", "at_exit.py"))
     for at in first_of_each(interrupter, pig.start().stop):
