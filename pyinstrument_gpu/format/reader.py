@@ -137,7 +137,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     counted = sum(phase.count for phase in phases.values())
     if counted < state.phases_recorded:
         notes.append(
-            f"the statistics do not include {state.phases_recorded - counted} of the last spans"
+            f"the statistics do not include {state.phases_recorded - counted:,} of the last spans"
         )
     known_phases = {key: phase for key, phase in phases.items() if key[0] < len(paths)}
     if len(known_phases) < len(phases):

@@ -48,8 +48,8 @@ def damage(done: str) -> Callable[[Damage], Damage]:
             holds="It is refused with a `RunFileError`, or what it gives is a true part of what "
             "was recorded: spans, steps and device times as they were, and statistics as they were "
             "at some moment.",
-            times=200,
-            slow_times=2800,
+            times=100,
+            slow_times=2900,
             at_least={"read": 0.4},  # most damage leaves something to read
         )(check)
         return damage

@@ -178,6 +178,33 @@ def threads(trial: Trial) -> None:
 
 
 @FAULTS.fault(
+    done="A process is killed while four of its threads record as fast as they can, so that not "
+    "all spans find room.",
+    holds="The file loads, and has no more spans than were recorded. Those that are known to be "
+    "recorded and are not in the statistics are counted in `Run.notes`.",
+    times=3,
+    slow_times=27,
+)
+def overflow(trial: Trial) -> None:
+    counters = trial.directory / "counters"
+    new_counters(counters)
+    child = start_child(count_on_threads, trial.path, counters, None)
+    spans = trial.random.randrange(10_000, 200_000)
+    wait_until(lambda: min(read_counters(counters)) >= spans, child)
+    kill(child)
+
+    run = pig.Run.load(trial.path)
+    assert not run.complete
+    after = counts(run)
+    counted = read_counters(counters)
+    for number in range(THREADS):
+        assert after.get(f"thread {number}", 0) <= counted[number] + 1
+    assert run.phases_recorded <= sum(counted) + THREADS
+    missing = run.phases_recorded - sum(after.values())
+    assert (missing > 0) == any(f" {missing:,} of the last spans" in note for note in run.notes)
+
+
+@FAULTS.fault(
     done="A process is killed within 20 milliseconds of the beginning of a recording.",
     holds="There is no file, or one that is refused, or one that loads and has what was recorded. "
     "The next recording can take its place.",
