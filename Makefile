@@ -137,7 +137,8 @@ sanitize-memory: $(INSTALLED)
 	$(BIN)/cmake --install build/asan --prefix build/asan/package
 	PYTHONPATH=$(CURDIR)/build/asan/package:$(CURDIR) PYTHONSAFEPATH=1 ASAN_OPTIONS=detect_leaks=0 \
 	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	    $(BIN)/pytest $(PARALLEL) -m "not slow" -o pythonpath=build/asan/tests $(SANITIZED_TESTS)
+	    $(BIN)/pytest $(PARALLEL) -m "not slow" --import-mode=append -o pythonpath=build/asan/tests \
+	    $(SANITIZED_TESTS)
 
 sanitize-threads: $(INSTALLED)
 	$(SANITIZE) -B build/tsan -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread -fno-sanitize-recover=all"
