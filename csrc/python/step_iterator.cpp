@@ -94,27 +94,47 @@ PyObject* next_item(StepIterator* self) {
   return item;
 }
 
+/// False with a Python error set.
+bool is_idle(StepIterator* self) {
+  if (!self->is_running) return true;
+  PyErr_SetString(PyExc_ValueError, "this loop over gpu_steps is already waiting for an item");
+  return false;
+}
+
+/// Letting go of the loader may run any code.
+void finish(StepIterator* self) {
+  self->is_finished = true;
+  close_step(self);
+  Py_CLEAR(self->iterable);
+  Py_CLEAR(self->iterator);
+}
+
 PyObject* iterator_next(PyObject* object) {
   StepIterator* self = of(object);
-  if (self->is_running) {
-    PyErr_SetString(PyExc_ValueError, "this loop over gpu_steps is already waiting for an item");
-    return nullptr;
-  }
+  if (!is_idle(self)) return nullptr;
   if (self->is_finished) return nullptr;
   self->is_running = true;
   PyObject* item = next_item(self);
   self->is_running = false;
   if (item == nullptr) {
-    self->is_finished = true;
-    close_step(self);
-    PyObject *type, *value, *traceback;  // letting go of the loader may run any code
+    PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    Py_CLEAR(self->iterable);
-    Py_CLEAR(self->iterator);
+    finish(self);
     PyErr_Restore(type, value, traceback);
   }
   return item;
 }
+
+PyObject* iterator_close(PyObject* object, PyObject*) {
+  StepIterator* self = of(object);
+  if (!is_idle(self)) return nullptr;
+  finish(self);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef iterator_methods[] = {
+    {"close", iterator_close, METH_NOARGS, "close()\n--\n\nEnds the loop, as for a generator."},
+    {nullptr, nullptr, 0, nullptr}};
 
 int iterator_traverse(PyObject* object, visitproc visit, void* arg) {
   StepIterator* self = of(object);
@@ -157,6 +177,7 @@ PyTypeObject step_iterator_type = [] {
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
   type.tp_iter = PyObject_SelfIter;
   type.tp_iternext = iterator_next;
+  type.tp_methods = iterator_methods;
   type.tp_traverse = iterator_traverse;
   type.tp_clear = iterator_clear;
   type.tp_finalize = iterator_finalize;

@@ -243,7 +243,8 @@ class Interpreter:
                 self._generators.pop(slot).close()
 
     def _is_idle(self, slot: int) -> bool:
-        return slot in self._generators and not self._generators[slot].gi_running
+        generator = self._generators.get(slot)  # or a loop over steps, which runs no operation itself
+        return generator is not None and not getattr(generator, "gi_running", False)
 
     def _manager(self, manager: str, name: str) -> contextlib.AbstractContextManager[object]:
         result: contextlib.AbstractContextManager[object] = {
