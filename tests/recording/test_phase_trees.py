@@ -243,7 +243,8 @@ class Interpreter:
                 self._generators.pop(slot).close()
 
     def _is_idle(self, slot: int) -> bool:
-        generator = self._generators.get(slot)  # or a loop over steps, which runs no operation itself
+        # A loop over steps runs no operation itself, so it is idle whenever there is one to run.
+        generator = self._generators.get(slot)
         return generator is not None and not getattr(generator, "gi_running", False)
 
     def _manager(self, manager: str, name: str) -> contextlib.AbstractContextManager[object]:
