@@ -22,9 +22,12 @@ constexpr int64_t kStepIsOpen = -1;
 const Phase* step_phase = nullptr;
 PyObject* before_step = nullptr;
 
-// The steps that are open, in the order in which they were opened; only those that are recorded.
+// The steps that are open, in the order in which they were opened; only those that are recorded. A
+// program that enters steps and leaves none must not be slowed down: beyond these, none is noted.
+constexpr int kMostListed = 16;
 SpinLock open_steps_lock;
 OpenStep* innermost_step = nullptr;
+int steps_listed = 0;
 uint64_t steps_opened = 0;
 
 bool has_ended(uint32_t thread) {
@@ -138,6 +141,8 @@ void OpenStep::link() {
   epoch_ = active_epoch.load(std::memory_order_relaxed);
   thread_ = this_thread->serial();
   const std::lock_guard lock(open_steps_lock);
+  if (steps_listed == kMostListed) return;
+  ++steps_listed;
   number_ = ++steps_opened;
   outer_ = std::exchange(innermost_step, this);
   if (outer_ != nullptr) outer_->inner_ = this;
@@ -154,6 +159,7 @@ void OpenStep::unlink() {
 
 void OpenStep::leave_list() {
   if (!std::exchange(is_linked_, false)) return;
+  --steps_listed;
   if (outer_ != nullptr) outer_->inner_ = inner_;
   (inner_ != nullptr ? inner_->outer_ : innermost_step) = outer_;
   outer_ = inner_ = nullptr;

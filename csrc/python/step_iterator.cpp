@@ -154,17 +154,13 @@ int iterator_clear(PyObject* object) {
   return 0;
 }
 
-void iterator_finalize(PyObject* object) {
+void iterator_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   close_step(of(object));
-  PyErr_Restore(type, value, traceback);
-}
-
-void iterator_dealloc(PyObject* object) {
-  if (PyObject_CallFinalizerFromDealloc(object) < 0) return;
-  PyObject_GC_UnTrack(object);
   iterator_clear(object);
+  PyErr_Restore(type, value, traceback);
   Py_CLEAR(of(object)->drawn);
   of(object)->step.~OpenStep();
   PyObject_GC_Del(object);
@@ -180,7 +176,6 @@ PyTypeObject step_iterator_type = [] {
   type.tp_methods = iterator_methods;
   type.tp_traverse = iterator_traverse;
   type.tp_clear = iterator_clear;
-  type.tp_finalize = iterator_finalize;
   type.tp_dealloc = iterator_dealloc;
   return type;
 }();

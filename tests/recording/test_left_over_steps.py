@@ -3,6 +3,8 @@
 
 import asyncio
 import contextlib
+import gc
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -93,6 +95,34 @@ def test_phase_step_that_is_left_over() -> None:
     assert {path: phase.count for path, phase in run.phases.items()} == {"step": 3, "step/data": 1}
 
 
+def test_iterator_that_comes_back_as_it_is_freed() -> None:
+    """Its loader keeps it in a cycle, and holds on to it when the garbage collector comes."""
+    kept: list[Iterator[int]] = []
+
+    class Loader:
+        steps: Iterator[int]
+
+        def __iter__(self) -> Iterator[int]:
+            return itertools.count()
+
+        def __del__(self) -> None:
+            kept.append(self.steps)
+
+    def leave() -> None:
+        loader = Loader()
+        loader.steps = iter(gpu_steps(loader))
+
+    with pig.record() as recording:
+        leave()
+        gc.collect()
+        next(kept[0])
+        kept.clear()
+        with gpu_step():
+            pass
+    assert completes(recording.run) == [False, True]
+    assert dropped_of(recording.run) == {}
+
+
 # --- still open ---
 
 
@@ -174,3 +204,16 @@ def test_loops_within_a_loop_stay_inside_it() -> None:
             pass
     assert completes(recording.run) == [True] * 4
     assert dropped_of(recording.run) == {"nested_steps": 6}
+
+
+def test_blocks_that_are_entered_within_themselves_without_end() -> None:
+    step = gpu_step()
+    with pig.record() as recording:
+        for _ in range(10_000):
+            step.__enter__()
+        for _ in range(10_000):
+            step.__exit__(None, None, None)
+        with gpu_step():
+            pass
+    assert completes(recording.run) == [True, True]
+    assert recording.run.open_phases == ()
