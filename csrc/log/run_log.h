@@ -77,6 +77,8 @@ class RunLog {
   void write_sync_statistics(const std::vector<uint8_t>& document);
 
   uint64_t spans() const { return log_.items(BlockType::kSpans); }
+  /// Those of them that have left the history.
+  uint64_t dropped_spans() const { return log_.dropped()[index_of(BlockType::kSpans)]; }
   uint64_t syncs() const { return log_.items(BlockType::kSyncs); }
   int error() const { return log_.error(); }
   Storage& storage() { return *storage_; }

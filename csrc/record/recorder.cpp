@@ -96,6 +96,7 @@ ClockAnchor Recorder::start(const Options& options) {
     reported_error_ = 0;
     statistics_written_ns_ = 0;
     statistics_cost_ns_ = 0;
+    statistics_spans_ = 0;
     has_overflowed_ = false;
     facts_due_ns_ = kFirstFactsNs;
     anchor = clock_.anchor();
@@ -380,24 +381,26 @@ void Recorder::write(Occasion occasion, RunState& state) {
   if (occasion == Occasion::kEnd) {
     write_end(*log_, state);
   } else {
-    // Tens of thousands of paths take long to write: then less often. What has overflowed is
-    // nowhere else in the file.
+    // Tens of thousands of paths take long to write: then less often.
     const int64_t age_ns = now_ns - statistics_written_ns_;
-    const bool with_statistics =
-        age_ns >= 100 * statistics_cost_ns_ && (has_overflowed_ || age_ns >= kStatisticsIntervalNs);
-    if (with_statistics) log_->settle_idle();
+    const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
+    const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
     const bool is_due = now_ns + kTickNs > sign_of_life_ns_ + kSignOfLifeNs;
-    if (occasion == Occasion::kAsked || is_due || with_statistics || overflowed != 0 ||
-        log_->has_news()) {
+    if (occasion == Occasion::kAsked || is_due || are_old || overflowed != 0 || log_->has_news()) {
       log_->write_tick(state, drops_, *log_);
       sign_of_life_ns_ = now_ns;
     }
-    // After what they count: a process killed in between has spans above its statistics.
-    if (with_statistics) {
+    // What has overflowed, and what has left the history since, is nowhere else in the file. They
+    // are written after what they count: a process killed in between has spans above its
+    // statistics.
+    const bool lack_lost = has_overflowed_ || log_->dropped_spans() > statistics_spans_;
+    if (are_old || (may_be_written && lack_lost)) {
+      log_->settle_idle();
       const uint64_t cpu_before_ns = thread_cpu_ns();
       write_statistics(*log_);
       statistics_cost_ns_ = static_cast<int64_t>(thread_cpu_ns() - cpu_before_ns);
       statistics_written_ns_ = now_ns;
+      statistics_spans_ = log_->spans();
       has_overflowed_ = false;
     } else if (watch_changed) {
       log_->write_sync_statistics(syncs_.encode_statistics(log_->syncs()));

@@ -190,7 +190,8 @@ class Recorder {
   int64_t sign_of_life_ns_ = 0;        ///< when STATE was last written
   int64_t statistics_written_ns_ = 0;  ///< likewise
   int64_t statistics_cost_ns_ = 0;
-  bool has_overflowed_ = false;  ///< since the statistics were written
+  uint64_t statistics_spans_ = 0;  ///< of the log, that the statistics in it count
+  bool has_overflowed_ = false;    ///< since the statistics were written
   int64_t facts_due_ns_ = 0;
   uint64_t harvester_cpu_ns_ = 0;
   unsigned long long libraries_seen_ = 0;  ///< how many had been loaded when the driver was sought

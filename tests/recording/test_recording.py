@@ -426,6 +426,21 @@ def test_max_bytes_drops_the_oldest_steps_too(tmp_path: Path) -> None:
     assert run.step_totals.count == run.step_totals.duration.total_ns == steps
 
 
+def test_statistics_in_the_file_have_the_spans_that_its_history_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "run.gpurun"
+    with fake_clock() as advance_ns, pig.record(path, history_spans=0) as recording:
+        for _ in range(5 * SPANS_IN_A_BLOCK):
+            with gpu_phase("a"):
+                pass
+        # Less than what otherwise passes between the statistics in the file and the next.
+        advance_ns(900_000_000)
+        recording.flush()
+        run = pig.Run.load(path)
+    assert len(run.spans) < 5 * SPANS_IN_A_BLOCK
+    assert run.phases["a"].count == run.phases_recorded == 5 * SPANS_IN_A_BLOCK
+    assert not any("statistics" in note for note in run.notes)
+
+
 @pytest.mark.parametrize("history_spans", [0, 1, 1000, 3 * SPANS_IN_A_BLOCK])
 def test_history_spans_keeps_at_least_so_many_of_the_newest(history_spans: int) -> None:
     with fake_clock() as tick, pig.record(history_spans=history_spans) as recording:
