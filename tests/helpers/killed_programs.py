@@ -37,14 +37,15 @@ def count_on_threads(run: Path, counters: Path, pause_s: float | None = 0.0003) 
     """Threads that record for ever; each also counts its spans in a mapped file, which the kernel
     keeps like the run file. Without a pause, they record as fast as they can."""
     with counters.open("r+b") as file:
-        counted = mmap.mmap(file.fileno(), THREADS * _COUNTER.size)
+        # Not struct.pack_into, which writes zeros first: a kill in between would leave those.
+        counted = memoryview(mmap.mmap(file.fileno(), THREADS * _COUNTER.size)).cast("q")
 
     def work(number: int) -> None:
         phase = gpu_phase(f"thread {number}")
         for count in itertools.count(1):
             with phase:
                 pass
-            _COUNTER.pack_into(counted, number * _COUNTER.size, count)
+            counted[number] = count
             if pause_s is not None:
                 time.sleep(pause_s)
 
