@@ -73,7 +73,7 @@ int answer(uint64_t address, const std::vector<uint64_t>& given) {
 
 }  // namespace
 
-PYBIND11_MODULE(_call_loop, module) {
+PYBIND11_MODULE(_call_loop, module, pybind11::mod_gil_not_used()) {
   module.def("total_ns", &total_ns, py::arg("address"), py::arg("arguments"), py::arg("uses"));
   module.def("each_ns", &each_ns, py::arg("address"), py::arg("arguments"), py::arg("uses"));
   module.def("answer", &answer, py::arg("address"), py::arg("arguments"));

@@ -82,7 +82,7 @@ std::map<std::string, std::tuple<uint64_t, uint64_t, uint64_t>> kernels() {
 
 }  // namespace
 
-PYBIND11_MODULE(_emulated_kernel, module) {
+PYBIND11_MODULE(_emulated_kernel, module, pybind11::mod_gil_not_used()) {
   module.def("kernels", kernels);
   module.def("set_blocks", [](unsigned blocks) { blocks_of_update = blocks; });
 }

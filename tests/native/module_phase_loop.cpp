@@ -118,7 +118,7 @@ pig::dlpack::ExchangeApi stub_exchange_api = {{{pig::dlpack::kMajorVersion, 3}, 
 
 }  // namespace
 
-PYBIND11_MODULE(_phase_loop, module) {
+PYBIND11_MODULE(_phase_loop, module, pybind11::mod_gil_not_used()) {
   py::class_<PhaseLoop>(module, "PhaseLoop")
       .def(py::init<bool>(), py::kw_only(), py::arg("statistics"))
       .def("run", &PhaseLoop::run, py::arg("uses"), py::arg("depth") = 1);

@@ -40,6 +40,6 @@ uint64_t read_bytes(uintptr_t address, size_t bytes) {
 
 }  // namespace
 
-PYBIND11_MODULE(_read_floor, module) {
+PYBIND11_MODULE(_read_floor, module, pybind11::mod_gil_not_used()) {
   module.def("read_bytes", &read_bytes, pybind11::arg("address"), pybind11::arg("bytes"));
 }

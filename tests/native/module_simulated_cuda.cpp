@@ -301,7 +301,7 @@ void reset_exchange_api() {
 
 }  // namespace
 
-PYBIND11_MODULE(_simulated_cuda, module) {
+PYBIND11_MODULE(_simulated_cuda, module, pybind11::mod_gil_not_used()) {
   module.def("load", load);
 #define BIND(type, name, parameters) bind(module, #name, &sim::Control::name);
   SIM_CONTROLS(BIND)

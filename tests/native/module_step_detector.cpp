@@ -43,7 +43,7 @@ class Detector : PythonPort, public pig::StepDetector {
 
 }  // namespace
 
-PYBIND11_MODULE(_step_detector, module) {
+PYBIND11_MODULE(_step_detector, module, pybind11::mod_gil_not_used()) {
   py::class_<Detector>(module, "StepDetector")
       .def(py::init<py::object, uint64_t>(), py::arg("port"), py::arg("thread"))
       .def("starts_loader", &Detector::starts_loader)

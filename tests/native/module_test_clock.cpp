@@ -23,7 +23,7 @@ void inject(uint64_t (*function)()) {
 
 }  // namespace
 
-PYBIND11_MODULE(_test_clock, module) {
+PYBIND11_MODULE(_test_clock, module, pybind11::mod_gil_not_used()) {
   module.def("install", [] { inject(read); });
   module.def("remove", [] { inject(nullptr); });
   module.def("set_ns", [](uint64_t ns) { now_ns = ns; });
