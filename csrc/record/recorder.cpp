@@ -385,7 +385,8 @@ void Recorder::write(Occasion occasion, RunState& state) {
     const int64_t age_ns = now_ns - statistics_written_ns_;
     const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
     const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
-    const bool is_due = now_ns + kTickNs > sign_of_life_ns_ + kSignOfLifeNs;
+    // Live sinks hand a step over once they have heard of the recorder twice since its end.
+    const bool is_due = tap_ != nullptr || now_ns + kTickNs > sign_of_life_ns_ + kSignOfLifeNs;
     if (occasion == Occasion::kAsked || is_due || are_old || overflowed != 0 || log_->has_news()) {
       log_->write_tick(state, drops_, *log_);
       sign_of_life_ns_ = now_ns;
