@@ -285,9 +285,8 @@ void host_costs(Bench& b) {
   float ms = 0;
   idle("cudaEventQuery, ready", [&](int i) { cudaEventQuery(done(i)); });
   idle("cuEventQuery, ready", [&](int i) { b.driver.event_query(done(i)); });
-  idle("cudaEventElapsedTime", [&](int i) {
-    CHECK(cudaEventElapsedTime(&ms, done(i), done(i + 1)));
-  });
+  idle("cudaEventElapsedTime",
+       [&](int i) { CHECK(cudaEventElapsedTime(&ms, done(i), done(i + 1))); });
   idle("cuEventElapsedTime", [&](int i) { b.driver.elapsed_time(&ms, done(i), done(i + 1)); });
   idle("cudaEventCreate and Destroy", [&](int) {
     cudaEvent_t event;

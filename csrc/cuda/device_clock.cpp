@@ -14,11 +14,12 @@ namespace {
 // The first anchor's time: what was recorded before it is not negative.
 constexpr int64_t kOriginNs = 1'000'000'000'000;
 
-constexpr uint32_t kAnchors = 256;  // some 100 s of them
+constexpr uint32_t kAnchors = 256;  // some 80 s of them
 /// Up to here a float of milliseconds tells ticks of 31 ns apart.
 constexpr int64_t kMaxDistanceNs = 450'000'000;
-constexpr int64_t kAnchorNs = 400'000'000;
-constexpr int64_t kAdoptedNs = 350'000'000;
+/// The next tick may be 80 ms later.
+constexpr int64_t kAnchorNs = 320'000'000;
+constexpr int64_t kAdoptedNs = 280'000'000;
 constexpr int64_t kSparingAnchorNs = 10'000'000'000;
 
 // Below this a float of milliseconds has steps of less than a nanosecond.

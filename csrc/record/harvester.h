@@ -25,14 +25,14 @@ enum class Notice {
   kProgramFacts,    ///< it is time to look again at what is known of the program
 };
 
-/// The native thread that harvests every 50 ms, or sooner when woken or asked. It holds no GIL and
+/// The native thread that harvests every 80 ms, or sooner when woken or asked. It holds no GIL and
 /// takes no signals. It alone asks the driver for answers, and the driver may not return for as
 /// long as a stream hangs: so nobody waits for this thread without a limit, and where it is not
 /// back in time the recording ends without it.
 class Harvester {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
-  static constexpr std::chrono::milliseconds kTick{50};
+  static constexpr std::chrono::milliseconds kTick{80};
 
   /// `turn` is called again and again, with whether somebody waits for it, `last` once at the end,
   /// unless the thread is given up. Then one of them is still running while the next recording
@@ -116,7 +116,7 @@ class Harvester {
       lock.lock();
       if (number_ != life.number) return;
       turns_made_ = wanted;
-      turned_.notify_all();
+      if (asked) turned_.notify_all();
     }
     if (number_ != life.number) return;
     lock.unlock();

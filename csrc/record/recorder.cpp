@@ -21,9 +21,11 @@ using std::chrono::steady_clock;
 /// Leaked: threads that end after static destruction still find it.
 Recorder* recorder = new Recorder;
 
-/// STATE is never older than this when a regular tick comes.
-constexpr int64_t kSignOfLifeNs = 80'000'000;
-constexpr int64_t kTickNs = std::chrono::nanoseconds(Harvester::kTick).count();
+/// Turns in which nothing is new give a sign of life no more often than this: about each regular
+/// tick.
+constexpr int64_t kSignOfLifeNs = std::chrono::nanoseconds(Harvester::kTick).count() / 2;
+/// Reading a thread's CPU time is a system call: about once a second.
+constexpr uint32_t kTurnsOfCpuTime = 12;
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 /// Then after twice as long each time: what is known of a program seldom changes later.
 constexpr int64_t kFirstFactsNs = 1'000'000'000;
@@ -93,6 +95,7 @@ ClockAnchor Recorder::start(const Options& options) {
     spans_recorded_ = 0;
     device_time_join_.reset(&drops_);
     harvester_cpu_ns_ = 0;
+    turns_ = 0;
     reported_error_ = 0;
     statistics_written_ns_ = 0;
     statistics_cost_ns_ = 0;
@@ -180,7 +183,7 @@ void Recorder::turn(uint64_t number, bool asked) {
     cuda::DeviceTiming::instance().harvest(findings, false);
     const std::lock_guard lock(harvest_mutex_);
     if (number != recordings_) return;
-    harvester_cpu_ns_ = thread_cpu_ns();
+    if (asked || turns_++ % kTurnsOfCpuTime == 0) harvester_cpu_ns_ = thread_cpu_ns();
     harvest(asked ? Occasion::kAsked : Occasion::kTick, findings);
   } catch (const std::bad_alloc&) {
     drops_.add(Drop::kNoMemory);
@@ -386,7 +389,7 @@ void Recorder::write(Occasion occasion, RunState& state) {
     const bool may_be_written = age_ns >= 100 * statistics_cost_ns_;
     const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
     // Live sinks hand a step over once they have heard of the recorder twice since its end.
-    const bool is_due = tap_ != nullptr || now_ns + kTickNs > sign_of_life_ns_ + kSignOfLifeNs;
+    const bool is_due = tap_ != nullptr || now_ns - sign_of_life_ns_ >= kSignOfLifeNs;
     if (occasion == Occasion::kAsked || is_due || are_old || overflowed != 0 || log_->has_news()) {
       log_->write_tick(state, drops_, *log_);
       sign_of_life_ns_ = now_ns;

@@ -194,6 +194,7 @@ class Recorder {
   bool has_overflowed_ = false;    ///< since the statistics were written
   int64_t facts_due_ns_ = 0;
   uint64_t harvester_cpu_ns_ = 0;
+  uint32_t turns_ = 0;                     ///< of the harvester, in this recording
   unsigned long long libraries_seen_ = 0;  ///< how many had been loaded when the driver was sought
   bool driver_is_loaded_ = false;
   int reported_error_ = 0;  ///< of the recording or, until the next begins, of the last one
