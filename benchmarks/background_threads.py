@@ -96,6 +96,13 @@ TOOLS = (
         "nothing, so there are no steps; its monitor process is not counted",
         loads=(IDLE,),
     ),
+    Tool(
+        "floor",
+        "_wake_floor",
+        "a thread that wakes as often as the harvester, asks for the file's size, writes 800 "
+        "bytes, and does nothing else",
+        loads=(IDLE,),
+    ),
 )
 
 

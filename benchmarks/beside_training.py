@@ -78,10 +78,23 @@ def _resiliency(loop: Loop) -> None:
     Wrapper()(lambda: loop(no_step))()
 
 
+def _floor(loop: Loop) -> None:
+    from _wake_floor import Writer  # type: ignore[import-not-found]
+
+    def no_step() -> None:
+        pass
+
+    with tempfile.TemporaryFile() as file:
+        writer = Writer(file.fileno())
+        loop(no_step)
+        writer.stop()
+
+
 RUN_WITH: dict[str, Callable[[Loop], None]] = {
     "pyinstrument_gpu": _ours,
     "TraceML": _traceml,
     "nvidia-resiliency-ext": _resiliency,
+    "floor": _floor,
 }
 """For each tool, what runs a loop while the tool is on, and gives it what makes a step."""
 

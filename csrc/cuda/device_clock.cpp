@@ -17,7 +17,7 @@ constexpr int64_t kOriginNs = 1'000'000'000'000;
 constexpr uint32_t kAnchors = 256;  // some 80 s of them
 /// Up to here a float of milliseconds tells ticks of 31 ns apart.
 constexpr int64_t kMaxDistanceNs = 450'000'000;
-/// The next tick may be 80 ms later.
+/// The next tick may be 95 ms later.
 constexpr int64_t kAnchorNs = 320'000'000;
 constexpr int64_t kAdoptedNs = 280'000'000;
 constexpr int64_t kSparingAnchorNs = 10'000'000'000;

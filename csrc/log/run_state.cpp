@@ -61,7 +61,7 @@ std::string json_number(double value) {
 std::string to_json(const RunState& state, const DropCounters& drops, const BlockLog& log) {
   std::string json = "{";
   json.reserve(1024);
-  print_integer(json, "now_ns", state.anchor.run_ns);
+  print_integer(json, "now_ns", state.now_ns);
   json += state.final ? "\"final\":true," : "\"final\":false,";
   json += "\"anchor\":{";
   print_integer(json, "run_ns", state.anchor.run_ns);

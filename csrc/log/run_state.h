@@ -36,6 +36,7 @@ struct RunState {
     int error = 0;  ///< that of the storage which ended the history
   };
   bool final = false;
+  int64_t now_ns = 0;  ///< all that had ended by then is in the log, and all else is open
   ClockAnchor anchor{};
   Losses losses;
   uint64_t phases_recorded = 0;

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/alarm.h"
 #include "base/signals_blocked.h"
 
 namespace pig {
@@ -25,14 +26,15 @@ enum class Notice {
   kProgramFacts,    ///< it is time to look again at what is known of the program
 };
 
-/// The native thread that harvests every 80 ms, or sooner when woken or asked. It holds no GIL and
+/// The native thread that harvests every 95 ms, or sooner when woken or asked. It holds no GIL and
 /// takes no signals. It alone asks the driver for answers, and the driver may not return for as
 /// long as a stream hangs: so nobody waits for this thread without a limit, and where it is not
 /// back in time the recording ends without it.
 class Harvester {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
-  static constexpr std::chrono::milliseconds kTick{80};
+  /// A file is at most 100 ms behind its process.
+  static constexpr std::chrono::milliseconds kTick{95};
 
   /// `turn` is called again and again, with whether somebody waits for it, `last` once at the end,
   /// unless the thread is given up. Then one of them is still running while the next recording
@@ -60,7 +62,7 @@ class Harvester {
     if (!running_) return true;
     running_ = false;
     stop_requested_ = true;
-    condition_.notify_one();
+    alarm_.ring();
     const uint64_t number = number_;
     bool ended = false;
     while (!(ended = turned_.wait_until(lock, deadline, [&] { return ended_ == number; })) &&
@@ -76,16 +78,15 @@ class Harvester {
     return ended;
   }
 
-  /// From any thread. A wake-up that comes too early for the waiting thread is lost: the next turn
-  /// is near.
-  void wake() { condition_.notify_one(); }
+  /// From any thread. A wake-up during a turn is lost: the next one is near.
+  void wake() { alarm_.ring(); }
 
   /// Asks for a turn that begins after this and waits for its end. False where that takes longer.
   bool wait_for_turn(Deadline deadline) {
     std::unique_lock lock(mutex_);
     if (!running_) return false;
     const uint64_t wanted = ++turns_wanted_;
-    condition_.notify_one();
+    alarm_.ring();
     turned_.wait_until(lock, deadline, [&] { return turns_made_ >= wanted || !running_; });
     return turns_made_ >= wanted;
   }
@@ -108,7 +109,12 @@ class Harvester {
   void live(const Life& life) {
     std::unique_lock lock(mutex_);
     while (number_ == life.number && !stop_requested_) {
-      if (turns_made_ >= turns_wanted_) condition_.wait_for(lock, kTick);
+      if (turns_made_ >= turns_wanted_) {
+        const uint32_t rings = alarm_.rings();
+        lock.unlock();
+        alarm_.sleep(rings, kTick);
+        lock.lock();
+      }
       const uint64_t wanted = turns_wanted_;
       const bool asked = wanted > turns_made_;
       lock.unlock();
@@ -129,8 +135,8 @@ class Harvester {
 
   pthread_t thread_{};
   std::mutex mutex_;
-  std::condition_variable condition_;  ///< there is something to do
-  std::condition_variable turned_;     ///< it is done
+  Alarm alarm_;                     ///< there is something to do
+  std::condition_variable turned_;  ///< it is done
   bool running_ = false;
   bool stop_requested_ = false;
   uint64_t number_ = 0;  ///< of the thread; those with another one were given up

@@ -25,8 +25,10 @@ Recorder* recorder = new Recorder;
 /// tick.
 constexpr int64_t kSignOfLifeNs = std::chrono::nanoseconds(Harvester::kTick).count() / 2;
 /// Reading a thread's CPU time is a system call: about once a second.
-constexpr uint32_t kTurnsOfCpuTime = 12;
+constexpr uint32_t kTurnsOfCpuTime = 10;
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
+/// Dozens of readings of clocks.
+constexpr int64_t kAnchorIntervalNs = 1'000'000'000;
 /// Then after twice as long each time: what is known of a program seldom changes later.
 constexpr int64_t kFirstFactsNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kDevicePoll{1};
@@ -102,8 +104,9 @@ ClockAnchor Recorder::start(const Options& options) {
     statistics_spans_ = 0;
     has_overflowed_ = false;
     facts_due_ns_ = kFirstFactsNs;
-    anchor = clock_.anchor();
+    anchor = anchor_ = clock_.anchor();
     RunState state;
+    state.now_ns = anchor.run_ns;
     state.anchor = anchor;
     set_environment(options.environment);
     log_->write_environment(*changed_environment());
@@ -323,18 +326,20 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   const bool final = occasion == Occasion::kEnd;
   clock_.discipline();
   items_.clear();
-  pin_events_in_use();
-  for (ThreadState* state : threads_.states()) drain(*state);
-
   RunState state;
   state.final = final;
+  // Before the rings and the steps: what had ended by then is in them.
+  state.now_ns = clock_.to_ns(read_ticks());
+  pin_events_in_use();
+  for (ThreadState* thread : threads_.states()) drain(*thread);
+
   // All that refers to paths and threads is collected before these are written.
   collect_open_frames(state);
   step_totals_.clear();
   // Before the steps: a value's step has an index once all that were dropped before it are known.
   const std::vector<MetricItem> metrics = metrics_.take();
   const StepTracker::Pending steps = steps_.take(step_totals_);
-  if (steps.open)
+  if (steps.open && clock_.to_ns(steps.open->begin_ticks) <= state.now_ns)
     state.open_step = {steps.open->serial,
                        steps.open->thread,
                        clock_.to_ns(steps.open->begin_ticks),
@@ -350,7 +355,8 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   log_->append(steps.steps);
   log_->append(metrics);
   log_->append(syncs);
-  state.anchor = clock_.anchor();
+  if (final || state.now_ns - anchor_.run_ns >= kAnchorIntervalNs) anchor_ = clock_.anchor();
+  state.anchor = anchor_;
 
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   if (timing.records() != 0) {
@@ -366,15 +372,15 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
     reported_error_ = log_->error();
     notify(Notice::kHistoryStopped);
   }
-  if (!final && last_state_.anchor.run_ns >= facts_due_ns_) {
-    facts_due_ns_ = 2 * last_state_.anchor.run_ns;
+  if (!final && last_state_.now_ns >= facts_due_ns_) {
+    facts_due_ns_ = 2 * last_state_.now_ns;
     notify(Notice::kProgramFacts);
   }
 }
 
 /// A turn that was woken early and has nothing new writes nothing.
 void Recorder::write(Occasion occasion, RunState& state) {
-  const int64_t now_ns = state.anchor.run_ns;
+  const int64_t now_ns = state.now_ns;
   const uint64_t overflowed = overflow_.take(statistics_);
   spans_recorded_ += overflowed;
   has_overflowed_ = has_overflowed_ || overflowed != 0;
@@ -493,9 +499,11 @@ void Recorder::collect_open_frames(RunState& state) {
   for (const ThreadState* thread : threads_.states()) {
     frames.clear();
     thread->copy_open(frames);
-    for (const OpenFrame& frame : frames)
-      state.open.push_back(
-          {thread->serial(), frame.path, clock_.to_ns(frame.begin), frame.step, frame.depth});
+    for (const OpenFrame& frame : frames) {
+      const int64_t begin_ns = clock_.to_ns(frame.begin);
+      if (begin_ns <= state.now_ns)
+        state.open.push_back({thread->serial(), frame.path, begin_ns, frame.step, frame.depth});
+    }
   }
 }
 

@@ -182,6 +182,7 @@ class Recorder {
   SpanStatistics statistics_;    ///< of the spans drained, and of those no ring had room for
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
+  ClockAnchor anchor_{};
   std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log
   std::vector<RawSpan> raw_;
   std::vector<SpanRing::Events> events_;

@@ -119,8 +119,9 @@ class StepTracker {
 
   /// `at_update`: it ended at the last update that was noted, if one was, and not now.
   void end(uint32_t serial, bool complete, bool at_update = false) {
-    uint64_t now = read_ticks();
     const std::lock_guard lock(mutex_);
+    // Under the lock: `take` then has all steps that ended before it was called.
+    uint64_t now = read_ticks();
     if (!is_open(serial)) return;
     if (at_update && open_->update_ticks != 0) now = open_->update_ticks;
     const double samples =

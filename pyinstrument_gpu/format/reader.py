@@ -153,7 +153,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     if not state.final:
         notes.append(
             "the recording was not stopped: the process ended before that or is still running; its "
-            f"last sign of life was at {duration_ns / 1e9:.3f} s"
+            f"last sign of life was at {state.now_ns / 1e9:.3f} s"
         )
     if state.error is not None:
         notes.append(f"the history ends early: {state.error}")
