@@ -104,6 +104,14 @@ def iterate_steps(
 def set_before_step(function: Callable[[], None] | None) -> None:
     """Have a function called before the program opens a step. What it raises, the step raises."""
 
+def call_before_step(function: Callable[[], None], *, after: int = 0) -> None:
+    """Have a function called once, between two steps, by the thread that begins the step of a
+    recording which comes after so many others. What it raises is reported as unraisable. It may ask
+    for another call."""
+
+def forget_step_calls() -> None:
+    """Forget the calls that are still to come."""
+
 # Metrics of tensors.
 class MetricAccumulator:
     """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.
@@ -370,8 +378,9 @@ def take_tap(recording: object) -> bytes:
     history than 4 MiB the newer part is left out. Releases the GIL."""
 
 def close_tap(recording: object) -> None: ...
-def set_environment(recording: object, environment: bytes) -> None:
-    """To be written by the recorder's thread: never waits for a disk."""
+def set_document(recording: object, name: str, json: bytes) -> None:
+    """The new version of "environment", "operations", "memory" or "energy", to be written by the
+    recorder's thread: never waits for a disk."""
 
 def status() -> dict[str, Any]:
     """`{"recording": bool, "error": str | None}`; error is what ended the writing of history."""

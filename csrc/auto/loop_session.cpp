@@ -13,6 +13,7 @@
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
+#include "python/step_calls.h"
 #include "record/step.h"
 
 namespace pig {
@@ -349,7 +350,10 @@ bool LoopSession::raise_kept_error() {
 int64_t LoopSession::step_begin() {
   ++callbacks_;
   // The hooks belong to a recording.
-  if (active_epoch.load(std::memory_order_relaxed) != 0) run_due_hooks();
+  if (active_epoch.load(std::memory_order_relaxed) != 0) {
+    run_due_hooks();
+    run_step_calls();
+  }
   --callbacks_;
   return begin_step();
 }

@@ -57,7 +57,7 @@ class RunLog {
   }
   void append_dropped_steps(const std::vector<uint32_t>& serials);
 
-  void write_environment(const std::string& json) { write_json(BlockType::kEnvironment, json); }
+  void write_json(BlockType type, const std::string& json);
   /// Writes what was appended, and the state with the losses of `file`, which is this log or the
   /// one that it stands in for.
   void write_tick(RunState state, const DropCounters& drops, const RunLog& file);
@@ -88,7 +88,6 @@ class RunLog {
   RunState::Losses losses() const {
     return {spans_appended_ - spans(), log_.dropped(), log_.error()};
   }
-  void write_json(BlockType type, const std::string& json);
 
   std::unique_ptr<Storage> storage_;
   BlockLog log_;

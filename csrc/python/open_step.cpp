@@ -10,6 +10,7 @@
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
+#include "python/step_calls.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 #include "record/step.h"
@@ -67,6 +68,7 @@ bool OpenStep::begin() {
   }
   if (epoch != 0) {
     run_due_hooks();
+    run_step_calls();
     close_left_over();
     opener_.note();
   }

@@ -22,6 +22,20 @@ std::string current_thread_name() {
   return name;
 }
 
+void call_unraisably(PyObject* function) {
+  PyObject* result = PyObject_CallNoArgs(function);
+  Py_XDECREF(result);
+  if (result != nullptr) return;
+  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
+    // The user wants the program to stop, and not this: it is raised once more in the program.
+    PyErr_Clear();
+    PyErr_SetInterrupt();
+  } else {
+    // With warnings as errors the call raises: into nobody's training loop.
+    PyErr_WriteUnraisable(function);
+  }
+}
+
 namespace {
 
 /// A hook that is called once by whoever comes first: the main thread from its interpreter loop, or
@@ -44,19 +58,7 @@ struct PendingHook {
   }
   void run_if_due() {
     if (!due.load(std::memory_order_relaxed) || !due.exchange(false)) return;
-    PyObject* function = python_hooks.notices[notice];
-    if (function == nullptr) return;
-    PyObject* result = PyObject_CallNoArgs(function);
-    Py_XDECREF(result);
-    if (result != nullptr) return;
-    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
-      // The user wants the program to stop, and not this: it is raised once more in the program.
-      PyErr_Clear();
-      PyErr_SetInterrupt();
-    } else {
-      // With warnings as errors the call raises: into nobody's training loop.
-      PyErr_WriteUnraisable(function);
-    }
+    if (PyObject* function = python_hooks.notices[notice]) call_unraisably(function);
   }
 };
 

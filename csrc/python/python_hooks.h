@@ -23,6 +23,10 @@ extern PythonHooks python_hooks;
 /// The calling thread's name, or empty.
 std::string current_thread_name();
 
+/// Calls a function of ours without arguments in the midst of the program, which gets no exception
+/// of it.
+void call_unraisably(PyObject* function);
+
 /// From any thread, without the GIL: have the notice's hook called soon.
 void schedule_hook(Notice notice);
 

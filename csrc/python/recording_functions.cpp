@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "python/recording_owner.h"
+#include "python/step_calls.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
 
@@ -92,10 +94,22 @@ bool owner_is_left_over() {
   return owner != nullptr && owner->is_left_over();
 }
 
-void set_environment(const py::object& recording, std::string environment) {
+constexpr std::pair<std::string_view, BlockType> kDocuments[] = {
+    {"environment", BlockType::kEnvironment},
+    {"operations", BlockType::kOperations},
+    {"memory", BlockType::kMemory},
+    {"energy", BlockType::kEnergy},
+};
+
+void set_document(const py::object& recording, std::string_view name, std::string json) {
   if (RecordingOwner::of(recording) == nullptr) return;
-  const GilRelease release;
-  Recorder::instance().set_environment(std::move(environment));
+  for (const auto& [known, type] : kDocuments) {
+    if (known != name) continue;
+    const GilRelease release;
+    Recorder::instance().set_document(type, std::move(json));
+    return;
+  }
+  throw py::value_error("no such document");
 }
 
 void open_tap(const py::object& recording) {
@@ -212,7 +226,7 @@ void add_recording_functions(py::module_& module) {
   module.def("open_tap", &open_tap, "recording"_a);
   module.def("take_tap", &take_tap, "recording"_a);
   module.def("close_tap", &close_tap, "recording"_a);
-  module.def("set_environment", &set_environment, "recording"_a, "environment"_a);
+  module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);
   module.def("status", &status);
   py::class_<Scratch>(module, "Scratch")
       .def(py::init<>())
@@ -229,6 +243,13 @@ void add_recording_functions(py::module_& module) {
   module.def(
       "set_before_step", [](const py::object& function) { set_before_step(function.ptr()); },
       "function"_a);
+  module.def(
+      "call_before_step",
+      [](const py::object& function, uint64_t after) {
+        if (!call_before_step(function.ptr(), after)) throw py::error_already_set();
+      },
+      "function"_a, py::kw_only(), "after"_a = 0);
+  module.def("forget_step_calls", &forget_step_calls);
 }
 
 }  // namespace pig

@@ -66,7 +66,7 @@ py::tuple RecordingOwner::stop(std::string environment) {
     const GilRelease release;
     const std::lock_guard lock(log_mutex_);
     if (!has_ended_) {
-      recorder.set_environment(std::move(environment));
+      recorder.set_document(BlockType::kEnvironment, std::move(environment));
       recorder.stop();
       error_ = recorder.error();
       log_ = recorder.log_bytes();

@@ -108,8 +108,12 @@ ClockAnchor Recorder::start(const Options& options) {
     RunState state;
     state.now_ns = anchor.run_ns;
     state.anchor = anchor;
-    set_environment(options.environment);
-    log_->write_environment(*changed_environment());
+    {
+      const std::lock_guard documents_lock(documents_mutex_);
+      documents_.clear();
+    }
+    set_document(BlockType::kEnvironment, options.environment);
+    write_documents(*log_, Documents::kChanged);
     log_->write_state(state, drops_, *log_);
     log_->end_writes();
     sign_of_life_ns_ = 0;
@@ -226,16 +230,21 @@ void Recorder::last_turn(uint64_t number) {
   }
 }
 
-void Recorder::set_environment(std::string json) {
-  const std::lock_guard lock(environment_mutex_);
-  environment_ = std::move(json);
-  environment_changed_ = true;
+void Recorder::set_document(BlockType type, std::string json) {
+  const std::lock_guard lock(documents_mutex_);
+  documents_[type] = {std::move(json), true};
 }
 
-std::optional<std::string> Recorder::changed_environment() {
-  const std::lock_guard lock(environment_mutex_);
-  if (!std::exchange(environment_changed_, false)) return std::nullopt;
-  return environment_;
+void Recorder::write_documents(RunLog& log, Documents which) {
+  std::vector<std::pair<BlockType, std::string>> due;
+  {
+    const std::lock_guard lock(documents_mutex_);
+    for (auto& [type, document] : documents_) {
+      if (which == Documents::kChanged && !std::exchange(document.changed, false)) continue;
+      due.emplace_back(type, document.json);
+    }
+  }
+  for (const auto& [type, json] : due) log.write_json(type, json);
 }
 
 void Recorder::start_device_timing(const cuda::DeviceTiming::Options& options) {
@@ -266,8 +275,7 @@ std::vector<uint8_t> Recorder::log_bytes() {
     log->append_tables(tables);
     log->append_dropped_steps(steps_.dropped());
     write_end(*log, last_state_);
-    const std::lock_guard environment_lock(environment_mutex_);
-    log->write_environment(environment_);
+    write_documents(*log, Documents::kAll);
   }
   const auto& memory = static_cast<const MemoryStorage&>(log->storage());
   std::vector<uint8_t> bytes(memory.size());
@@ -365,7 +373,7 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
         timing.every(), timing.records(), timing.record_ns(), {pending.begin(), pending.end()}};
   }
 
-  if (const auto environment = changed_environment()) log_->write_environment(*environment);
+  write_documents(*log_, Documents::kChanged);
   write(occasion, state);
   last_state_ = std::move(state);
   if (log_->error() != 0 && reported_error_ == 0) {

@@ -21,6 +21,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -75,7 +76,7 @@ class Recorder {
   /// Returns whether none is outstanding.
   bool flush(std::chrono::nanoseconds timeout = {});
   /// The harvester writes it at its next turn: this waits for no disk.
-  void set_environment(std::string json);
+  void set_document(BlockType type, std::string json);
 
   /// Times the device too, from now on or from when it is attached. May block in the driver.
   void start_device_timing(const cuda::DeviceTiming::Options& options);
@@ -148,7 +149,8 @@ class Recorder {
   void harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings = {});
   void write(Occasion occasion, RunState& state);
   /// Nothing where it has not changed since it was last taken.
-  std::optional<std::string> changed_environment();
+  enum class Documents { kChanged, kAll };
+  void write_documents(RunLog& log, Documents which);
   void drain(ThreadState& state);
   void settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
   void pin_events_in_use();
@@ -200,9 +202,12 @@ class Recorder {
   bool driver_is_loaded_ = false;
   int reported_error_ = 0;  ///< of the recording or, until the next begins, of the last one
 
-  std::mutex environment_mutex_;  ///< the innermost; held for as long as a string is copied
-  std::string environment_;
-  bool environment_changed_ = false;
+  struct JsonDocument {
+    std::string json;
+    bool changed;
+  };
+  std::mutex documents_mutex_;  ///< the innermost; held for as long as strings are copied
+  std::map<BlockType, JsonDocument> documents_;
 };
 
 }  // namespace pig

@@ -27,6 +27,9 @@ class BlockType(enum.IntEnum):
     STATISTICS = 3
     SYNC_STATISTICS = 4
     TICK = 5
+    OPERATIONS = 6
+    MEMORY = 7
+    ENERGY = 8
     NAMES = 16
     PATHS = 17
     THREADS = 18

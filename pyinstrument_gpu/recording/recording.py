@@ -253,7 +253,7 @@ class Recording:
         self._program.begin(self._tell_of_program)
         self._environment = facts
         self._tell_of_program()
-        native.set_environment(self, _encode(self._environment))
+        native.set_document(self, "environment", _encode(self._environment))
 
     def _make_way(self) -> None:
         """Another recording is about to start: end this one, where it has no other end to come."""
@@ -297,7 +297,7 @@ class Recording:
             if facts != self._environment.get(program_facts.KEY):
                 # A new one: other threads may be reading the one that there is.
                 self._environment = {**self._environment, program_facts.KEY: facts}
-                native.set_environment(self, _encode(self._environment))
+                native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the midst of the program: it stays as it is
             return
 

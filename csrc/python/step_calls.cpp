@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/step_calls.h"
+
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/ticks.h"
+#include "python/python_hooks.h"
+#include "record/recorder.h"
+
+namespace pig {
+namespace {
+
+struct StepCall {
+  PyObject* function;
+  uint64_t after;
+};
+
+// Guarded by the GIL.
+std::vector<StepCall>* waiting = new std::vector<StepCall>;
+
+}  // namespace
+
+bool call_before_step(PyObject* function, uint64_t after) {
+  try {
+    waiting->push_back({function, after});
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return false;
+  }
+  Py_INCREF(function);
+  return true;
+}
+
+void forget_step_calls() {
+  const std::vector<StepCall> forgotten = std::exchange(*waiting, {});
+  for (const StepCall& call : forgotten) Py_DECREF(call.function);
+}
+
+void run_step_calls() {
+  if (PIG_LIKELY(waiting->empty())) return;
+  // A step within a step is a phase, and one whose cost is measured is none of the program's.
+  Recorder& recorder = Recorder::instance();
+  if (recorder.is_scratch() || recorder.steps().open()) return;
+  // A function may ask for another call, before a later step than this one.
+  std::vector<PyObject*> due;
+  try {
+    due.reserve(waiting->size());
+  } catch (const std::bad_alloc&) {
+    return;  // before the next one
+  }
+  std::erase_if(*waiting, [&due](StepCall& call) {
+    if (call.after-- > 0) return false;
+    due.push_back(call.function);
+    return true;
+  });
+  for (PyObject* function : due) {
+    call_unraisably(function);
+    Py_DECREF(function);
+  }
+}
+
+}  // namespace pig
