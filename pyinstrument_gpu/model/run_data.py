@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, Modules, fold_module_spans
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.program_facts import ProgramFacts
@@ -84,6 +85,11 @@ class RunData:
         anchor: The last reading of the machine's clocks together with the run's own. The first is
             `environment["anchor"]`.
         syncs: The places where the program made the host wait for a device.
+        modules: The times of the model's modules by name, if they were watched. Modules that differ
+            by an index alone are also one group, as `layers.*.attn`.
+        module_names: The names of the watched modules.
+        module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
+            thread in the order in which they ended. History, like `spans`.
     """
 
     def __init__(
@@ -117,6 +123,9 @@ class RunData:
         harvester_cpu_ns: int = 0,
         anchor: Mapping[str, int] | None = None,
         syncs: Syncs | None = None,
+        modules: Modules | None = None,
+        module_names: Sequence[str] = (),
+        module_spans: NDArray[np.void] | None = None,
     ) -> None:
         """Make a run by hand.
 
@@ -126,6 +135,7 @@ class RunData:
             statistics: by path and scope; computed from `spans` when not given, as is
                 `step_totals` from `steps`.
             phases_recorded: as many as `statistics` count when not given.
+            modules: computed from `module_spans` when not given.
 
         The other arguments are as the attributes.
         """
@@ -178,6 +188,13 @@ class RunData:
         self.harvester_cpu_ns = harvester_cpu_ns
         self.anchor = dict(anchor or {})
         self.syncs = Syncs() if syncs is None else syncs
+        self.module_names = tuple(module_names)
+        if module_spans is None:
+            module_spans = np.empty(0, MODULE_SPAN_DTYPE)
+        self.module_spans = module_spans
+        if modules is None:
+            modules = Modules(fold_module_spans(module_spans, self.module_names))
+        self.modules = modules
 
     @classmethod
     def empty(cls: type[_Run], reason: str) -> _Run:
@@ -203,6 +220,7 @@ class RunData:
         run.span_device_clock_ns = earlier.span_device_clock_ns
         run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
         run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
+        run.module_names, run.module_spans = earlier.module_names, earlier.module_spans
         return run
 
     def name_of_line(self, line: SourceLine) -> str:

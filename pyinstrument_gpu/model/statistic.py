@@ -161,6 +161,18 @@ class Statistic(ArrayFields):
         return self.quantile_ns(0.99)
 
 
+def of_known(durations_ns: NDArray[np.int64]) -> Statistic | None:
+    """The statistic of those durations that are known, which are not below 0; None if none is."""
+    known_ns = durations_ns[durations_ns >= 0]
+    return Statistic.of(known_ns) if len(known_ns) else None
+
+
+def merge_known(statistics: Iterable[Statistic | None]) -> Statistic | None:
+    """The statistic of all durations together; None if there is no statistic."""
+    known = [statistic for statistic in statistics if statistic is not None]
+    return Statistic.merge(known) if known else None
+
+
 _NO_BUCKETS = np.empty(0, dtype=np.int64)
 _EMPTY = Statistic(0, 0, 0, 0, 0, _NO_BUCKETS, _NO_BUCKETS)
 

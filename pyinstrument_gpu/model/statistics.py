@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.groups import groups
-from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistic import Statistic, merge_known, of_known
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PhaseStatistics:
     def merge(cls, parts: Iterable[PhaseStatistics]) -> PhaseStatistics:
         """The statistics of all parts together, each with its like."""
         parts = list(parts)
-        return cls(*(_merge_known(getattr(part, f.name) for part in parts) for f in fields(cls)))
+        return cls(*(merge_known(getattr(part, f.name) for part in parts) for f in fields(cls)))
 
 
 class Scope(enum.IntEnum):
@@ -75,16 +75,6 @@ def fold_spans(
     for key, places in groups(paths.astype(np.int64) * len(Scope) + scopes):
         path, scope = divmod(key, len(Scope))
         folded[path, Scope(scope)] = PhaseStatistics(
-            **{name: _of_known(column[places]) for name, column in times_ns.items()}
+            **{name: of_known(column[places]) for name, column in times_ns.items()}
         )
     return folded
-
-
-def _of_known(times_ns: NDArray[np.int64]) -> Statistic | None:
-    known_ns = times_ns[times_ns >= 0]
-    return Statistic.of(known_ns) if len(known_ns) else None
-
-
-def _merge_known(statistics: Iterable[Statistic | None]) -> Statistic | None:
-    known = [statistic for statistic in statistics if statistic is not None]
-    return Statistic.merge(known) if known else None
