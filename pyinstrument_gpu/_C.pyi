@@ -385,6 +385,34 @@ def set_document(recording: object, name: str, json: bytes) -> None:
 def status() -> dict[str, Any]:
     """`{"recording": bool, "error": str | None}`; error is what ended the writing of history."""
 
+# Memory at the borders of phases and steps.
+def start_memory_watch(
+    source: Callable[[], object] | None, take: Callable[[], object], *, budget: float
+) -> None:
+    """Read memory at the borders of the phases of the thread that opens steps, in so many steps
+    that it takes at most a share of `budget` of their time. A source returns what
+    `torch._C._cuda_memoryStats` does, or allocated bytes, their peak, reserved bytes and their
+    peak; None stands for the memory of the process. `take` is called after a step, at most once a
+    second while readings wait, and sooner if they are many."""
+
+def stop_memory_watch() -> None:
+    """Read no more. Again: nothing."""
+
+def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int]]:
+    """The readings of steps that have ended, each once: kind (0 begin of the step, 1 begin and 2
+    end of a phase, 3 end of the step), serial number of the step, path, depth, then allocated
+    bytes, their peak, reserved bytes and their peak, -1 where not known."""
+
+def lost_memory_readings() -> int:
+    """How many readings, or steps to be read, were lost."""
+
+def open_place() -> tuple[int, int]:
+    """The innermost open path of the calling thread, or else of the thread that opened the step,
+    and the index of the open step; -1 for none."""
+
+def process_memory() -> tuple[int, int] | None:
+    """How many bytes of the process lie in memory, and the most that ever did."""
+
 # Device timing. Started with a recording; attached once PyTorch has initialised CUDA.
 def start_device_timing(
     *, budget: float, share_boundaries_ns: int, all_side_streams: bool

@@ -106,9 +106,9 @@ bool DeviceTiming::start(const Options& options, const Clock& clock, DropCounter
 void DeviceTiming::open_gate() {
   if (!running_.load() || !attached()) return;
   prepare_current();
-  device_gate.store(Gate::kOutside);
+  set_timing_gate(Gate::kOutside);
   // The recording may have been stopped meanwhile.
-  if (!running_.load()) device_gate.store(Gate::kClosed);
+  if (!running_.load()) set_timing_gate(Gate::kClosed);
 }
 
 void DeviceTiming::finish() {
@@ -120,14 +120,14 @@ void DeviceTiming::finish() {
 void DeviceTiming::stop() {
   running_.store(false);
   recording_.fetch_add(1);
-  device_gate.store(Gate::kClosed);
+  set_timing_gate(Gate::kClosed);
 }
 
 void DeviceTiming::step_begins() {
   if (!running_.load(std::memory_order_acquire) || !attached()) return;
   step_begin_ = read_ticks();
   step_record_ticks_ = record_ticks_.load(std::memory_order_relaxed);
-  device_gate.store(budget_.begin_step() ? Gate::kTimed : Gate::kClosed, std::memory_order_release);
+  set_timing_gate(budget_.begin_step() ? Gate::kTimed : Gate::kClosed);
 }
 
 void DeviceTiming::step_ends() {
@@ -138,13 +138,13 @@ void DeviceTiming::step_ends() {
   const uint64_t cost = record_ticks_.load(std::memory_order_relaxed) - step_record_ticks_;
   budget_.end_step(static_cast<uint64_t>(static_cast<double>(read_ticks() - begin) * ns_per_tick),
                    static_cast<uint64_t>(static_cast<double>(cost) * ns_per_tick));
-  device_gate.store(Gate::kOutside, std::memory_order_release);
+  set_timing_gate(Gate::kOutside);
 }
 
 void DeviceTiming::step_is_dropped() {
   if (std::exchange(step_begin_, 0) == 0 || !running_.load(std::memory_order_relaxed)) return;
   budget_.drop_step();
-  device_gate.store(Gate::kOutside, std::memory_order_release);
+  set_timing_gate(Gate::kOutside);
 }
 
 EventTimeline* DeviceTiming::known_timeline(Context context) const {

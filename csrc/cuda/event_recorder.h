@@ -15,17 +15,10 @@
 
 #include "base/drops.h"
 #include "base/ticks.h"
+#include "cuda/device_gate.h"
 #include "cuda/event_timeline.h"
 
 namespace pig::cuda {
-
-/// What a phase that begins now does about the device.
-enum class Gate : uint32_t {
-  kClosed = 0,   ///< nothing: not recording, off, or a step that is not timed
-  kTimed = 1,    ///< records events at its boundaries
-  kOutside = 2,  ///< the same while the budget outside steps lasts
-};
-PIG_HOT extern std::atomic<Gate> device_gate;
 
 class EventRecorder {
  public:

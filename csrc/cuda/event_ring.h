@@ -18,6 +18,8 @@ using EventRef = uint64_t;
 constexpr EventRef event_ref(uint8_t timeline, uint64_t sequence) {
   return static_cast<uint64_t>(timeline + 1) << 56 | sequence;
 }
+/// Of a frame without an event, of whose end a listener is to hear: no event has this number.
+constexpr EventRef kOnlyHeard = 1;
 constexpr uint32_t timeline_of(EventRef event) { return static_cast<uint32_t>(event >> 56) - 1; }
 constexpr uint64_t sequence_of(EventRef event) { return event & ((uint64_t{1} << 56) - 1); }
 

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cuda/device_timing.h"
+#include "hot/border_listener.h"
 
 namespace pig {
 namespace {
@@ -16,6 +17,7 @@ ThreadState no_thread;  // epoch 0: never equal to an active recording's
 
 std::atomic<uint32_t> active_epoch{0};
 std::atomic<uint64_t> open_step{kNoOpenStep};
+std::atomic<BorderListener*> border_listener{nullptr};
 thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec"))) = &no_thread;
 
 void forget_this_thread() { this_thread = &no_thread; }
@@ -58,7 +60,7 @@ void ThreadState::run_requests() {
     Frame* frame = find(&Frame::serial, request.serial);
     if (frame == nullptr) continue;
     // It ended earlier, on another thread: no event can be recorded for its end any more.
-    if (frame->event != 0) context_.drops->add(Drop::kDeviceStreamChanged);
+    if (frame->event > cuda::kOnlyHeard) context_.drops->add(Drop::kDeviceStreamChanged);
     finish(*frame, request.now);
   }
 }
@@ -99,10 +101,16 @@ void ThreadState::overflow_depth() {
   context_.drops->add(Drop::kDepth);
 }
 
-void ThreadState::time_begin(Frame& frame) noexcept {
-  // Acquired only here: who opened the gate had set up what is used below.
+BorderListener* ThreadState::listener_of(const Frame& frame) {
   const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
-  if (context_.overflow == nullptr || gate == cuda::Gate::kClosed) return;
+  if (PIG_LIKELY(borders_of(gate) == cuda::Gate::kClosed) || (frame.flags & kStepThread) == 0 ||
+      active_epoch.load(std::memory_order_relaxed) != recording_)
+    return nullptr;
+  return border_listener.load(std::memory_order_acquire);
+}
+
+[[gnu::always_inline]] inline void ThreadState::record_begin(Frame& frame,
+                                                             cuda::Gate gate) noexcept {
   if (!ring_.hold_events()) return context_.drops->add(Drop::kDeviceRingFull);
   cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   const bool outside = gate == cuda::Gate::kOutside;
@@ -113,11 +121,30 @@ void ThreadState::time_begin(Frame& frame) noexcept {
   publish(frame.event, event);
 }
 
+void ThreadState::time_begin(Frame& frame) noexcept {
+  // Acquired only here: who opened the gate had set up what is used below.
+  const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
+  if (context_.overflow == nullptr) return;
+  if (timing_of(gate) != cuda::Gate::kClosed) record_begin(frame, timing_of(gate));
+  if (BorderListener* listener = listener_of(frame)) {
+    if (frame.event == 0) publish(frame.event, cuda::kOnlyHeard);
+    listener->phase_begins(frame.path, frame.depth);
+  }
+}
+
 void ThreadState::close_timed(Frame& frame, uint64_t now) {
-  const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
-  const cuda::EventRef end = event_recorder_.boundary(now, step);
-  // While the driver was at it another thread may have ended the recording, and with it this stack.
-  if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != recording_)) return;
+  cuda::EventRef end = 0;
+  if (PIG_LIKELY(frame.event != cuda::kOnlyHeard)) {
+    const auto step = static_cast<uint32_t>(open_step.load(std::memory_order_relaxed));
+    end = event_recorder_.boundary(now, step);
+    // While the driver was at it another thread may have ended the recording, and with it this
+    // stack.
+    if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != recording_)) return;
+  }
+  if (BorderListener* listener = listener_of(frame)) {
+    listener->phase_ends(frame.path, frame.depth);
+    if (active_epoch.load(std::memory_order_relaxed) != recording_) return;
+  }
   if (end != 0) {
     ring_.set_events({frame.event, end});
     frame.flags |= kDeviceTimed;

@@ -29,6 +29,8 @@
 
 namespace pig {
 
+class BorderListener;
+
 class alignas(64) ThreadState {
   SpanRing ring_;  // first, so that its address is the state's: an instruction less per use
 
@@ -196,6 +198,8 @@ class alignas(64) ThreadState {
   uint32_t intern_path(uint32_t parent, uint32_t phase);
   void overflow_depth();
   [[gnu::noinline]] void time_begin(Frame& frame) noexcept;
+  void record_begin(Frame& frame, cuda::Gate gate) noexcept;
+  BorderListener* listener_of(const Frame& frame);
   [[gnu::noinline]] void close_timed(Frame& frame, uint64_t now);
 
   // The owner's cache lines.

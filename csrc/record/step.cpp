@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cuda/device_timing.h"
+#include "hot/border_listener.h"
 #include "hot/nvtx_range.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
@@ -36,6 +37,8 @@ void end_range() {
   set_nvtx_step(-1);
 }
 
+BorderListener* listener() { return border_listener.load(std::memory_order_acquire); }
+
 StepTracker& steps() { return Recorder::instance().steps(); }
 
 }  // namespace
@@ -51,6 +54,7 @@ int64_t begin_step() {
   const std::optional<uint32_t> serial = steps().begin(thread->serial());
   if (!serial) return kStepIsOpen;
   cuda::DeviceTiming::instance().step_begins();
+  if (BorderListener* heard = listener()) heard->step_begins(*serial);
   if (nvtx_attached) begin_range(steps().index_of(*serial));
   return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
 }
@@ -72,6 +76,7 @@ void end_step(int64_t token, bool complete, bool at_update) {
   if (const auto serial = serial_of(token)) {
     steps().end(*serial, complete, at_update);
     cuda::DeviceTiming::instance().step_ends();
+    if (BorderListener* heard = listener()) heard->step_ends();
   }
 }
 
@@ -81,6 +86,7 @@ void drop_step(int64_t token) {
   if (const auto serial = serial_of(token)) {
     steps().drop(*serial);
     cuda::DeviceTiming::instance().step_is_dropped();
+    if (BorderListener* heard = listener()) heard->step_is_dropped();
   }
 }
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/process_memory.h"
+#include "hot/active_recording.h"
+#include "hot/frame.h"
+#include "hot/span.h"
+#include "hot/thread_state.h"
+#include "python/bindings.h"
+#include "python/memory_watch.h"
+#include "record/recorder.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+using namespace py::literals;
+
+py::list take_readings() {
+  py::list taken;
+  for (const MemoryReading& each : MemoryWatch::instance().readings())
+    taken.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
+                                each.allocated_peak, each.reserved, each.reserved_peak));
+  return taken;
+}
+
+/// The innermost phase of the calling thread, or else of the one that opened the step, and the
+/// step's index; -1 for none.
+py::tuple open_place() {
+  int64_t path = -1, step = -1;
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  if (epoch != 0) {
+    Recorder& recorder = Recorder::instance();
+    const ThreadState* thread = this_thread;
+    if (thread->epoch() == epoch && thread->innermost_path() != kNoPath)
+      path = thread->innermost_path();
+    const uint64_t open = open_step.load(std::memory_order_relaxed);
+    if (open != kNoOpenStep) {
+      step = recorder.steps().index_of(static_cast<uint32_t>(open));
+      const ThreadState* steps = recorder.threads().find(static_cast<uint32_t>(open >> 32));
+      if (path < 0 && steps != nullptr) {
+        std::vector<OpenFrame> frames;
+        steps->copy_open(frames);
+        if (!frames.empty()) path = frames.back().path;
+      }
+    }
+  }
+  return py::make_tuple(path, step);
+}
+
+py::object process_memory() {
+  const std::optional<ProcessMemory> memory = read_process_memory();
+  if (!memory) return py::none();
+  return py::make_tuple(memory->resident_bytes, memory->peak_bytes);
+}
+
+}  // namespace
+
+void add_memory_functions(py::module_& module) {
+  module.def(
+      "start_memory_watch",
+      [](const py::object& source, const py::object& take, double budget) {
+        MemoryWatch::instance().start(source.ptr(), take.ptr(), budget);
+      },
+      "source"_a, "take"_a, py::kw_only(), "budget"_a);
+  module.def("stop_memory_watch", [] { MemoryWatch::instance().stop(); });
+  module.def("take_memory_readings", &take_readings);
+  module.def("lost_memory_readings", [] { return MemoryWatch::instance().lost(); });
+  module.def("open_place", &open_place);
+  module.def("process_memory", &process_memory);
+}
+
+}  // namespace pig

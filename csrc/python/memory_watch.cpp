@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/memory_watch.h"
+
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/process_memory.h"
+#include "base/ticks.h"
+#include "cuda/device_gate.h"
+#include "hot/span.h"
+#include "python/python_hooks.h"
+#include "record/recorder.h"
+
+namespace pig {
+namespace {
+
+/// In one step. A step with more phases is read up to here.
+constexpr size_t kMostInStep = 1024;
+/// That wait. A step with which there would be more is not read.
+constexpr size_t kMostWaiting = 16384;
+
+/// Sets an error of the program aside for as long as it lives; one of ours is dropped.
+class ErrorAside {
+ public:
+  ErrorAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~ErrorAside() { PyErr_Restore(type_, value_, traceback_); }
+  ErrorAside(const ErrorAside&) = delete;
+  ErrorAside& operator=(const ErrorAside&) = delete;
+
+ private:
+  PyObject *type_, *value_, *traceback_;
+};
+
+/// stats[group]["all"][value]; -1 where there is none.
+int64_t number_in(PyObject* stats, const char* group, const char* value) {
+  for (const char* key : {group, "all", value}) {
+    if (stats == nullptr || !PyDict_Check(stats)) return -1;
+    stats = PyDict_GetItemString(stats, key);
+  }
+  if (stats == nullptr || !PyLong_Check(stats)) return -1;
+  const int64_t number = PyLong_AsLongLong(stats);
+  if (number == -1) PyErr_Clear();
+  return number;
+}
+
+int64_t number_at(PyObject* numbers, Py_ssize_t index) {
+  const int64_t number = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, index));
+  if (number == -1) PyErr_Clear();
+  return number;
+}
+
+bool fill(MemoryReading& reading, PyObject* source) {
+  if (source == nullptr) {
+    const std::optional<ProcessMemory> memory = read_process_memory();
+    if (!memory) return false;
+    reading.allocated = memory->resident_bytes;
+    reading.allocated_peak = memory->peak_bytes;
+    reading.reserved = reading.reserved_peak = -1;
+    return true;
+  }
+  const ErrorAside aside;
+  PyObject* stats = PyObject_CallNoArgs(source);
+  if (stats == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
+    PyErr_Clear();
+    return false;
+  }
+  if (PyTuple_Check(stats) && PyTuple_GET_SIZE(stats) == 4) {
+    reading.allocated = number_at(stats, 0);
+    reading.allocated_peak = number_at(stats, 1);
+    reading.reserved = number_at(stats, 2);
+    reading.reserved_peak = number_at(stats, 3);
+  } else {
+    reading.allocated = number_in(stats, "allocated_bytes", "current");
+    reading.allocated_peak = number_in(stats, "allocated_bytes", "peak");
+    reading.reserved = number_in(stats, "reserved_bytes", "current");
+    reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
+  }
+  Py_DECREF(stats);
+  return reading.allocated >= 0 && reading.allocated_peak >= 0;
+}
+
+}  // namespace
+
+MemoryWatch& MemoryWatch::instance() {
+  static auto* watch = new MemoryWatch;  // leaked: threads may be in it until the process ends
+  return *watch;
+}
+
+void MemoryWatch::start(PyObject* source, PyObject* take, double budget) {
+  stop();
+  {
+    const std::lock_guard lock(mutex_);
+    readings_.clear();
+    step_start_ = 0;
+  }
+  lost_ = 0;
+  step_ticks_ = 0;
+  taken_ticks_ = read_ticks();
+  is_reading_ = is_read_ = false;
+  budget_.reset(budget);
+  source_ = source != Py_None ? Py_NewRef(source) : nullptr;
+  take_ = Py_NewRef(take);
+  border_listener.store(this);
+}
+
+void MemoryWatch::stop() {
+  border_listener.store(nullptr);
+  cuda::set_borders_heard(false);
+  // Those of a step that is open say nothing yet.
+  step_is_dropped();
+  Py_CLEAR(source_);
+  Py_CLEAR(take_);
+}
+
+std::vector<MemoryReading> MemoryWatch::readings() {
+  const std::lock_guard lock(mutex_);
+  if (step_start_ == 0) return {};
+  std::vector<MemoryReading> taken(readings_.begin(),
+                                   readings_.begin() + static_cast<ptrdiff_t>(step_start_));
+  readings_.erase(readings_.begin(), readings_.begin() + static_cast<ptrdiff_t>(step_start_));
+  step_start_ = 0;
+  return taken;
+}
+
+void MemoryWatch::step_begins(uint32_t step) noexcept {
+  if (Recorder::instance().is_scratch()) return;
+  step_ = step;
+  step_ticks_ = read_ticks();
+  cost_ticks_ = 0;
+  is_read_ = budget_.begin_step();
+  {
+    const std::lock_guard lock(mutex_);
+    step_start_ = readings_.size();
+    if (is_read_ && step_start_ + kMostInStep + 1 > kMostWaiting) {
+      is_read_ = false;
+      ++lost_;
+    }
+  }
+  if (!is_read_) return;
+  is_read_ = read(MemoryReading::kStepBegin, kNoPath, 0);
+  if (is_read_) cuda::set_borders_heard(true);
+}
+
+void MemoryWatch::step_ends() noexcept {
+  const uint64_t begin = std::exchange(step_ticks_, 0);
+  if (begin == 0 || Recorder::instance().is_scratch()) return;
+  const uint64_t end = read_ticks();
+  close_step();
+  if (is_read_) read(MemoryReading::kStepEnd, kNoPath, 0);
+  size_t waiting = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting = step_start_ = readings_.size();
+  }
+  const double frequency_hz = Recorder::instance().clock().frequency_hz();
+  const auto ns = [frequency_hz](uint64_t ticks) {
+    return static_cast<uint64_t>(static_cast<double>(ticks) * 1e9 / frequency_hz);
+  };
+  budget_.end_step(ns(end - begin), ns(cost_ticks_));
+  const uint64_t now = read_ticks();
+  const bool is_due = ns(now - taken_ticks_) >= 1'000'000'000 || waiting > kMostWaiting / 2;
+  if (waiting == 0 || !is_due || take_ == nullptr) return;
+  taken_ticks_ = now;
+  PyObject* take = Py_NewRef(take_);
+  {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    call_unraisably(take);
+    PyErr_Restore(type, value, traceback);
+  }
+  Py_DECREF(take);
+}
+
+void MemoryWatch::step_is_dropped() noexcept {
+  if (std::exchange(step_ticks_, 0) == 0) return;
+  close_step();
+  budget_.drop_step();
+  const std::lock_guard lock(mutex_);
+  readings_.resize(step_start_);
+}
+
+void MemoryWatch::phase_begins(uint32_t path, uint32_t depth) noexcept {
+  read(MemoryReading::kPhaseBegin, path, depth);
+}
+
+void MemoryWatch::phase_ends(uint32_t path, uint32_t depth) noexcept {
+  read(MemoryReading::kPhaseEnd, path, depth);
+}
+
+void MemoryWatch::close_step() noexcept { cuda::set_borders_heard(false); }
+
+bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept {
+  // A destructor that runs within may use phases.
+  if (is_reading_) return false;
+  is_reading_ = true;
+  const uint64_t begin = read_ticks();
+  MemoryReading reading{kind, step_, path, depth, -1, -1, -1, -1};
+  PyObject* source = Py_XNewRef(source_);
+  const bool is_known = fill(reading, source);
+  Py_XDECREF(source);
+  if (is_known) {
+    const std::lock_guard lock(mutex_);
+    const bool fits = readings_.size() - step_start_ < kMostInStep;
+    if (fits || kind == MemoryReading::kStepEnd) {
+      try {
+        readings_.push_back(reading);
+      } catch (const std::bad_alloc&) {
+      }
+    }
+    if (!fits) cuda::set_borders_heard(false);
+  } else {
+    ++lost_;
+    cuda::set_borders_heard(false);
+  }
+  cost_ticks_ += read_ticks() - begin;
+  is_reading_ = false;
+  return is_known;
+}
+
+}  // namespace pig
