@@ -70,8 +70,8 @@ class Run(RunData):
             path: the file or folder to write. An existing file is replaced once the new one is
                 complete, but a run file never is.
             format: name of the format; None to choose it by the suffix of `path`.
-            options: options of the format: `summary`, `metrics`, `syncs` and
-                `neutralize_formulas=True` for CSV, `summary=True` for Parquet,
+            options: options of the format: `summary`, `metrics`, `syncs`, `modules` and
+                `neutralize_formulas=True` for CSV, `summary` and `modules=True` for Parquet,
                 `merge_into=report` for `nsys`.
 
         Raises:

@@ -38,6 +38,9 @@ _LONG_SPANS = 500_000  # fewer take less than a second
 @click.option("--metrics", is_flag=True, help="CSV: write one row per value of a metric.")
 @click.option("--syncs", is_flag=True, help="CSV: write one row per wait for a device.")
 @click.option(
+    "--modules", is_flag=True, help="CSV and Parquet: write one row per pass through a module."
+)
+@click.option(
     "--neutralize-formulas",
     is_flag=True,
     help="CSV: put an apostrophe before texts that a spreadsheet would take for formulas.",

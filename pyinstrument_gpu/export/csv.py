@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import quote
 
-from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
+from pyinstrument_gpu.export.spans import MODULES, SPANS, SpanTable
+from pyinstrument_gpu.export.table_choice import chosen_table
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
@@ -41,38 +41,39 @@ def write(
     summary: bool = False,
     metrics: bool = False,
     syncs: bool = False,
+    modules: bool = False,
     neutralize_formulas: bool = False,
 ) -> None:
     """Write spans, or instead of them a row per path with its statistics (`summary`), per value of
-    a metric (`metrics`) or per wait for a device (`syncs`).
+    a metric (`metrics`), per wait for a device (`syncs`) or per pass through a module (`modules`).
 
     With `neutralize_formulas`, a text that a spreadsheet would take for a formula begins with an
     apostrophe. Takes about half a second per million spans.
 
     Raises:
-        ExportError: more than one of `summary`, `metrics` and `syncs` is asked for.
+        ExportError: more than one of these tables is asked for.
     """
-    tables = {
-        "summary": (summary, summary_table.COLUMNS, _summary),
-        "metrics": (metrics, _METRIC_COLUMNS, _metrics),
-        "syncs": (syncs, _SYNC_COLUMNS, _syncs),
-    }
-    asked = [name for name, (is_asked, *_) in tables.items() if is_asked]
-    if len(asked) > 1:
-        raise ExportError(f"{' and '.join(asked)} are separate tables: export them one at a time")
-    _, columns, rows_of = tables[asked[0]] if asked else (True, span_table.COLUMNS, None)
+    chosen = chosen_table(summary=summary, metrics=metrics, syncs=syncs, modules=modules)
+    table = MODULES if modules else SPANS
+    columns, rows_of = {
+        "summary": (summary_table.COLUMNS, _summary),
+        "metrics": (_METRIC_COLUMNS, _metrics),
+        "syncs": (_SYNC_COLUMNS, _syncs),
+    }.get(chosen or "", (table.names, None))
     several = len(runs) > 1
     field = _neutral_field if neutralize_formulas else _field
     sink.write(_row(["rank", *columns] if several else columns, field))
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
         if rows_of is None:
-            for rows, part in _spans(run, b"%d," % rank if several else b"", offset_ns, field):
+            first = b"%d," % rank if several else b""
+            for rows, part in _spans(table, run, first, offset_ns, field):
                 sink.write(part)
-                advance(rows)
+                advance(rows if chosen is None else 0)
         else:
             for row in rows_of(run, offset_ns):
                 sink.write(_row([rank, *row] if several else row, field))
+        if chosen is not None:
             advance(len(run.spans))
 
 
@@ -88,14 +89,16 @@ def write_metadata(runs: Sequence[RunData], path: Path) -> None:
         sink.write(json_text(document) + b"\n")
 
 
-def _spans(run: RunData, rank: bytes, offset_ns: int, field: _Field) -> Iterator[tuple[int, bytes]]:
+def _spans(
+    table: SpanTable, run: RunData, rank: bytes, offset_ns: int, field: _Field
+) -> Iterator[tuple[int, bytes]]:
     fields = {
         column: [b"", *map(field, column_texts)]
-        for column, column_texts in span_table.texts_of(run).items()
+        for column, column_texts in table.texts_of(run).items()
     }
-    for part in slices_of(len(run.spans), chunk_rows(*fields.values())):
+    for part in slices_of(len(table.of(run)), chunk_rows(*fields.values())):
         cells: list[Column | bytes] = [rank]
-        for column, values in span_table.columns(run, part, offset_ns):
+        for column, values in table.columns(run, part, offset_ns):
             is_text = column in fields
             cells += [texts(fields[column], values + 1) if is_text else integers(values), b","]
         yield part.stop - part.start, lines([*cells[:-1], b"\r\n"])

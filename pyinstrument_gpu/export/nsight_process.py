@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run as a process of Nsight Systems, with rows of ranges that nest.
 
-Its rows are its threads, with steps around their phases, and behind them the device streams. What
-does not nest goes to a further row, "name (2)". The label of what was still open says so.
+Its rows are its threads, with steps around their phases and modules in them, and behind them the
+device streams. What does not nest goes to a further row, "name (2)". The label of what was still
+open says so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 
@@ -18,27 +19,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.export.palette import MODULE_COLORS, STEP_COLOR, color_of
 from pyinstrument_gpu.export.ranges import Ranges
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
 from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 
 ID_LIMIT = 1 << 24
 """Nsight Systems packs the numbers of processes and threads into 24 bits each."""
 
 _MAX_COMMAND_CHARACTERS = 200
+_OPEN = " (open)"
+_PASSES = {
+    ModulePass.FORWARD: "",
+    ModulePass.BACKWARD: " (backward)",
+    ModulePass.RECOMPUTE: " (recompute)",
+}
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a range is called, and how it looks."""
+    """What a range is called, and how it looks.
+
+    Attributes:
+        text: its name. Of a step the number of the step follows.
+        color: as 0xAARRGGBB.
+        category: "phase", "step" or "module".
+        suffix: what stands behind the name, in parentheses, if anything does.
+    """
 
     text: str
     color: int
-    is_step: bool = False
-    is_open: bool = False
+    category: str = "phase"
+    suffix: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,22 +91,33 @@ class Process:
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
-        """What its ranges are called: phases, phases that were open, steps, the open step."""
-        phases = [Label(name, color_of(name)) for name in self.timeline.run.names]
-        open_phases = [Label(phase.text, phase.color, is_open=True) for phase in phases]
-        steps = [Label("step", STEP_COLOR, is_step=True, is_open=each) for each in (False, True)]
-        return (*phases, *open_phases, *steps)
+        """What its ranges are called: phases, phases that were open, steps, the open step, and each
+        module in each kind of pass."""
+        run = self.timeline.run
+        phases = [Label(name, color_of(name)) for name in run.names]
+        open_phases = [replace(phase, suffix=_OPEN) for phase in phases]
+        steps = [Label("step", STEP_COLOR, "step", suffix) for suffix in ("", _OPEN)]
+        modules = [
+            Label(name, MODULE_COLORS[kind], "module", suffix)
+            for name in run.module_names
+            for kind, suffix in _PASSES.items()
+        ]
+        return (*phases, *open_phases, *steps, *modules)
 
     def labels_and_steps(self, ranges: Ranges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each range the index into `labels`, and the index of its step, -1 none."""
         timeline, names = self.timeline, len(self.timeline.run.names)
         label, step = np.empty((2, len(ranges.number)), np.int64)
-        is_step = ranges.number >= timeline.first_step
-        is_open = ranges.number[~is_step] >= len(timeline.run.spans)
-        phases = timeline.phases_at(ranges.number[~is_step])
+        is_step, is_module = ranges.number >= timeline.first_step, ranges.number < 0
+        is_phase = ~(is_step | is_module)
+        is_open = ranges.number[is_phase] >= len(timeline.run.spans)
+        phases = timeline.phases_at(ranges.number[is_phase])
         steps = timeline.steps_at(ranges.number[is_step])
-        label[~is_step], step[~is_step] = phases["phase"] + names * is_open, phases["step"]
+        modules = timeline.modules_at(ranges.number[is_module])
+        label[is_phase], step[is_phase] = phases["phase"] + names * is_open, phases["step"]
         label[is_step], step[is_step] = 2 * names + (steps["end_ns"] < 0), steps["index"]
+        of_module = modules["module"] * len(ModulePass) + modules["kind"]
+        label[is_module], step[is_module] = 2 * names + 2 + of_module, modules["step"]
         return label, step
 
     def tracks(self) -> Iterator[Iterator[RowPart]]:

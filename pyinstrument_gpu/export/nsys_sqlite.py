@@ -28,8 +28,7 @@ _CATEGORY, _RANGE, _DOMAIN = _EVENT_TYPES
 _DOMAINS = {1: "pyinstrument_gpu", 2: "pyinstrument_gpu.gpu"}
 _HOST, _DEVICE = _DOMAINS
 
-_CATEGORIES = {1: "phase", 2: "step"}
-_PHASE, _STEP = _CATEGORIES
+_CATEGORIES = {"phase": 1, "step": 2, "module": 3}
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.
 _SCHEMA = """
@@ -96,16 +95,17 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
     global_pid = _MACHINE | process.id << 24
     names = (global_pid, process.id, _text(process.name))
     database.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", names)
+    used = {"phase", "step", *(label.category for label in process.labels)}
+    categories = [(_CATEGORY, number, name) for name, number in _CATEGORIES.items() if name in used]
     for domain, name in _DOMAINS.items():
-        entries = [(_DOMAIN, None, name), *((_CATEGORY, *each) for each in _CATEGORIES.items())]
-        for event_type, category, text in entries:
+        for event_type, category, text in [(_DOMAIN, None, name), *categories]:
             database.execute(
                 "INSERT INTO NVTX_EVENTS (start, eventType, category, text, globalTid, domainId)"
                 " VALUES (0, ?, ?, ?, ?, ?)",
                 (event_type, category, text, global_pid, domain),
             )
     looks = [
-        (_STEP if each.is_step else _PHASE, each.color, _text(each.text + " (open)" * each.is_open))
+        (_CATEGORIES[each.category], each.color, _text(each.text + each.suffix))
         for each in process.labels
     ]
     named: set[int] = set()

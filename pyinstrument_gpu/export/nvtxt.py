@@ -94,7 +94,7 @@ class _Row:
         # A pop has the label behind the last, and no number.
         labels = self._process.labels
         label, step = self._process.labels_and_steps(ranges)
-        number = np.where(np.array([each.is_step for each in labels])[label], step, -1)
+        number = np.where(np.array([each.category == "step" for each in labels])[label], step, -1)
         label = np.append(np.full(pops, len(labels)), label)
         number = np.append(np.full(pops, -1), number)
 
@@ -125,10 +125,9 @@ def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[
 
 def _around_number(label: Label) -> tuple[bytes, bytes]:
     """What stands before and after the number of a step, which other labels do not have."""
-    quoted = _quoted(label.text + (" " if label.is_step else ""))
+    quoted = _quoted(label.text + (" " if label.category == "step" else ""))
     quote = quoted[-1:]
-    state = b" (open)" if label.is_open else b""
-    return b", 0x%08X, %b" % (label.color, quoted[:-1]), state + quote + b"\n"
+    return b", 0x%08X, %b" % (label.color, quoted[:-1]), label.suffix.encode() + quote + b"\n"
 
 
 def _quoted(text: str) -> bytes:

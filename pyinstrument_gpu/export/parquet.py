@@ -11,11 +11,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pyinstrument_gpu.errors import MissingDependencyError
-from pyinstrument_gpu.export import spans as span_table
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
+from pyinstrument_gpu.export.spans import MODULES, SPANS, SpanTable
+from pyinstrument_gpu.export.table_choice import chosen_table
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -30,12 +31,15 @@ def write(
     *,
     advance: Callable[[int], None],
     summary: bool = False,
+    modules: bool = False,
 ) -> None:
     """Rows and columns are as in `csv.write`. The metadata of the schema say what runs these are,
-    and what they lack. Raises MissingDependencyError without pyarrow."""
+    and what they lack. Raises MissingDependencyError without pyarrow, and ExportError where both
+    tables are asked for."""
+    table = chosen_table(summary=summary, modules=modules)
     ranks = ranks_of(runs) if len(runs) > 1 else [None]
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
-    _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, summary)
+    _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, table)
 
 
 def write_folder(
@@ -44,19 +48,21 @@ def write_folder(
     *,
     advance: Callable[[int], None],
     summary: bool = False,
+    modules: bool = False,
 ) -> None:
     """Write a folder of Parquet files partitioned by rank: `rank=0/part-0.parquet` and so on.
 
     Partitions of the same ranks are replaced, others stay: so each rank can add its own. Rows
     and errors are as in `write`.
     """
+    table = chosen_table(summary=summary, modules=modules)
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     _pyarrow()  # raises before a folder is made
     for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
         partition = folder / f"rank={rank}"
         partition.mkdir(parents=True, exist_ok=True)
         with atomic_write(partition / "part-0.parquet") as sink:
-            _write([(run, None, offset_ns)], sink, advance, summary)
+            _write([(run, None, offset_ns)], sink, advance, table)
 
 
 def _pyarrow() -> Any:
@@ -73,14 +79,16 @@ def _write(
     parts: Sequence[tuple[RunData, int | None, int]],
     sink: BinaryIO,
     advance: Callable[[int], None],
-    summary: bool,
+    chosen: str | None,
 ) -> None:
     """Write runs, each with its rank, None for no such column, and the offset of its times."""
     pa = _pyarrow()
     with contextlib.ExitStack() as stack:
         writer: Any = None
         for run, rank, offset_ns in parts:
-            for spans, table in _summary(pa, run) if summary else _spans(pa, run, offset_ns):
+            rows = MODULES if chosen == "modules" else SPANS
+            tables = _summary(pa, run) if chosen == "summary" else _spans(pa, rows, run, offset_ns)
+            for table in tables:
                 if rank is not None:
                     table = table.add_column(
                         0, "rank", pa.repeat(pa.scalar(rank, pa.int32()), len(table))
@@ -95,31 +103,34 @@ def _write(
                         pa.parquet.ParquetWriter(sink, schema, use_dictionary=names)
                     )
                 writer.write_table(table)
-                advance(spans)
+                advance(len(table) if chosen is None else 0)
+            if chosen is not None:
+                advance(len(run.spans))
 
 
-def _spans(pa: Any, run: RunData, offset_ns: int) -> Iterator[tuple[int, Any]]:
-    """The number of spans and a table of them, at least one table."""
-    fields = {column: _strings(pa, texts) for column, texts in span_table.texts_of(run).items()}
-    for begin in range(0, max(1, len(run.spans)), _ROW_GROUP_ROWS):
-        part = slice(begin, min(begin + _ROW_GROUP_ROWS, len(run.spans)))
+def _spans(pa: Any, rows: SpanTable, run: RunData, offset_ns: int) -> Iterator[Any]:
+    """Some of the rows as a table, and the next ones; at least one table."""
+    count = len(rows.of(run))
+    fields = {column: _strings(pa, texts) for column, texts in rows.texts_of(run).items()}
+    for begin in range(0, max(1, count), _ROW_GROUP_ROWS):
+        part = slice(begin, min(begin + _ROW_GROUP_ROWS, count))
         columns = {}
-        for column, numbers in span_table.columns(run, part, offset_ns):
+        for column, numbers in rows.columns(run, part, offset_ns):
             values, missing = np.ascontiguousarray(numbers), numbers < 0
             if column in fields:
                 indices = pa.array(values, pa.int32(), mask=missing)
                 columns[column] = pa.DictionaryArray.from_arrays(indices, fields[column])
             else:
                 columns[column] = pa.array(values, mask=missing if missing.any() else None)
-        yield part.stop - begin, pa.table(columns)
+        yield pa.table(columns)
 
 
-def _summary(pa: Any, run: RunData) -> Iterator[tuple[int, Any]]:
+def _summary(pa: Any, run: RunData) -> Iterator[Any]:
     text, number = pa.dictionary(pa.int32(), pa.string()), pa.int64()
     types = {"phase": text, "path": text} | dict.fromkeys(summary_table.FLOATS, pa.float64())
     schema = pa.schema([(name, types.get(name, number)) for name in summary_table.COLUMNS])
     rows = [dict(zip(schema.names, row, strict=True)) for row in summary_table.rows(run)]
-    yield len(run.spans), pa.Table.from_pylist(rows, schema)
+    yield pa.Table.from_pylist(rows, schema)
 
 
 def _strings(pa: Any, strings: Sequence[str]) -> Any:

@@ -23,6 +23,7 @@ from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, run_facts
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
 from pyinstrument_gpu.export.timeline import Timeline, Track
+from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
 from pyinstrument_gpu.model.syncs import SyncSite
@@ -88,6 +89,9 @@ class _Process:
         self._run = timeline.run
         self._pid = next(trace.ids)
         self._labels = _labels(self._run)
+        self._paths_of_modules = [b""]
+        if len(self._run.module_spans):
+            self._paths_of_modules += [b',"path":%b' % json_text(path) for path in self._run.paths]
         self._first_flow = trace.first_flow
         trace.first_flow += timeline.first_step
 
@@ -108,7 +112,7 @@ class _Process:
             ]
 
         for track in self._timeline.steps():
-            self._write_track(track, "step", rest, [threads])
+            self._write_track(track, ["step"], rest, [threads])
 
     def write_phases(self) -> None:
         main = self._run.environment.get("pid")  # on Linux also the number of its main thread
@@ -117,7 +121,7 @@ class _Process:
             return track.thread is None or self._run.threads[track.thread].native_id != main
 
         for track in sorted(self._timeline.threads(), key=is_other):
-            self._write_phases_on(track, b',"flow_out":true,"bind_id":', "phase")
+            self._write_phases_on(track, b',"flow_out":true,"bind_id":', ["phase", "module"])
 
     def write_syncs(self) -> None:
         syncs = self._run.syncs
@@ -135,22 +139,26 @@ class _Process:
             ]
 
         for track in self._timeline.syncs():
-            self._write_track(track, "sync", rest, [labels, paths])
+            self._write_track(track, ["sync"], rest, [labels, paths])
 
     def write_device(self) -> None:
         """Write what each device stream did, and beside it how long after its host phase each of
         its phases began."""
+        categories = ["gpu", "gpu_module"]
         for track in self._timeline.streams():
             counter = self._counter_head(f"{track.name} run-ahead")
 
             def write_run_ahead(numbers: NDArray[np.int64], counter: bytes = counter) -> None:
-                spans = self._run.spans[numbers]
+                spans = self._run.spans[numbers[numbers >= 0]]
+                if not len(spans):
+                    return
                 ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
                 begin = thousandths(self._timeline.on_axis(spans["host_begin_ns"]))
                 sign, ahead = texts([b"", b"-"], ahead_ns < 0), thousandths(abs(ahead_ns))
                 self._trace.write(lines([counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]))
 
-            self._write_phases_on(track, b',"flow_in":true,"bind_id":', "gpu", write_run_ahead)
+            flow = b',"flow_in":true,"bind_id":'
+            self._write_phases_on(track, flow, categories, write_run_ahead)
 
     def write_metrics(self) -> None:
         """Write each metric as a counter. Viewers sort these by name, so metrics stand together.
@@ -172,29 +180,42 @@ class _Process:
         self,
         track: Track,
         flow: bytes,
-        category: str,
+        categories: Sequence[str],
         then: Callable[[NDArray[np.int64]], None] | None = None,
     ) -> None:
-        """Write the phases of a thread or stream; `flow` ties the two times of a span together."""
+        """Write the phases and modules of a thread or stream, which are of two categories; `flow`
+        ties the two times of a span together."""
 
         def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
-            phases = self._timeline.phases_at(numbers)
-            is_open = numbers >= len(self._run.spans)
-            flows = np.where(has_device_times(phases), self._first_flow + numbers, -1)
+            label, step, blocked_ns, flows, path = np.full((5, len(numbers)), -1)
+            is_module = numbers < 0
+            of_phases = numbers[~is_module]
+            phases = self._timeline.phases_at(of_phases)
+            is_open = of_phases >= len(self._run.spans)
+            label[~is_module] = phases["path"] + len(self._run.paths) * is_open
+            step[~is_module], blocked_ns[~is_module] = phases["step"], phases["blocked_ns"]
+            flow_ids = np.where(has_device_times(phases), self._first_flow + of_phases, -1)
+            flows[~is_module] = flow_ids
+
+            modules = self._timeline.modules_at(numbers[is_module])
+            of_module = modules["module"] * len(ModulePass) + modules["kind"]
+            label[is_module] = 2 * len(self._run.paths) + of_module
+            step[is_module], path[is_module] = modules["step"], modules["path"]
             return [
-                texts(self._labels, phases["path"] + len(self._run.paths) * is_open),
-                *_unless_missing(b',"step":', phases["step"]),
-                *_unless_missing(b',"blocked_ns":', phases["blocked_ns"]),
+                texts(self._labels, label),
+                *_unless_missing(b',"step":', step),
+                *_unless_missing(b',"blocked_ns":', blocked_ns),
+                *([texts(self._paths_of_modules, path + 1)] if len(modules) else []),
                 b"}",
                 *_unless_missing(flow, flows),
             ]
 
-        self._write_track(track, category, rest, [self._labels], then)
+        self._write_track(track, categories, rest, [self._labels, self._paths_of_modules], then)
 
     def _write_track(
         self,
         track: Track,
-        category: str,
+        categories: Sequence[str],
         rest: Callable[[NDArray[np.int64]], list[Column | bytes]],
         rest_texts: Sequence[Sequence[bytes]],
         then: Callable[[NDArray[np.int64]], None] | None = None,
@@ -203,17 +224,19 @@ class _Process:
         the viewer, "name (2)" and so on.
 
         Args:
+            categories: that of the ranges, and then that of modules, if there may be some.
             rest: of some ranges, by their numbers, what follows the times in their events.
             rest_texts: each range has one of each there.
             then: called with the numbers of the ranges written since its last call.
         """
         heads: list[bytes] = []
         for placed, lanes in self._timeline.placed(track):
-            for lane in range(len(heads), lanes.max() + 1):
-                heads.append(self._new_lane(lane_name(track.name, lane), category))
+            for lane in range(len(heads) // len(categories), lanes.max() + 1):
+                heads += self._new_lane(lane_name(track.name, lane), categories)
             for part in slices_of(len(lanes), chunk_rows(heads, *rest_texts)):
                 ranges = placed.some(part)
-                head = texts(heads, lanes[part])
+                is_module = ranges.number < 0
+                head = texts(heads, len(categories) * lanes[part] + is_module)
                 begin = thousandths(ranges.begin_ns)
                 duration = thousandths(ranges.end_ns - ranges.begin_ns)
                 columns = [head, begin, b',"dur":', duration, *rest(ranges.number), b"},\n"]
@@ -221,12 +244,12 @@ class _Process:
                 if then is not None:
                     then(ranges.number)
 
-    def _new_lane(self, name: str, category: str) -> bytes:
-        """Name a viewer's track; returns how its events begin."""
+    def _new_lane(self, name: str, categories: Sequence[str]) -> list[bytes]:
+        """Name a viewer's track; returns how its events of each category begin."""
         tid = next(self._trace.ids)
         self.write_metadata("thread", tid, name, tid)
         head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
-        return head % (category.encode(), self._pid, tid)
+        return [head % (category.encode(), self._pid, tid) for category in categories]
 
     def write_metadata(self, kind: str, tid: int | None, name: str, sort_index: int) -> None:
         """Name the process, or a track of it, and place it among the others."""
@@ -249,12 +272,18 @@ def _sync_label(run: RunData, site: SyncSite) -> bytes:
 
 
 def _labels(run: RunData) -> list[bytes]:
-    """What the events of each path have behind their times, then those of its open phases."""
+    """What the events of each path have behind their times, then those of its open phases, and
+    then those of each module in each kind of pass."""
     labels = [
         b',"name":%b,"args":{"path":%b' % (json_text(run.names[name]), json_text(path))
         for name, path in zip(run.path_names.tolist(), run.paths, strict=True)
     ]
-    return [*labels, *(label + b',"open":true' for label in labels)]
+    modules = [
+        b',"name":%b,"args":{"module":%b,"kind":"%b"' % (name, name, kind.name.lower().encode())
+        for name in map(json_text, run.module_names)
+        for kind in ModulePass
+    ]
+    return [*labels, *(label + b',"open":true' for label in labels), *modules]
 
 
 def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | bytes]:

@@ -2,8 +2,9 @@
 """A run as tracks of ranges, which every format of a timeline is written from.
 
 A range is a number and two times; what it was is asked by its number. Spans have their places in
-`Run.spans`, the phases that were open follow, and then the steps. A phase or step that was still
-open ends where the run ends.
+`Run.spans`, the phases that were open follow, and then the steps. Passes through modules have
+numbers below 0: of a pass and a phase that begin and end together the phase is the outer. A phase
+or step that was still open ends where the run ends.
 
 The ranges of one track need not nest: two tasks of one event loop overlap. Each has a lane, and
 those of one lane nest.
@@ -11,11 +12,12 @@ those of one lane nest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,18 +63,16 @@ class Timeline:
     rate: float = 1.0
 
     def threads(self, *, with_steps: bool = False) -> list[Track]:
-        """The phases of each thread that did something, with its steps around them if asked for."""
+        """The phases and modules of each thread that did something, with its steps around them if
+        asked for."""
         run = self.run
-        tables: dict[int, list[RangeTable]] = {}
-        for thread, table in chain(
+        tables = _by_key(
             range_tables(run.spans, _threads, _HOST_TIMES),
             range_tables(self._open_phases, _threads, _HOST_TIMES, self._first_open_phase),
+            range_tables(run.module_spans, _threads, _HOST_TIMES, self._first_module),
             self._steps_by(_threads) if with_steps else (),
-        ):
-            tables.setdefault(thread, []).append(table)
-        return [
-            Track(self._thread_name(each), tuple(tables[each]), each) for each in sorted(tables)
-        ]
+        )
+        return [Track(self._thread_name(each), of, each) for each, of in tables.items()]
 
     def steps(self) -> Iterator[Track]:
         """All steps as one track, if there are any."""
@@ -80,16 +80,25 @@ class Timeline:
             yield Track("steps", (table,))
 
     def streams(self) -> Iterator[Track]:
-        """The spans of each device stream that have times there."""
+        """The phases and modules of each device stream that have times there."""
+        run = self.run
+        devices = np.array([*(stream.device for stream in run.streams), -1], np.int64)
 
-        def places(spans: NDArray[np.void]) -> NDArray[np.int64]:
-            place = spans["device"].astype(np.int64) << 32 | spans["stream"].astype(np.uint32)
+        def place(spans: NDArray[np.void], device: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+            place = device.astype(np.int64) << 32 | spans["stream"].astype(np.uint32)
             return np.where(has_device_times(spans), place, -1)
 
-        for place, table in range_tables(self.run.spans, places, _DEVICE_TIMES):
-            stream = np.int64(place).astype(np.int32)
-            name = self.run.streams[stream].name if stream >= 0 else ""
-            yield Track(f"GPU {place >> 32} {name}".rstrip(), (table,))
+        def place_of_modules(spans: NDArray[np.void]) -> NDArray[np.int64]:
+            return place(spans, devices[np.maximum(spans["stream"], -1)])
+
+        tables = _by_key(
+            range_tables(run.spans, lambda spans: place(spans, spans["device"]), _DEVICE_TIMES),
+            range_tables(run.module_spans, place_of_modules, _DEVICE_TIMES, self._first_module),
+        )
+        for where, of in tables.items():
+            stream = np.int64(where).astype(np.int32)
+            name = run.streams[stream].name if stream >= 0 else ""
+            yield Track(f"GPU {where >> 32} {name}".rstrip(), of)
 
     def syncs(self) -> Iterator[Track]:
         """Where each thread waited for a device. A wait whose price is unknown has no length. Their
@@ -109,7 +118,8 @@ class Timeline:
             times = self.on_axis(ranges.begin_ns), self.on_axis(ranges.end_ns)
             yield Ranges(ranges.number, *times), lanes.place(ranges)
             if track.thread is not None:
-                self.advance(int(np.count_nonzero(ranges.number < self._first_open_phase)))
+                is_span = (ranges.number >= 0) & (ranges.number < self._first_open_phase)
+                self.advance(int(np.count_nonzero(is_span)))
 
     def on_axis(self, run_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         # The drift alone is a float: it is small, and so exact.
@@ -130,10 +140,18 @@ class Timeline:
         """Steps by their numbers (`STEP_DTYPE`)."""
         return self.run.steps.array[numbers - self.first_step]
 
+    def modules_at(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+        """Passes through modules by their numbers (`MODULE_SPAN_DTYPE`)."""
+        return self.run.module_spans[numbers - self._first_module]
+
     @property
     def first_step(self) -> int:
         """The number of the first step; all phases have lower ones."""
         return self._first_open_phase + len(self.run.open_phases)
+
+    @property
+    def _first_module(self) -> int:
+        return -len(self.run.module_spans)
 
     @property
     def _first_open_phase(self) -> int:
@@ -169,6 +187,14 @@ class Timeline:
     def _thread_name(self, thread: int) -> str:
         of = self.run.threads[thread]
         return of.name or f"thread {of.native_id}"
+
+
+def _by_key(*tables: Iterable[tuple[int, RangeTable]]) -> dict[int, tuple[RangeTable, ...]]:
+    """The tables of each key, ascending."""
+    found: dict[int, list[RangeTable]] = {}
+    for key, table in chain(*tables):
+        found.setdefault(key, []).append(table)
+    return {key: tuple(found[key]) for key in sorted(found)}
 
 
 def _threads(records: NDArray[np.void]) -> NDArray[np.int64]:

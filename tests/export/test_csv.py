@@ -311,7 +311,8 @@ def test_unknown_format_names_the_known(
     [
         (
             "out.csv",
-            "csv has no option 'sumary'; it has summary, metrics, syncs, neutralize_formulas",
+            "csv has no option 'sumary'; it has summary, metrics, syncs, modules, "
+            "neutralize_formulas",
         ),
         ("out.json", "perfetto has no option 'sumary'; it has none"),
         ("out.nsys-rep", "nsys has no option 'sumary'; it has merge_into"),

@@ -117,7 +117,7 @@ def test_a_part_is_a_window_and_what_was_open_around_it() -> None:
 
 
 @settings(max_examples=30)
-@given(runs())
+@given(runs(with_modules=True))
 def test_formats_say_the_same_window_by_window(run: Run) -> None:
     def said() -> list[Any]:
         trace = json.loads(written(perfetto.write, run))["traceEvents"]

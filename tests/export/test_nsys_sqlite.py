@@ -145,7 +145,7 @@ def test_full_disk_is_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["run.sqlite"]
 
 
-@given(runs())
+@given(runs(with_modules=True))
 def test_any_run(run: Run) -> None:
     """Nothing is lost, moved, or counted twice."""
     found = Counter((*each[:2], *each[4:5], *each[6:]) for each in ranges(written(write, run)))
@@ -159,6 +159,14 @@ def test_any_run(run: Run) -> None:
             expected[begin_ns, end_ns, name, DEVICE, number] += 1
     for step in run.steps:
         expected[step.begin_ns, step.end_ns, "step", HOST, step.index] += 1
+    for span in run.module_spans:
+        suffix = ("", " (backward)", " (recompute)")[span["kind"]]
+        name = _stored(run.module_names[span["module"]]) + suffix
+        number = None if span["step"] < 0 else int(span["step"])
+        expected[int(span["host_begin_ns"]), int(span["host_end_ns"]), name, HOST, number] += 1
+        if span["device_begin_ns"] >= 0:
+            begin_ns, end_ns = int(span["device_begin_ns"]), int(span["device_end_ns"])
+            expected[begin_ns, end_ns, name, DEVICE, number] += 1
     for phase in run.open_phases:
         name = _stored(run.names[run.path_names[run.paths.index(phase.path)]])
         end_ns = max(phase.begin_ns, run.duration_ns)

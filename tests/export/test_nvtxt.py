@@ -229,7 +229,7 @@ def test_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written(write, run) == whole
 
 
-@given(runs())
+@given(runs(with_modules=True))
 def test_any_run(run: Run) -> None:
     found = read_nvtxt(written(write, run))
     closed = [step for step in run.steps if step.end_ns >= 0]
@@ -237,9 +237,11 @@ def test_any_run(run: Run) -> None:
         [(begin, end) for begin, end in run.spans[["host_begin_ns", "host_end_ns"]].tolist()]
         + [(step.begin_ns, step.end_ns) for step in closed]
         + [(phase.begin_ns, run.duration_ns) for phase in run.open_phases]
+        + run.module_spans[["host_begin_ns", "host_end_ns"]].tolist()
         + [
             (begin, end)
-            for begin, end in run.spans[["device_begin_ns", "device_end_ns"]].tolist()
+            for spans in (run.spans, run.module_spans)
+            for begin, end in spans[["device_begin_ns", "device_end_ns"]].tolist()
             if begin >= 0
         ]
     )

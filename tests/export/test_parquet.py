@@ -104,10 +104,11 @@ def test_several_runs_of_which_one_has_no_clock_are_refused() -> None:
         written(parquet.write, rank(0, 0), run_of([]))
 
 
-@given(runs())
-def test_says_what_the_csv_says(run: Run) -> None:
-    text = written(csv_export.write, run).decode()
-    table = read(written(parquet.write, run)).to_pylist()
+@pytest.mark.parametrize("options", [{}, {"modules": True}])
+@given(run=runs(with_modules=True))
+def test_says_what_the_csv_says(options: dict[str, bool], run: Run) -> None:
+    text = written(csv_export.write, run, **options).decode()
+    table = read(written(parquet.write, run, **options)).to_pylist()
     as_text = [{k: "" if v is None else str(v) for k, v in row.items()} for row in table]
     assert as_text == csv_rows(text)
 
@@ -202,7 +203,14 @@ def test_missing_pyarrow_is_an_error_with_the_command(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"summary": True}])
+def test_tables_are_exported_one_at_a_time(tmp_path: Path) -> None:
+    for name in ("x.parquet", "x/"):
+        with pytest.raises(ExportError, match="summary and modules are separate tables"):
+            run_of(SPANS).export(f"{tmp_path}/{name}", summary=True, modules=True)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"summary": True}, {"modules": True}])
 def test_schema_says_what_runs_these_are(options: dict[str, Any], tmp_path: Path) -> None:
     runs = [rank(1, 0, SPANS, dropped={"depth": 3, "names": 0}), rank(0, 0, SPANS, complete=False)]
     runs[0].environment |= {"run_id": "0" * 15 + "1", "torch": "2.9.0", "version": "0.1.0"}

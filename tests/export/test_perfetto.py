@@ -16,6 +16,7 @@ from hypothesis import given
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.perfetto import write
+from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
@@ -302,11 +303,13 @@ def test_names_are_data() -> None:
     assert "über 🚀".encode() in written(write, run)
 
 
-@given(runs())
+@given(runs(with_modules=True))
 def test_every_run_is_read_back_exactly(run: Run) -> None:
     trace = trace_of(run)
     assert phases_of(trace.slices("phase")) == expected_phases(run, "host")
     assert phases_of(trace.slices("gpu")) == expected_phases(run, "device")
+    assert modules_of(trace.slices("module")) == expected_modules(run, "host")
+    assert modules_of(trace.slices("gpu_module")) == expected_modules(run, "device")
     steps = [(f"step {step.index}", step.begin_ns, step.end_ns) for step in run.steps]
     assert sorted((one.name, one.begin_ns, one.end_ns) for one in trace.slices("step")) == steps
     for tid in {event["tid"] for event in trace.events if event["ph"] == "X"}:
@@ -340,6 +343,29 @@ def expected_phases(run: Run, side: str) -> Counter[tuple[Any, ...]]:
         rest = (phase.step, UNKNOWN, True)
         expected.append((name, phase.begin_ns, end_ns, utf8(phase.path), *rest))
     return Counter(expected)
+
+
+def modules_of(slices: Sequence[Slice]) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (
+            *(one.name, one.begin_ns, one.end_ns, one.args["module"], one.args["kind"]),
+            *(one.args.get("step", UNKNOWN), one.args.get("path")),
+        )
+        for one in slices
+    )
+
+
+def expected_modules(run: Run, side: str) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (
+            *(name, int(span[f"{side}_begin_ns"]), int(span[f"{side}_end_ns"]), name),
+            *(ModulePass(span["kind"]).name.lower(), int(span["step"])),
+            utf8(run.paths[span["path"]]) if span["path"] >= 0 else None,
+        )
+        for span in run.module_spans
+        for name in [utf8(run.module_names[span["module"]])]
+        if span[f"{side}_begin_ns"] >= 0
+    )
 
 
 def utf8(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, ModulePass
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
@@ -75,8 +76,9 @@ _MISSING = (-1, -1)
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
-    """Any run: names of all characters, times and depths in any order, device times or none."""
+def runs(draw: st.DrawFn, with_modules: bool = False) -> Run:
+    """Any run: names of all characters, times and depths in any order, device times or none, and
+    passes through modules if asked for."""
     names = draw(st.lists(_NAMES, min_size=1, max_size=5, unique=True))
     parents = [draw(st.integers(-1, i - 1)) for i in range(len(names))]
     threads = draw(st.lists(st.builds(Thread, st.integers(1, 99), _NAMES), min_size=1, max_size=3))
@@ -101,6 +103,15 @@ def runs(draw: st.DrawFn) -> Run:
             draw(thread_ids),
         )
 
+    def module_span() -> tuple[int, ...]:
+        on_device = draw(st.just(_MISSING) | _INTERVALS)
+        stream = -1 if on_device == _MISSING else draw(st.integers(0, len(STREAMS) - 1))
+        what = (draw(st.integers(0, len(module_names) - 1)), draw(st.sampled_from(ModulePass)))
+        where = (draw(step_ids), draw(thread_ids), draw(st.just(-1) | paths), draw(depths))
+        return (*draw(_INTERVALS), *what, *where, stream, *on_device)
+
+    module_names = draw(st.lists(_NAMES, min_size=1, max_size=3, unique=True))
+    module_spans = [module_span() for _ in range(draw(st.integers(0, 8)) if with_modules else 0)]
     spans = [span() for _ in range(draw(st.integers(0, 12)))]
     steps = [step(index) for index in range(draw(st.integers(0, 4)))]
     run = run_of(
@@ -110,6 +121,8 @@ def runs(draw: st.DrawFn) -> Run:
         threads=threads,
         steps=Steps(np.array(steps, STEP_DTYPE)),
         duration_ns=draw(_TIMES),
+        module_names=module_names if with_modules else (),
+        module_spans=np.array(module_spans, MODULE_SPAN_DTYPE),
     )
     run.open_phases = tuple(
         OpenPhase(

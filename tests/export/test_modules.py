@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes through modules, in every format: a step of two layers with a checkpoint, and the same
+forward pass outside of steps."""
+
+import csv
+import io
+import json
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export import csv as csv_export
+from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto
+from pyinstrument_gpu.export.palette import MODULE_COLORS
+from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, ModulePass
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.run import Run
+from tests.helpers.csv_rows import csv_rows
+from tests.helpers.made_runs import rank, run_of, written
+from tests.helpers.nsight import needs_nsight, nvtx_sum, read_nvtxt
+
+FORWARD, BACKWARD, RECOMPUTE = ModulePass
+LAYER, ATTENTION = 0, 1
+NAMES = ("layers.0", 'layers.0.attn, "flash"')
+
+SPANS = [
+    # What a pass of a module has in common with the phase around it stands inside of it.
+    (0, 0, 0, 0, 0, 0, 7, 10, 30, 110, 130, -1, 1),
+    (1, 1, 0, 0, 0, -1, -1, 40, 90, -1, -1, -1, 1),
+]
+MODULE_SPANS = [
+    (12, 20, ATTENTION, FORWARD, 0, 0, 0, 1, 7, 112, 120),
+    (10, 30, LAYER, FORWARD, 0, 0, 0, 0, 7, 110, 130),
+    (50, 60, ATTENTION, RECOMPUTE, 0, 0, 1, 1, -1, -1, -1),
+    (45, 80, LAYER, BACKWARD, 0, 0, 1, 0, -1, -1, -1),
+    (200, 200, LAYER, FORWARD, -1, 1, -1, 0, -1, -1, -1),
+]
+"""The last has no length, and is on another thread."""
+
+
+def run(**parts: object) -> Run:
+    made = {
+        "path_parents": [-1, -1],
+        "steps": Steps(np.array([(0, 5, 95, 1, 1, True, 0)], STEP_DTYPE)),
+        "module_names": NAMES,
+        "module_spans": np.array(MODULE_SPANS, MODULE_SPAN_DTYPE),
+        "environment": {"pid": 4242},
+    }
+    return run_of(SPANS, ("forward", "backward"), **(made | parts))
+
+
+def test_csv() -> None:
+    attention = '"layers.0.attn, ""flash"""'
+    assert written(csv_export.write, run(), modules=True).decode() == (
+        "module,kind,path,step,depth,thread,thread_name,stream,stream_name,"
+        "host_begin_ns,host_end_ns,device_begin_ns,device_end_ns\r\n"
+        f"{attention},forward,forward,0,1,0,MainThread,7,stream 7,12,20,112,120\r\n"
+        "layers.0,forward,forward,0,0,0,MainThread,7,stream 7,10,30,110,130\r\n"
+        f"{attention},recompute,backward,0,1,0,MainThread,,,50,60,,\r\n"
+        "layers.0,backward,backward,0,0,0,MainThread,,,45,80,,\r\n"
+        "layers.0,forward,,,0,1,,,,200,200,,\r\n"
+    )
+    with pytest.raises(ExportError, match="syncs and modules are separate tables"):
+        written(csv_export.write, run(), modules=True, syncs=True)
+
+
+def test_names_are_neutralized_on_demand() -> None:
+    text = written(
+        csv_export.write, run(module_names=("=1+1", "b")), modules=True, neutralize_formulas=True
+    )
+    assert csv_rows(text.decode())[1]["module"] == "'=1+1"
+
+
+def test_ranks_are_rows_on_one_axis() -> None:
+    parts = {"module_names": NAMES, "module_spans": np.array(MODULE_SPANS[:1], MODULE_SPAN_DTYPE)}
+    runs = rank(1, 1_000, **parts), rank(0, 0, **parts)
+    rows = csv_rows(written(csv_export.write, *runs, modules=True).decode())
+    columns = ("rank", "host_begin_ns", "device_end_ns")
+    assert [tuple(row[column] for column in columns) for row in rows] == [
+        ("1", "1012", "1120"),
+        ("0", "12", "120"),
+    ]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    run().export(tmp_path / "x.parquet", modules=True)
+    table = pyarrow.parquet.read_table(tmp_path / "x.parquet")
+    assert len(table) == len(MODULE_SPANS)
+    assert table.to_pylist()[-1] == {
+        "module": "layers.0",
+        "kind": "forward",
+        "path": None,
+        "step": None,
+        "depth": 0,
+        "thread": 1,
+        "thread_name": "",
+        "stream": None,
+        "stream_name": None,
+        "host_begin_ns": 200,
+        "host_end_ns": 200,
+        "device_begin_ns": None,
+        "device_end_ns": None,
+    }
+
+
+def test_perfetto_nests_modules_in_their_phases() -> None:
+    events = json.loads(written(perfetto.write, run()), parse_float=Decimal)["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    slices = [
+        (tracks[e["tid"]], e["cat"], e["name"], int(1000 * e["ts"]), int(1000 * e["dur"]))
+        for e in events
+        if e["ph"] == "X"
+    ]
+    layer, attention = NAMES
+    assert slices == [
+        ("steps", "step", "step 0", 5, 90),
+        ("MainThread", "phase", "forward", 10, 20),
+        ("MainThread", "module", layer, 10, 20),
+        ("MainThread", "module", attention, 12, 8),
+        ("MainThread", "phase", "backward", 40, 50),
+        ("MainThread", "module", layer, 45, 35),
+        ("MainThread", "module", attention, 50, 10),
+        ("thread 12", "module", layer, 200, 0),
+        ("GPU 0 stream 7", "gpu", "forward", 110, 20),
+        ("GPU 0 stream 7", "gpu_module", layer, 110, 20),
+        ("GPU 0 stream 7", "gpu_module", attention, 112, 8),
+    ]
+    (recomputed,) = [e for e in events if e.get("args", {}).get("kind") == "recompute"]
+    assert recomputed["args"] == {
+        "module": attention,
+        "kind": "recompute",
+        "step": 0,
+        "path": "backward",
+    }
+    # Flows and counters are of phases alone.
+    assert sum("bind_id" in e for e in events) == 2
+    assert sum(e["ph"] == "C" for e in events) == 1
+
+
+def test_nvtxt_has_a_colour_for_each_kind_of_pass() -> None:
+    found = read_nvtxt(written(nvtxt.write, run()))
+    modules = {
+        (found.rows[each.process, each.row], each.text, each.color)
+        for each in found.ranges
+        if each.color in MODULE_COLORS.values()
+    }
+    layer, attention = "layers.0", 'layers.0.attn, "flash"'
+    assert modules == {
+        ("MainThread", layer, MODULE_COLORS[FORWARD]),
+        ("MainThread", attention, MODULE_COLORS[FORWARD]),
+        ("MainThread", f"{layer} (backward)", MODULE_COLORS[BACKWARD]),
+        ("MainThread", f"{attention} (recompute)", MODULE_COLORS[RECOMPUTE]),
+        ("thread 12", layer, MODULE_COLORS[FORWARD]),
+        ("GPU 0 stream 7", layer, MODULE_COLORS[FORWARD]),
+        ("GPU 0 stream 7", attention, MODULE_COLORS[FORWARD]),
+    }
+
+
+def test_sqlite_has_a_category_for_modules(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    for watched, categories in ((run(), 3), (run(module_names=(), module_spans=None), 2)):
+        path.write_bytes(written(nsys_sqlite.write, watched))
+        with closing(sqlite3.connect(path)) as database:
+            named = "SELECT category, text FROM NVTX_EVENTS WHERE eventType = 33 AND domainId = 1"
+            found = [(1, "phase"), (2, "step"), (3, "module")][:categories]
+            assert database.execute(named).fetchall() == found
+            count = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType = 59 AND category = 3"
+            assert database.execute(count).fetchall() == [(7 if categories == 3 else 0,)]
+
+
+@needs_nsight
+def test_nsys_reads_modules(tmp_path: Path) -> None:
+    layer, attention = names = ("layers.0", 'it\'s "it"')
+    run(module_names=names).export(tmp_path / "x.nsys-rep")
+    sums = {
+        row["Range"]: (int(row["Instances"]), int(row["Total Time (ns)"]))
+        for row in csv.DictReader(io.StringIO(nvtx_sum(tmp_path / "x.nsys-rep")))
+    }
+    assert sums == {
+        "pyinstrument_gpu:step": (1, 90),
+        "pyinstrument_gpu:forward": (1, 20),
+        "pyinstrument_gpu:backward": (1, 50),
+        "pyinstrument_gpu.gpu:forward": (1, 20),
+        f"pyinstrument_gpu:{layer}": (2, 20),
+        f"pyinstrument_gpu:{attention}": (1, 8),
+        f"pyinstrument_gpu:{layer} (backward)": (1, 35),
+        f"pyinstrument_gpu:{attention} (recompute)": (1, 10),
+        f"pyinstrument_gpu.gpu:{layer}": (1, 20),
+        f"pyinstrument_gpu.gpu:{attention}": (1, 8),
+    }
