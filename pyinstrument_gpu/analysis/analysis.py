@@ -18,6 +18,7 @@ from pyinstrument_gpu.analysis import (
     correlation_points,
     host_timeline,
     ledger,
+    module_steps,
     premises,
     run_ahead,
     savings,
@@ -137,6 +138,12 @@ class Analysis:
     def ledger(self) -> ledger.Ledger:
         """Each step's time, entered once for the host and once for the device."""
         return ledger.ledger(self._run, self.host_timeline, self.correlation_points)
+
+    @property
+    @_once
+    def modules_per_step(self) -> Mapping[str, module_steps.ModulePerStep]:
+        """What a step spends in each row of `Run.modules`; nothing if no step ended."""
+        return module_steps.modules_per_step(self._run)
 
     @property
     @_once

@@ -18,6 +18,7 @@ import numpy as np
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
+from pyinstrument_gpu.analysis.module_steps import ModulePerStep
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.analysis.rules.finding import Finding
 from pyinstrument_gpu.analysis.savings import SPREAD, Limit
@@ -27,6 +28,7 @@ from pyinstrument_gpu.analysis.step_times import (
     mean_per_step_ns,
     startup_ns,
 )
+from pyinstrument_gpu.model.modules import ModulePass, ModuleTimes
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
@@ -69,6 +71,7 @@ def _run(run: RunData) -> Facts:
             for one in (analysis.of(run).advice if analysis.of(run).knows_waits else ())
         ],
         "findings": [_finding(one) for one in findings(run)],
+        "modules": _modules(run),
         "syncs": _syncs(run),
         "metrics": [
             {"name": name, **dict(zip(("last", "min", "max"), map(_reading, found), strict=True))}
@@ -204,6 +207,34 @@ def _finding(one: Finding) -> Facts:
         "evidence": one.evidence,
         "edit": one.edit,
     }
+
+
+def _modules(run: RunData) -> list[Facts] | None:
+    return [_module(run, times) for times in run.modules.values()] or None
+
+
+def _module(run: RunData, times: ModuleTimes) -> Facts:
+    per_step = analysis.of(run).modules_per_step.get(times.name)
+    kinds = {kind.name.lower(): kind for kind in ModulePass}
+    return {
+        "name": times.name,
+        "modules": times.modules,
+        "calls": times.calls,
+        **{name: _statistic(times.of_pass(kind)[0]) for name, kind in kinds.items()},
+        **{f"stream_{name}": _statistic(times.of_pass(kind)[1]) for name, kind in kinds.items()},
+        "per_step": per_step
+        and {
+            **{name: _pass_per_step(per_step, kind) for name, kind in kinds.items()},
+            "share": per_step.share,
+        },
+    }
+
+
+def _pass_per_step(module: ModulePerStep, kind: ModulePass) -> Facts | None:
+    found = module.passes.get(kind)
+    if found is None:
+        return None
+    return {"calls": found.count, "host_ns": found.host_ns, "stream_ns": found.device_ns}
 
 
 def _syncs(run: RunData) -> Facts | None:

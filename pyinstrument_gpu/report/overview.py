@@ -23,6 +23,7 @@ from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
+from pyinstrument_gpu.report.modules import modules_section
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.recorder import recorder_section
 from pyinstrument_gpu.report.rules import rules_section
@@ -62,6 +63,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         parts += [Text(), Text("No phase ended.")]
     return [
         *parts,
+        *modules_section(run, width),
         *syncs_section(run, width),
         *metrics(run, width),
         *_notes(run),

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report says of modules, on a run whose every nanosecond is known."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.module_steps import ModulePerStep, PassPerStep
+from pyinstrument_gpu.model.modules import (
+    MODULE_SPAN_DTYPE,
+    ModulePass,
+    Modules,
+    fold_module_spans,
+)
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.report.facts import report_facts
+from pyinstrument_gpu.report.modules import MAX_MODULES
+from pyinstrument_gpu.run import Run
+from tests.helpers.made_runs import run_of
+
+FORWARD, BACKWARD, RECOMPUTE = ModulePass
+MS = 1_000_000
+STEP_MS = 20
+NAMES = ("embed", "layers.0", "layers.0.attn", "layers.1", "layers.1.attn")
+
+TIMES_MS = (
+    *(("embed", FORWARD, 1), ("embed", BACKWARD, 3)),
+    *(("layers.0.attn", FORWARD, 1), ("layers.0", FORWARD, 2)),
+    *(("layers.1.attn", FORWARD, 1), ("layers.1", FORWARD, 2)),
+    *(("layers.1", RECOMPUTE, 2), ("layers.1", BACKWARD, 5), ("layers.0", BACKWARD, 3)),
+)
+"""What each step has, in ms."""
+
+
+def passes(*rows: tuple[str, ModulePass, int], step: int, device: bool = False) -> list[Any]:
+    """Passes that took so many ms, and twice as long on the device."""
+    begin_ns = max(step, 0) * STEP_MS * MS
+    return [
+        (begin_ns, begin_ns + ms * MS, NAMES.index(name), kind, step, 0, -1, 0)
+        + ((7, begin_ns, begin_ns + 2 * ms * MS) if device else (-1, -1, -1))
+        for name, kind, ms in rows
+    ]
+
+
+def training(steps: int, *others: Any, device_steps: int = 0, **parts: Any) -> Run:
+    spans = [
+        one for i in range(steps) for one in passes(*TIMES_MS, step=i, device=i < device_steps)
+    ]
+    rows = [(i, i * STEP_MS * MS, (i + 1) * STEP_MS * MS, 1, 1, True, 0) for i in range(steps)]
+    made = {
+        "steps": Steps(np.array(rows, STEP_DTYPE)),
+        "module_names": NAMES,
+        "module_spans": np.array([*spans, *others], MODULE_SPAN_DTYPE),
+    }
+    return run_of([], **(made | parts))
+
+
+def section(run: Run, width: int = 80) -> list[str]:
+    """The lines of the section, without those between the blocks."""
+    report = run.report(width=width, color=False)
+    (part,) = [part for part in report.split("\n\n") if part.startswith("Modules: ")]
+    return [line for line in part.splitlines() if set(line) != {"-", " "}]
+
+
+def test_groups_come_first_with_times_per_step() -> None:
+    assert section(training(4)) == [
+        "Modules: ms per step",
+        "module         calls  forward  backward  recompute  % step",
+        "layers.*        2.00    4.000     8.000      2.000    60.0",
+        "layers.*.attn   2.00    2.000         -          -    10.0",
+        "embed           1.00    1.000     3.000          -    20.0",
+        "Times include the modules inside, so rows don't add up",
+        "recompute happens within the backward pass, so it is part of backward too",
+        "- in backward: no backward pass was seen to go through the module",
+    ]
+
+
+def test_passes_outside_steps_are_left_out() -> None:
+    validation = [passes(("embed", FORWARD, 9), step=-1)[0]] * 2
+    with_validation = training(4, *validation)
+
+    assert section(with_validation)[1:5] == section(training(4))[1:5]
+    assert "Outside steps, and not in the table: 2 of 38 passes" in section(with_validation)
+    assert with_validation.modules["embed"].calls == 6
+
+
+def test_kept_history_stands_for_the_whole() -> None:
+    """Of 8 steps with as many calls outside, the last 4 are kept."""
+    both = [*passes(("embed", FORWARD, 2), step=-1)]
+    whole = np.array(
+        [one for i in range(8) for one in (*passes(("embed", FORWARD, 4), step=i), *both)],
+        MODULE_SPAN_DTYPE,
+    )
+    run = training(8, modules=Modules(fold_module_spans(whole, NAMES)), module_spans=whole[8:])
+
+    forward = PassPerStep(count=1.0, host_ns=4.0 * MS, device_ns=None)
+    share = 4 / STEP_MS
+    found = analysis.of(run).modules_per_step
+    assert found == {"embed": ModulePerStep({FORWARD: forward}, share)}
+    assert "Outside steps, and not in the table: 4 of 8 passes in the history" in section(run)
+
+
+def test_nothing_is_said_per_step_where_no_history_is_left() -> None:
+    whole = training(4)
+    run = training(4, modules=whole.modules, module_spans=np.empty(0, MODULE_SPAN_DTYPE))
+
+    assert section(run)[4].split() == ["embed", "-", "-", "-", "-", "-"]
+    assert "- elsewhere: none of these passes is left in the history" in section(run)
+    module = report_facts(run)["modules"][-1]
+    assert module["forward"]["total_ns"] == 4 * MS
+    assert (module["per_step"]["forward"], module["per_step"]["share"]) == (None, None)
+
+
+def test_device_times_of_some_steps_stand_for_all() -> None:
+    found = section(training(4, device_steps=1))
+
+    assert found[1].split()[-6:] == ["device", "fwd", "device", "bwd", "%", "step"]
+    assert found[2].split() == [
+        *("layers.*", "2.00", "4.000", "8.000", "2.000", "8.000", "16.000", "60.0")
+    ]
+    assert found[-1] == "Stream times are known of 9 of 36 passes; their mean stands for all"
+    assert not any("Stream times" in line for line in section(training(4, device_steps=4)))
+
+
+def test_without_steps_times_are_per_call() -> None:
+    run = training(0, *passes(*TIMES_MS, step=-1), *passes(*TIMES_MS, step=-1))
+
+    assert section(run)[:4] == [
+        "Modules: ms per call",
+        "module         calls  forward  backward  recompute",
+        "layers.*           4    2.000     4.000      2.000",
+        "layers.*.attn      4    1.000         -          -",
+    ]
+    assert analysis.of(run).modules_per_step == {}
+
+
+def test_wide_report_says_how_many_modules_a_row_has() -> None:
+    found = section(training(2), width=100)
+
+    assert [line.rpartition("  ")[2] for line in found[2:5]] == ["2 modules", "2 modules", "20.0"]
+
+
+@pytest.mark.parametrize("width", [20, 60])
+def test_narrow_report_has_whole_numbers(width: int) -> None:
+    found = section(training(4, device_steps=4), width)
+
+    assert any("4.000 8.000" in " ".join(line.split()) for line in found)
+
+
+def test_names_cannot_break_the_layout() -> None:
+    run = training(4, module_names=("a\nb\x1b[31m", *NAMES[1:]))
+
+    assert any(line.startswith(r"a\nb\x1b[31m  ") for line in section(run, 100))
+
+
+def test_long_tables_end() -> None:
+    names = [f"layer{i}" for i in range(MAX_MODULES + 2)]
+    rows = [(0, 1, i, FORWARD, 0, 0, -1, 0, -1, -1, -1) for i in range(len(names))]
+    run = training(1, module_names=names, module_spans=np.array(rows, MODULE_SPAN_DTYPE))
+
+    assert "... and 2 more rows (report --json has all)" in section(run)
+    assert len(report_facts(run)["modules"]) == MAX_MODULES + 2
+
+
+def test_run_without_modules_says_nothing_of_them() -> None:
+    run = training(4, module_names=(), module_spans=None)
+
+    assert "odule" not in run.report(color=False)
+    assert report_facts(run)["modules"] is None
+
+
+def test_facts_are_those_of_the_table() -> None:
+    facts = json.loads(json.dumps(report_facts(training(4, device_steps=2)), allow_nan=False))
+    layers, attention, embed = facts["modules"]
+
+    assert (layers["name"], layers["modules"], layers["calls"]) == ("layers.*", 2, 8)
+    assert layers["backward"]["total_ns"] == 4 * 8 * MS
+    assert layers["stream_backward"]["count"] == 4
+    assert layers["per_step"] == {
+        "forward": {"calls": 2.0, "host_ns": 4.0 * MS, "stream_ns": 8.0 * MS},
+        "backward": {"calls": 2.0, "host_ns": 8.0 * MS, "stream_ns": 16.0 * MS},
+        "recompute": {"calls": 1.0, "host_ns": 2.0 * MS, "stream_ns": 4.0 * MS},
+        "share": 0.6,
+    }
+    assert (attention["backward"], attention["per_step"]["backward"]) == (None, None)
+    assert embed["per_step"]["share"] == 0.2
