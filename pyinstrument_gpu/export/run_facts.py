@@ -25,14 +25,17 @@ _IN_STATISTICS = (
 def run_facts(run: RunData) -> dict[str, Any]:
     """Where the run was recorded, and what is missing, as values for JSON.
 
-    `spans` are those that the run has, and `spans_recorded` those that ended.
+    `spans` are those that the run has, and `spans_recorded` those that ended. Where modules were
+    watched, `passes` and `passes_recorded` are the same of passes through them.
     """
+    passes = {"passes": len(run.module_spans), "passes_recorded": run.modules.passes}
     return {
         **{name: run.environment[name] for name in _ENVIRONMENT if name in run.environment},
         "duration_ns": run.duration_ns,
         "complete": run.complete,
         "spans": len(run.spans),
         "spans_recorded": run.phases_recorded,
+        **(passes if run.modules else {}),
         "dropped": _dropped(run),
         "notes": list(run.notes),
     }
@@ -57,6 +60,10 @@ def losses(run: RunData, is_summary: bool = False) -> str | None:
     missing = run.phases_recorded - counted
     if missing > 0:
         found.append(f"{missing:,} of {run.phases_recorded:,} spans are missing")
+    passes_missing = 0 if is_summary else run.modules.passes - len(run.module_spans)
+    if passes_missing > 0:
+        of = f"{passes_missing:,} of {run.modules.passes:,}"
+        found.append(f"{of} passes through modules are missing")
     causes = {
         cause: count
         for cause, count in _dropped(run).items()

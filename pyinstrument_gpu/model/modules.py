@@ -157,6 +157,12 @@ class Modules(Mapping[str, ModuleTimes]):
         """
         return self._members.get(name) or (self[name].name,)
 
+    @property
+    def passes(self) -> int:
+        """The number of passes of all kinds through all modules."""
+        hosts = [times.of_pass(kind)[0] for times in self.values() for kind in ModulePass]
+        return sum(host.count for host in hosts if host is not None)
+
     def __repr__(self) -> str:
         return f"<Modules {', '.join(self)}>"
 

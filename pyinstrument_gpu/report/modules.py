@@ -102,7 +102,7 @@ def _remarks(run: RunData) -> Iterator[Text]:
         yield Text("- elsewhere: none of these passes is left in the history")
     kept, outside = len(run.module_spans), np.count_nonzero(run.module_spans["step"] < 0)
     statistics = [times.of_pass(kind) for times in run.modules.values() for kind in ModulePass]
-    count = sum(host.count for host, _ in statistics if host is not None)
+    count = run.modules.passes
     if run.step_totals.count and outside:
         which = "passes" if kept == count else "passes in the history"
         yield Text(f"Outside steps, and not in the table: {outside:,} of {kept:,} {which}")

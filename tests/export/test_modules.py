@@ -18,6 +18,7 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import csv as csv_export
 from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto
 from pyinstrument_gpu.export.palette import MODULE_COLORS
+from pyinstrument_gpu.export.run_facts import losses
 from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, ModulePass
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
@@ -195,3 +196,15 @@ def test_nsys_reads_modules(tmp_path: Path) -> None:
         f"pyinstrument_gpu.gpu:{layer}": (1, 20),
         f"pyinstrument_gpu.gpu:{attention}": (1, 8),
     }
+
+
+def test_lost_passes_are_named() -> None:
+    whole = run()
+    lacking = run(modules=whole.modules, module_spans=whole.module_spans[2:])
+    assert losses(whole) is None
+    assert losses(lacking) == "2 of 5 passes through modules are missing"
+    assert losses(lacking, is_summary=True) is None
+    facts = json.loads(written(perfetto.write, lacking))["otherData"]["runs"][0]
+    assert (facts["passes"], facts["passes_recorded"]) == (3, 5)
+    unwatched = run(module_names=(), module_spans=None)
+    assert "passes" not in json.loads(written(perfetto.write, unwatched))["otherData"]["runs"][0]
