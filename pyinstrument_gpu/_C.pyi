@@ -112,6 +112,39 @@ def call_before_step(function: Callable[[], None], *, after: int = 0) -> None:
 def forget_step_calls() -> None:
     """Forget the calls that are still to come."""
 
+# Times of modules.
+def observe_modules(
+    *,
+    call: object,
+    run_backward: object,
+    tensor: type,
+    parameter: type,
+    compiler_names: dict[str, Any],
+    graph_task_id: object,
+    mode_count: object,
+    without_modes: object,
+) -> bool:
+    """Hear of the calls of modules and of backward passes. False where that can't be."""
+
+def unobserve_modules() -> None: ...
+def set_root_function(function: Callable[[Any], bool] | None) -> None:
+    """Have a function called with each module that is called while no other call is heard of, until
+    it returns True for it, while a recording is active."""
+
+def watch_module(module: object, name: str, parent: int) -> int:
+    """Time a module's calls. `parent` is the number of the innermost one around it, or -1. Returns
+    its number."""
+
+def module_mark(number: int, enters: bool) -> Callable[[object], None]:
+    """The hook of a mark on a node: a backward pass enters or leaves the module."""
+
+def set_module_marks(number: int, enter: object, leave: object) -> None:
+    """The tensors whose hooks are the module's marks."""
+
+def unwatch_module(number: int) -> None: ...
+def calls_of_module(number: int) -> int:
+    """How many of its calls were timed."""
+
 # Metrics of tensors.
 class MetricAccumulator:
     """The host's side of an accumulator. Tensors are of torch; the state is one of uint8.

@@ -37,6 +37,7 @@ from pyinstrument_gpu.errors import (
     RunPathError,
     SinkError,
 )
+from pyinstrument_gpu.modules import ModuleWatch, watch_modules
 from pyinstrument_gpu.native import native as _native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.recording import native_callbacks
@@ -63,6 +64,7 @@ __all__ = [
     "GateError",
     "MetricAccumulator",
     "MissingDependencyError",
+    "ModuleWatch",
     "PhaseNameError",
     "PrometheusSink",
     "PyinstrumentGpuError",
@@ -89,6 +91,7 @@ __all__ = [
     "record",
     "start",
     "tqdm_postfix",
+    "watch_modules",
     "watch_syncs",
 ]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 CSRC = Path(__file__).resolve().parents[1] / "csrc"
 
 # The highest first, as in docs/architecture.md.
-LAYERS = ("auto", "python", "hooks", "metrics", "record", "log", "hot", "cuda", "base")
+LAYERS = ("modules", "auto", "python", "hooks", "metrics", "record", "log", "hot", "cuda", "base")
 
 # Only these know Python.
-OF_PYTHON = ("auto", "python", "hooks")
+OF_PYTHON = ("modules", "auto", "python", "hooks")
 
 # Lies beside what reads it in Python.
 IN_THE_PACKAGE = ("metrics/state_fields.h",)
@@ -57,7 +57,7 @@ def test_what_goes_up_is_found(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert violations(tmp_path) == [
-        "clock.h: in none of auto, python, hooks, metrics, record, log, hot, cuda, base",
+        "clock.h: in none of modules, auto, python, hooks, metrics, record, log, hot, cuda, base",
         "hot/ring.h: includes log/items.h, of a higher layer",
         "hot/ring.h: ring.h is no path from csrc/",
         "log/items.h: includes Python.h, which only those of Python may",

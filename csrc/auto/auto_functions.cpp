@@ -45,8 +45,9 @@ bool observe_calls(py::handle function, std::string_view kind) {
   for (const Named& named : kNamed) {
     if (named.name != kind) continue;
     return Py_IS_TYPE(function.ptr(), &PyMethodDescr_Type)
-               ? observe_method(function.ptr(), named.observer())
-               : observe_vectorcall(function.ptr(), named.observer(), named.called);
+               ? observe_method(function.ptr(), ObserverOf::loop, named.observer())
+               : observe_vectorcall(function.ptr(), ObserverOf::loop, named.observer(),
+                                    named.called);
   }
   throw py::value_error("no such kind of call");
 }
@@ -63,8 +64,8 @@ void begin_loop(py::handle loss_type, py::handle compiler_names, py::handle is_g
 }
 
 void end_loop() {
-  unobserve_vectorcalls();
-  unobserve_methods();
+  unobserve_vectorcalls(ObserverOf::loop);
+  unobserve_methods(ObserverOf::loop);
   LoopSession& session = LoopSession::instance();
   session.end();
   if (session.raise_kept_error()) throw py::error_already_set();

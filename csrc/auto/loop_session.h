@@ -17,7 +17,7 @@
 #include <optional>
 #include <vector>
 
-#include "auto/object_table.h"
+#include "python/object_table.h"
 #include "base/ticks.h"
 #include "python/phase_type.h"
 #include "record/step_detector.h"

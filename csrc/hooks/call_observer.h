@@ -13,6 +13,9 @@ struct ObservedCall {
   PyObject* self;           ///< the first argument; nullptr: there is none
   PyObject* const* others;  ///< the other positional ones
   Py_ssize_t count;
+  /// Names of further arguments, which stand behind the others; nullptr: there are none, or they
+  /// are not looked at.
+  PyObject* names = nullptr;
 
   uint64_t token = 0;
   uint64_t session = 0;
@@ -46,6 +49,23 @@ class CallObserver {
   ~CallObserver() = default;  // they live for ever, as threads may be in calls
 };
 
+/// Who may hear of the calls of one function, outermost first.
+enum class ObserverOf { loop, modules };
+
+class CallObservers {
+ public:
+  CallObserver*& of(ObserverOf which) { return which == ObserverOf::loop ? of_loop_ : of_modules_; }
+  bool empty() const { return of_loop_ == nullptr && of_modules_ == nullptr; }
+
+  /// Makes a call of which they hear.
+  template <typename Function>
+  PyObject* around(const ObservedCall& call, Function function) const;
+
+ private:
+  CallObserver* of_loop_ = nullptr;
+  CallObserver* of_modules_ = nullptr;
+};
+
 /// Makes a call between the two.
 template <typename Function>
 PyObject* observe(CallObserver& observer, ObservedCall& call, Function function) {
@@ -60,6 +80,19 @@ PyObject* observe(CallObserver& observer, ObservedCall& call, Function function)
   PyObject* result = function();
   if (!observer.ends(call, result)) Py_CLEAR(result);
   return result;
+}
+
+template <typename Function>
+PyObject* CallObservers::around(const ObservedCall& call, Function function) const {
+  CallObserver* const inner = of_modules_;
+  const auto inside = [&] {
+    if (inner == nullptr) return function();
+    ObservedCall seen = call;
+    return observe(*inner, seen, function);
+  };
+  if (of_loop_ == nullptr) return inside();
+  ObservedCall seen = call;
+  return observe(*of_loop_, seen, inside);
 }
 
 }  // namespace pig

@@ -27,7 +27,7 @@ struct HookedMethod {
   PyCFunction trampoline;
   CallGlance glance;
   CallListeners listeners;
-  CallObserver* observer;
+  CallObservers observers;
 };
 
 constexpr size_t kMost = 48;
@@ -57,10 +57,7 @@ PyObject* joined(PyObject* self, PyObject* const* others, Py_ssize_t count) {
 template <typename Call>
 PyObject* call_hooked(const HookedMethod& method, PyObject* self, PyObject* const* others,
                       Py_ssize_t count, PyObject* kwargs, Call call) {
-  if (method.observer != nullptr) {
-    ObservedCall observed{self, others, count};
-    return observe(*method.observer, observed, call);
-  }
+  if (!method.observers.empty()) return method.observers.around({self, others, count}, call);
   const bool has_keywords = kwargs != nullptr && PyDict_GET_SIZE(kwargs) > 0;
   if (PIG_LIKELY(is_quiet(method, self, others, count, has_keywords))) return call();
   PyObject* args = joined(self, others, count);
@@ -146,7 +143,7 @@ HookedMethod* entry_of(PyObject* method) {
 }
 
 void take_back_if_unused(HookedMethod& entry) {
-  if (entry.listeners.empty() && entry.observer == nullptr &&
+  if (entry.listeners.empty() && entry.observers.empty() &&
       entry.definition->ml_meth == entry.trampoline)
     entry.definition->ml_meth = entry.original;
 }
@@ -160,7 +157,7 @@ bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject*
 #endif
   if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
   HookedMethod* entry = entry_of(method);
-  if (entry == nullptr || entry->observer != nullptr ||
+  if (entry == nullptr || !entry->observers.empty() ||
       !entry->listeners.add(enter, leave, hears_of_host))
     return false;
   entry->glance = glance;
@@ -176,21 +173,22 @@ void unhook_methods(PyObject* leave) {
   }
 }
 
-bool observe_method(PyObject* method, CallObserver& observer) {
+bool observe_method(PyObject* method, ObserverOf which, CallObserver& observer) {
 #ifdef Py_GIL_DISABLED
   return false;
 #endif
   if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
   HookedMethod* entry = entry_of(method);
-  if (entry == nullptr || !entry->listeners.empty() || entry->observer != nullptr) return false;
-  entry->observer = &observer;
+  if (entry == nullptr || !entry->listeners.empty() || entry->observers.of(which) != nullptr)
+    return false;
+  entry->observers.of(which) = &observer;
   entry->definition->ml_meth = entry->trampoline;
   return true;
 }
 
-void unobserve_methods() {
+void unobserve_methods(ObserverOf which) {
   for (size_t i = 0; i < method_count; ++i) {
-    methods[i].observer = nullptr;
+    methods[i].observers.of(which) = nullptr;
     take_back_if_unused(methods[i]);
   }
 }

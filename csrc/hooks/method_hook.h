@@ -18,9 +18,9 @@ bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject*
 void unhook_methods(PyObject* leave);
 
 /// Has an observer hear of the calls, instead of listeners. It must live for ever.
-bool observe_method(PyObject* method, CallObserver& observer);
+bool observe_method(PyObject* method, ObserverOf which, CallObserver& observer);
 
-/// Takes all observers of methods back.
-void unobserve_methods();
+/// Takes these observers back, from all methods.
+void unobserve_methods(ObserverOf which);
 
 }  // namespace pig

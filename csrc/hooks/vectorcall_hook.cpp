@@ -28,7 +28,7 @@ struct HookedFunction {
   vectorcallfunc original;  ///< nullptr: none
   CallGlance glance;
   CallListeners listeners;
-  CallObserver* observer;
+  CallObservers observers;
 };
 
 constexpr size_t kMost = 128;
@@ -98,9 +98,11 @@ PyObject* call_original(const HookedFunction& hooked, PyObject* const* args, siz
 PyObject* call_hooked(const HookedFunction& hooked, PyObject* const* args, size_t nargsf,
                       PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-  if (CallObserver* observer = hooked.observer) {
-    ObservedCall call{count > 0 ? args[0] : nullptr, args + 1, count > 0 ? count - 1 : 0};
-    return observe(*observer, call, [&] { return call_original(hooked, args, nargsf, names); });
+  if (!hooked.observers.empty()) {
+    const ObservedCall call{count > 0 ? args[0] : nullptr, args + 1, count > 0 ? count - 1 : 0,
+                            count > 0 ? names : nullptr};
+    return hooked.observers.around(call,
+                                   [&] { return call_original(hooked, args, nargsf, names); });
   }
   const bool has_keywords = names != nullptr && PyTuple_GET_SIZE(names) > 0;
   const bool is_quiet = in_watched_call || hooked.listeners.empty() ||
@@ -147,7 +149,7 @@ size_t index_of(PyObject* function) {
 }
 
 bool is_in_use(const HookedFunction& hooked) {
-  return !hooked.listeners.empty() || hooked.observer != nullptr;
+  return !hooked.listeners.empty() || !hooked.observers.empty();
 }
 
 /// Points a function at its trampoline. False where it is somebody else's since, or before: theirs
@@ -180,7 +182,7 @@ bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyO
   const size_t index = index_of(function);
   if (index == kMost) return false;
   HookedFunction& hooked = functions[index];
-  if (hooked.observer != nullptr) return false;
+  if (!hooked.observers.empty()) return false;
   if (hooked.listeners.empty() && !install(index, called)) return false;
   hooked.glance = glance;
   return hooked.listeners.add(enter, leave, hears_of_host);
@@ -194,19 +196,23 @@ void unhook_vectorcalls(PyObject* leave) {
   }
 }
 
-bool observe_vectorcall(PyObject* function, CallObserver& observer, Called called) {
+bool observe_vectorcall(PyObject* function, ObserverOf which, CallObserver& observer,
+                        Called called) {
 #ifdef Py_GIL_DISABLED
   return false;
 #endif
   const size_t index = index_of(function);
-  if (index == kMost || is_in_use(functions[index]) || !install(index, called)) return false;
-  functions[index].observer = &observer;
+  if (index == kMost) return false;
+  HookedFunction& hooked = functions[index];
+  if (!hooked.listeners.empty() || hooked.observers.of(which) != nullptr) return false;
+  if (hooked.observers.empty() && !install(index, called)) return false;
+  hooked.observers.of(which) = &observer;
   return true;
 }
 
-void unobserve_vectorcalls() {
+void unobserve_vectorcalls(ObserverOf which) {
   for (size_t i = 0; i < function_count; ++i) {
-    functions[i].observer = nullptr;
+    functions[i].observers.of(which) = nullptr;
     take_back_if_unused(i);
   }
 }

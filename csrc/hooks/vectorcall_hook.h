@@ -25,9 +25,10 @@ bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyO
 void unhook_vectorcalls(PyObject* leave);
 
 /// Has an observer hear of the calls, instead of listeners. It must live for ever.
-bool observe_vectorcall(PyObject* function, CallObserver& observer, Called called);
+bool observe_vectorcall(PyObject* function, ObserverOf which, CallObserver& observer,
+                        Called called);
 
-/// Takes all observers of functions back.
-void unobserve_vectorcalls();
+/// Takes these observers back, from all functions.
+void unobserve_vectorcalls(ObserverOf which);
 
 }  // namespace pig

@@ -11,8 +11,11 @@
 
 namespace pig {
 
+/// What has a name: a phase, or a way to go through a module. The numbers stand in run files.
+enum class NameKind : uint32_t { kPhase = 0, kForward = 1, kBackward = 2, kRecompute = 3 };
+
 /// The names of all phases of the process, by id. Grows only; a name keeps its id as long as the
-/// process lives.
+/// process lives. A module has an id for each way to go through it.
 class PhaseTable {
  public:
   static constexpr uint32_t kCapacity = 65535;
@@ -27,10 +30,10 @@ class PhaseTable {
 
   /// The new name's id, or nothing when the table is full. The caller sees to it that a name is
   /// added once.
-  std::optional<uint32_t> add(std::string utf8_name) {
+  std::optional<uint32_t> add(std::string utf8_name, NameKind kind = NameKind::kPhase) {
     const std::lock_guard lock(mutex_);
     if (names_.size() == kCapacity) return std::nullopt;
-    names_.push_back(std::move(utf8_name));
+    names_.push_back({std::move(utf8_name), kind});
     return static_cast<uint32_t>(names_.size() - 1);
   }
 
@@ -38,7 +41,13 @@ class PhaseTable {
     if (id == kTooManyNames) return "(too many names)";
     if (id == kTooManyPaths) return "(too many paths)";
     const std::lock_guard lock(mutex_);
-    return names_[id];
+    return names_[id].text;
+  }
+
+  NameKind kind(uint32_t id) const {
+    if (id >= kTooManyNames) return NameKind::kPhase;
+    const std::lock_guard lock(mutex_);
+    return names_[id].kind;
   }
 
   /// The mutex may have been held by a thread that does not exist in a forked child.
@@ -46,7 +55,11 @@ class PhaseTable {
 
  private:
   mutable std::mutex mutex_;
-  std::deque<std::string> names_;
+  struct Name {
+    std::string text;
+    NameKind kind;
+  };
+  std::deque<Name> names_;
 };
 
 }  // namespace pig

@@ -132,6 +132,22 @@ void ThreadState::time_begin(Frame& frame) noexcept {
   }
 }
 
+cuda::EventRef ThreadState::module_boundary(uint64_t now, uint32_t step, bool ends) noexcept {
+  const cuda::Gate gate = cuda::device_gate.load(std::memory_order_acquire);
+  const bool is_timed = timing_of(gate) == cuda::Gate::kTimed;
+  if (context_.overflow == nullptr || (!is_timed && !ends)) return 0;
+  if (!ring_.hold_events()) {
+    context_.drops->add(Drop::kDeviceRingFull);
+    return 0;
+  }
+  return event_recorder_.boundary(now, step);
+}
+
+ModuleStack& ThreadState::make_modules() {
+  if (modules() == nullptr) modules_.store(new ModuleStack, std::memory_order_release);
+  return *modules();
+}
+
 void ThreadState::close_timed(Frame& frame, uint64_t now) {
   cuda::EventRef end = 0;
   if (PIG_LIKELY(frame.event != cuda::kOnlyHeard)) {

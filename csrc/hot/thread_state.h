@@ -23,6 +23,7 @@
 #include "cuda/event_recorder.h"
 #include "hot/active_recording.h"
 #include "hot/frame.h"
+#include "hot/module_stack.h"
 #include "hot/path_table.h"
 #include "hot/span.h"
 #include "hot/span_ring.h"
@@ -144,6 +145,30 @@ class alignas(64) ThreadState {
 
   SpanRing& ring() { return ring_; }
 
+  // --- modules, by the owner ---
+
+  /// The path of a phase under another. Throws std::bad_alloc.
+  uint32_t path_under(uint32_t parent, uint32_t phase) { return path_of(parent, phase); }
+
+  /// The event that stands for `now`, or 0 where this step is not timed, unless it `ends` what was
+  /// timed. Outside steps nothing is.
+  [[gnu::noinline]] cuda::EventRef module_boundary(uint64_t now, uint32_t step, bool ends) noexcept;
+
+  /// Records what was open beside the frames. Of `events` both are there, or none.
+  void record(RawSpan span, const SpanRing::Events& events) {
+    if (events.begin != 0 && events.end != 0) {
+      ring_.set_events(events);
+      span.duration_flags |= kDeviceTimed;
+    }
+    ring_.push(span);
+    ring_.make_room();
+  }
+
+  /// The modules that the thread is in. Made by the owner as it enters the first one, and kept.
+  ModuleStack* modules() const { return modules_.load(std::memory_order_acquire); }
+  /// Throws std::bad_alloc.
+  ModuleStack& make_modules();
+
   std::atomic<bool> finished{false};  ///< the thread has ended
 
   /// The event that the owner may be about to note in a frame or a span.
@@ -211,6 +236,7 @@ class alignas(64) ThreadState {
   std::unique_ptr<Frame[]> frames_;
   PathCacheEntry path_cache_[kPathCache];
   cuda::EventRecorder event_recorder_;
+  std::atomic<ModuleStack*> modules_{nullptr};
   Context context_{};
   uint32_t recording_ = 0;
 

@@ -9,6 +9,8 @@ namespace pig {
 namespace {
 
 constexpr uint32_t kNoName = 0xFFFFFFFFu;
+/// Of a path's name the upper two bits are its kind.
+constexpr uint32_t kKindShift = 30;
 
 /// Appends one item of several parts.
 template <typename... Parts>
@@ -39,7 +41,9 @@ void RunLog::append_name(uint32_t phase) {
 void RunLog::append_tables(const LogTables& added) {
   for (const PathTable::Path& path : added.paths) {
     append_name(path.phase);
-    append_item(log_, BlockType::kPaths, path.parent, name_of_phase_[path.phase]);
+    const auto kind = static_cast<uint32_t>(PhaseTable::instance().kind(path.phase));
+    append_item(log_, BlockType::kPaths, path.parent,
+                name_of_phase_[path.phase] | kind << kKindShift);
   }
   for (const ThreadInfo& thread : added.threads)
     append_item(log_, BlockType::kThreads, thread.native_id, thread.name);

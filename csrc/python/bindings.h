@@ -15,6 +15,8 @@ void add_hook_functions(pybind11::module_& module);
 /// Automatic phases and steps.
 void add_auto_functions(pybind11::module_& module);
 void add_memory_functions(pybind11::module_& module);
+/// Times of modules.
+void add_module_functions(pybind11::module_& module);
 void add_metric_functions(pybind11::module_& module);
 /// frame(phase), for decorators. Returns false with a Python error set.
 bool ready_frame_type();

@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "record/module_times.h"
+
 namespace pig {
 namespace {
 
@@ -59,6 +61,7 @@ void Recorder::install_fork_handler() {
     PhaseTable::instance().after_fork_in_child();
     ThreadRegistry::forget_this_thread_in_child();
     cuda::DeviceTiming::after_fork_in_child();
+    forget_backward_passes_in_child();
     if (recorder->log_) recorder->log_->storage().abandon();
     // Recordings go on being counted: a token of the parent's must not fit one of the child's.
     const uint32_t epoch = recorder->epoch_;
@@ -459,12 +462,15 @@ void Recorder::pin_events_in_use() {
   if (!timing.attached()) return;  // no frame has an event
   device_time_join_.begin(timing);
   std::vector<OpenFrame> frames;
+  std::vector<cuda::EventRef> events;
   for (const ThreadState* thread : threads_.states()) {
     // First: what it has been replaced by then, stands in a frame or a span already.
     device_time_join_.pin(thread->event_in_hand());
     thread->copy_open(frames);
+    if (ModuleStack* modules = thread->modules()) modules->copy_events(events);
   }
   for (const OpenFrame& frame : frames) device_time_join_.pin(frame.event);
+  for (const cuda::EventRef event : events) device_time_join_.pin(event);
 }
 
 void Recorder::settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings) {

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+_COARSE = "coarse"
 
 
 class Leave(BaseException):
@@ -16,7 +19,33 @@ class Leave(BaseException):
         self.run = run
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _RunCommand(click.Command):
+    """`--modules` without a value would take PROGRAM for one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with_value = {
+            name
+            for option in self.params
+            if isinstance(option, click.Option) and not option.is_flag
+            for name in option.opts
+        }
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            if args[at] == "--modules":
+                args[at] += f"={_COARSE}"
+            at += 2 if args[at] in with_value else 1
+        return super().parse_args(ctx, args)
+
+
+def _check_selection(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    try:
+        re.compile(value or "")
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is no regular expression: {error}") from error
+    return value
+
+
+@click.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False})
 @click.option("-m", "is_module", is_flag=True, help="Run PROGRAM as a module, like python -m.")
 @click.option(
     "-o",
@@ -51,6 +80,13 @@ class Leave(BaseException):
     "--fail-on-sync",
     is_flag=True,
     help="Exit with code 3 if a step waited for the GPU and the program itself succeeded.",
+)
+@click.option(
+    "--modules",
+    metavar="[=coarse|all|REGEX]",
+    callback=_check_selection,
+    help="Time the modules of the model too, forward and backward: the blocks and their parts "
+    "(coarse, also if no value is given), all, or those whose names match.",
 )
 @click.option("--no-report", is_flag=True, help="Don't print the report.")
 @click.argument("program", metavar="PROGRAM")

@@ -12,6 +12,7 @@ from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.blocks import true_prefix
 from pyinstrument_gpu.format.cursor import Cursor
 from pyinstrument_gpu.format.items import NONE
+from pyinstrument_gpu.format.modules import path_kinds, path_names
 from pyinstrument_gpu.model.thread import Thread
 
 _NATIVE_ID = struct.Struct("<Q")
@@ -35,7 +36,10 @@ def known_paths(items: NDArray[np.void], names: int) -> NDArray[np.void]:
     parents_stand_before = (items["parent"] == NONE) | (items["parent"] < np.arange(len(items)))
     if not parents_stand_before.all():
         raise RunFileDamagedError("a path of the run file does not come after its parent")
-    return items[: true_prefix(items["name"] < names)]
+    parents = items["parent"][items["parent"] != NONE]
+    if path_kinds(items)[parents].any():
+        raise RunFileDamagedError("a path of the run file has a module for its parent")
+    return items[: true_prefix(path_names(items) < names)]
 
 
 def path_parents(items: NDArray[np.void]) -> NDArray[np.int64]:

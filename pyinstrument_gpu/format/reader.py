@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from pyinstrument_gpu.format.items import (
     STREAM_ITEM,
 )
 from pyinstrument_gpu.format.metrics import known_metrics
+from pyinstrument_gpu.format.modules import path_kinds, path_names, take_modules_out
 from pyinstrument_gpu.format.names import decode_names, decode_threads, known_paths, path_parents
 from pyinstrument_gpu.format.spans import known_spans
 from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, State, decode_state
@@ -80,6 +81,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
             "of the facts about the machine and the program, these were left out, because their "
             f"values are impossible: {', '.join(left_out)}"
         )
+    notes += environment.get("module_notes", [])
     if state is None:
         state = State()
         notes.append("the state of the recording is missing or damaged")
@@ -104,7 +106,9 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
 
     numbering = StepNumbering.of(dropped_steps, step_records, state)
     steps = known_steps(step_records, numbering, len(threads), state)
-    spans, span_self_ns = known_spans(span_records, numbering, paths["name"], len(threads), state)
+    spans, span_self_ns = known_spans(
+        span_records, numbering, path_names(paths), len(threads), state
+    )
     metrics = known_metrics(metric_records.items, numbering, len(metric_names), state)
     times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
     mark_unfinished(spans, span_records.first, times, time_records.first, state)
@@ -147,7 +151,8 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     if syncs.was_watched:
         spans["blocked_ns"] = blocked_ns(spans, syncs)
     parents = path_parents(paths)
-    path_texts = join_paths(names, parents, paths["name"])
+    path_texts = join_paths(names, parents, path_names(paths))
+    kinds = path_kinds(paths)
     duration_ns = max(state.now_ns, _last_end(spans["host_end_ns"]), _last_end(steps["end_ns"]))
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
@@ -163,10 +168,10 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         notes.append(
             f"{damaged:,} of the file's blocks were left out: damaged or only partly written"
         )
-    return run_type(
+    columns: dict[str, Any] = dict(
         names=names,
         path_parents=parents,
-        path_names=paths["name"],
+        path_names=path_names(paths),
         threads=threads,
         streams=streams,
         environment=environment,
@@ -177,7 +182,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         span_device_clock_ns=times.device_clock_ns,
         device_clocks=clocks,
         device_timing=None if state.device is None else state.device.timing,
-        pending_device_work=_pending_device_work(state.device, path_texts),
+        pending_device_work=_pending_device_work(state.device, path_texts, kinds),
         steps=Steps.with_open(steps, open_step),
         metric_names=metric_names,
         metrics=metrics,
@@ -193,12 +198,21 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         anchor=state.anchor,
         syncs=syncs,
     )
+    if kinds.any():
+        take_modules_out(columns, kinds)
+    return run_type(**columns)
 
 
-def _pending_device_work(device: DeviceState | None, paths: Sequence[str]) -> dict[str, int]:
+def _pending_device_work(
+    device: DeviceState | None, paths: Sequence[str], kinds: NDArray[np.uint32]
+) -> dict[str, int]:
     if device is None:
         return {}
-    return {paths[path]: spans for path, spans in device.pending if path < len(paths) and spans}
+    return {
+        paths[path]: spans
+        for path, spans in device.pending
+        if path < len(paths) and spans and kinds[path] == 0
+    }
 
 
 def _note_missing(notes: list[str], what: str, records: Records, kept: int, written: int) -> None:

@@ -25,6 +25,7 @@ from pyinstrument_gpu.launch.no_steps import what_was_seen
 from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import complete_runs, start_of_job
 from pyinstrument_gpu.launch.spare_limits import spare_limits
+from pyinstrument_gpu.modules import RootWatch
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import environment
@@ -49,6 +50,7 @@ class LaunchOptions:
     as_if_cuda: bool = False
     fail_on_sync: bool = False
     no_report: bool = False
+    modules: str | None = None
 
 
 class Launch:
@@ -65,6 +67,7 @@ class Launch:
             self._count_own_step if counts_steps else None,
         )
         self._watching = Watching(options.as_if_cuda)
+        self._modules = None if options.modules is None else RootWatch(options.modules)
         self._steps = 0
         self._own_steps = 0
         self._is_over = False
@@ -87,6 +90,8 @@ class Launch:
         self._phases.install()
         if self._options.sync_watch:
             self._watching.begin()
+        if self._modules is not None:
+            self._modules.begin()
         try:
             self._program.load()  # first: where there is no program, there should be no run file
             if self._options.warmup == 0 and self._recording is None:
@@ -159,6 +164,9 @@ class Launch:
             self._recording._facts["optimizer_seen"] = self._phases.optimizer_seen
         self._said += [*self._phases.problems(), *self._watching.problems()]
         self._recording._finish_if_mine()
+        if self._modules is not None:
+            self._modules.end()
+            self._said += self._modules.problems()
 
     def _give_way(self) -> None:
         self._say("the program started a recording of its own, so this one ended there")

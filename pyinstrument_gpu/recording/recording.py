@@ -18,6 +18,7 @@ from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFil
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
+from pyinstrument_gpu.recording.end_facts import end_facts
 from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
@@ -273,7 +274,7 @@ class Recording:
             _read_metrics()
             # torch and its GPUs may have come after the start.
             self._environment.update(environment.torch_facts())
-            self._environment.update(self._facts)
+            self._environment.update({**self._facts, **end_facts()})
             self._tell_of_program()
             self._program.end()
             ended = native.stop(self, _encode(self._environment))

@@ -30,6 +30,7 @@ from pyinstrument_gpu.format.items import (
     STEP_ITEM,
     columns,
 )
+from pyinstrument_gpu.format.modules import path_kinds, path_names
 from pyinstrument_gpu.format.names import decode_names, path_parents
 from pyinstrument_gpu.format.state import State, decode_state
 from pyinstrument_gpu.format.statistics import decode_statistics
@@ -51,6 +52,8 @@ class RunTail:
         self._names: list[str] = []
         self._path_items = np.empty(0, PATH_ITEM)
         self._paths: tuple[str, ...] = ()
+        # Modules are not handed over.
+        self._is_phase: NDArray[np.bool_] = np.empty(0, np.bool_)
         self._dropped_steps = np.empty(0, DROPPED_STEP_ITEM)
         self._state = State()
         self._statistics: bytes | None = None
@@ -98,7 +101,8 @@ class RunTail:
         paths = blocks.records(BlockType.PATHS, PATH_ITEM).items
         if len(paths):
             self._path_items = np.append(self._path_items, paths)
-            parents, names = path_parents(self._path_items), self._path_items["name"]
+            parents, names = path_parents(self._path_items), path_names(self._path_items)
+            self._is_phase = path_kinds(self._path_items) == 0
             self._paths = join_paths(self._names, parents, names)
 
     def _take_steps(self, blocks: Blocks) -> None:
@@ -116,6 +120,7 @@ class RunTail:
         self._spans_seen += len(items)
         steps = items["step"].astype(np.int64)
         wanted = (items["step"] != NONE) & (steps > self._forgotten_up_to)
+        wanted &= self._is_phase[items["path"]]
         items, index = items[wanted], index[wanted]
         keys = keys_of(items["step"], items["path"], span_scopes(items))
         host_ns = items["host_end_ns"] - items["host_begin_ns"]
@@ -177,7 +182,7 @@ class RunTail:
             dropped=self._state.dropped,
             phases_recorded=self._state.phases_recorded,
             final=final,
-            decode_totals=partial(_decode_totals, self._statistics, self._paths),
+            decode_totals=partial(_decode_totals, self._statistics, self._paths, self._is_phase),
         )
 
     def _metric_steps(self, metrics: NDArray[np.void]) -> NDArray[np.int64]:
@@ -193,7 +198,9 @@ class RunTail:
         return indices_of(serials, self._dropped_steps)
 
 
-def _decode_totals(statistics: bytes | None, paths: tuple[str, ...]) -> Totals | None:
+def _decode_totals(
+    statistics: bytes | None, paths: tuple[str, ...], is_phase: NDArray[np.bool_]
+) -> Totals | None:
     if statistics is None:
         return None
     document = decode_statistics(statistics)
@@ -201,6 +208,6 @@ def _decode_totals(statistics: bytes | None, paths: tuple[str, ...]) -> Totals |
     phases = {
         paths[path]: phase
         for path, phase in over_scopes(document.phases).items()
-        if path < len(paths)
+        if path < len(paths) and is_phase[path]
     }
     return Totals(phases, document.step_totals)

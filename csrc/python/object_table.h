@@ -49,6 +49,8 @@ class ObjectTable {
     return result;
   }
 
+  bool empty() const { return entries_.empty(); }
+
   void clear() {
     for (const auto& [object, entry] : entries_) Py_DECREF(entry.reference);
     entries_.clear();

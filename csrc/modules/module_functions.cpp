@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The watch of modules, as Python sees it.
+#include "hooks/method_hook.h"
+#include "hooks/vectorcall_hook.h"
+#include "modules/module_watch.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace pig {
+namespace {
+
+using namespace py::literals;
+
+py::object checked(PyObject* result) {
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
+bool observe_modules(py::handle call, py::handle run_backward, py::handle tensor,
+                     py::handle parameter, py::handle compiler_names, py::handle graph_task_id,
+                     py::handle mode_count, py::handle without_modes) {
+  if (!PyType_Check(tensor.ptr()) || !PyType_Check(parameter.ptr()) ||
+      !PyDict_Check(compiler_names.ptr()))
+    throw py::type_error("two classes and a dictionary are needed");
+  set_module_questions({reinterpret_cast<PyTypeObject*>(tensor.ptr()),
+                        reinterpret_cast<PyTypeObject*>(parameter.ptr()), compiler_names.ptr(),
+                        graph_task_id.ptr(), mode_count.ptr(), without_modes.ptr()});
+  return observe_vectorcall(call.ptr(), ObserverOf::modules, watched_call(), Called::from_c) &&
+         observe_method(run_backward.ptr(), ObserverOf::modules, watched_backward_pass());
+}
+
+}  // namespace
+
+void add_module_functions(py::module_& module) {
+  module.def("observe_modules", &observe_modules, py::kw_only(), "call"_a, "run_backward"_a,
+             "tensor"_a, "parameter"_a, "compiler_names"_a, "graph_task_id"_a, "mode_count"_a,
+             "without_modes"_a);
+  module.def("unobserve_modules", [] {
+    unobserve_vectorcalls(ObserverOf::modules);
+    unobserve_methods(ObserverOf::modules);
+  });
+  module.def(
+      "set_root_function", [](py::handle function) { set_root_function(function.ptr()); },
+      "function"_a);
+  module.def(
+      "watch_module",
+      [](py::handle watched, py::handle name, int64_t parent) {
+        if (!PyUnicode_Check(name.ptr())) throw py::type_error("a name must be a str");
+        const int64_t number = watch_module(watched.ptr(), name.ptr(), parent);
+        if (number < 0) throw py::error_already_set();
+        return number;
+      },
+      "module"_a, "name"_a, "parent"_a);
+  module.def(
+      "set_module_marks",
+      [](int64_t number, py::handle enter, py::handle leave) {
+        if (!set_module_marks(number, enter.ptr(), leave.ptr())) throw py::error_already_set();
+      },
+      "number"_a, "enter"_a, "leave"_a);
+  module.def(
+      "module_mark",
+      [](int64_t number, bool enters) { return checked(new_module_mark(number, enters)); },
+      "number"_a, "enters"_a);
+  module.def("unwatch_module", &unwatch_module, "number"_a);
+  module.def("calls_of_module", &calls_of_module, "number"_a);
+}
+
+}  // namespace pig

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hears of the calls of a model's modules, and puts the marks on autograd's nodes that tell of its
+// backward pass (record/module_times.h).
+//
+// A mark is a hook of the node, as tensors have: it is called before the node. To make one by
+// `register_prehook` runs Python code each time. So there are two tensors for each module, which
+// exist only for their dictionary of hooks, and `_register_hook_dict` puts that on a node.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+#include "hooks/call_observer.h"
+
+namespace pig {
+
+/// What is asked of torch; references that are kept for good.
+struct ModuleQuestions {
+  PyTypeObject* tensor;
+  PyTypeObject* parameter;
+  PyObject* compiler_names;  ///< the dictionary of `torch.compiler`
+  PyObject* graph_task_id;   ///< () -> int: -1 outside of a backward pass's own threads
+  PyObject* mode_count;      ///< () -> int: modes that hear of what is asked of a tensor
+  PyObject* without_modes;   ///< () -> a context in which they don't
+};
+
+void set_module_questions(const ModuleQuestions& questions);
+
+/// Called with each module that is called while no watched one is, until it returns True for it;
+/// None: nothing is. An error of its own is reported as unraisable.
+void set_root_function(PyObject* function);
+
+/// A module's calls are heard of from now on. `parent` is the number of the innermost watched
+/// module around it, or -1. Returns its number, or -1 with a Python error set. `enter` and `leave`
+/// are the tensors whose hooks are its marks; they can be set later.
+int64_t watch_module(PyObject* module, PyObject* name, int64_t parent);
+bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave);
+/// The function that a mark calls.
+PyObject* new_module_mark(int64_t number, bool enters);
+/// It is not heard of any more; marks that are on nodes do nothing.
+void unwatch_module(int64_t number);
+/// How often it was called while a recording was active.
+uint64_t calls_of_module(int64_t number);
+
+CallObserver& watched_call();           ///< `Module.__call__`
+CallObserver& watched_backward_pass();  ///< `run_backward` of autograd's engine
+
+}  // namespace pig

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which modules of a model are timed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import nn
+
+COARSE = "coarse"
+ALL = "all"
+
+
+def selected(model: nn.Module, select: str) -> list[tuple[str, nn.Module]]:
+    """The names and modules that a selection chooses, parents before their children.
+
+    Args:
+        select: "coarse": the children of each `ModuleList` and their own children, and what stands
+            beside a `ModuleList`. Without one: two levels of children. "all": every module but the
+            model itself. Anything else is a regular expression that must match the whole name.
+
+    Raises:
+        ValueError: the regular expression can't be compiled.
+    """
+    modules = [(name, module) for name, module in model.named_modules() if name]
+    # Containers, such as `ModuleList`, are not called.
+    called = [(name, module) for name, module in modules if not _is_container(module)]
+    if select == ALL:
+        return called
+    if select == COARSE:
+        chosen = set(_coarse(modules))
+        return [(name, module) for name, module in called if name in chosen]
+    try:
+        pattern = re.compile(select)
+    except re.error as error:
+        raise ValueError(
+            f'select must be "{COARSE}", "{ALL}" or a regular expression, got {select!r}: {error}'
+        ) from error
+    return [(name, module) for name, module in called if pattern.fullmatch(name)]
+
+
+def _is_container(module: nn.Module) -> bool:
+    # Of a scripted class it can't be asked for.
+    return getattr(type(module), "forward", None) is nn.Module.forward
+
+
+def _coarse(modules: list[tuple[str, nn.Module]]) -> Iterator[str]:
+    names = [name for name, _ in modules]
+    lists = {name for name, module in modules if isinstance(module, nn.ModuleList)}
+    if not lists:
+        yield from (name for name in names if name.count(".") <= 1)
+        return
+    children: dict[str, list[str]] = {}
+    for name in names:
+        children.setdefault(name.rpartition(".")[0], []).append(name)
+    around = {outer for name in lists for outer in _prefixes(name)} | lists
+    for one in lists:
+        for child in children.get(one, ()):
+            yield child
+            yield from (name for name in children.get(child, ()) if name not in lists)
+        beside = children.get(one.rpartition(".")[0], [])
+        yield from (name for name in beside if name not in around)
+    yield from (name for name in children.get("", ()) if name not in around)
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
