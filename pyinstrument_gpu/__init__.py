@@ -40,6 +40,8 @@ from pyinstrument_gpu.errors import (
 from pyinstrument_gpu.modules import ModuleWatch, watch_modules
 from pyinstrument_gpu.native import native as _native
 from pyinstrument_gpu.patching import dynamo
+from pyinstrument_gpu.profiling import control_file
+from pyinstrument_gpu.profiling.profile_steps import profile_steps
 from pyinstrument_gpu.recording import native_callbacks
 from pyinstrument_gpu.recording.recording import Recording, record, start
 from pyinstrument_gpu.recording.steps import gpu_step, gpu_steps
@@ -88,6 +90,7 @@ __all__ = [
     "gpu_phase",
     "gpu_step",
     "gpu_steps",
+    "profile_steps",
     "record",
     "start",
     "tqdm_postfix",
@@ -98,6 +101,7 @@ __all__ = [
 gpu_phase = _native.gpu_phase
 
 native_callbacks.install()
+control_file.install()
 dynamo.register_when_imported()
 
 

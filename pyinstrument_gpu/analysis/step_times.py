@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
@@ -33,11 +34,13 @@ class StepQuantiles:
         duration_ns: of a step's duration, one value per `QUANTILES`; empty when `steps` is 0.
         phase_ns: by path, of the host time that a step spent there on its own thread. A step
             without the phase counts as 0; a path that is not here occurred in none of them.
+        profiled: how many steps were left out because torch's profiler slowed them.
     """
 
     steps: int
     duration_ns: tuple[int, ...]
     phase_ns: Mapping[int, tuple[int, ...]]
+    profiled: int = 0
 
     def of_path(self, path: int) -> tuple[int, ...]:
         return self.phase_ns.get(path, (0,) * len(self.duration_ns))
@@ -108,11 +111,15 @@ def mean_per_step_ns(run: RunData, statistic: Statistic | None, calls: int) -> f
 
 
 def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
-    """Quantiles per step, by nearest rank. Sorts the kept spans: about 0.3 s per million."""
+    """Quantiles per step, by nearest rank, of steps that were not profiled. Sorts the kept spans:
+    about 0.3 s per million."""
     steps = kept_steps[kept_steps["end_ns"] >= 0]
+    profiled = were_profiled(run, steps)
+    steps = steps[~profiled]
+    left_out = int(np.count_nonzero(profiled))
     count = len(steps)
     if not count:
-        return StepQuantiles(0, (), {})
+        return StepQuantiles(0, (), {}, left_out)
     ranks = [int(np.ceil(q * count)) for q in QUANTILES]
     durations_ns = np.sort(steps["end_ns"] - steps["begin_ns"])
     position, belongs = _step_positions(run, steps)
@@ -126,7 +133,8 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
         phase_ns[path] = tuple(
             int(sums_ns[rank - without - 1]) if rank > without else 0 for rank in ranks
         )
-    return StepQuantiles(count, tuple(int(durations_ns[rank - 1]) for rank in ranks), phase_ns)
+    duration_ns = tuple(int(durations_ns[rank - 1]) for rank in ranks)
+    return StepQuantiles(count, duration_ns, phase_ns, left_out)
 
 
 def _step_positions(

@@ -88,6 +88,23 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
     help="Time the modules of the model too, forward and backward: the blocks and their parts "
     "(coarse, also if no value is given), all, or those whose names match.",
 )
+@click.option(
+    "--profile-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Profile N steps with torch.profiler, by phase and module.",
+)
+@click.option(
+    "--profile-at",
+    type=click.IntRange(min=0),
+    metavar="STEP",
+    help="The first step to profile, counted from 0 as in the report.  [default: 10]",
+)
+@click.option(
+    "--keep-trace",
+    metavar="FILE",
+    help="Keep torch.profiler's own trace, as .json or .json.gz for Perfetto.",
+)
 @click.option("--no-report", is_flag=True, help="Don't print the report.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -112,5 +129,10 @@ def run(
         raise click.UsageError(
             "--no-sync-watch can't be combined with --as-if-cuda or --fail-on-sync"
         )
+    if options["profile_steps"] is None:
+        for option in ("profile_at", "keep_trace"):
+            if options[option] is not None:
+                name = option.replace("_", "-")
+                raise click.UsageError(f"--{name} needs --profile-steps")
     chosen = LaunchOptions(sync_watch=not no_sync_watch, **options)
     raise Leave(Launch(Program(program, arguments, is_module), chosen).run)

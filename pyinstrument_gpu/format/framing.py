@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -116,17 +117,24 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
 def read_tap(taken: bytes) -> Blocks:
     """What `_C.take_tap` gave, which is what is new in a log."""
     blocks = Blocks()
-    view = memoryview(taken)
-    while view:
-        block_type, length, first = _TAP_RECORD.unpack_from(view)
-        end = _TAP_RECORD.size + length
-        payload = view[_TAP_RECORD.size : end]
+    for block_type, record in tap_records(taken):
+        _, _, first = _TAP_RECORD.unpack_from(record)
+        payload = record[_TAP_RECORD.size :]
         if block_type < _FIRST_LOG_TYPE:
             blocks.documents[block_type] = bytes(payload)
         else:
             blocks.logs.setdefault(block_type, []).append(LogBlock(first, payload))
-        view = view[end:]
     return blocks
+
+
+def tap_records(taken: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The records that `_C.take_tap` gave, each with its type."""
+    view = memoryview(taken)
+    while view:
+        block_type, length, _ = _TAP_RECORD.unpack_from(view)
+        end = _TAP_RECORD.size + length
+        yield block_type, view[:end]
+        view = view[end:]
 
 
 def _read_file_header(view: memoryview) -> int:

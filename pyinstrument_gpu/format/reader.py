@@ -34,6 +34,7 @@ from pyinstrument_gpu.format.items import (
 from pyinstrument_gpu.format.metrics import known_metrics
 from pyinstrument_gpu.format.modules import path_kinds, path_names, take_modules_out
 from pyinstrument_gpu.format.names import decode_names, decode_threads, known_paths, path_parents
+from pyinstrument_gpu.format.operations import decode_operations
 from pyinstrument_gpu.format.spans import known_spans
 from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, State, decode_state
 from pyinstrument_gpu.format.statistics import (
@@ -150,6 +151,13 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     syncs = known_syncs(blocks, numbering, steps, len(paths), len(threads), state)
     if syncs.was_watched:
         spans["blocked_ns"] = blocked_ns(spans, syncs)
+    operations = None
+    try:
+        operations = blocks.document(BlockType.OPERATIONS, decode_operations)
+    except RunFileError as error:  # the rest of the run does not rest on it
+        notes.append(f"what was profiled was left out: {error}")
+    if operations is not None:
+        notes += operations.notes
     parents = path_parents(paths)
     path_texts = join_paths(names, parents, path_names(paths))
     kinds = path_kinds(paths)
@@ -197,6 +205,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         harvester_cpu_ns=state.harvester_cpu_ns,
         anchor=state.anchor,
         syncs=syncs,
+        operations=operations,
     )
     if kinds.any():
         take_modules_out(columns, kinds)

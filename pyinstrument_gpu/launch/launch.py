@@ -28,12 +28,15 @@ from pyinstrument_gpu.launch.spare_limits import spare_limits
 from pyinstrument_gpu.modules import RootWatch
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
+from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
 
 _OTHER_RANKS_DEADLINE_S = 5.0
+_PROFILE_AT = 10
+"""By then the first steps are over, in which memory is allocated and kernels are chosen."""
 EXIT_SYNC = 3
 """Exit code of `--fail-on-sync`."""
 
@@ -51,6 +54,9 @@ class LaunchOptions:
     fail_on_sync: bool = False
     no_report: bool = False
     modules: str | None = None
+    profile_steps: int | None = None
+    profile_at: int | None = None
+    keep_trace: str | None = None
 
 
 class Launch:
@@ -68,6 +74,12 @@ class Launch:
         )
         self._watching = Watching(options.as_if_cuda)
         self._modules = None if options.modules is None else RootWatch(options.modules)
+        # Now: a trace that can't be written is no reason to run the program in vain.
+        self._profiling = (
+            None
+            if options.profile_steps is None
+            else window_options(options.profile_steps, options.keep_trace)
+        )
         self._steps = 0
         self._own_steps = 0
         self._is_over = False
@@ -145,6 +157,10 @@ class Launch:
         recording._give_way = self._give_way
         recording._start()
         self._watching.tell_recording()
+        if self._profiling is not None:
+            at = self._options.profile_at
+            after = _PROFILE_AT if at is None else at
+            ProfiledRecording.of(recording).ask(self._profiling, after)
         # Its end is ours to call, when the last step has been closed.
         atexit.unregister(recording._finish_if_mine)
         self._recording = recording

@@ -130,7 +130,7 @@ class Modules(Mapping[str, ModuleTimes]):
 
         alike: dict[str, list[str]] = {}
         for name in single:
-            alike.setdefault(_without_indices(name), []).append(name)
+            alike.setdefault(without_indices(name), []).append(name)
         self._members = {name: tuple(of) for name, of in alike.items() if len(of) > 1}
         grouped = {name for members in self._members.values() for name in members}
         self._rows = {
@@ -183,7 +183,7 @@ def fold_module_spans(
     return folded
 
 
-def _without_indices(name: str) -> str:
+def without_indices(name: str) -> str:
     """The name with `*` for each of its parts that is a number."""
     parts = name.split(".")
     return ".".join("*" if part.isascii() and part.isdecimal() else part for part in parts)

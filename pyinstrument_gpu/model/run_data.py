@@ -16,6 +16,7 @@ from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, Modules, fold_module_spans
 from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.program_facts import ProgramFacts
 from pyinstrument_gpu.model.schema import (
@@ -90,6 +91,7 @@ class RunData:
         module_names: The names of the watched modules.
         module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
             thread in the order in which they ended. History, like `spans`.
+        operations: What torch.profiler has seen in the steps that were profiled, or None.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class RunData:
         modules: Modules | None = None,
         module_names: Sequence[str] = (),
         module_spans: NDArray[np.void] | None = None,
+        operations: Operations | None = None,
     ) -> None:
         """Make a run by hand.
 
@@ -195,6 +198,7 @@ class RunData:
         if modules is None:
             modules = Modules(fold_module_spans(module_spans, self.module_names))
         self.modules = modules
+        self.operations = operations
 
     @classmethod
     def empty(cls: type[_Run], reason: str) -> _Run:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks.feeder import SinkFeeder
     from pyinstrument_gpu.sinks.sink import Sink
+    from pyinstrument_gpu.sinks.tap import Tap, TapReader
 
 _LONGEST_TIMEOUT_S = 1e9
 _SINKS_DEADLINE_S = 5.0
+_when_begun: list[Callable[[Recording], None]] = []
 
 
 class Recording:
@@ -55,6 +57,9 @@ class Recording:
         self._run: Run | None = None
         self._runs: list[Run] = []
         self._feeder: SinkFeeder | None = None
+        self._tap: Tap | None = None
+        self._before_end: list[Callable[[], None]] = []
+        self._profiling: Any = None  # its `ProfiledRecording`, once steps are to be profiled
         self._adding = threading.Lock()
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
@@ -184,7 +189,7 @@ class Recording:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
 
-                self._feeder = SinkFeeder(self, self._environment, _SINKS_DEADLINE_S)
+                self._feeder = SinkFeeder(self._read_log(), self._environment, _SINKS_DEADLINE_S)
         self._feeder.add(sink, interval_s)
 
     def __enter__(self) -> Recording:
@@ -255,6 +260,8 @@ class Recording:
         self._environment = facts
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
+        for begun in _when_begun:
+            begun(self)
 
     def _make_way(self) -> None:
         """Another recording is about to start: end this one, where it has no other end to come."""
@@ -270,6 +277,8 @@ class Recording:
             return
         self._check_mine()
         self._is_ending = True
+        for function in self._before_end:  # which may come twice, or at once on two threads
+            function()
         if not DISABLED and not self._stopped:
             _read_metrics()
             # torch and its GPUs may have come after the start.
@@ -301,6 +310,14 @@ class Recording:
                 native.set_document(self, "environment", _encode(self._environment))
         except Exception:  # it may be called in the midst of the program: it stays as it is
             return
+
+    def _read_log(self) -> TapReader:
+        """A reader of what is new in the log from now on."""
+        if self._tap is None:
+            from pyinstrument_gpu.sinks.tap import Tap
+
+            self._tap = Tap(self)
+        return self._tap.reader()
 
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
@@ -355,6 +372,11 @@ def active() -> Recording | None:
     """The recording of this process that has not ended."""
     owner: Recording | None = native.owner()
     return owner
+
+
+def when_begun(function: Callable[[Recording], None]) -> None:
+    """Have a function called whenever a recording has begun. It must not raise."""
+    _when_begun.append(function)
 
 
 def look_at_program() -> None:

@@ -19,6 +19,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import subject
 from pyinstrument_gpu.analysis.ledger import MeanEntry
 from pyinstrument_gpu.analysis.module_steps import ModulePerStep
+from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
 from pyinstrument_gpu.analysis.rules import findings
 from pyinstrument_gpu.analysis.rules.finding import Finding
 from pyinstrument_gpu.analysis.savings import SPREAD, Limit
@@ -73,6 +74,7 @@ def _run(run: RunData) -> Facts:
         "findings": [_finding(one) for one in findings(run)],
         "modules": _modules(run),
         "syncs": _syncs(run),
+        "operations": _operations(run),
         "metrics": [
             {"name": name, **dict(zip(("last", "min", "max"), map(_reading, found), strict=True))}
             for name, found in metric_readings(run)
@@ -104,6 +106,7 @@ def _steps(run: RunData) -> Facts:
         "mean_ns": totals.duration.mean_ns if totals.count else None,
         **_quantiles(QUANTILES, quantiles.duration_ns),
         "quantiles_are_over": quantiles.steps,
+        "quantiles_leave_out_profiled": quantiles.profiled,
         "phases_ns": inside.phases_ns,
         "unattributed_ns": inside.unattributed_ns,
         "spans_that_outlast_their_step": inside.crossing,
@@ -262,6 +265,14 @@ def _site(run: RunData, site: SyncSite) -> Facts:
         "blocked_ns_per_step": blocked_ns_per_step,
         "copied_bytes": site.totals.bytes,
     }
+
+
+def _operations(run: RunData) -> Facts | None:
+    operations = run.operations
+    if operations is None:
+        return None
+    times = profiled_steps(run)
+    return {**asdict(operations), "step_times": None if times is None else times._asdict()}
 
 
 def _reading(reading: np.void | None) -> Facts | None:

@@ -24,6 +24,7 @@ from pyinstrument_gpu.report.device_times import device_times, unfinished_work_n
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.metrics import metrics
 from pyinstrument_gpu.report.modules import modules_section
+from pyinstrument_gpu.report.operations import operations_section
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.recorder import recorder_section
 from pyinstrument_gpu.report.rules import rules_section
@@ -65,6 +66,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         *parts,
         *modules_section(run, width),
         *syncs_section(run, width),
+        *operations_section(run, width),
         *metrics(run, width),
         *_notes(run),
         *recorder_section(run),
@@ -182,12 +184,16 @@ def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
     yield from _rates(run)
     losses = analysis.of(run).span_losses
     if not quantiles.steps:
-        yield Text("No p50 and p95: no step has all of its spans in the history")
-    elif quantiles.steps < totals.count:
+        only = " and was not profiled" if quantiles.profiled else ""
+        yield Text(f"No p50 and p95: no step has all of its spans in the history{only}")
+    elif quantiles.steps < totals.count - quantiles.profiled:
         which = "whose spans are still in the history"
         if losses.lacking.any():
             which = "in a row that lack no spans, the most there are"
         yield Text(f"p50 and p95 cover the {quantiles.steps:,} of {totals.count:,} steps {which}")
+    if quantiles.profiled and quantiles.steps:
+        steps = counted(quantiles.profiled, "profiled step")
+        yield Text(f"p50 and p95 leave out {steps}. Means, totals and shares include them")
     if losses.spans and not losses.are_located and quantiles.steps:
         spans = counted(losses.spans, "span")
         yield Text(f"p50 and p95 may be too low: {spans} of these steps may be missing")

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from pyinstrument_gpu.native import native
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.tail import RunTail
+from pyinstrument_gpu.sinks.tap import TapReader
 
 # Of one processor's time, at most this share goes to sinks.
 _MOST_OF_THE_TIME = 0.05
@@ -21,10 +21,8 @@ _MOST_OF_THE_TIME = 0.05
 class SinkFeeder:
     """Feeds the sinks of one recording, at intervals, on a daemon thread."""
 
-    def __init__(
-        self, recording: object, environment: Mapping[str, Any], deadline_s: float
-    ) -> None:
-        self._recording = recording
+    def __init__(self, tap: TapReader, environment: Mapping[str, Any], deadline_s: float) -> None:
+        self._tap = tap
         self._tail = RunTail(environment)
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []
@@ -35,7 +33,6 @@ class SinkFeeder:
         self._wake = threading.Event()
         self._stopping = False
         self._abandoned = False
-        native.open_tap(recording)
         self._thread = threading.Thread(target=self._run, name="pig-sinks", daemon=True)
         self._thread.start()
 
@@ -60,7 +57,7 @@ class SinkFeeder:
         self._thread.join(self._deadline_s)
         with self._lock:
             self._abandoned = True
-            native.close_tap(self._recording)
+            self._tap.close()
         if self._thread.is_alive():
             _warn(
                 f"a sink did not finish within {self._deadline_s:g} s and was abandoned: it may "
@@ -85,7 +82,7 @@ class SinkFeeder:
             with self._lock:
                 if self._abandoned:
                     return
-                update = self._tail.look(native.take_tap(self._recording), final)
+                update = self._tail.look(self._tap.take(), final)
                 sinks = tuple(self._sinks)
             for sink in sinks:
                 try:

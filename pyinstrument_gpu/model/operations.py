@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a window of torch.profiler has seen, by operation, phase and module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The calls of one operation in one phase and one module, in all profiled steps together.
+
+    Attributes:
+        name: as torch calls it, `aten::addmm` for example; None for the sum of those that are too
+            many to be told apart.
+        path: the phase path in which it was called, None outside of all.
+        module: the module in whose forward or backward pass it was called, with `*` in place of the
+            index in a list (`layers.*.attn`); None where that is not known.
+        calls: how often it was called.
+        host_ns: its time on the host without that of the operations that it called.
+        device_ns: the time of the kernels and copies that it launched itself; None where nothing
+            of a device was seen.
+        launches: how many kernels, copies and graphs it enqueued itself; None as `device_ns`.
+    """
+
+    name: str | None
+    path: str | None
+    module: str | None
+    calls: int
+    host_ns: int
+    device_ns: int | None
+    launches: int | None
+
+    def __add__(self, other: Operation) -> Operation:
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            host_ns=self.host_ns + other.host_ns,
+            device_ns=_sum(self.device_ns, other.device_ns),
+            launches=_sum(self.launches, other.launches),
+        )
+
+
+@dataclass(frozen=True)
+class DeviceGaps:
+    """The times at which a device had nothing to do, before work of one phase.
+
+    Attributes:
+        path: the phase in which the host launched what came next, None outside of all.
+        count: how many.
+        total_ns, longest_ns: their sum, and the longest.
+    """
+
+    path: str | None
+    count: int
+    total_ns: int
+    longest_ns: int
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """How busy devices were between the first and the last work that was seen of each.
+
+    Attributes:
+        devices: how many devices.
+        busy_ns: the time at which a kernel or copy ran on any stream, over all devices.
+        elapsed_ns: the time between the first and the last, over all devices. What is not busy is
+            the sum of `gaps`.
+        gaps: by phase.
+    """
+
+    devices: int
+    busy_ns: int
+    elapsed_ns: int
+    gaps: tuple[DeviceGaps, ...]
+
+    @property
+    def idle_ns(self) -> int:
+        return self.elapsed_ns - self.busy_ns
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What torch.profiler has seen in a window of steps.
+
+    Attributes:
+        profiled: the steps of every window of the run, as pairs of the first and the last index. A
+            profiled step is slower than others.
+        first_step, last_step: the window that is told here, the newest one; None where it ended
+            within its first step.
+        steps: how many of its steps were whole, by which times per step are divided.
+        operations: what was called. Their `host_ns` add up to the time that all threads spent in
+            operations.
+        annotations_ns: the host time in ranges that the program has named (`record_function`,
+            `Optimizer.step`) and outside of any operation.
+        device: None where nothing of a device was seen.
+        stopped_ns: for how long training stood still for it, before and after the window.
+        modules_unknown: why no operation has a module, or None.
+        trace: the file of the kept trace, or None.
+        notes: what went wrong, and why.
+    """
+
+    profiled: tuple[tuple[int, int], ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    steps: int = 0
+    operations: tuple[Operation, ...] = ()
+    annotations_ns: int = 0
+    device: DeviceUse | None = None
+    stopped_ns: int = 0
+    modules_unknown: str | None = None
+    trace: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def by_operation(self) -> Mapping[tuple[str | None, str | None], Operation]:
+        """The sums over modules, by name and phase, the longest first."""
+        sums = _summed(replace(one, module=None) for one in self.operations)
+        return {(one.name, one.path): one for one in sums}
+
+    def by_module(self) -> Mapping[tuple[str | None, str | None], Operation]:
+        """The sums over operations, by module and phase, the longest first."""
+        sums = _summed(replace(one, name=None) for one in self.operations)
+        return {(one.module, one.path): one for one in sums}
+
+    def by_path(self) -> Mapping[str | None, Operation]:
+        """The sums over operations and modules by phase, the longest first."""
+        sums = _summed(replace(one, name=None, module=None) for one in self.operations)
+        return {one.path: one for one in sums}
+
+    def launches_per_step(self, path: str) -> float | None:
+        """How many kernels, copies and graphs a step enqueues in a phase, itself and not in phases
+        inside it. None where that is not known."""
+        found = self.by_path().get(path)
+        if self.device is None or not self.steps:
+            return None
+        return 0.0 if found is None else (found.launches or 0) / self.steps
+
+    def was_profiled(self, step: int) -> bool:
+        return any(first <= step <= last for first, last in self.profiled)
+
+
+def _summed(operations: Iterable[Operation]) -> list[Operation]:
+    """The sums of those with the same name, path and module."""
+    sums: dict[tuple[str | None, ...], Operation] = {}
+    for one in operations:
+        key = (one.name, one.path, one.module)
+        sums[key] = sums[key] + one if key in sums else one
+    return sorted(sums.values(), key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to a recording from outside its process: the control file beside its run file.
+
+For `train.gpurun` it is `train.gpurun.control`, an object of JSON such as `{"profile_steps": 3}`. A
+daemon thread of the recording, which starts with its first step, looks once a second whether there
+is one; the training thread does nothing for it. A request is taken once: the file is removed before
+it is read. It has to be whole when it appears, so it is written elsewhere in the same folder and
+then renamed. What is wrong with it becomes a note of the run.
+
+Only a regular file of the user that the process runs as, and which nobody else may write, is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
+from pyinstrument_gpu.profiling.step_call import call_before_step
+from pyinstrument_gpu.recording.recording import Recording, when_begun
+
+SUFFIX = ".control"
+INTERVAL_S = 1.0
+_MOST_BYTES = 4096
+_MOST_STEPS = 1_000
+
+
+def install() -> None:
+    """Have every recording into a file look for requests. Once, at import."""
+    when_begun(_watch_from_first_step)
+
+
+def control_path(run_file: Path) -> Path:
+    return run_file.with_name(run_file.name + SUFFIX)
+
+
+def _watch_from_first_step(recording: Recording) -> None:
+    if recording.path is not None:
+        control = ControlFile(recording)
+        recording._before_end.append(control.end)  # which keeps it, until the first step
+        call_before_step(control.start)
+
+
+class ControlFile:
+    """Looks for requests to one recording, until it ends."""
+
+    def __init__(self, recording: Recording) -> None:
+        assert recording.path is not None
+        self._recording = recording
+        self._path = os.fsencode(control_path(recording.path))
+        self._pid = os.getpid()
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Look from now on, on a thread of its own."""
+        if os.getpid() != self._pid or native.owner() is not self._recording:
+            return
+        threading.Thread(target=self._run, name="pig-control", daemon=True).start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            try:
+                self.look()
+            except Exception as error:  # nothing of ours ends a thread with a message
+                self._note(repr(error))
+                return
+
+    def look(self) -> None:
+        """Do what is asked for, if there is a request."""
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            return
+        try:
+            request = _take(self._path, status)
+            steps = _steps_of(request)
+        except (OSError, ValueError) as error:
+            self._note(str(error))
+            # One that can't be removed would be found again and again.
+            if os.path.lexists(self._path):
+                self._ended.set()
+            return
+        if native.owner() is not self._recording:
+            return
+        if not ProfiledRecording.of(self._recording).ask(window_options(steps)):
+            self._note("other steps are still to be profiled")
+
+    def _note(self, reason: str) -> None:
+        name = os.path.basename(os.fsdecode(self._path))
+        ProfiledRecording.of(self._recording).document.note(
+            f"a request in {name} was not followed: {reason}"
+        )
+
+
+def _take(path: bytes, status: os.stat_result) -> bytes:
+    """Remove the file and return what is in it.
+
+    Raises:
+        ValueError: it is none of the user's own.
+        OSError: it can't be removed or read.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+    # Not the kind of file that opening could wait for; who put another there meanwhile is found.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise ValueError("it is no regular file of the user that the program runs as")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("others than its owner may write it")
+        os.unlink(path)
+        content = os.read(descriptor, _MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+    return content
+
+
+def _steps_of(request: bytes) -> int:
+    try:
+        asked: Any = json.loads(request)
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+    steps = asked.get("profile_steps") if isinstance(asked, dict) else None
+    if type(steps) is not int or not 1 <= steps <= _MOST_STEPS:
+        raise ValueError(f'it should be {{"profile_steps": N}}, with N from 1 to {_MOST_STEPS:,}')
+    return steps

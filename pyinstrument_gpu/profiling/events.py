@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.profiler has seen, as plain tuples.
+
+They are read from the results of Kineto and not from `events()` of the profiler, which makes an
+object of dozens of fields of each, nor from an exported trace, where times are rounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_LEFT_OUT = {
+    # As in `torch.autograd.profiler_util`.
+    *("[memory]", "[OutOfMemory]", "aten::is_leaf", "aten::output_nr", "aten::_version"),
+    "profiler::_record_function_enter",
+    "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit",
+}
+_BACKWARD_SCOPE = 1  # at::RecordScope::BACKWARD_FUNCTION
+_ENQUEUES = re.compile("Launch|Mem(cpy|set).*Async")
+"""In the name of a function of the runtime or the driver: a call of it enqueues something."""
+
+
+class HostEvent(NamedTuple):
+    """An operator, a node of autograd, or a range that the program has named.
+
+    Times are by the wall clock, in nanoseconds. `thread` is torch's number of the thread and
+    `native_thread` the system's. `sequence` is that of the node of autograd which it makes or, with
+    `forward_thread` (0: none), runs; -1 for none. `is_node`: it runs a node of autograd.
+    """
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    thread: int
+    native_thread: int
+    correlation: int
+    sequence: int = -1
+    forward_thread: int = 0
+    is_node: bool = False
+    is_annotation: bool = False
+
+
+class DeviceEvent(NamedTuple):
+    """A kernel or copy. `operator` is the correlation of the event of the host that launched it, 0
+    for none."""
+
+    begin_ns: int
+    end_ns: int
+    device: int
+    operator: int
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of a window.
+
+    Attributes:
+        host: in no order.
+        device: in no order.
+        launches: for each call that enqueued something, the correlation of the host's event around
+            it, 0 for none.
+    """
+
+    host: list[HostEvent]
+    device: list[DeviceEvent]
+    launches: list[int]
+
+
+def events_of(kineto_events: Iterable[Any]) -> Events:
+    """Read what `_ProfilerResult.events()` gives, of torch 2.10 and newer."""
+    host: list[HostEvent] = []
+    device: list[DeviceEvent] = []
+    launches: list[int] = []
+    for event in kineto_events:
+        name, kind = event.name(), _kind(event)
+        if kind in ("kernel", "gpu_memcpy", "gpu_memset"):
+            begin_ns = event.start_ns()
+            end_ns = begin_ns + event.duration_ns()
+            operator = event.linked_correlation_id()
+            device.append(DeviceEvent(begin_ns, end_ns, event.device_index(), operator))
+        elif kind in ("cuda_runtime", "cuda_driver"):
+            if _ENQUEUES.search(name):
+                launches.append(event.linked_correlation_id())
+        elif kind in ("cpu_op", "user_annotation") and name not in _LEFT_OUT:
+            thread = event.start_thread_id()
+            if event.is_async() or event.end_thread_id() != thread:
+                continue  # it is no part of any thread's time
+            begin_ns = event.start_ns()
+            host.append(
+                HostEvent(
+                    name,
+                    begin_ns,
+                    begin_ns + event.duration_ns(),
+                    thread,
+                    event.device_resource_id(),
+                    event.correlation_id(),
+                    event.sequence_nr(),
+                    event.fwd_thread_id(),
+                    event.scope() == _BACKWARD_SCOPE
+                    or name.startswith("autograd::engine::evaluate_function: "),
+                    kind == "user_annotation",
+                )
+            )
+    return Events(host, device, launches)
+
+
+def _kind(event: Any) -> str:
+    """The type of a Kineto activity, as traces name it."""
+    if hasattr(event, "activity_type"):
+        kind: str = event.activity_type()
+        return kind
+    is_host = "CPU" in str(event.device_type())
+    if event.is_user_annotation():
+        return "user_annotation" if is_host else "gpu_user_annotation"
+    if event.is_python_function():
+        return "python_function"
+    if is_host:
+        return "cuda_runtime" if event.linked_correlation_id() > 0 else "cpu_op"
+    return "kernel"

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One use of torch's profiler, and whether it can be used."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyinstrument_gpu.native import native
+
+_INJECTED_BY = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+"""Variables by which a tool that holds CUPTI has itself loaded: Nsight Systems and others."""
+
+
+class ProfilerInUse(Exception):
+    """Why torch's profiler is left alone."""
+
+
+class TorchProfiler:
+    """torch's profiler, from its making until `stop`, on all threads.
+
+    torch must have been imported. `stop` may be called by any thread.
+
+    Args:
+        gives_way: called before the program starts a profiler of its own, which would end this one
+            without a word.
+
+    Raises:
+        ProfilerInUse: the profiler, or what it needs, is not to be had.
+    """
+
+    def __init__(
+        self, *, with_stack: bool, record_shapes: bool, gives_way: Callable[[], None]
+    ) -> None:
+        torch: Any = sys.modules["torch"]
+        reason = _why_not(torch)
+        if reason is not None:
+            raise ProfilerInUse(reason)
+        self.uses_device = bool(torch.cuda.is_initialized())
+        self._profile = torch.autograd.profiler.profile(
+            use_device="cuda" if self.uses_device else None,
+            use_kineto=True,
+            with_stack=with_stack,
+            record_shapes=record_shapes,
+            # So it may be stopped by another thread than this one, too.
+            experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+        )
+        self._profile.__enter__()
+        self._stand_guard(gives_way)
+
+    def stop(self) -> None:
+        """End it. Waits for the device, as torch's profiler does."""
+        self._stand_down()
+        was_in_call = native.in_watched_call()
+        native.set_in_watched_call(True)  # that wait is none of the program's
+        try:
+            self._profile.__exit__(None, None, None)
+        finally:
+            native.set_in_watched_call(was_in_call)
+
+    def events(self) -> Iterable[Any]:
+        """What Kineto has seen, once it has stopped."""
+        events: Iterable[Any] = self._profile.kineto_results.events()
+        return events
+
+    def save(self, path: Path) -> None:
+        """Write the trace as JSON, compressed if the name ends in `.gz`. Once."""
+        # In place of another file only when it is whole.
+        descriptor, name = tempfile.mkstemp(suffix=".json", dir=path.parent)
+        os.close(descriptor)
+        try:
+            self._profile.export_chrome_trace(name)
+            if path.suffix == ".gz":
+                with open(name, "rb") as trace, gzip.open(f"{name}.gz", "wb") as compressed:
+                    shutil.copyfileobj(trace, compressed)
+                os.replace(f"{name}.gz", name)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+    def _stand_guard(self, gives_way: Callable[[], None]) -> None:
+        profile_type: Any = type(self._profile)
+        prepare = profile_type._prepare_trace
+
+        def prepare_trace(profile: Any) -> None:
+            gives_way()
+            prepare(profile)
+
+        def stand_down() -> None:
+            if profile_type._prepare_trace is prepare_trace:
+                profile_type._prepare_trace = prepare
+
+        self._stand_down = stand_down
+        profile_type._prepare_trace = prepare_trace
+
+
+def _why_not(torch: Any) -> str | None:
+    if not torch.autograd.kineto_available():
+        return "this build of torch has no profiler"
+    if torch.autograd.profiler._is_profiler_enabled or torch.autograd._profiler_enabled():
+        return "a profiler is active already"
+    monitor: Any = sys.modules.get("torch.profiler._cupti_monitor")
+    if monitor is not None and monitor.get_monitor() is not None:
+        return "torch's CUPTI monitor is active"
+    if torch.cuda.is_initialized():
+        for variable in _INJECTED_BY:
+            if os.environ.get(variable):
+                return f"another tool holds CUPTI, as {variable} in the environment says"
+    return None

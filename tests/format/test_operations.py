@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OPERATIONS document."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pyinstrument_gpu.errors import RunFileDamagedError
+from pyinstrument_gpu.format.operations import decode_operations, encode
+from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
+
+OPERATIONS = Operations(
+    profiled=((3, 5), (9, 9)),
+    first_step=9,
+    last_step=9,
+    steps=1,
+    operations=(
+        Operation("aten::mm", "forward/attn", "layers.*.attn", 4, 100, 900, 4),
+        Operation("\udcff", None, None, 1, 7, None, None),
+        Operation(None, "forward", None, 1, 0, 0, 0),
+    ),
+    annotations_ns=3,
+    device=DeviceUse(
+        2, 900, 1_000, (DeviceGaps("forward", 2, 60, 40), DeviceGaps(None, 1, 40, 40))
+    ),
+    stopped_ns=12,
+    modules_unknown="because",
+    trace="/tmp/a.json",
+    notes=("a note",),
+)
+
+
+@pytest.mark.parametrize("operations", [OPERATIONS, Operations()])
+def test_what_is_written_is_read(operations: Operations) -> None:
+    assert decode_operations(json.dumps(encode(operations)).encode()) == operations
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"profiled": [[5, 3]]},
+        {"profiled": [3]},
+        {"profiled": [[-1, 3]]},
+        {"first_step": -1},
+        {"steps": None},
+        {"operations": {}},
+        {"operations": [["aten::mm", "forward", None, 1, 2, 3]]},
+        {"operations": [[3, "forward", None, 1, 2, None, None]]},
+        {"operations": [["aten::mm", "forward", None, 1.5, 2, None, None]]},
+        {"operations": [["aten::mm", "forward", None, 1, 2, -3, None]]},
+        {"operations": [["aten::mm", "forward", None, 1, 2, None, 1 << 63]]},
+        {"annotations_ns": True},
+        {"device": 3},
+        {"device": {"devices": 1, "busy_ns": 5, "elapsed_ns": 4, "gaps": []}},
+        {"device": {"devices": 1, "busy_ns": 3, "elapsed_ns": 4, "gaps": [["a", 1, 1, 2]]}},
+        {"trace": 3},
+        {"notes": [3]},
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    document = {**encode(OPERATIONS), **wrong}
+    with pytest.raises(RunFileDamagedError, match="OPERATIONS"):
+        decode_operations(json.dumps(document).encode())

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of the profiler's events, on lists of events with known answers."""
+
+import math
+from typing import Any
+
+import pytest
+
+from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation
+from pyinstrument_gpu.profiling import attribution
+from pyinstrument_gpu.profiling.attribution import attribute, wall_to_run
+from pyinstrument_gpu.profiling.events import DeviceEvent, Events, HostEvent, events_of
+from pyinstrument_gpu.profiling.module_calls import ModuleChange, ModuleTimeline
+from pyinstrument_gpu.profiling.phase_timeline import PhaseSpan, PhaseTimeline
+
+MAIN, ENGINE = 1, 2  # torch's numbers of threads
+MAIN_NATIVE, ENGINE_NATIVE = 1001, 1002
+NATIVE = {MAIN: MAIN_NATIVE, ENGINE: ENGINE_NATIVE}
+
+
+def host(
+    name: str, begin_ns: int, end_ns: int, correlation: int, thread: int = MAIN, **rest: Any
+) -> HostEvent:
+    return HostEvent(name, begin_ns, end_ns, thread, NATIVE[thread], correlation, **rest)
+
+
+def phases(*spans: tuple[str, int, float]) -> PhaseTimeline:
+    """Phases of the main thread; one inside another has a path of two names."""
+    return PhaseTimeline(
+        PhaseSpan(MAIN_NATIVE, path, path.count("/"), begin_ns, end_ns)
+        for path, begin_ns, end_ns in spans
+    )
+
+
+def same_clock(time_ns: int) -> float:
+    return time_ns
+
+
+NO_MODULES = ModuleTimeline({})
+
+
+def test_self_times_and_phases_of_nested_operations() -> None:
+    events = Events(
+        host=[
+            host("aten::linear", 100, 200, 1),
+            host("aten::t", 110, 120, 2),
+            host("aten::addmm", 120, 190, 3),
+            host("aten::copy_", 130, 150, 4),
+            host("aten::copy_", 135, 140, 8),  # its own name, and nothing else inside
+            host("aten::linear", 300, 340, 5),
+            host("Optimizer.step#SGD.step", 400, 500, 6, is_annotation=True),
+            host("aten::add_", 410, 450, 7),
+        ],
+        device=[],
+        launches=[],
+    )
+    found = attribute(
+        events,
+        phases(("forward", 90, 250), ("forward/head", 125, 160), ("optimizer", 390, math.inf)),
+        NO_MODULES,
+        same_clock,
+    )
+    assert found.device is None
+    assert found.annotations_ns == 60
+    assert set(found.operations) == {
+        Operation("aten::linear", "forward", None, 1, 20, None, None),
+        Operation("aten::t", "forward", None, 1, 10, None, None),
+        Operation("aten::addmm", "forward", None, 1, 50, None, None),
+        Operation("aten::copy_", "forward/head", None, 1, 20, None, None),
+        Operation("aten::linear", None, None, 1, 40, None, None),
+        Operation("aten::add_", "optimizer", None, 1, 40, None, None),
+    }
+    assert [one.host_ns for one in found.operations] == [50, 40, 40, 20, 20, 10]
+
+
+def test_device_times_launches_and_gaps() -> None:
+    events = Events(
+        host=[host("aten::mm", 100, 150, 1), host("aten::relu", 200, 220, 2)],
+        device=[
+            DeviceEvent(1_300, 1_350, 0, 2),
+            DeviceEvent(1_000, 1_100, 0, 1),
+            DeviceEvent(1_050, 1_200, 0, 1),  # on another stream
+            DeviceEvent(1_360, 1_365, 0, 0),  # launched by nothing that was seen
+            DeviceEvent(500, 600, 1, 1),
+        ],
+        launches=[1, 1, 1, 2, 0],
+    )
+    found = attribute(
+        events, phases(("forward", 90, 160), ("loss", 190, 230)), NO_MODULES, same_clock
+    )
+    assert set(found.operations) == {
+        Operation("aten::mm", "forward", None, 1, 50, 350, 3),
+        Operation("aten::relu", "loss", None, 1, 20, 50, 1),
+        Operation(None, None, None, 0, 0, 5, 1),
+    }
+    assert found.device == DeviceUse(
+        devices=2,
+        busy_ns=200 + 50 + 5 + 100,
+        elapsed_ns=365 + 100,
+        gaps=(DeviceGaps("loss", 1, 100, 100), DeviceGaps(None, 1, 10, 10)),
+    )
+    assert found.device.idle_ns == 110
+
+
+def test_a_thread_of_autograd_is_in_the_phase_of_the_thread_that_made_its_nodes() -> None:
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    backward = {"sequence": 7, "forward_thread": MAIN, "is_node": True}
+    events = Events(
+        host=[
+            host("aten::mm", 100, 110, 1, sequence=7),
+            host(node, 200, 240, 2, ENGINE, **backward),
+            host("aten::mm", 210, 230, 3, ENGINE),
+        ],
+        device=[],
+        launches=[],
+    )
+    found = attribute(
+        events, phases(("forward", 90, 150), ("backward", 190, 300)), NO_MODULES, same_clock
+    )
+    assert {(one.name, one.path, one.host_ns) for one in found.operations} == {
+        ("aten::mm", "forward", 10),
+        (node, "backward", 20),
+        ("aten::mm", "backward", 20),
+    }
+
+
+def test_modules_forward_backward_and_recomputed() -> None:
+    # A call of `inner` in one of `outer`: the first made the nodes 11 and 12, the second 10 and 13.
+    modules = ModuleTimeline(
+        {
+            MAIN_NATIVE: [
+                ModuleChange(100, 10, "outer", 100),
+                ModuleChange(120, 11, "inner", 120),
+                ModuleChange(140, 13, "outer", 100),
+                ModuleChange(160, 14, None, 160),
+            ],
+            ENGINE_NATIVE: [
+                ModuleChange(310, 20, "inner", 310),
+                ModuleChange(320, 21, None, 320),
+            ],
+        }
+    )
+
+    def node(sequence: int, begin_ns: int, end_ns: int, correlation: int) -> HostEvent:
+        return host(
+            f"node {sequence}",
+            begin_ns,
+            end_ns,
+            correlation,
+            ENGINE,
+            sequence=sequence,
+            forward_thread=MAIN if sequence >= 0 else 0,
+            is_node=True,
+        )
+
+    events = Events(
+        host=[
+            host("before", 90, 95, 1),
+            host("first", 105, 110, 2),
+            host("second", 125, 130, 3),
+            host("third", 145, 150, 4),
+            node(14, 200, 210, 5),  # made after the calls
+            node(13, 210, 220, 6),
+            node(12, 220, 230, 7),
+            node(-1, 230, 240, 8),  # accumulates a gradient of what came before
+            node(10, 300, 400, 9),
+            host("again", 312, 318, 10, ENGINE),
+            host("after", 330, 340, 11, ENGINE),
+        ],
+        device=[],
+        launches=[],
+    )
+    found = attribute(events, phases(), modules, same_clock)
+    assert {one.name: one.module for one in found.operations} == {
+        "before": None,
+        "first": "outer",
+        "second": "inner",
+        "third": "outer",
+        "node 14": None,
+        "node 13": "outer",
+        "node 12": "inner",
+        "node -1": "inner",
+        "node 10": "outer",
+        "again": "inner",
+        "after": "outer",
+    }
+
+
+def test_what_is_too_much_becomes_one_row_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribution, "MOST_OPERATIONS", 2)
+    events = Events(
+        host=[host(f"op{i}", 100 * i, 100 * i + 10 * i, i) for i in range(1, 6)],
+        device=[],
+        launches=[],
+    )
+    found = attribute(events, phases(("a", 0, 250), ("b", 250, 350)), NO_MODULES, same_clock)
+    assert found.operations == (
+        Operation("op5", None, None, 1, 50, None, None),
+        Operation("op4", None, None, 1, 40, None, None),
+        Operation(None, "b", None, 1, 30, None, None),
+        Operation(None, "a", None, 2, 30, None, None),
+    )
+
+
+def test_the_phases_of_interleaved_generators() -> None:
+    timeline = PhaseTimeline(
+        [
+            PhaseSpan(1, "a", 0, 10, 30),
+            PhaseSpan(1, "a/b", 1, 20, 40),  # outlasts the one around it
+            PhaseSpan(1, "c", 0, 40, 50),
+            PhaseSpan(1, "never", 0, 60, 60),
+        ]
+    )
+    times = [9, 10, 19, 20, 30, 39, 40, 49, 50, 60]
+    paths = [None, "a", "a", "a/b", "a/b", "a/b", "c", "c", None, None]
+    assert [timeline.path_at(1, time) for time in times] == paths
+    assert timeline.path_at(2, 20) is None
+
+
+def test_the_wall_clock_is_placed_between_two_readings() -> None:
+    run_ns = wall_to_run([(1_000, 50_000), (3_000, 51_000)])
+    assert [run_ns(wall) for wall in (50_000, 50_500, 51_000, 49_500)] == [1_000, 2_000, 3_000, 0]
+    assert wall_to_run([(5, 7)])(10) == 8
+    with pytest.raises(ValueError, match="no reading"):
+        wall_to_run([])
+
+
+class Kineto:
+    """An event of Kineto, with the methods that torch gives it."""
+
+    def __init__(self, name: str, kind: str, **values: Any) -> None:
+        defaults = {
+            "name": name,
+            "activity_type": kind,
+            "start_ns": 5,
+            "duration_ns": 7,
+            "start_thread_id": MAIN,
+            "end_thread_id": MAIN,
+            "is_async": False,
+            "device_resource_id": MAIN_NATIVE,
+            "device_index": 0,
+            "correlation_id": 3,
+            "linked_correlation_id": 0,
+            "sequence_nr": -1,
+            "fwd_thread_id": 0,
+            "scope": 0,
+        }
+        for method, value in (defaults | values).items():
+            setattr(self, method, lambda value=value: value)
+
+
+def test_what_is_read_of_the_events_of_a_gpu() -> None:
+    linked = {"linked_correlation_id": 3}
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    events = events_of(
+        [
+            Kineto("aten::mm", "cpu_op"),
+            Kineto(node, "cpu_op", correlation_id=4, sequence_nr=9, fwd_thread_id=1),
+            Kineto("MmBackward0", "cpu_op", correlation_id=5, scope=1),
+            Kineto("mine", "user_annotation", correlation_id=6),
+            Kineto("aten::is_leaf", "cpu_op"),
+            Kineto("a future", "cpu_op", is_async=True),
+            Kineto("elsewhere", "cpu_op", end_thread_id=2),
+            Kineto("train.py(3): main", "python_function"),
+            Kineto("Activity Buffer Request", "overhead"),
+            *(
+                Kineto(name, kind, **linked)
+                for name, kind in (
+                    ("cudaLaunchKernel", "cuda_runtime"),
+                    ("cuLaunchKernelEx", "cuda_driver"),
+                    ("cudaGraphLaunch", "cuda_runtime"),
+                    ("cudaMemcpyAsync", "cuda_runtime"),
+                    ("cudaMemsetAsync", "cuda_runtime"),
+                    ("cudaDeviceSynchronize", "cuda_runtime"),
+                    ("cudaMalloc", "cuda_runtime"),
+                    ("gemm", "kernel"),
+                    ("Memcpy HtoD", "gpu_memcpy"),
+                    ("Memset", "gpu_memset"),
+                    ("mine", "gpu_user_annotation"),
+                    ("Stream Wait Event", "cuda_sync"),
+                )
+            ),
+        ]
+    )
+    assert events.host == [
+        host("aten::mm", 5, 12, 3),
+        host(node, 5, 12, 4, sequence=9, forward_thread=1, is_node=True),
+        host("MmBackward0", 5, 12, 5, is_node=True),
+        host("mine", 5, 12, 6, is_annotation=True),
+    ]
+    assert events.launches == [3] * 5
+    assert events.device == [DeviceEvent(5, 12, 0, 3)] * 3

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to a recording from outside its process."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.profiling.control_file import ControlFile, control_path
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    native.forget_step_calls()
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[pig.Recording]:
+    with pig.record(tmp_path / "train.gpurun") as recording:
+        yield recording
+
+
+def request(recording: pig.Recording, content: str) -> Path:
+    assert recording.path is not None
+    path = control_path(recording.path)
+    path.write_text(content)
+    path.chmod(0o600)
+    return path
+
+
+def step() -> None:
+    import torch
+
+    with pig.gpu_step():
+        torch.ones(1)
+
+
+def test_a_request_is_followed_once(recording: pig.Recording) -> None:
+    assert control_path(Path("/a/train.gpurun")) == Path("/a/train.gpurun.control")
+    step()
+    control = ControlFile(recording)
+    control.look()  # there is none
+    path = request(recording, '{"profile_steps": 2}')
+    control.look()
+    assert not path.exists()
+    control.look()
+    for _ in range(4):
+        step()
+    run = recording.stop()
+    assert run.operations is not None
+    assert run.operations.profiled == ((1, 2),)
+    assert run.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "it is no JSON"),
+        ("{", "it is no JSON"),
+        ("\udcff", "it is no JSON"),
+        ("[" * 3000, "it is no JSON"),
+        ("3", 'it should be {"profile_steps": N}, with N from 1 to 1,000'),
+        ('{"profile_steps": 0}', 'it should be {"profile_steps": N}, with N from 1 to 1,000'),
+        ('{"profile_steps": true}', 'it should be {"profile_steps": N}, with N from 1 to 1,000'),
+        ('{"profile_steps": 1e9}', 'it should be {"profile_steps": N}, with N from 1 to 1,000'),
+        (" " * 5000, "it has more than 4096 bytes"),
+    ],
+)
+def test_a_wrong_request_is_a_note(recording: pig.Recording, content: str, reason: str) -> None:
+    path = request(recording, "")
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    ControlFile(recording).look()
+    assert not path.exists()
+    assert recording.stop().notes == (
+        f"a request in train.gpurun.control was not followed: {reason}",
+    )
+
+
+def test_a_file_that_others_may_write_is_not_read(recording: pig.Recording) -> None:
+    path = request(recording, '{"profile_steps": 2}')
+    path.chmod(0o622)
+    ControlFile(recording).look()
+    assert path.exists()
+    (note,) = recording.stop().notes
+    assert note.endswith("others than its owner may write it")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_regular_file_is_not_read(recording: pig.Recording, kind: str) -> None:
+    assert recording.path is not None
+    path = control_path(recording.path)
+    if kind == "link":
+        path.symlink_to(recording.path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    ControlFile(recording).look()
+    assert os.path.lexists(path)
+    (note,) = recording.stop().notes
+    assert note.endswith("it is no regular file")
+
+
+def test_two_requests_at_once(recording: pig.Recording) -> None:
+    control = ControlFile(recording)
+    for _ in range(2):
+        request(recording, '{"profile_steps": 1}')
+        control.look()
+    step()
+    step()
+    run = recording.stop()
+    assert run.operations is not None
+    assert run.operations.profiled == ((0, 0),)
+    (note,) = run.notes
+    assert note.endswith("other steps are still to be profiled")
+
+
+def test_a_recording_looks_by_itself_from_its_first_step(tmp_path: Path) -> None:
+    import threading
+
+    def looking() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "pig-control"]
+
+    with pig.record(tmp_path / "a.gpurun"):
+        assert not looking()
+        step()
+        (thread,) = looking()
+    thread.join()
+    with pig.record():  # in memory there is no file beside it
+        step()
+        assert not looking()

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of torch's real profiler, on the CPU."""
+
+import gzip
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.model.operations import Operations
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.profiling.torch_profiler import TorchProfiler
+from pyinstrument_gpu.run import Run
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    yield
+    native.forget_step_calls()
+    assert not torch.autograd.profiler._is_profiler_enabled
+    assert not torch.nn.modules.module._has_any_global_hook()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + cast(torch.Tensor, self.fc(x)).relu()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return cast(torch.Tensor, self.head(x))
+
+
+def train(
+    steps: int = 6, before: Callable[[int], object] = lambda step: None, **options: Any
+) -> Run:
+    """Train a small network; `before` is called in each step, with its number."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pig.record(**options) as recording:
+        for step in range(steps):
+            with pig.gpu_step():
+                before(step)
+                with pig.gpu_phase("forward"):
+                    loss = model(torch.ones(4, 8)).sum()
+                optimizer.zero_grad()
+                with pig.gpu_phase("backward"):
+                    loss.backward()
+                with pig.gpu_phase("optimizer"):
+                    optimizer.step()
+    return recording.run
+
+
+def at(step: int, function: Callable[[], object]) -> Callable[[int], object]:
+    """Calls a function in one step, so that what it asks for begins with the next."""
+    return lambda now: function() if now == step else None
+
+
+def seen(run: Run) -> Operations:
+    assert run.operations is not None
+    return run.operations
+
+
+def test_sums_are_those_of_torch_and_every_operation_has_its_phase(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profiles: list[Any] = []
+    stop = TorchProfiler.stop
+
+    def stop_and_keep(self: TorchProfiler) -> None:
+        stop(self)
+        profiles.append(self._profile)
+
+    monkeypatch.setattr(TorchProfiler, "stop", stop_and_keep)
+    run = train(before=at(1, lambda: pig.profile_steps(3)))
+    found = seen(run)
+    assert run.notes == ()
+    assert (found.profiled, found.first_step, found.last_step) == (((2, 4),), 2, 4)
+    assert found.steps == 3
+    assert found.device is None
+
+    of_torch: dict[Any, Any] = {
+        row.key: (row.count, pytest.approx(row.self_cpu_time_total * 1_000, abs=1))
+        for row in profiles[0].key_averages()
+    }
+    ours: dict[str | None, list[int]] = defaultdict(lambda: [0, 0])
+    for one in found.operations:
+        ours[one.name][0] += one.calls
+        ours[one.name][1] += one.host_ns
+    annotations = {name for name in of_torch if name.startswith("Optimizer.")}
+    assert {name: tuple(of) for name, of in ours.items()} == {
+        name: of for name, of in of_torch.items() if name not in annotations
+    }
+    assert sum(of_torch[name][1].expected for name in annotations) == pytest.approx(
+        found.annotations_ns, abs=2
+    )
+
+    paths = {(one.name, one.path) for one in found.operations}
+    assert {path for _, path in paths} == {"forward", "backward", "optimizer"}
+    assert {path for name, path in paths if name == "aten::addmm"} == {"forward"}
+    assert {path for name, path in paths if name == "aten::mm"} == {"backward"}
+    assert ("aten::add_", "optimizer") in paths
+
+
+def test_operations_belong_to_modules_forward_and_backward() -> None:
+    found = seen(train(before=at(0, lambda: pig.profile_steps(2))))
+    assert found.modules_unknown is None
+    linear = {
+        (one.path, one.module): one.calls
+        for one in found.operations
+        if one.name in ("aten::addmm", "AddmmBackward0")
+    }
+    assert linear == {
+        ("forward", "layers.*.fc"): 4,
+        ("forward", "head"): 2,
+        ("backward", "layers.*.fc"): 4,
+        ("backward", "head"): 2,
+    }
+    relu = [one for one in found.operations if one.name in ("aten::relu", "ReluBackward0")]
+    assert [one.module for one in relu] == ["layers.*"] * 2
+    gradients = {
+        one.module: one.calls
+        for one in found.operations
+        if one.name == "torch::autograd::AccumulateGrad"
+    }
+    assert gradients == {"layers.*.fc": 8, "head": 4}
+
+
+def test_the_same_when_read_from_a_file_and_during_the_run(tmp_path: Path) -> None:
+    during: list[Run] = []
+
+    def look(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(2)
+        if step == 4:
+            recording = native.owner()
+            during.append(recording.snapshot())
+
+    run = train(before=look, path=tmp_path / "a.gpurun")
+    assert during[0].operations == run.operations == Run.load(tmp_path / "a.gpurun").operations
+    assert seen(run).profiled == ((1, 2),)
+
+
+def test_quantiles_leave_the_profiled_steps_out() -> None:
+    run = train(steps=8, before=at(2, lambda: pig.profile_steps(3)))
+    times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
+    others = sorted(times_ns[step] for step in (0, 1, 2, 6, 7))
+    report = run.report(width=120)
+    assert "p50 and p95 leave out 3 profiled steps. Means, totals and shares include them" in report
+    assert "Operations (profiled steps 3-5)" in report
+    quantiles = analysis.of(run).step_quantiles
+    assert (quantiles.steps, quantiles.profiled) == (5, 3)
+    assert quantiles.duration_ns == (others[2], others[4])
+
+
+def test_two_windows_one_after_the_other() -> None:
+    def ask(step: int) -> None:
+        if step in (0, 3):
+            pig.profile_steps(1)
+
+    found = seen(train(before=ask))
+    assert found.profiled == ((1, 1), (4, 4))
+    assert (found.first_step, found.last_step) == (4, 4)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_the_trace_is_kept_if_asked_for(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+
+    def ask() -> None:
+        pig.profile_steps(1, keep_trace=path, with_stack=True, record_shapes=True)
+
+    found = seen(train(before=at(0, ask)))
+    assert found.trace == str(path)
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    names = {event["name"] for event in json.loads(data)["traceEvents"]}
+    assert "aten::addmm" in names
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_a_trace_that_cannot_be_kept_costs_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def ask() -> None:
+        pig.profile_steps(1, keep_trace=folder / "trace.json")
+        folder.rmdir()
+
+    run = train(before=at(0, ask))
+    assert seen(run).trace is None
+    assert seen(run).steps == 1
+    assert [note.partition(":")[0] for note in run.notes] == ["the trace was not kept"]
+
+
+def test_an_active_profiler_is_left_alone() -> None:
+    with torch.profiler.profile() as profile:
+        run = train(before=at(0, lambda: pig.profile_steps(2)))
+    assert any(row.key == "aten::addmm" for row in profile.key_averages())
+    assert run.notes == ("no steps were profiled: a profiler is active already",)
+    assert seen(run).operations == ()
+    assert "Operations" not in run.report()
+
+
+def test_the_program_may_start_a_profiler_of_its_own_meanwhile() -> None:
+    profiles: list[Any] = []
+
+    def profile_one_step(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(4)
+        if step == 2:
+            profiles.append(torch.profiler.profile())
+            profiles[0].start()
+        if step == 3:
+            profiles[0].stop()
+
+    run = train(before=profile_one_step)
+    assert sum(row.count for row in profiles[0].key_averages() if row.key == "aten::addmm") == 3
+    assert run.notes == (
+        "the profiled steps ended early: the program started a profiler of its own",
+    )
+    found = seen(run)
+    assert (found.profiled, found.steps) == (((1, 2),), 1)
+    assert sum(one.calls for one in found.operations if one.name == "aten::addmm") == 3
+
+
+def test_a_tool_that_holds_cupti_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
+    run = train(before=at(0, lambda: pig.profile_steps(2)))
+    assert run.notes == (
+        "no steps were profiled: another tool holds CUPTI, as CUDA_INJECTION64_PATH in the "
+        "environment says",
+    )
+
+
+def test_a_torch_without_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.autograd, "kineto_available", lambda: False)
+    run = train(before=at(0, lambda: pig.profile_steps(2)))
+    assert run.notes == ("no steps were profiled: this build of torch has no profiler",)
+
+
+def test_what_fails_in_the_profiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(TorchProfiler, "events", fail)
+    run = train(before=at(0, lambda: pig.profile_steps(2)))
+    assert run.notes == ("what was profiled was lost: RuntimeError('no memory')",)
+    assert len(run.steps) == 6
+
+
+def test_modules_stay_unknown_beside_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._dynamo.eval_frame as eval_frame
+
+    monkeypatch.setattr(eval_frame, "cached_backends", {1: object()})
+    found = seen(train(before=at(0, lambda: pig.profile_steps(1))))
+    assert found.modules_unknown is not None
+    assert {one.module for one in found.operations} == {None}
+    assert {one.path for one in found.operations} == {"forward", "backward", "optimizer"}
+
+
+def test_the_end_of_the_recording_ends_the_window() -> None:
+    run = train(steps=3, before=at(0, lambda: pig.profile_steps(5)))
+    assert run.notes == ("the profiled steps ended early: the recording ended",)
+    assert seen(run).profiled == ((1, 2),)
+
+
+def test_an_error_of_the_program_ends_the_window() -> None:
+    recording = pig.start()
+
+    def fail(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(2)
+        if step == 1:
+            torch.ones(1)
+            raise ValueError("of the program")
+
+    with pytest.raises(ValueError, match="of the program"):
+        for step in range(3):
+            with pig.gpu_step():
+                fail(step)
+    run = recording.stop()
+    assert seen(run).profiled == ((1, 1),)
+    assert run.notes == ("the profiled steps ended early: the recording ended",)
+
+
+def test_another_thread_may_end_the_window() -> None:
+    def ask(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(9)
+        if step == 2:
+            window = native.owner()._profiling._window
+            other = threading.Thread(target=window.end_early, args=["it took too long"])
+            other.start()
+            other.join()
+
+    run = train(before=ask)
+    assert run.notes == ("the profiled steps ended early: it took too long",)
+    assert (seen(run).profiled, seen(run).steps) == (((1, 2),), 1)
+
+
+def test_live_sinks_lose_nothing_to_a_window() -> None:
+    class Counting(pig.Sink):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def write(self, update: pig.RunUpdate) -> None:
+            self.steps += update.steps["index"].tolist()
+
+    sink = Counting()
+
+    def ask(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(2)
+        if step == 2:
+            native.owner().add_sink(sink)  # while steps are profiled
+
+    run = train(steps=8, before=ask)
+    assert run.notes == ()
+    assert seen(run).profiled == ((1, 2),)
+    assert sink.steps[-6:] == [2, 3, 4, 5, 6, 7]
+
+
+def test_other_steps_asked_for_meanwhile_are_not_profiled() -> None:
+    def ask(step: int) -> None:
+        if step == 0:
+            pig.profile_steps(3)
+        if step in (0, 2):
+            with pytest.warns(RuntimeWarning, match="other steps are still to be profiled"):
+                pig.profile_steps(1)
+
+    assert seen(train(before=ask)).profiled == ((1, 3),)
+
+
+def test_wrong_arguments_raise_at_the_call(tmp_path: Path) -> None:
+    with pytest.raises(pig.RecordingError, match="needs an active recording"):
+        pig.profile_steps(1)
+    for wrong, error in (("3", TypeError), (True, TypeError), (0, ValueError)):
+        with pytest.raises(error, match="n must be"):
+            pig.profile_steps(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="with_stack"):
+        pig.profile_steps(1, with_stack=1)  # type: ignore[arg-type]
+    with pytest.raises(pig.RunPathError, match="is not a directory"):
+        pig.profile_steps(1, keep_trace=tmp_path / "none" / "trace.json")
