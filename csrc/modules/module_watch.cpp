@@ -40,6 +40,7 @@ struct Watched {
 ModuleQuestions ask{};
 PyObject* root_function = nullptr;
 auto* watched = new std::deque<Watched>;
+size_t active_modules = 0;
 auto* by_module = new ObjectTable<int64_t>;
 auto* roots = new ObjectTable<bool>;
 /// How many calls of watched modules, or of roots, the thread is in.
@@ -125,9 +126,9 @@ class Tensors {
   }
 
   /// Puts a mark on their nodes. Modes of the program hear nothing of it.
-  void put_marks(PyObject* mark) const {
+  void put_marks(PyObject* mark, bool beside_modes) const {
     if (count_ == 0 || mark == nullptr) return;
-    PyObject* const modes = modes_set_aside();
+    PyObject* const modes = beside_modes ? modes_set_aside() : nullptr;
     Py_INCREF(mark);
     for (size_t i = 0; i < count_; ++i) put_mark(found_[i], mark);
     Py_DECREF(mark);
@@ -137,11 +138,6 @@ class Tensors {
  private:
   static PyObject* modes_set_aside() {
     static PyObject* const enter = interned("__enter__");
-    PyObject* count = PyObject_CallNoArgs(ask.mode_count);
-    const long modes = count != nullptr ? PyLong_AsLong(count) : 0;
-    Py_XDECREF(count);
-    PyErr_Clear();
-    if (modes <= 0) return nullptr;
     PyObject* context = PyObject_CallNoArgs(ask.without_modes);
     PyObject* entered = context != nullptr ? PyObject_CallMethodNoArgs(context, enter) : nullptr;
     if (entered == nullptr) Py_CLEAR(context);
@@ -160,6 +156,15 @@ class Tensors {
   std::array<PyObject*, kMostTensors> found_;
   size_t count_ = 0;
 };
+
+/// Whether modes of the program hear of what is asked of a tensor.
+bool has_modes() {
+  PyObject* count = PyObject_CallNoArgs(ask.mode_count);
+  const long modes = count != nullptr ? PyLong_AsLong(count) : 0;
+  Py_XDECREF(count);
+  PyErr_Clear();
+  return modes > 0;
+}
 
 bool is_compiling() {
   static PyObject* const name = interned("_is_compiling_flag");
@@ -232,7 +237,7 @@ class WatchedCall final : public CallObserver {
     if (result == nullptr) return true;
     Tensors outputs;
     outputs.add(result);
-    outputs.put_marks(module.enter);
+    outputs.put_marks(module.enter, call.session != 0);
     return true;
   }
 
@@ -252,7 +257,8 @@ class WatchedCall final : public CallObserver {
     if (call.names != nullptr)
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names); ++i)
         inputs.add(call.others[call.count + i]);
-    inputs.put_marks(module->leave);
+    call.session = has_modes() ? 1 : 0;  // at its end they are the same
+    inputs.put_marks(module->leave, call.session != 0);
     ++depth_of_calls;
     ++module->calls;
     call.subject = module;
@@ -314,7 +320,7 @@ void set_root_function(PyObject* function) {
 
 int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
   if (parent >= 0 && !is_known(parent)) return -1;
-  if (watched->size() == kMostModules) {
+  if (active_modules == kMostModules) {
     PyErr_SetString(PyExc_OverflowError, "too many modules are watched");
     return -1;
   }
@@ -337,7 +343,9 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     one.nvtx = nvtx_name(text);
     const auto number = static_cast<int64_t>(watched->size());
     watched->push_back(one);
+    ++active_modules;
     if (by_module->add(module, number) == nullptr) {
+      --active_modules;
       watched->pop_back();
       PyErr_SetString(PyExc_TypeError, "the module can't be weakly referenced");
       return -1;
@@ -369,7 +377,7 @@ PyObject* new_module_mark(int64_t number, bool enters) {
 void unwatch_module(int64_t number) {
   if (number < 0 || static_cast<size_t>(number) >= watched->size()) return;
   Watched& module = (*watched)[static_cast<size_t>(number)];
-  module.is_active = false;
+  if (std::exchange(module.is_active, false)) --active_modules;
   Py_CLEAR(module.enter);
   Py_CLEAR(module.leave);
 }
