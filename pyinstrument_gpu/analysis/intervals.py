@@ -7,6 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def joined(
+    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The time that is covered by spans, which may nest and repeat, as begins and ends of such
+    intervals."""
+    order = np.argsort(begins_ns, kind="stable")
+    begins_ns = begins_ns[order]
+    latest_ns = np.maximum.accumulate(ends_ns[order])
+    first = np.ones(len(begins_ns), dtype=bool)
+    first[1:] = begins_ns[1:] > latest_ns[:-1]
+    return begins_ns[first], latest_ns[np.flatnonzero(np.append(first, True)[1:])]
+
+
 def covered_before(
     begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], times_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:

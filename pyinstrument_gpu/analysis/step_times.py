@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
 from pyinstrument_gpu.model.distinct import distinct
@@ -184,15 +184,7 @@ def _covered_ns(
     begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], steps: NDArray[np.void]
 ) -> NDArray[np.int64]:
     """The time of each of `steps` inside any of the spans given by their times."""
-    order = np.argsort(begins_ns, kind="stable")
-    begins_ns = begins_ns[order]
-    latest_ns = np.maximum.accumulate(ends_ns[order])
-    # Spans nest and repeat: merge them into intervals that do not overlap, then read how much of
-    # those lies before the end of each step and before its begin.
-    first = np.ones(len(begins_ns), dtype=bool)
-    first[1:] = begins_ns[1:] > latest_ns[:-1]
-    begins_ns = begins_ns[first]
-    ends_ns = latest_ns[np.flatnonzero(np.append(first, True)[1:])]
+    begins_ns, ends_ns = joined(begins_ns, ends_ns)
     return covered_before(begins_ns, ends_ns, steps["end_ns"]) - covered_before(
         begins_ns, ends_ns, steps["begin_ns"]
     )

@@ -217,7 +217,7 @@ def _modules(run: RunData) -> list[Facts] | None:
 
 
 def _module(run: RunData, times: ModuleTimes) -> Facts:
-    per_step = analysis.of(run).modules_per_step.get(times.name)
+    per_step = analysis.of(run).modules_per_step[times.name] if run.step_totals.count else None
     kinds = {kind.name.lower(): kind for kind in ModulePass}
     return {
         "name": times.name,

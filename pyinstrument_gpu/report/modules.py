@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.module_steps import NO_PASS, PassPerStep
+from pyinstrument_gpu.analysis.module_steps import NO_PASS
 from pyinstrument_gpu.model.modules import ModulePass, ModuleTimes
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, percent, table
@@ -31,24 +31,25 @@ def modules_section(run: RunData, width: int) -> Iterator[Text | Table]:
     """The table of the run's modules, groups first; nothing if none were timed."""
     if not run.modules:
         return
-    passes = {name: _passes(run, times) for name, times in run.modules.items()}
-    known = [one for of_row in passes.values() for one in of_row.values() if one is not None]
+    found = analysis.of(run).modules_per_step
+    known = [one for row in found.values() for one in row.passes.values() if one is not None]
     kinds = [kind for kind in ModulePass if kind != ModulePass.RECOMPUTE or _has(run, kind)]
     stream_kinds = [*_STREAM_HEADERS] if any(one.device_ns is not None for one in known) else []
     has_steps = run.step_totals.count > 0
     unit = Unit.fitting(max((one.host_ns for one in known), default=0))
 
     def row(name: str, times: ModuleTimes) -> Row:
-        of_row = passes[name]
-        cells = [_calls(of_row, has_steps)]
+        passes, share = found[name].passes, found[name].share
+        calls = passes.get(ModulePass.FORWARD, NO_PASS)
+        decimals = 2 if has_steps else 0
+        cells = [UNKNOWN if calls is None else f"{calls.count:,.{decimals}f}"]
         for kind in kinds:
-            one = of_row.get(kind)
+            one = passes.get(kind)
             cells.append(unit.text(None if one is None else one.host_ns))
         for kind in stream_kinds:
-            one = of_row.get(kind)
+            one = passes.get(kind)
             cells.append(unit.text(None if one is None else one.device_ns))
         if has_steps:
-            share = analysis.of(run).modules_per_step[name].share
             cells.append(UNKNOWN if share is None else percent(share, 1))
         is_noted = times.modules > 1 and width >= _WIDTH_FOR_NOTES
         return Row(name, cells, note=counted(times.modules, "module") if is_noted else "")
@@ -63,7 +64,7 @@ def modules_section(run: RunData, width: int) -> Iterator[Text | Table]:
         *(["% step"] if has_steps else []),
     ]
     yield Text()
-    yield Text(f"Modules: {unit.name} per {'step' if has_steps else 'call'}", "bold")
+    yield Text(f"Modules: {unit.name} {'per step' if has_steps else 'over the whole run'}", "bold")
     yield table(headers, [groups, singles], width)
     if len(run.modules) > MAX_MODULES:
         more = counted(len(run.modules) - MAX_MODULES, "more row")
@@ -71,45 +72,24 @@ def modules_section(run: RunData, width: int) -> Iterator[Text | Table]:
     yield from _remarks(run)
 
 
-def _passes(run: RunData, times: ModuleTimes) -> Mapping[ModulePass, PassPerStep | None]:
-    """What stands in the row of a module: per step or, if no step ended, per call with the number
-    of all calls."""
-    if run.step_totals.count:
-        return analysis.of(run).modules_per_step[times.name].passes
-    found = {}
-    for kind in ModulePass:
-        host, device = times.of_pass(kind)
-        if host is not None:
-            device_ns = None if device is None else device.mean_ns
-            found[kind] = PassPerStep(host.count, host.mean_ns, device_ns)
-    return found
-
-
-def _calls(passes: Mapping[ModulePass, PassPerStep | None], has_steps: bool) -> str:
-    forward = passes.get(ModulePass.FORWARD, NO_PASS)
-    if forward is None:
-        return UNKNOWN
-    return f"{forward.count:.2f}" if has_steps else f"{forward.count:,.0f}"
-
-
 def _remarks(run: RunData) -> Iterator[Text]:
     yield Text("Times include the modules inside, so rows don't add up")
     if _has(run, ModulePass.RECOMPUTE):
-        yield Text("recompute happens within the backward pass, so it is part of backward too")
+        yield Text("recompute happens during the backward pass, and is not part of backward here")
     if not all(times.backward for times in run.modules.values()):
         yield Text("- in backward: no backward pass was seen to go through the module")
-    if any(None in _passes(run, times).values() for times in run.modules.values()):
+    if any(None in row.passes.values() for row in analysis.of(run).modules_per_step.values()):
         yield Text("- elsewhere: none of these passes is left in the history")
     kept, outside = len(run.module_spans), np.count_nonzero(run.module_spans["step"] < 0)
-    statistics = [times.of_pass(kind) for times in run.modules.values() for kind in ModulePass]
-    count = run.modules.passes
     if run.step_totals.count and outside:
-        which = "passes" if kept == count else "passes in the history"
+        which = "passes" if kept == run.modules.passes else "passes in the history"
         yield Text(f"Outside steps, and not in the table: {outside:,} of {kept:,} {which}")
-    timed = sum(device.count for _, device in statistics if device is not None)
-    if 0 < timed < count:
+    devices = [times.of_pass(kind)[1] for times in run.modules.values() for kind in ModulePass]
+    timed = sum(device.count for device in devices if device is not None)
+    if 0 < timed < run.modules.passes:
         yield Text(
-            f"Stream times are known of {timed:,} of {count:,} passes; their mean stands for all"
+            f"Stream times are known of {timed:,} of {run.modules.passes:,} passes; their mean "
+            "stands for all"
         )
 
 

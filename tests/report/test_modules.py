@@ -28,22 +28,24 @@ STEP_MS = 20
 NAMES = ("embed", "layers.0", "layers.0.attn", "layers.1", "layers.1.attn")
 
 TIMES_MS = (
-    *(("embed", FORWARD, 1), ("embed", BACKWARD, 3)),
-    *(("layers.0.attn", FORWARD, 1), ("layers.0", FORWARD, 2)),
-    *(("layers.1.attn", FORWARD, 1), ("layers.1", FORWARD, 2)),
-    *(("layers.1", RECOMPUTE, 2), ("layers.1", BACKWARD, 5), ("layers.0", BACKWARD, 3)),
+    *(("embed", FORWARD, 0, 1), ("embed", BACKWARD, 13, 3)),
+    *(("layers.0.attn", FORWARD, 1, 1), ("layers.0", FORWARD, 1, 2)),
+    *(("layers.1.attn", FORWARD, 3, 1), ("layers.1", FORWARD, 3, 2)),
+    *(("layers.1", RECOMPUTE, 6, 2), ("layers.1", BACKWARD, 5, 5), ("layers.0", BACKWARD, 10, 3)),
 )
-"""What each step has, in ms."""
+"""When each step has what, and for how long, in ms since its begin."""
 
 
-def passes(*rows: tuple[str, ModulePass, int], step: int, device: bool = False) -> list[Any]:
-    """Passes that took so many ms, and twice as long on the device."""
-    begin_ns = max(step, 0) * STEP_MS * MS
-    return [
-        (begin_ns, begin_ns + ms * MS, NAMES.index(name), kind, step, 0, -1, 0)
-        + ((7, begin_ns, begin_ns + 2 * ms * MS) if device else (-1, -1, -1))
-        for name, kind, ms in rows
-    ]
+def passes(*rows: tuple[str, ModulePass, int, int], step: int, device: bool = False) -> list[Any]:
+    """Passes, which on the device begin twice as late and take twice as long."""
+    found = []
+    for name, kind, begin_ms, ms in rows:
+        begin_ns = max(step, 0) * STEP_MS * MS
+        times_ns = begin_ns + begin_ms * MS, begin_ns + (begin_ms + ms) * MS
+        device_ns = begin_ns + 2 * begin_ms * MS, begin_ns + 2 * (begin_ms + ms) * MS
+        on_device = (7, *device_ns) if device else (-1, -1, -1)
+        found.append((*times_ns, NAMES.index(name), kind, step, 0, -1, 0, *on_device))
+    return found
 
 
 def training(steps: int, *others: Any, device_steps: int = 0, **parts: Any) -> Run:
@@ -70,17 +72,17 @@ def test_groups_come_first_with_times_per_step() -> None:
     assert section(training(4)) == [
         "Modules: ms per step",
         "module         calls  forward  backward  recompute  % step",
-        "layers.*        2.00    4.000     8.000      2.000    60.0",
+        "layers.*        2.00    4.000     6.000      2.000    60.0",
         "layers.*.attn   2.00    2.000         -          -    10.0",
         "embed           1.00    1.000     3.000          -    20.0",
         "Times include the modules inside, so rows don't add up",
-        "recompute happens within the backward pass, so it is part of backward too",
+        "recompute happens during the backward pass, and is not part of backward here",
         "- in backward: no backward pass was seen to go through the module",
     ]
 
 
 def test_passes_outside_steps_are_left_out() -> None:
-    validation = [passes(("embed", FORWARD, 9), step=-1)[0]] * 2
+    validation = [passes(("embed", FORWARD, 0, 9), step=-1)[0]] * 2
     with_validation = training(4, *validation)
 
     assert section(with_validation)[1:5] == section(training(4))[1:5]
@@ -90,9 +92,9 @@ def test_passes_outside_steps_are_left_out() -> None:
 
 def test_kept_history_stands_for_the_whole() -> None:
     """Of 8 steps with as many calls outside, the last 4 are kept."""
-    both = [*passes(("embed", FORWARD, 2), step=-1)]
+    both = [*passes(("embed", FORWARD, 0, 2), step=-1)]
     whole = np.array(
-        [one for i in range(8) for one in (*passes(("embed", FORWARD, 4), step=i), *both)],
+        [one for i in range(8) for one in (*passes(("embed", FORWARD, 0, 4), step=i), *both)],
         MODULE_SPAN_DTYPE,
     )
     run = training(8, modules=Modules(fold_module_spans(whole, NAMES)), module_spans=whole[8:])
@@ -120,22 +122,22 @@ def test_device_times_of_some_steps_stand_for_all() -> None:
 
     assert found[1].split()[-6:] == ["device", "fwd", "device", "bwd", "%", "step"]
     assert found[2].split() == [
-        *("layers.*", "2.00", "4.000", "8.000", "2.000", "8.000", "16.000", "60.0")
+        *("layers.*", "2.00", "4.000", "6.000", "2.000", "8.000", "12.000", "60.0")
     ]
     assert found[-1] == "Stream times are known of 9 of 36 passes; their mean stands for all"
     assert not any("Stream times" in line for line in section(training(4, device_steps=4)))
 
 
-def test_without_steps_times_are_per_call() -> None:
+def test_without_steps_times_are_of_the_whole_run() -> None:
     run = training(0, *passes(*TIMES_MS, step=-1), *passes(*TIMES_MS, step=-1))
 
     assert section(run)[:4] == [
-        "Modules: ms per call",
+        "Modules: ms over the whole run",
         "module         calls  forward  backward  recompute",
-        "layers.*           4    2.000     4.000      2.000",
-        "layers.*.attn      4    1.000         -          -",
+        "layers.*           4    8.000    12.000      4.000",
+        "layers.*.attn      4    4.000         -          -",
     ]
-    assert analysis.of(run).modules_per_step == {}
+    assert report_facts(run)["modules"][0]["per_step"] is None
 
 
 def test_wide_report_says_how_many_modules_a_row_has() -> None:
@@ -148,7 +150,7 @@ def test_wide_report_says_how_many_modules_a_row_has() -> None:
 def test_narrow_report_has_whole_numbers(width: int) -> None:
     found = section(training(4, device_steps=4), width)
 
-    assert any("4.000 8.000" in " ".join(line.split()) for line in found)
+    assert any("4.000 6.000" in " ".join(line.split()) for line in found)
 
 
 def test_names_cannot_break_the_layout() -> None:
@@ -182,7 +184,7 @@ def test_facts_are_those_of_the_table() -> None:
     assert layers["stream_backward"]["count"] == 4
     assert layers["per_step"] == {
         "forward": {"calls": 2.0, "host_ns": 4.0 * MS, "stream_ns": 8.0 * MS},
-        "backward": {"calls": 2.0, "host_ns": 8.0 * MS, "stream_ns": 16.0 * MS},
+        "backward": {"calls": 2.0, "host_ns": 6.0 * MS, "stream_ns": 12.0 * MS},
         "recompute": {"calls": 1.0, "host_ns": 2.0 * MS, "stream_ns": 4.0 * MS},
         "share": 0.6,
     }
