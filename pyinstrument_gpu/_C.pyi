@@ -423,10 +423,10 @@ def start_memory_watch(
     source: Callable[[], object] | None, take: Callable[[], object], *, budget: float
 ) -> None:
     """Read memory at the borders of the phases of the thread that opens steps, in so many steps
-    that it takes at most a share of `budget` of their time. A source returns what
-    `torch._C._cuda_memoryStats` does, or allocated bytes, their peak, reserved bytes and their
-    peak; None stands for the memory of the process. `take` is called after a step, at most once a
-    second while readings wait, and sooner if they are many."""
+    that it takes at most a share of `budget` of all time; the first three in any
+    case. A source returns what `torch._C._cuda_memoryStats` does, or allocated bytes, their peak,
+    reserved bytes and their peak; None stands for the memory of the process. `take` is called after
+    a step, at most once a second while readings wait, and sooner if they are many."""
 
 def stop_memory_watch() -> None:
     """Read no more. Again: nothing."""

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/memory_watch.h"
 
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <utility>
@@ -17,6 +18,8 @@ namespace {
 
 /// In one step. A step with more phases is read up to here.
 constexpr size_t kMostInStep = 1024;
+constexpr double kLongestPauseTicks = 1e18;
+constexpr uint32_t kFirstSteps = 3;
 /// That wait. A step with which there would be more is not read.
 constexpr size_t kMostWaiting = 16384;
 
@@ -96,10 +99,11 @@ void MemoryWatch::start(PyObject* source, PyObject* take, double budget) {
     step_start_ = 0;
   }
   lost_ = 0;
-  step_ticks_ = 0;
   taken_ticks_ = read_ticks();
   is_reading_ = is_read_ = false;
-  budget_.reset(budget);
+  budget_ = budget;
+  first_steps_ = kFirstSteps;
+  due_ticks_ = 0;
   source_ = source != Py_None ? Py_NewRef(source) : nullptr;
   take_ = Py_NewRef(take);
   border_listener.store(this);
@@ -126,29 +130,28 @@ std::vector<MemoryReading> MemoryWatch::readings() {
 
 void MemoryWatch::step_begins(uint32_t step) noexcept {
   if (Recorder::instance().is_scratch()) return;
+  is_read_ = first_steps_ > 0 || read_ticks() >= due_ticks_;
+  if (PIG_LIKELY(!is_read_)) return;
   step_ = step;
-  step_ticks_ = read_ticks();
   cost_ticks_ = 0;
-  is_read_ = budget_.begin_step();
   {
     const std::lock_guard lock(mutex_);
     step_start_ = readings_.size();
-    if (is_read_ && step_start_ + kMostInStep + 1 > kMostWaiting) {
+    if (step_start_ + kMostInStep + 1 > kMostWaiting) {
       is_read_ = false;
       ++lost_;
     }
   }
   if (!is_read_) return;
   is_read_ = read(MemoryReading::kStepBegin, kNoPath, 0);
-  if (is_read_) cuda::set_borders_heard(true);
+  if (!is_read_) return pause();
+  cuda::set_borders_heard(true);
 }
 
 void MemoryWatch::step_ends() noexcept {
-  const uint64_t begin = std::exchange(step_ticks_, 0);
-  if (begin == 0 || Recorder::instance().is_scratch()) return;
-  const uint64_t end = read_ticks();
-  close_step();
-  if (is_read_) read(MemoryReading::kStepEnd, kNoPath, 0);
+  if (!std::exchange(is_read_, false) || Recorder::instance().is_scratch()) return;
+  cuda::set_borders_heard(false);
+  read(MemoryReading::kStepEnd, kNoPath, 0);
   size_t waiting = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -158,7 +161,7 @@ void MemoryWatch::step_ends() noexcept {
   const auto ns = [frequency_hz](uint64_t ticks) {
     return static_cast<uint64_t>(static_cast<double>(ticks) * 1e9 / frequency_hz);
   };
-  budget_.end_step(ns(end - begin), ns(cost_ticks_));
+  pause();
   const uint64_t now = read_ticks();
   const bool is_due = ns(now - taken_ticks_) >= 1'000'000'000 || waiting > kMostWaiting / 2;
   if (waiting == 0 || !is_due || take_ == nullptr) return;
@@ -174,11 +177,16 @@ void MemoryWatch::step_ends() noexcept {
 }
 
 void MemoryWatch::step_is_dropped() noexcept {
-  if (std::exchange(step_ticks_, 0) == 0) return;
-  close_step();
-  budget_.drop_step();
+  if (!std::exchange(is_read_, false)) return;
+  cuda::set_borders_heard(false);
   const std::lock_guard lock(mutex_);
   readings_.resize(step_start_);
+}
+
+void MemoryWatch::pause() noexcept {
+  const double ticks = static_cast<double>(cost_ticks_) / budget_;
+  due_ticks_ = read_ticks() + static_cast<uint64_t>(std::min(ticks, kLongestPauseTicks));
+  if (first_steps_ > 0) --first_steps_;
 }
 
 void MemoryWatch::phase_begins(uint32_t path, uint32_t depth) noexcept {
@@ -188,8 +196,6 @@ void MemoryWatch::phase_begins(uint32_t path, uint32_t depth) noexcept {
 void MemoryWatch::phase_ends(uint32_t path, uint32_t depth) noexcept {
   read(MemoryReading::kPhaseEnd, path, depth);
 }
-
-void MemoryWatch::close_step() noexcept { cuda::set_borders_heard(false); }
 
 bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept {
   // A destructor that runs within may use phases.

@@ -6,8 +6,9 @@
 // `torch._C._cuda_memoryStats` does, or a tuple of four numbers. Without one it is the memory of
 // the process. A source in C runs no code of the program, so no signal of it is handled in between.
 //
-// Not every step is read: a budget says which, as with device timing (cuda/step_budget.h). The
-// readings wait in a list of bounded length until they are taken.
+// Not every step is read, and one that is not costs a comparison: after a step whose readings took
+// a time t, none is read for t / budget. The first few are read in any case, as it is there that
+// peaks rise. The readings wait in a list of bounded length until they are taken.
 #pragma once
 
 #include <Python.h>
@@ -16,7 +17,6 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/step_budget.h"
 #include "hot/border_listener.h"
 
 namespace pig {
@@ -40,7 +40,8 @@ class MemoryWatch final : public BorderListener {
   static MemoryWatch& instance();
 
   /// From the next step on. `take`: called after a step with readings, at most once a second,
-  /// and sooner where many wait. `budget`: share of the step time. With the GIL, as all of these.
+  /// and sooner where many wait. `budget`: the share of all time that the readings
+  /// may take. With the GIL, as all of these.
   void start(PyObject* source, PyObject* take, double budget);
   /// Again: nothing. The readings that wait can still be taken.
   void stop();
@@ -57,17 +58,20 @@ class MemoryWatch final : public BorderListener {
  private:
   /// Whether there was something to read.
   bool read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept;
-  void close_step() noexcept;
+
+  /// Puts the next step that is read off, by what this one has cost.
+  void pause() noexcept;
 
   PyObject* source_ = nullptr;  ///< null: the memory of the process
   PyObject* take_ = nullptr;
-  cuda::StepBudget budget_;
-  std::mutex mutex_;  ///< for the list: without the GIL there may be several at it
+  double budget_ = 0;
+  uint32_t first_steps_ = 0;  ///< that are still to be read whatever it costs
+  uint64_t due_ticks_ = 0;    ///< when a step may be read again
+  std::mutex mutex_;          ///< for the list: without the GIL there may be several at it
   std::vector<MemoryReading> readings_;
   size_t step_start_ = 0;  ///< where those of the open step begin
   uint64_t lost_ = 0;
   uint32_t step_ = 0;
-  uint64_t step_ticks_ = 0;  ///< when it began; 0: no step is open
   uint64_t cost_ticks_ = 0;  ///< of its readings
   uint64_t taken_ticks_ = 0;
   bool is_reading_ = false;

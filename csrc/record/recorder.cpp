@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "hot/border_listener.h"
 #include "record/module_times.h"
 
 namespace pig {
@@ -58,6 +59,7 @@ void Recorder::install_fork_handler() {
   pthread_atfork(nullptr, nullptr, [] {
     active_epoch.store(0, std::memory_order_relaxed);
     open_step.store(kNoOpenStep, std::memory_order_relaxed);
+    border_listener.store(nullptr, std::memory_order_relaxed);
     PhaseTable::instance().after_fork_in_child();
     ThreadRegistry::forget_this_thread_in_child();
     cuda::DeviceTiming::after_fork_in_child();

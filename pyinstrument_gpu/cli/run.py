@@ -105,6 +105,13 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
     metavar="FILE",
     help="Keep torch.profiler's own trace, as .json or .json.gz for Perfetto.",
 )
+@click.option(
+    "--memory",
+    type=click.Choice(["sampled", "off"]),
+    default="sampled",
+    show_default=True,
+    help="Read memory where phases begin and end, in some of the steps.",
+)
 @click.option("--no-report", is_flag=True, help="Don't print the report.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)

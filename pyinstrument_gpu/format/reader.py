@@ -31,6 +31,7 @@ from pyinstrument_gpu.format.items import (
     STEP_ITEM,
     STREAM_ITEM,
 )
+from pyinstrument_gpu.format.memory import decode_memory
 from pyinstrument_gpu.format.metrics import known_metrics
 from pyinstrument_gpu.format.modules import path_kinds, path_names, take_modules_out
 from pyinstrument_gpu.format.names import decode_names, decode_threads, known_paths, path_parents
@@ -162,6 +163,15 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     path_texts = join_paths(names, parents, path_names(paths))
     kinds = path_kinds(paths)
     duration_ns = max(state.now_ns, _last_end(spans["host_end_ns"]), _last_end(steps["end_ns"]))
+    memory = blocks.document(
+        BlockType.MEMORY,
+        lambda data: decode_memory(data, path_texts, numbering, environment.get("anchor", {})),
+    )
+    if memory is not None and memory.left_out:
+        notes.append(
+            f"{memory.left_out:,} parts of what was noted of memory were left out, because they "
+            "make no sense"
+        )
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
         notes.append(
@@ -206,6 +216,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         anchor=state.anchor,
         syncs=syncs,
         operations=operations,
+        memory=None if memory is None else memory.memory,
     )
     if kinds.any():
         take_modules_out(columns, kinds)

@@ -30,6 +30,7 @@ from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
+from pyinstrument_gpu.recording.options import MemoryMode
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
@@ -52,6 +53,7 @@ class LaunchOptions:
     sync_watch: bool = True
     as_if_cuda: bool = False
     fail_on_sync: bool = False
+    memory: str = "sampled"
     no_report: bool = False
     modules: str | None = None
     profile_steps: int | None = None
@@ -153,7 +155,8 @@ class Launch:
             yield Path(f"{stem}{suffix}.gpurun").absolute()
 
     def _start(self) -> None:
-        recording = record(self._path, overwrite=self._options.overwrite)
+        memory: MemoryMode = "sampled" if self._options.memory == "sampled" else False
+        recording = record(self._path, overwrite=self._options.overwrite, memory=memory)
         recording._give_way = self._give_way
         recording._start()
         self._watching.tell_recording()

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.memory import Memory
 from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, Modules, fold_module_spans
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.operations import Operations
@@ -92,6 +93,8 @@ class RunData:
         module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
             thread in the order in which they ended. History, like `spans`.
         operations: What torch.profiler has seen in the steps that were profiled, or None.
+        memory: Memory by phase and over steps, and when there was none left; None if it was not
+            read.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class RunData:
         module_names: Sequence[str] = (),
         module_spans: NDArray[np.void] | None = None,
         operations: Operations | None = None,
+        memory: Memory | None = None,
     ) -> None:
         """Make a run by hand.
 
@@ -191,6 +195,7 @@ class RunData:
         self.harvester_cpu_ns = harvester_cpu_ns
         self.anchor = dict(anchor or {})
         self.syncs = Syncs() if syncs is None else syncs
+        self.memory = memory
         self.module_names = tuple(module_names)
         if module_spans is None:
             module_spans = np.empty(0, MODULE_SPAN_DTYPE)

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.recording.recording import Recording
 
     _P = ParamSpec("_P")
+
+MemoryMode = Literal["sampled", False]
 
 _MIN_MAX_BYTES = 1 << 20
 _DEFAULT_HISTORY_IN_MEMORY = 1_000_000
@@ -44,6 +46,7 @@ class RecordingOptions:
         nvtx: bool = True,
         device_timing: DeviceTimingMode = "auto",
         device_timing_budget: float = 0.001,
+        memory: MemoryMode = "sampled",
     ) -> None:
         spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
@@ -63,6 +66,8 @@ class RecordingOptions:
                 f"device_timing_budget must be more than 0, got {budget!r}: "
                 "device_timing=False turns device times off"
             )
+        if memory is not False and memory != "sampled":
+            raise ValueError(f'memory must be "sampled" or False, got {memory!r}')
         self.path = path
         self.overwrite = overwrite
         self.history_spans = history_spans
@@ -70,6 +75,7 @@ class RecordingOptions:
         self.nvtx = nvtx
         self.device_timing = device_timing
         self.device_timing_budget = device_timing_budget
+        self.memory = memory
 
     @property
     def history_spans_kept(self) -> int:

@@ -35,6 +35,7 @@ from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.syncs import SyncSite
 from pyinstrument_gpu.report.device_times import unfinished_work
+from pyinstrument_gpu.report.memory import memory_facts
 from pyinstrument_gpu.report.metrics import metric_readings
 from pyinstrument_gpu.report.recorder import recorder_cost
 from pyinstrument_gpu.report.syncs import allowed_sites, listed_sites, waits_per_step
@@ -75,6 +76,7 @@ def _run(run: RunData) -> Facts:
         "modules": _modules(run),
         "syncs": _syncs(run),
         "operations": _operations(run),
+        "memory": memory_facts(run),
         "metrics": [
             {"name": name, **dict(zip(("last", "min", "max"), map(_reading, found), strict=True))}
             for name, found in metric_readings(run)

@@ -22,6 +22,7 @@ from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
 from pyinstrument_gpu.report.ledger import ledger_section
+from pyinstrument_gpu.report.memory import memory_section, out_of_memory
 from pyinstrument_gpu.report.metrics import metrics
 from pyinstrument_gpu.report.modules import modules_section
 from pyinstrument_gpu.report.operations import operations_section
@@ -47,7 +48,7 @@ _BAR_WIDTH = 20
 
 def overview(run: RunData, width: int) -> list[Text | Table]:
     """The report of a whole run, as `rich` prints it."""
-    parts: list[Text | Table] = [*_heading(run)]
+    parts: list[Text | Table] = [*out_of_memory(run), *_heading(run)]
     if run.step_totals.count:
         parts += _steps(run, width)
         parts += device_times(run, Scope.STEP, width)
@@ -67,6 +68,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         *modules_section(run, width),
         *syncs_section(run, width),
         *operations_section(run, width),
+        *memory_section(run, width),
         *metrics(run, width),
         *_notes(run),
         *recorder_section(run),

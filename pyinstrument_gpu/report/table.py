@@ -58,6 +58,13 @@ def duration(duration_ns: float) -> str:
     return f"{duration_ns:.0f} ns"
 
 
+def size(size_bytes: float) -> str:
+    for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(size_bytes) >= unit:
+            return f"{size_bytes / unit:.2f} {name}"
+    return f"{size_bytes:.0f} bytes"
+
+
 def percent(part: float, whole: float) -> str:
     """A share in percent, without the sign; "-" for what is no share of the whole."""
     return f"{100 * part / whole:.1f}" if whole and 0 <= part <= whole else UNKNOWN

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class SimulatedAllocator:
     """Allocates bytes, keeps what was freed reserved, and counts as torch's does."""
@@ -36,3 +38,15 @@ class SimulatedAllocator:
             },
             "num_alloc_retries": 0,
         }
+
+
+class SimulatedDevice:
+    """A source of the allocator's numbers, as `MemoryWatch` takes it."""
+
+    device = 0
+
+    def __init__(self) -> None:
+        self.allocator = SimulatedAllocator()
+
+    def statistics(self) -> Callable[[], object]:
+        return self.allocator.numbers

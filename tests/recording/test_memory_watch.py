@@ -18,7 +18,7 @@ STEP_BEGIN, PHASE_BEGIN, PHASE_END, STEP_END = range(4)
 
 @pytest.fixture
 def recording() -> Iterator[pig.Recording]:
-    with pig.record() as recording:
+    with pig.record(memory=False) as recording:
         yield recording
         native.stop_memory_watch()
 
@@ -80,10 +80,11 @@ def test_the_process_is_read_without_a_source() -> None:
 @pytest.mark.usefixtures("recording")
 def test_only_steps_within_the_budget_are_read() -> None:
     native.start_memory_watch(SimulatedAllocator().numbers, int, budget=1e-12)
-    for _ in range(3):
+    for _ in range(5):
         with gpu_step():
             pass
-    assert kinds_and_depths() == [(STEP_BEGIN, 0), (STEP_END, 0)]
+    # The first three, whatever they cost.
+    assert kinds_and_depths() == [(STEP_BEGIN, 0), (STEP_END, 0)] * 3
 
 
 @pytest.mark.usefixtures("recording")

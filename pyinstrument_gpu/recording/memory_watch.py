@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording learns of memory: by phase, and when there is none left.
+
+The allocator of PyTorch is asked as soon as CUDA is in use, on the device of the thread that opens
+steps. Before that, and in a run without a GPU, it is the memory of the process. Nothing of torch is
+changed, and its counters are never reset.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.recording import out_of_memory
+from pyinstrument_gpu.recording.memory_fold import MemoryFold
+from pyinstrument_gpu.recording.out_of_memory import OutOfMemoryLog
+
+BUDGET = 0.0005
+"""The share of time that readings may take."""
+_SHARE_OF_WRITING = 0.001
+_SHORTEST_PAUSE_S = 1.0
+
+
+class AllocatorSource(Protocol):
+    """Whose memory is read."""
+
+    @property
+    def device(self) -> int | None:
+        """Its number; None for the memory of the process."""
+
+    def statistics(self) -> Callable[[], object] | None:
+        """What `native.start_memory_watch` asks. Best a function in C: Python code could be
+        interrupted by a signal there."""
+
+
+class ProcessMemory:
+    """How much of the process lies in memory: VmRSS and VmHWM of /proc/self/status."""
+
+    device = None
+
+    def statistics(self) -> None:
+        """The native module reads it by itself."""
+
+
+class TorchAllocator:
+    """PyTorch's allocator of a device, once CUDA is initialised."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+
+    def statistics(self) -> Callable[[], object]:
+        torch: Any = sys.modules["torch"]
+        ask: Callable[[], object] = functools.partial(torch._C._cuda_memoryStats, self.device)
+        return ask
+
+
+def torch_allocator() -> TorchAllocator | None:
+    """That of the calling thread's device; None while CUDA is not in use."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        # With ROCm there is no such version.
+        if torch.version.cuda is None or not torch.cuda.is_initialized():
+            return None
+        return TorchAllocator(torch.cuda.current_device())
+    except AttributeError:  # not imported, or half
+        return None
+
+
+class MemoryWatch:
+    """What is learnt of memory while one recording goes on.
+
+    Args:
+        find: says whose memory is read from the next step on; None for that of the process. It is
+            asked again, by the thread that opens steps, until it knows of a device.
+        budget: the share of time that readings may take; `math.inf`: all steps are read.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], AllocatorSource | None] = torch_allocator,
+        budget: float = BUDGET,
+    ) -> None:
+        self._find = find
+        self._budget = budget
+        self._recording: object = None
+        self._fold: MemoryFold | None = None
+        self._out_of_memory = OutOfMemoryLog()
+        self._next_write_s = 0.0
+        # Again by the thread that has it: a signal may be handled in the midst of it.
+        self._lock = threading.RLock()
+        self._undo: list[Callable[[], None]] = []
+
+    def begin(self, recording: object) -> None:
+        """Read memory from the next step on, and hear when there is none left. After
+        `native.start`."""
+        self._recording = recording
+        native.call_before_step(self._look)
+        out_of_memory.listen(self._ran_out)
+        self._undo.append(when_imported("torch", out_of_memory.attach))
+
+    def end(self) -> None:
+        """Read no more, and write what is known. Before `native.stop`. Again: nothing."""
+        while self._undo:
+            try:
+                undo = self._undo.pop()
+            except IndexError:  # another thread has it
+                break
+            undo()
+        recording = self._recording
+        if recording is None:
+            return
+        native.stop_memory_watch()
+        out_of_memory.listen(None)
+        self.write()
+        self._recording = None
+
+    def write(self) -> None:
+        """Bring the document up to date."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        recording, fold = self._recording, self._fold
+        if recording is None:
+            return
+        if fold is not None:
+            fold.add(native.take_memory_readings())
+        if (fold is None or fold.steps == 0) and not self._out_of_memory.count:
+            return
+        facts = {} if fold is None or fold.steps == 0 else fold.facts()
+        facts["lost"] = native.lost_memory_readings()
+        facts["out_of_memory"] = self._out_of_memory.facts()
+        native.set_document(recording, "memory", json.dumps(facts).encode())
+
+    def _look(self) -> None:
+        """Between two steps: see whose memory is to be read, and begin or begin anew."""
+        if self._recording is None or self._recording is not native.owner():
+            return  # it is over, or that of the process which this one is a fork of
+        source = self._find() or ProcessMemory()
+        if self._fold is not None and self._fold.device == source.device:
+            return
+        with self._lock:
+            native.start_memory_watch(source.statistics(), self._take, budget=self._budget)
+            self._fold = MemoryFold(source.device)
+
+    def _take(self) -> None:
+        """After a step, about once a second."""
+        begin_s = time.monotonic()
+        if begin_s < self._next_write_s:
+            with self._lock:
+                if self._fold is not None:
+                    self._fold.add(native.take_memory_readings())
+            return
+        self.write()
+        if self._fold is not None and self._fold.device is None:
+            self._look()
+        end_s = time.monotonic()
+        pause_s = max(_SHORTEST_PAUSE_S, (end_s - begin_s) / _SHARE_OF_WRITING)
+        self._next_write_s = end_s + pause_s
+
+    def _ran_out(self, device: int, request: int, limit: int, free: int) -> None:
+        """By the thread that gets the error, before it does."""
+        if self._recording is None or self._recording is not native.owner():
+            return
+        source = self._find()
+        statistics = None if source is None else source.statistics()
+        if self._out_of_memory.add(device, request, limit, free, statistics):
+            self.write()
+            native.harvest()

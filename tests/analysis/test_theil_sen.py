@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slopes of lines through points, and when growth is claimed."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.memory_growth import FEWEST_POINTS, memory_growth
+from pyinstrument_gpu.analysis.theil_sen import CONFIDENCE, theil_sen
+from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
+
+
+def memory_of(allocated: NDArray[np.int64]) -> Memory:
+    points = np.zeros(len(allocated), MEMORY_POINT_DTYPE)
+    points["step"] = 50 * np.arange(len(allocated))
+    points["allocated_bytes"] = allocated
+    return Memory(steps=len(points), points=points)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_it_is_the_slope_that_scipy_gives(ties: bool) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    random = np.random.default_rng(0)
+    for count in (8, 21, 60):
+        x = np.cumsum(random.integers(1, 9, count)).astype(float)
+        y = 3 * x + random.normal(0, 20, count)
+        y = np.round(y / 40) if ties else y
+        expected = stats.theilslopes(y, x, alpha=CONFIDENCE)
+        found = theil_sen(x, y)
+        assert found is not None
+        assert found == pytest.approx((expected[0], expected[2], expected[3]))
+
+
+def test_some_points_may_lie_far_off() -> None:
+    x = np.arange(40.0)
+    y = 5 * x
+    y[::10] += 1e9
+    found = theil_sen(x, y)
+    assert found is not None
+    assert found.slope == 5
+
+
+def test_too_few_points_have_no_slope() -> None:
+    assert theil_sen(np.arange(7.0), np.arange(7.0)) is None
+
+
+def test_growth_takes_enough_steps() -> None:
+    growing = 512 * np.arange(FEWEST_POINTS)
+    assert memory_growth(memory_of(growing[:-1])) is None
+    growth = memory_growth(memory_of(growing))
+    assert growth is not None
+    assert growth.per_step.slope == 512 / 50
+
+
+def test_what_grew_in_the_first_half_alone_is_no_leak() -> None:
+    assert memory_growth(memory_of(1000 * np.minimum(np.arange(60), 25))) is None
+
+
+def test_noise_is_hardly_ever_called_a_leak() -> None:
+    random = np.random.default_rng(1)
+    claimed = sum(
+        memory_growth(memory_of(random.integers(0, 1 << 30, 40))) is not None for _ in range(300)
+    )
+    assert claimed <= 3
+
+
+def test_memory_that_shrinks_does_not_grow() -> None:
+    assert memory_growth(memory_of(np.arange(60)[::-1] * 1000)) is None

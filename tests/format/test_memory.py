@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MEMORY document: what makes no sense in it is left out, and nothing else."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.errors import RunFileDamagedError
+from pyinstrument_gpu.format.memory import MemoryDocument, decode_memory
+from pyinstrument_gpu.format.steps import StepNumbering
+from pyinstrument_gpu.model.memory import MedianBytes
+
+NUMBERING = StepNumbering(np.array([1], np.uint32), certain_serial=10, dropped_all_known=True)
+PATHS = ("data", "train", "train/forward")
+PHASE = {
+    "path": 2,
+    "calls": 4,
+    "steps": 2,
+    "begin_bytes": 10,
+    "end_bytes": 20,
+    "peak_bytes": 30,
+    "peak_is_exact": True,
+    "left_bytes": [-5, -6, -4],
+    "own_left_bytes": None,
+}
+EVENT = {
+    "path": 1,
+    "step": 3,
+    "module": "layers.0",
+    "device": 1,
+    "request_bytes": 1,
+    "limit_bytes": 2,
+    "free_bytes": 0,
+    "allocated_bytes": 1,
+    "reserved_bytes": None,
+    "monotonic_ns": 1500,
+    "settings": None,
+}
+DOCUMENT = {
+    "source": "device",
+    "device": 1,
+    "steps": 2,
+    "lost": 0,
+    "peak_bytes": 30,
+    "reserved_peak_bytes": 40,
+    "points": [[0, 10, 40], [2, 20, None]],
+    "phases": [PHASE],
+    "phases_lost": 0,
+    "outside_left_bytes": [0, 0, 0],
+    "out_of_memory": {"count": 5, "events": [EVENT]},
+}
+
+
+def decode(document: Any) -> MemoryDocument:
+    anchor = {"monotonic_ns": 1000, "run_ns": 7}
+    return decode_memory(json.dumps(document).encode(), PATHS, NUMBERING, anchor)
+
+
+def test_all_of_it() -> None:
+    memory, left_out = decode(DOCUMENT)
+    assert left_out == 0
+    assert (memory.device, memory.steps, memory.peak_bytes) == (1, 2, 30)
+    assert memory.phases["train/forward"].left_bytes == MedianBytes(-5, -6, -4)
+    # The step with serial number 1 was dropped.
+    assert memory.points.tolist() == [(0, 10, 40), (1, 20, -1)]
+    (event,) = memory.out_of_memory
+    assert (event.path, event.module, event.time_ns) == ("train", "layers.0", 507)
+    assert memory.out_of_memory_count == 5
+
+
+@pytest.mark.parametrize("document", [{}, {"out_of_memory": {"count": 1, "events": [EVENT]}}])
+def test_most_may_be_missing(document: Any) -> None:
+    memory, left_out = decode(document)
+    assert (left_out, memory.steps, memory.peak_bytes) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("device", "x"),
+        ("steps", -1),
+        ("lost", 1.5),
+        ("peak_bytes", True),
+        ("peak_bytes", 1 << 62),
+        ("reserved_peak_bytes", []),
+        ("points", {}),
+        ("points", [[0, 1]]),
+        ("points", [[0, -1, 2]]),
+        ("points", [["a", 1, 2]]),
+        ("points", [[0, 1, -1.5]]),
+        ("points", [[3, 1, 1], [0, 1, 1]]),
+        ("phases", 3),
+        ("phases", [3]),
+        ("phases", [{**PHASE, "path": 3}]),
+        ("phases", [{**PHASE, "path": None}]),
+        ("phases", [{**PHASE, "calls": -1}]),
+        ("phases", [{**PHASE, "peak_is_exact": 1}]),
+        ("phases", [{**PHASE, "left_bytes": [1, 2]}]),
+        ("phases", [{**PHASE, "left_bytes": [1, 2, 3]}]),
+        ("phases", [{**PHASE, "left_bytes": [1, 1, "2"]}]),
+        ("outside_left_bytes", 5),
+        ("out_of_memory", []),
+        ("out_of_memory", {"events": 1}),
+        ("out_of_memory", {"events": [1]}),
+        ("out_of_memory", {"count": "a"}),
+        ("out_of_memory", {"events": [{**EVENT, "path": 3}]}),
+        ("out_of_memory", {"events": [{**EVENT, "device": None}]}),
+        ("out_of_memory", {"events": [{**EVENT, "module": "\x1b"}]}),
+        ("out_of_memory", {"events": [{**EVENT, "settings": 1}]}),
+    ],
+)
+def test_what_makes_no_sense_is_left_out(key: str, value: Any) -> None:
+    memory, left_out = decode({**DOCUMENT, key: value})
+    assert left_out == 1
+    whole = decode(DOCUMENT).memory
+    others = {"steps", "device", "peak_bytes", "phases", "out_of_memory"} - {key}
+    for name in others:
+        assert getattr(memory, name) == getattr(whole, name)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{"])
+def test_what_is_no_object_is_damage(data: bytes) -> None:
+    with pytest.raises(RunFileDamagedError, match="MEMORY"):
+        decode_memory(data, PATHS, NUMBERING, {})
