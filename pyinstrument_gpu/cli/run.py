@@ -112,6 +112,7 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
     show_default=True,
     help="Read memory where phases begin and end, in some of the steps.",
 )
+@click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
 @click.option("--no-report", is_flag=True, help="Don't print the report.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)

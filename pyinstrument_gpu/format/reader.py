@@ -19,6 +19,7 @@ from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.blocks import BlockType, Records
 from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
+from pyinstrument_gpu.format.energy import decode_energy
 from pyinstrument_gpu.format.environment import decode_environment
 from pyinstrument_gpu.format.framing import read_blocks
 from pyinstrument_gpu.format.items import (
@@ -172,6 +173,13 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
             f"{memory.left_out:,} parts of what was noted of memory were left out, because they "
             "make no sense"
         )
+    energy = blocks.document(
+        BlockType.ENERGY, lambda data: decode_energy(data, environment.get("anchor", {}))
+    )
+    if energy is not None and energy.left_out:
+        notes.append(
+            f"the energy of {energy.left_out:,} GPUs was left out, because it makes no sense"
+        )
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
         notes.append(
@@ -217,6 +225,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         syncs=syncs,
         operations=operations,
         memory=None if memory is None else memory.memory,
+        energy=() if energy is None else energy.gpus,
     )
     if kinds.any():
         take_modules_out(columns, kinds)

@@ -54,6 +54,7 @@ class LaunchOptions:
     as_if_cuda: bool = False
     fail_on_sync: bool = False
     memory: str = "sampled"
+    energy: bool = False
     no_report: bool = False
     modules: str | None = None
     profile_steps: int | None = None
@@ -156,7 +157,12 @@ class Launch:
 
     def _start(self) -> None:
         memory: MemoryMode = "sampled" if self._options.memory == "sampled" else False
-        recording = record(self._path, overwrite=self._options.overwrite, memory=memory)
+        recording = record(
+            self._path,
+            overwrite=self._options.overwrite,
+            memory=memory,
+            energy=self._options.energy,
+        )
         recording._give_way = self._give_way
         recording._start()
         self._watching.tell_recording()

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.energy import GpuEnergy
 from pyinstrument_gpu.model.memory import Memory
 from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, Modules, fold_module_spans
 from pyinstrument_gpu.model.open_phase import OpenPhase
@@ -95,6 +96,7 @@ class RunData:
         operations: What torch.profiler has seen in the steps that were profiled, or None.
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
+        energy: The energy counters of GPUs, those that were read.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class RunData:
         module_spans: NDArray[np.void] | None = None,
         operations: Operations | None = None,
         memory: Memory | None = None,
+        energy: Sequence[GpuEnergy] = (),
     ) -> None:
         """Make a run by hand.
 
@@ -196,6 +199,7 @@ class RunData:
         self.anchor = dict(anchor or {})
         self.syncs = Syncs() if syncs is None else syncs
         self.memory = memory
+        self.energy = tuple(energy)
         self.module_names = tuple(module_names)
         if module_spans is None:
             module_spans = np.empty(0, MODULE_SPAN_DTYPE)

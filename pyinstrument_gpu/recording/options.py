@@ -47,6 +47,7 @@ class RecordingOptions:
         device_timing: DeviceTimingMode = "auto",
         device_timing_budget: float = 0.001,
         memory: MemoryMode = "sampled",
+        energy: bool = False,
     ) -> None:
         spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
@@ -66,6 +67,8 @@ class RecordingOptions:
                 f"device_timing_budget must be more than 0, got {budget!r}: "
                 "device_timing=False turns device times off"
             )
+        if not isinstance(energy, bool):
+            raise TypeError(f"energy must be bool, got {energy!r}")
         if memory is not False and memory != "sampled":
             raise ValueError(f'memory must be "sampled" or False, got {memory!r}')
         self.path = path
@@ -76,6 +79,7 @@ class RecordingOptions:
         self.device_timing = device_timing
         self.device_timing_budget = device_timing_budget
         self.memory = memory
+        self.energy = energy
 
     @property
     def history_spans_kept(self) -> int:

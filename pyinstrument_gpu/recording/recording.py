@@ -19,6 +19,7 @@ from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
 from pyinstrument_gpu.recording.end_facts import end_facts
+from pyinstrument_gpu.recording.energy_watch import EnergyWatch
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
 from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
@@ -67,6 +68,7 @@ class Recording:
         self._facts: dict[str, Any] = {}  # joins the environment at the end
         self._program = ProgramWatch()
         self._memory = MemoryWatch()
+        self._energy = EnergyWatch()
 
     @property
     def path(self) -> Path | None:
@@ -123,6 +125,7 @@ class Recording:
         _read_metrics()
         self._tell_of_program()
         self._memory.write()
+        self._energy.write()
         native.harvest()
         error = native.status()["error"]
         if active() is not self:
@@ -262,6 +265,8 @@ class Recording:
         self._program.begin(self._tell_of_program)
         if options.memory:
             self._memory.begin(self)
+        if options.energy:
+            self._energy.begin(self)
         self._environment = facts
         self._tell_of_program()
         native.set_document(self, "environment", _encode(self._environment))
@@ -292,6 +297,7 @@ class Recording:
             self._tell_of_program()
             self._program.end()
             self._memory.end()
+            self._energy.end()
             ended = native.stop(self, _encode(self._environment))
             if ended is not None and self._run is None:
                 self._error, self._log = ended
@@ -418,6 +424,9 @@ def record(options: RecordingOptions) -> Recording:
             PyTorch's allocator on the GPU, or else that of the process. It does so in the first
             three steps, and then in so many that it takes at most 0.05 % of the time. Nothing
             is reset, and nothing waits for the GPU. False turns it off.
+        energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
+            the GIL for some microseconds each time. Without NVML or such a counter, the run has
+            no energy.
 
     Raises, when the block is entered (before any training):
         RecordingActiveError: a recording is active.

@@ -35,6 +35,7 @@ from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.syncs import SyncSite
 from pyinstrument_gpu.report.device_times import unfinished_work
+from pyinstrument_gpu.report.energy import energy_facts
 from pyinstrument_gpu.report.memory import memory_facts
 from pyinstrument_gpu.report.metrics import metric_readings
 from pyinstrument_gpu.report.recorder import recorder_cost
@@ -77,6 +78,7 @@ def _run(run: RunData) -> Facts:
         "syncs": _syncs(run),
         "operations": _operations(run),
         "memory": memory_facts(run),
+        "energy": energy_facts(run),
         "metrics": [
             {"name": name, **dict(zip(("last", "min", "max"), map(_reading, found), strict=True))}
             for name, found in metric_readings(run)

@@ -21,6 +21,7 @@ from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
+from pyinstrument_gpu.report.energy import energy_section
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.memory import memory_section, out_of_memory
 from pyinstrument_gpu.report.metrics import metrics
@@ -69,6 +70,7 @@ def overview(run: RunData, width: int) -> list[Text | Table]:
         *syncs_section(run, width),
         *operations_section(run, width),
         *memory_section(run, width),
+        *energy_section(run),
         *metrics(run, width),
         *_notes(run),
         *recorder_section(run),
