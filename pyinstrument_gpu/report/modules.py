@@ -24,7 +24,11 @@ _HOST_HEADERS = {
     ModulePass.BACKWARD: "backward",
     ModulePass.RECOMPUTE: "recompute",
 }
-_STREAM_HEADERS = {ModulePass.FORWARD: "device fwd", ModulePass.BACKWARD: "device bwd"}
+_STREAM_HEADERS = {
+    ModulePass.FORWARD: "device fwd",
+    ModulePass.BACKWARD: "device bwd",
+    ModulePass.RECOMPUTE: "device rec",
+}
 
 
 def modules_section(run: RunData, width: int) -> Iterator[Text | Table]:
@@ -34,9 +38,9 @@ def modules_section(run: RunData, width: int) -> Iterator[Text | Table]:
     found = analysis.of(run).modules_per_step
     known = [one for row in found.values() for one in row.passes.values() if one is not None]
     kinds = [kind for kind in ModulePass if kind != ModulePass.RECOMPUTE or _has(run, kind)]
-    stream_kinds = [*_STREAM_HEADERS] if any(one.device_ns is not None for one in known) else []
+    stream_kinds = kinds if any(one.device_ns is not None for one in known) else []
     has_steps = run.step_totals.count > 0
-    unit = Unit.fitting(max((one.host_ns for one in known), default=0))
+    unit = Unit.fitting(max((max(one.host_ns, one.device_ns or 0) for one in known), default=0))
 
     def row(name: str, times: ModuleTimes) -> Row:
         passes, share = found[name].passes, found[name].share
