@@ -106,13 +106,13 @@ class EnergyWatch:
 
     def end(self) -> None:
         """Read a last time, and write what is known. Before `native.stop`. Again: nothing."""
-        recording, self_thread = self._recording, self._thread
+        recording, thread = self._recording, self._thread
         if recording is None:
             return
         self._over.set()
-        if self_thread is not None and self_thread is not threading.current_thread():
-            self_thread.join(_PATIENCE_S)
-            if not self_thread.is_alive():
+        if thread is not None:
+            thread.join(_PATIENCE_S)
+            if not thread.is_alive():
                 self._thread = None
                 self.read()
         self.write()
@@ -144,7 +144,7 @@ class EnergyWatch:
     def _look(self) -> None:
         if self._recording is None or self._recording is not native.owner():
             return  # it is over, or that of the process which this one is a fork of
-        with contextlib.suppress(NvmlError):
+        with contextlib.suppress(Exception):  # it is in the midst of the program
             found = self._find()
             if found is None:
                 native.call_before_step(self._look, after=_STEPS_BETWEEN_LOOKS)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of the readings of memory, of bounded size: what the MEMORY document holds.
 
-A peak is a counter of the allocator that only rises while nobody resets it. If it rose during a
-phase, what it stands at is the phase's own peak, to the byte. If it did not, the phase's peak lies
-between the most that was found in use at a border within, and where the counter stands.
+A peak is a counter of the allocator that only rises while nobody resets it. If it rose between two
+readings, so much was in use there, to the byte, and the phases that were open had that as their
+peak. If it did not rise during a phase, its peak lies between the most that was found in use at a
+border within, and where the counter stands. If the
+counter was found to have fallen within a phase, the program has reset it there, and may do so in
+other calls where that can't be seen: then no peak of this phase is called its own.
 
 What a phase leaves behind is what was in use at its end less what was at its begin. Per step these
 values are many and noisy, so the newest are kept, and their median is written with an interval for
@@ -22,6 +25,8 @@ from typing import Any
 STEP_BEGIN, PHASE_BEGIN, PHASE_END, STEP_END = range(4)
 """Kinds of readings, as csrc/python/memory_watch.h numbers them."""
 
+MOST_BORDERS = 1024
+"""In one step: of a step with more, the rest is not read."""
 MOST_PHASES = 1000
 MOST_POINTS = 256
 MOST_STEPS = 64
@@ -51,11 +56,11 @@ def median_with_interval(values: Iterable[int]) -> Bounds | None:
 class _Open:
     """A phase, or the step, that has begun."""
 
-    def __init__(self, depth: int, allocated: int, peak: int) -> None:
+    def __init__(self, depth: int, allocated: int) -> None:
         self.depth = depth
         self.begin = self.most = allocated
-        self.begin_peak = peak
         self.inner = 0  # what phases within have left behind
+        self.was_reset = False
 
 
 class _Phase:
@@ -64,7 +69,7 @@ class _Phase:
         self.steps = 0
         self.begin_sum = self.end_sum = 0
         self.peak = 0  # the most that is known for certain
-        self.peak_limit = 0  # and what no call can have exceeded
+        self.peak_limit = 0.0  # and what no call can have exceeded
         self.left: deque[int] = deque(maxlen=MOST_STEPS)
         self.own_left: deque[int] = deque(maxlen=MOST_STEPS)
 
@@ -72,9 +77,8 @@ class _Phase:
         self.calls += 1
         self.begin_sum += begun.begin
         self.end_sum += allocated
-        rose = peak > begun.begin_peak
-        self.peak = max(self.peak, peak if rose else begun.most)
-        self.peak_limit = max(self.peak_limit, peak)
+        self.peak = max(self.peak, begun.most)
+        self.peak_limit = max(self.peak_limit, math.inf if begun.was_reset else peak)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -127,19 +131,25 @@ class MemoryFold:
 
     def _add_step(self, readings: list[Reading]) -> None:
         _, serial, _, _, allocated, peak, _, _ = readings[0]
-        stack = [_Open(-1, allocated, peak)]
+        stack = [_Open(-1, allocated)]
         left: dict[int, int] = {}
         own_left: dict[int, int] = {}
-        for kind, _, path, depth, allocated, peak, _, _ in readings[1:]:
+        for kind, _, path, depth, allocated, new_peak, _, _ in readings[1:]:
+            # After a reset, too, the counter has been where it stands.
+            seen = allocated if new_peak == peak else max(allocated, new_peak)
+            stack[-1].most = max(stack[-1].most, seen)
+            if new_peak < peak:
+                for begun in stack:
+                    begun.was_reset = True
+            peak = new_peak
             if kind == PHASE_BEGIN:
-                stack.append(_Open(depth, allocated, peak))
+                stack.append(_Open(depth, allocated))
                 continue
             # One that was cancelled has no end, and goes with the one around it.
             outer = depth if kind == PHASE_END else -1
             while len(stack) > 1 and stack[-1].depth > outer:
                 _close(stack)
             begun = stack[-1]
-            begun.most = max(begun.most, allocated)
             if begun.depth != depth or kind != PHASE_END:
                 continue
             phase = self._phase(path)
@@ -152,12 +162,15 @@ class MemoryFold:
         _, _, _, _, allocated, peak, reserved, reserved_peak = readings[-1]
         self._peak = max(self._peak, peak)
         self._reserved_peak = max(self._reserved_peak, reserved_peak)
-        self._outside.append(allocated - stack[0].begin - stack[0].inner)
+        is_whole = len(readings) <= MOST_BORDERS
+        if is_whole:
+            self._outside.append(allocated - stack[0].begin - stack[0].inner)
         for path, phase in self._phases.items():
-            # In a step without it, a phase leaves nothing.
-            phase.left.append(left.get(path, 0))
-            phase.own_left.append(own_left.get(path, 0))
             phase.steps += path in left
+            if is_whole:
+                # In a step without it, a phase leaves nothing.
+                phase.left.append(left.get(path, 0))
+                phase.own_left.append(own_left.get(path, 0))
         if self.steps % self._every == 0:
             self._add_point(serial, allocated, reserved)
         self.steps += 1

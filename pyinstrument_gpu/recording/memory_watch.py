@@ -69,7 +69,7 @@ def torch_allocator() -> TorchAllocator | None:
         if torch.version.cuda is None or not torch.cuda.is_initialized():
             return None
         return TorchAllocator(torch.cuda.current_device())
-    except AttributeError:  # not imported, or half
+    except Exception:  # torch is not imported, or half, or its CUDA has failed
         return None
 
 

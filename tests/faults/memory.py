@@ -4,7 +4,8 @@
 import json
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu import gpu_phase
+from pyinstrument_gpu import gpu_phase, gpu_step
+from pyinstrument_gpu.recording import out_of_memory
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.endurance import THREADS
 from tests.helpers.script import run_script
@@ -42,6 +43,21 @@ def two_million_spans(trial: Trial) -> None:
 )
 def hundred_million_spans(trial: Trial) -> None:
     check_no_span_is_lost([MILLION, 9 * MILLION, *[10 * MILLION] * 9], 200_000)
+
+
+@FAULTS.fault(
+    done="A GPU runs out of memory.",
+    holds="The run file says in which phase and step, and how much was asked for, before the "
+    "program gets the exception.",
+)
+def out_of_gpu_memory(trial: Trial) -> None:
+    with pig.record(trial.path), gpu_step(), gpu_phase("forward"):
+        out_of_memory.observe(0, 300, 1000, 50)  # as the allocator does, before it raises
+        memory = pig.Run.load(trial.path).memory
+    assert memory is not None
+    (event,) = memory.out_of_memory
+    assert (event.path, event.step) == ("forward", 0)
+    assert (event.request_bytes, event.limit_bytes, event.free_bytes) == (300, 1000, 50)
 
 
 def check_no_span_is_lost(stages: list[int], history_spans: int) -> None:

@@ -15,6 +15,7 @@ from pyinstrument_gpu.model.memory import MedianBytes, Memory
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import out_of_memory
 from pyinstrument_gpu.recording.memory_fold import (
+    MOST_BORDERS,
     MOST_PHASES,
     MOST_POINTS,
     PHASE_BEGIN,
@@ -99,6 +100,25 @@ def test_the_programs_own_reset_makes_no_peak_exact_that_is_not() -> None:
         allocator.reset_peak()
     (phase,) = memory_of(recording).phases.values()
     assert phase.peak_bytes == 10
+    assert not phase.peak_is_exact
+
+
+def test_where_the_program_resets_the_peak_none_is_called_exact() -> None:
+    device = SimulatedDevice()
+    allocator = device.allocator
+    with recording_of(device) as recording:
+        for i in gpu_steps(range(2)):
+            with gpu_phase("outer"):
+                allocator.allocate(100 if i == 0 else 500)
+                allocator.free(100 if i == 0 else 500)
+                with gpu_phase("logging"):
+                    allocator.reset_peak()
+                allocator.allocate(60)
+                allocator.free(60)
+    phases = memory_of(recording).phases
+    # 500 were in use in the second step, which nobody saw.
+    assert (phases["outer"].peak_bytes, phases["outer"].peak_is_exact) == (500, False)
+    assert not phases["outer/logging"].peak_is_exact
 
 
 def test_what_phases_leave_behind() -> None:
@@ -355,6 +375,20 @@ def test_a_phase_without_an_end_counts_with_the_one_around_it() -> None:
     )
     (phase,) = fold.facts()["phases"]
     assert (phase["path"], phase["calls"], phase["peak_bytes"]) == (0, 1, 30)
+
+
+def test_of_a_step_that_was_not_read_to_its_end_nothing_is_known_to_be_left() -> None:
+    fold = MemoryFold(None)
+    inner = [reading(PHASE_BEGIN, 5), reading(PHASE_END, 7)]
+    whole = [reading(STEP_BEGIN), *inner, reading(STEP_END, 7)]
+    cut = [reading(STEP_BEGIN), *(MOST_BORDERS // 2) * inner, reading(STEP_END, 999)]
+    for _ in range(6):
+        fold.add(whole)
+    fold.add(cut)
+    facts = fold.facts()
+    assert facts["outside_left_bytes"] == (5, 5, 5)
+    assert facts["phases"][0]["left_bytes"] == (2, 2, 2)
+    assert facts["phases"][0]["calls"] == 6 + MOST_BORDERS // 2
 
 
 def test_steps_without_an_end_or_a_begin_are_left_out() -> None:
