@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
@@ -25,6 +26,7 @@ from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
+from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of
 from tests.helpers.run_encoder import save
 
@@ -368,6 +370,27 @@ def test_info_of_a_killed_run_as_json(tmp_path: Path) -> None:
     assert facts["threads"] == ["MainThread"]
     assert facts["environment"]["host"] == "trainbox"
     assert facts["notes"] == list(Run.load(path).notes)
+
+
+def test_run_with_modules(tmp_path: Path) -> None:
+    path = str(tmp_path / "train.gpurun")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    with pyinstrument_gpu.watch_modules(model), pyinstrument_gpu.record(path):
+        for _ in range(5):
+            with pyinstrument_gpu.gpu_step():
+                model(torch.ones(4, 2)).sum().backward()
+
+    facts = json.loads(invoke("info", path, "--json").stdout)
+    assert (facts["modules"], facts["passes"], facts["passes_kept"]) == (2, 20, 20)
+    (module,) = json.loads(invoke("report", path, "--json").stdout)["modules"]
+    assert (module["name"], module["modules"], module["calls"]) == ("*", 2, 10)
+    rows = csv_rows(invoke("export", path, "-o", "-", "--modules").stdout)
+    assert sorted((row["step"], row["module"], row["kind"]) for row in rows) == [
+        (str(step), module, kind)
+        for step in range(5)
+        for module in "01"
+        for kind in ("backward", "forward")
+    ]
 
 
 def test_module_runs_as_the_command_and_pipes_plain_text(file: str) -> None:
