@@ -439,9 +439,10 @@ def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int]
 def lost_memory_readings() -> int:
     """How many readings, or steps to be read, were lost."""
 
-def open_place() -> tuple[int, int]:
+def open_place() -> tuple[int, int, str | None]:
     """The innermost open path of the calling thread, or else of the thread that opened the step,
-    and the index of the open step; -1 for none."""
+    and the index of the open step, -1 for none; then the watched module that the calling thread is
+    in, forward or backward, or None."""
 
 def process_memory() -> tuple[int, int] | None:
     """How many bytes of the process lie in memory, and the most that ever did."""

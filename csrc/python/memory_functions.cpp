@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/process_memory.h"
 #include "hot/active_recording.h"
 #include "hot/frame.h"
+#include "hot/module_stack.h"
+#include "hot/phase_table.h"
 #include "hot/span.h"
 #include "hot/thread_state.h"
 #include "python/bindings.h"
@@ -27,16 +31,43 @@ py::list take_readings() {
   return taken;
 }
 
-/// The innermost phase of the calling thread, or else of the one that opened the step, and the
-/// step's index; -1 for none.
+/// The module that the calling thread is in, or that its backward pass has reached; None for none.
+py::object open_module(const ThreadState& thread, uint32_t epoch) {
+  ModuleStack* const modules = thread.modules();
+  if (modules == nullptr) return py::none();
+  const WatchedModule* module = nullptr;
+  {
+    const std::lock_guard lock(modules->lock);
+    uint64_t latest = 0;
+    if (modules->epoch == epoch) {
+      for (const std::vector<ModuleStack::Open>* open : {&modules->calls, &modules->position}) {
+        if (open->empty() || open->back().begin < latest) continue;
+        latest = open->back().begin;
+        module = open->back().module;
+      }
+    }
+  }
+  if (module == nullptr) return py::none();
+  const std::string name = PhaseTable::instance().name(module->forward);
+  PyObject* text =
+      PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "surrogatepass");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(text);
+}
+
+/// The innermost phase of the calling thread, or else of the one that opened the step, the step's
+/// index, and the calling thread's module.
 py::tuple open_place() {
+  py::object module = py::none();
   int64_t path = -1, step = -1;
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch != 0) {
     Recorder& recorder = Recorder::instance();
     const ThreadState* thread = this_thread;
-    if (thread->epoch() == epoch && thread->innermost_path() != kNoPath)
-      path = thread->innermost_path();
+    if (thread->epoch() == epoch) {
+      if (thread->innermost_path() != kNoPath) path = thread->innermost_path();
+      module = open_module(*thread, epoch);
+    }
     const uint64_t open = open_step.load(std::memory_order_relaxed);
     if (open != kNoOpenStep) {
       step = recorder.steps().index_of(static_cast<uint32_t>(open));
@@ -48,7 +79,7 @@ py::tuple open_place() {
       }
     }
   }
-  return py::make_tuple(path, step);
+  return py::make_tuple(path, step, module);
 }
 
 py::object process_memory() {

@@ -104,8 +104,11 @@ void MemoryWatch::start(PyObject* source, PyObject* take, double budget) {
   budget_ = budget;
   first_steps_ = kFirstSteps;
   due_ticks_ = 0;
-  source_ = source != Py_None ? Py_NewRef(source) : nullptr;
-  take_ = Py_NewRef(take);
+  {
+    const std::lock_guard lock(mutex_);
+    source_ = source != Py_None ? Py_NewRef(source) : nullptr;
+    take_ = Py_NewRef(take);
+  }
   border_listener.store(this);
 }
 
@@ -114,8 +117,14 @@ void MemoryWatch::stop() {
   cuda::set_borders_heard(false);
   // Those of a step that is open say nothing yet.
   step_is_dropped();
-  Py_CLEAR(source_);
-  Py_CLEAR(take_);
+  PyObject *source, *take;
+  {
+    const std::lock_guard lock(mutex_);
+    source = std::exchange(source_, nullptr);
+    take = std::exchange(take_, nullptr);
+  }
+  Py_XDECREF(source);
+  Py_XDECREF(take);
 }
 
 std::vector<MemoryReading> MemoryWatch::readings() {
@@ -164,9 +173,14 @@ void MemoryWatch::step_ends() noexcept {
   pause();
   const uint64_t now = read_ticks();
   const bool is_due = ns(now - taken_ticks_) >= 1'000'000'000 || waiting > kMostWaiting / 2;
-  if (waiting == 0 || !is_due || take_ == nullptr) return;
+  if (waiting == 0 || !is_due) return;
   taken_ticks_ = now;
-  PyObject* take = Py_NewRef(take_);
+  PyObject* take;
+  {
+    const std::lock_guard lock(mutex_);
+    take = Py_XNewRef(take_);
+  }
+  if (take == nullptr) return;
   {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -203,7 +217,16 @@ bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) 
   is_reading_ = true;
   const uint64_t begin = read_ticks();
   MemoryReading reading{kind, step_, path, depth, -1, -1, -1, -1};
-  PyObject* source = Py_XNewRef(source_);
+  PyObject* source;
+  {
+    const std::lock_guard lock(mutex_);
+    source = Py_XNewRef(source_);
+    // Without a source it is the process that is read, unless another thread has ended it all.
+    if (take_ == nullptr) {
+      is_reading_ = false;
+      return false;
+    }
+  }
   const bool is_known = fill(reading, source);
   Py_XDECREF(source);
   if (is_known) {

@@ -67,7 +67,7 @@ class MemoryWatch final : public BorderListener {
   double budget_ = 0;
   uint32_t first_steps_ = 0;  ///< that are still to be read whatever it costs
   uint64_t due_ticks_ = 0;    ///< when a step may be read again
-  std::mutex mutex_;          ///< for the list: without the GIL there may be several at it
+  std::mutex mutex_;  ///< for these two objects and the list, where threads run without a GIL
   std::vector<MemoryReading> readings_;
   size_t step_start_ = 0;  ///< where those of the open step begin
   uint64_t lost_ = 0;

@@ -85,12 +85,12 @@ class OutOfMemoryLog:
     ) -> bool:
         """Note one. Returns whether it is worth writing at once: of very many only the first."""
         self.count += 1
-        path, step = native.open_place()
+        path, step, module = native.open_place()
         stats = _numbers(statistics)
         event = {
             "path": None if path < 0 else path,
             "step": None if step < 0 else step,
-            "module": None,  # not known yet
+            "module": module,
             "device": device,
             "request_bytes": request,
             "limit_bytes": limit,

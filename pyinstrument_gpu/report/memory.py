@@ -59,7 +59,8 @@ def memory_section(run: RunData, width: int) -> Iterator[Text | Table]:
             peak if phase.peak_is_exact else f">= {peak}",
             UNKNOWN if phase.left_bytes is None else _signed(phase.left_bytes.median),
         ]
-        rows[names[path]] = Row("", cells)
+        if path in names:
+            rows[names[path]] = Row("", cells)
     if rows:
         yield from phase_table(run, _HEADERS, rows, width)
     yield Text(_totals(memory))

@@ -5,6 +5,7 @@ import math
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -328,6 +329,25 @@ def test_on_another_thread_the_phase_is_that_of_the_step() -> None:
         thread.join()
     (event,) = memory_of(recording).out_of_memory
     assert (event.path, event.step) == ("backward", 0)
+
+
+def test_it_names_the_module_too() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Block(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            run_out()
+            return x * 2
+
+    model = torch.nn.Sequential(Block(), torch.nn.ReLU())
+    with recording_of(SimulatedDevice()) as recording:
+        watch = pig.watch_modules(model)
+        with gpu_step():
+            model(torch.ones(1))
+        watch.remove()
+    (event,) = memory_of(recording).out_of_memory
+    assert event.module == "0"
+    assert "module 0" in recording.run.report(width=500).splitlines()[0]
 
 
 def test_of_very_many_the_first_and_the_last_are_kept() -> None:

@@ -165,7 +165,7 @@ def test_readings_are_taken_before_they_are_too_many() -> None:
 
 
 def test_a_place_is_the_innermost_phase(recording: pig.Recording) -> None:
-    assert native.open_place() == (-1, -1)
+    assert native.open_place() == (-1, -1, None)
     places = []
     with gpu_step():
         pass
@@ -176,4 +176,4 @@ def test_a_place_is_the_innermost_phase(recording: pig.Recording) -> None:
         thread.start()
         thread.join()
     run = recording.snapshot()
-    assert [(run.paths[path], step) for path, step in places] == [("a/b", 1)] * 2
+    assert [(run.paths[path], step) for path, step, _ in places] == [("a/b", 1)] * 2
