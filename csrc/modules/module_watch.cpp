@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/ticks.h"
 #include "hot/nvtx_range.h"
@@ -30,10 +31,69 @@ constexpr int kDeepestTensor = 4;
 struct Watched {
   WatchedModule module;
   NvtxName nvtx;
+  const PyObject* object = nullptr;  ///< a name for it, not to be looked into
+  PyObject* reference = nullptr;     ///< a weak one, whose callback says that it has gone
   PyObject* enter = nullptr;
   PyObject* leave = nullptr;
   bool is_active = true;
   uint64_t calls = 0;
+};
+
+/// Watched modules by their objects. Each call of any module looks here, so it is one glance: a
+/// module that goes says so itself, by the callback of a weak reference.
+class WatchedTable {
+ public:
+  Watched* find(const PyObject* module) const {
+    for (size_t i = slot_of(module);; ++i) {
+      const Slot& slot = slots_[i & mask_];
+      if (slot.module == module) return slot.watched;
+      if (slot.module == nullptr) return nullptr;
+    }
+  }
+
+  bool empty() const { return used_ == 0; }
+
+  /// In place of one of the same object. Throws std::bad_alloc.
+  void add(const PyObject* module, Watched* watched) {
+    if (2 * (used_ + 1) > slots_.size()) grow();
+    put(module, watched);
+  }
+
+  /// The object is another's place from now on.
+  void remove(const PyObject* module, const Watched* watched) {
+    for (Slot& slot : slots_)
+      if (slot.module == module && slot.watched == watched) slot.watched = nullptr;
+  }
+
+ private:
+  struct Slot {
+    const PyObject* module = nullptr;
+    Watched* watched = nullptr;
+  };
+
+  size_t slot_of(const PyObject* module) const {
+    return (reinterpret_cast<uintptr_t>(module) * 0x9E3779B97F4A7C15u) >> 40;
+  }
+
+  void put(const PyObject* module, Watched* watched) {
+    size_t i = slot_of(module) & mask_;
+    while (slots_[i].module != nullptr && slots_[i].module != module) i = (i + 1) & mask_;
+    if (slots_[i].module == nullptr) ++used_;
+    slots_[i] = {module, watched};
+  }
+
+  void grow() {
+    std::vector<Slot> before(2 * slots_.size());
+    before.swap(slots_);
+    mask_ = slots_.size() - 1;
+    used_ = 0;
+    for (const Slot& slot : before)
+      if (slot.watched != nullptr) put(slot.module, slot.watched);
+  }
+
+  std::vector<Slot> slots_ = std::vector<Slot>(64);
+  size_t mask_ = 63;
+  size_t used_ = 0;
 };
 
 // Guarded by the GIL. Threads may be in calls of what was taken back, so nothing is freed.
@@ -41,10 +101,10 @@ ModuleQuestions ask{};
 PyObject* root_function = nullptr;
 auto* watched = new std::deque<Watched>;
 size_t active_modules = 0;
-auto* by_module = new ObjectTable<int64_t>;
+WatchedTable* by_module = new WatchedTable;
 auto* roots = new ObjectTable<bool>;
 /// How many calls of watched modules, or of roots, the thread is in.
-thread_local uint32_t depth_of_calls = 0;
+thread_local uint32_t depth_of_calls __attribute__((tls_model("initial-exec"))) = 0;
 
 PyObject* interned(const char* text) {
   PyObject* name = PyUnicode_InternFromString(text);
@@ -67,7 +127,9 @@ class MarkedNodes {
  private:
   std::array<uint64_t, 8192> slots_{};
 };
-thread_local std::unique_ptr<MarkedNodes> marked_nodes;
+/// Of the calling thread; it frees them at its end.
+thread_local MarkedNodes* marked_nodes __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local std::unique_ptr<MarkedNodes> own_marked_nodes;
 
 /// Whether a node is new to us. Clears errors.
 bool mark_node(PyObject* node) {
@@ -79,8 +141,11 @@ bool mark_node(PyObject* node) {
     PyErr_Clear();
     return false;
   }
-  if (!marked_nodes) marked_nodes.reset(new (std::nothrow) MarkedNodes);
-  return marked_nodes && number != ~uint64_t{0} && marked_nodes->mark(number);
+  if (PIG_UNLIKELY(marked_nodes == nullptr)) {
+    own_marked_nodes.reset(new (std::nothrow) MarkedNodes);
+    marked_nodes = own_marked_nodes.get();
+  }
+  return marked_nodes != nullptr && number != ~uint64_t{0} && marked_nodes->mark(number);
 }
 
 /// The node of a tensor gets a mark, if it has none.
@@ -197,13 +262,6 @@ WatchedModule names_of(const std::string& text) {
   return known->emplace(text, names).first->second;
 }
 
-Watched* find_watched(PyObject* module) {
-  const int64_t* number = by_module->find(module);
-  if (number == nullptr) return nullptr;
-  Watched& found = (*watched)[static_cast<size_t>(*number)];
-  return found.is_active ? &found : nullptr;
-}
-
 /// Asks about a module that is called with no other around it, until the answer is True.
 void tell_of_root(PyObject* module) {
   if (roots->find(module) != nullptr) return;
@@ -243,7 +301,7 @@ class WatchedCall final : public CallObserver {
 
  private:
   static Observing begin(ObservedCall& call) {
-    Watched* module = find_watched(call.self);
+    Watched* module = by_module->find(call.self);
     if (module == nullptr) {
       if (root_function == nullptr || depth_of_calls > 0 || is_compiling())
         return Observing::ignored;
@@ -297,6 +355,24 @@ PyObject* mark_is_reached(PyObject* self, PyObject*) {
 
 PyMethodDef mark_definition = {"module_mark", mark_is_reached, METH_O, nullptr};
 
+/// The body of a weak reference's callback; `self` is the module's number.
+PyObject* module_is_gone(PyObject* self, PyObject*) {
+  unwatch_module(PyLong_AsLongLong(self));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef gone_definition = {"module_is_gone", module_is_gone, METH_O, nullptr};
+
+/// A weak reference to a module, or nullptr with a Python error set.
+PyObject* new_reference(PyObject* module, int64_t number) {
+  PyObject* code = PyLong_FromLongLong(number);
+  PyObject* callback = code != nullptr ? PyCFunction_New(&gone_definition, code) : nullptr;
+  Py_XDECREF(code);
+  PyObject* reference = callback != nullptr ? PyWeakref_NewRef(module, callback) : nullptr;
+  Py_XDECREF(callback);
+  return reference;
+}
+
 bool is_known(int64_t number) {
   if (number >= 0 && static_cast<size_t>(number) < watched->size()) return true;
   PyErr_SetString(PyExc_ValueError, "no such module");
@@ -342,14 +418,12 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     }
     one.nvtx = nvtx_name(text);
     const auto number = static_cast<int64_t>(watched->size());
+    one.object = module;
+    one.reference = new_reference(module, number);
+    if (one.reference == nullptr) return -1;
     watched->push_back(one);
+    by_module->add(module, &watched->back());
     ++active_modules;
-    if (by_module->add(module, number) == nullptr) {
-      --active_modules;
-      watched->pop_back();
-      PyErr_SetString(PyExc_TypeError, "the module can't be weakly referenced");
-      return -1;
-    }
     return number;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
@@ -378,6 +452,8 @@ void unwatch_module(int64_t number) {
   if (number < 0 || static_cast<size_t>(number) >= watched->size()) return;
   Watched& module = (*watched)[static_cast<size_t>(number)];
   if (std::exchange(module.is_active, false)) --active_modules;
+  by_module->remove(module.object, &module);
+  Py_CLEAR(module.reference);
   Py_CLEAR(module.enter);
   Py_CLEAR(module.leave);
 }
