@@ -36,15 +36,12 @@ py::object open_module(const ThreadState& thread, uint32_t epoch) {
   ModuleStack* const modules = thread.modules();
   if (modules == nullptr) return py::none();
   const WatchedModule* module = nullptr;
-  {
-    const std::lock_guard lock(modules->lock);
+  if (modules->epoch == epoch) {
     uint64_t latest = 0;
-    if (modules->epoch == epoch) {
-      for (const std::vector<ModuleStack::Open>* open : {&modules->calls, &modules->position}) {
-        if (open->empty() || open->back().begin < latest) continue;
-        latest = open->back().begin;
-        module = open->back().module;
-      }
+    for (const OpenModules* open : {&modules->calls, &modules->position}) {
+      if (open->empty() || (*open)[open->size() - 1].begin < latest) continue;
+      latest = (*open)[open->size() - 1].begin;
+      module = (*open)[open->size() - 1].module;
     }
   }
   if (module == nullptr) return py::none();

@@ -191,7 +191,6 @@ class Launch:
         self._recording._finish_if_mine()
         if self._modules is not None:
             self._modules.end()
-            self._said += self._modules.problems()
 
     def _give_way(self) -> None:
         self._say("the program started a recording of its own, so this one ended there")

@@ -106,12 +106,16 @@ class ModuleWatch:
 
 
 class RootWatch:
-    """Watches each model that a program calls for training, until it is removed."""
+    """Watches each model that a program calls for training.
+
+    Attributes:
+        notes: why a model is not watched, in sentences.
+    """
 
     def __init__(self, select: str) -> None:
         self._select = select
         self._watches: list[ModuleWatch] = []
-        self._notes: list[str] = []
+        self.notes: list[str] = []
 
     def begin(self) -> None:
         """Once torch is there, if it isn't yet."""
@@ -134,10 +138,6 @@ class RootWatch:
         if IMPORT_ERROR is None and _observe() is None:
             native.set_root_function(self._watch)
 
-    def problems(self) -> list[str]:
-        """What is not timed as asked, in sentences."""
-        return self._notes + [note for watch in self._watches for note in watch.notes]
-
     def _watch(self, model: Any) -> bool:
         """Returns whether it need not be asked about this one again."""
         try:
@@ -146,9 +146,7 @@ class RootWatch:
                     return False
                 self._watches.append(_watch(_unwrapped(model), self._select))
         except Exception as error:
-            self._notes.append(
-                f"the modules of {type(model).__qualname__} are not timed: {error!r}"
-            )
+            self.notes.append(f"the modules of {type(model).__qualname__} are not timed: {error!r}")
         return True
 
 
@@ -161,7 +159,8 @@ def watch_modules(model: nn.Module, select: str = "coarse") -> ModuleWatch:
     The forward time of a module is that of its calls. Its backward time is what the backward pass
     spends between the node of its output and that of its input: marks on autograd's nodes divide
     the whole pass, so the times of modules side by side add up to it. Recomputation by activation
-    checkpointing is timed apart. Times include those of the modules inside. `run.modules` has them
+    checkpointing is part of that, and also known for itself. Times include those of the modules
+    inside. `run.modules` has them
     by name; docs/modules.md says what they mean and where they are not known.
 
     Args:
@@ -285,7 +284,8 @@ def _were(names: list[str]) -> str:
 
 def _facts() -> dict[str, Any]:
     with _lock:
-        notes = [note for watch in _watches for note in watch._all_notes()]
+        notes = [] if _root_watch is None else list(_root_watch.notes)
+        notes += [note for watch in _watches for note in watch._all_notes()]
     return {"module_notes": notes} if notes else {}
 
 

@@ -59,9 +59,10 @@ def _coarse(modules: list[tuple[str, nn.Module]]) -> Iterator[str]:
         for child in children.get(one, ()):
             yield child
             yield from (name for name in children.get(child, ()) if name not in lists)
-        beside = children.get(one.rpartition(".")[0], [])
-        yield from (name for name in beside if name not in around)
-    yield from (name for name in children.get("", ()) if name not in around)
+        # And what stands beside it, and beside what it stands in.
+        for outer in (one, *_prefixes(one)):
+            beside = children.get(outer.rpartition(".")[0], [])
+            yield from (name for name in beside if name not in around)
 
 
 def _prefixes(name: str) -> Iterator[str]:
