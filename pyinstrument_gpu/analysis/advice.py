@@ -149,7 +149,11 @@ def _whole_ns(saving: Saving, found: Savings) -> float:
 
 def _doubt(run: RunData, saving: Saving, premises: Premises) -> str:
     if saving.change == Change.LAUNCHES:
-        return "as far as this time is spent launching, and not on the program's own work"
+        doubt = "as far as this time is spent launching, and not on the program's own work"
+        launches = None
+        if run.operations is not None:
+            launches = run.operations.launches_per_step(run.paths[saving.path])
+        return doubt if launches is None else f"{doubt}; it launches {launches:,.0f} times per step"
     if _may_not_help(saving, premises):
         workers = f"{premises.loader_workers} loader worker"
         workers += "" if premises.loader_workers == 1 else "s"

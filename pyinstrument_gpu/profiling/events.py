@@ -23,6 +23,8 @@ _BACKWARD_SCOPE = 1  # at::RecordScope::BACKWARD_FUNCTION
 _ENQUEUES = re.compile("Launch|Mem(cpy|set).*Async")
 """In the name of a function of the runtime or the driver: a call of it enqueues something."""
 
+_OF_RUNTIME = re.compile("(cuda|cu|hip)[A-Z]")
+
 
 class HostEvent(NamedTuple):
     """An operator, a node of autograd, or a range that the program has named.
@@ -113,11 +115,11 @@ def _kind(event: Any) -> str:
     if hasattr(event, "activity_type"):
         kind: str = event.activity_type()
         return kind
-    is_host = "CPU" in str(event.device_type())
-    if event.is_user_annotation():
-        return "user_annotation" if is_host else "gpu_user_annotation"
-    if event.is_python_function():
-        return "python_function"
-    if is_host:
-        return "cuda_runtime" if event.linked_correlation_id() > 0 else "cpu_op"
-    return "kernel"
+    # torch 2.11 and older. What is no operator there has no correlation, or that of an operator.
+    if "CPU" not in str(event.device_type()):
+        return "gpu_user_annotation" if event.is_user_annotation() else "kernel"
+    if event.linked_correlation_id() > 0 or _OF_RUNTIME.match(event.name()):
+        return "cuda_runtime"
+    if event.correlation_id() == 0:
+        return "other"
+    return "user_annotation" if event.is_user_annotation() else "cpu_op"

@@ -22,6 +22,7 @@ from pyinstrument_gpu.analysis.savings import (
     Saving,
     Savings,
 )
+from pyinstrument_gpu.model.operations import DeviceUse, Operation, Operations
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
 from pyinstrument_gpu.run import Run
@@ -382,6 +383,20 @@ def test_each_change_has_its_edit(saving: Saving, about: str, edit: str) -> None
 
     assert given.about == about
     assert edit in given.edit
+
+
+def test_a_doubt_about_launches_counts_them_where_steps_were_profiled() -> None:
+    saving = replace(_saving(Change.LAUNCHES, path=0), low_ns=0.0)
+    run = run_of((), names=("forward",))
+    found = replace(NO_SAVINGS, steps=advising.MIN_STEPS, step_ns=saving.time_ns, rows=(saving,))
+    premises = analysis.of(run).premises
+    (without,) = advising.doubts(run, found, premises)
+    assert without.reason.endswith("and not on the program's own work")
+
+    launched = Operation("aten::mm", "forward", None, 30, 1, 1, 3_000)
+    run.operations = Operations(steps=2, operations=(launched,), device=DeviceUse(1, 1, 1, ()))
+    (counted,) = advising.doubts(run, found, premises)
+    assert counted.reason == f"{without.reason}; it launches 1,500 times per step"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SyncKind if kind not in (11, 12)])

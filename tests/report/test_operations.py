@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report says of profiled steps, on runs made by hand."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+
+from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
+from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.report.facts import report_facts
+from pyinstrument_gpu.run import Run
+
+MS = 1_000_000
+
+OPERATIONS = Operations(
+    profiled=((1, 1), (4, 5)),
+    first_step=4,
+    last_step=5,
+    steps=2,
+    operations=(
+        Operation("aten::mm", "forward", "layers.*.attn", 8, 6 * MS, 10 * MS, 8),
+        Operation("aten::mm", "forward", "head", 1, 2 * MS, 4 * MS, 1),
+        Operation("aten::mm", "backward", "head", 4, 1 * MS, 4 * MS, 4),
+        Operation("aten::item", None, None, 1, 1 * MS, 2 * MS, 1),
+    ),
+    device=DeviceUse(
+        1,
+        20 * MS,
+        25 * MS,
+        (DeviceGaps("forward", 30, 4 * MS, 2 * MS), DeviceGaps(None, 1, MS, MS)),
+    ),
+    stopped_ns=300 * MS,
+    trace="/tmp/trace.json",
+)
+
+
+def run_with(operations: Operations | None, steps_ms: tuple[int, ...] = ()) -> Run:
+    ends = np.cumsum(steps_ms) * MS
+    steps = np.array(
+        [
+            (index, end_ns - length * MS, end_ns, np.nan, 1, True, 0)
+            for index, (length, end_ns) in enumerate(zip(steps_ms, ends, strict=True))
+        ],
+        STEP_DTYPE,
+    )
+    return Run(steps=Steps(steps), operations=operations)
+
+
+STEPS_MS = (99, 50, 10, 12, 20, 30, 11, 13, 11)
+
+
+def section(run: Run) -> str:
+    report = run.report(width=100)
+    return report[report.index("Operations (") :]
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_operations_modules_and_phases_per_step() -> None:
+    text = section(run_with(OPERATIONS, STEPS_MS))
+    assert text.startswith("Operations (profiled steps 4-5): ms per step\n")
+    lines = rows(text)
+    for row in (
+        "operation calls host % host launches device % device",
+        "aten::mm 4.50 4.000 80.0 4.50 7.000 70.0 forward",
+        "aten::mm 2 0.500 10.0 2 2.000 20.0 backward",
+        "aten::item 0.50 0.500 10.0 0.50 1.000 10.0 (no phase)",
+        "module calls host % host launches device % device",
+        "layers.*.attn 4 3.000 60.0 4 5.000 50.0 forward",
+        "head 0.50 1.000 20.0 0.50 2.000 20.0 forward",
+        "head 2 0.500 10.0 2 2.000 20.0 backward",
+        "(no module) 0.50 0.500 10.0 0.50 1.000 10.0 (no phase)",
+        "phase calls host % host launches device % device",
+        "forward 4.50 4.000 80.0 4.50 7.000 70.0",
+        "backward 2 0.500 10.0 2 2.000 20.0",
+        "(no phase) 0.50 0.500 10.0 0.50 1.000 10.0",
+        "all 7 5.000 100.0 7 10.000 100.0",
+    ):
+        assert lines.count(row.split()) == 1, row
+    assert "Device idle: 5.000 ms of 25.000 ms (20.0%), in 31 gaps" in text
+    assert "  before work of forward: 4.000 ms in 30 gaps, the longest 2.000 ms" in text
+    assert "Training stood still for 300.000 ms" in text
+    assert "Trace: /tmp/trace.json" in text
+
+
+def test_what_the_profiler_cost() -> None:
+    run = run_with(OPERATIONS, STEPS_MS)
+    # Step 0 is left out, and step 1 was profiled: before the window there are two.
+    times = profiled_steps(run)
+    assert times == (25 * MS, None, 11 * MS)
+    assert "A step took 25.000 ms profiled, 11.000 ms after." in section(run)
+    only_last = replace(OPERATIONS, profiled=((4, 5),))
+    assert profiled_steps(run_with(only_last, STEPS_MS)) == (25 * MS, 12 * MS, 11 * MS)
+    assert profiled_steps(run_with(None, STEPS_MS)) is None
+    assert profiled_steps(run_with(OPERATIONS)) == (None, None, None)
+
+
+def test_without_a_device_there_are_no_columns_of_one() -> None:
+    rows_on_host = tuple(
+        replace(one, device_ns=None, launches=None) for one in OPERATIONS.operations
+    )
+    operations = replace(
+        OPERATIONS, operations=rows_on_host, device=None, modules_unknown="of a reason"
+    )
+    text = section(run_with(operations, STEPS_MS))
+    assert ["operation", "calls", "host", "%", "host"] in rows(text)
+    assert "Modules are unknown: of a reason" in text
+    assert "No work of a device was seen" in " ".join(text.split())
+    assert "idle" not in text
+
+
+def test_more_operations_than_fit_are_counted() -> None:
+    many = tuple(Operation(f"op{i}", "forward", None, 1, 100 - i, None, None) for i in range(40))
+    text = section(run_with(replace(OPERATIONS, operations=many, device=None), STEPS_MS))
+    assert "... and 25 more operations" in text
+    assert "op14 " in text
+    assert "op15 " not in text
+
+
+def test_nothing_profiled_is_nothing_said() -> None:
+    for operations in (None, Operations()):
+        assert "Operations" not in run_with(operations, STEPS_MS).report()
+
+
+def test_json_has_the_same_numbers() -> None:
+    facts = json.loads(json.dumps(report_facts(run_with(OPERATIONS, STEPS_MS))))
+    found = facts["operations"]
+    assert found["profiled"] == [[1, 1], [4, 5]]
+    assert found["operations"][0] == {
+        "name": "aten::mm",
+        "path": "forward",
+        "module": "layers.*.attn",
+        "calls": 8,
+        "host_ns": 6 * MS,
+        "device_ns": 10 * MS,
+        "launches": 8,
+    }
+    assert found["step_times"] == {
+        "profiled_ns": 25 * MS,
+        "before_ns": None,
+        "after_ns": 11 * MS,
+    }
+    assert facts["steps"]["quantiles_are_over"] == 6
+    assert facts["steps"]["quantiles_leave_out_profiled"] == 3
+    assert report_facts(run_with(None, STEPS_MS))["operations"] is None
