@@ -23,8 +23,10 @@ class _Work(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         _ = ctx.saved_tensors
+        # On a GPU, a thread of autograd's has no context before an operation of torch's.
+        grad = grads[0].clone()
         ctx.work()
-        return grads[0], None, None
+        return grad, None, None
 
 
 class Work(nn.Module):
