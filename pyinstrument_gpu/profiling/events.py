@@ -89,8 +89,9 @@ def events_of(kineto_events: Iterable[Any]) -> Events:
                 launches.append(event.linked_correlation_id())
         elif kind in ("cpu_op", "user_annotation") and name not in _LEFT_OUT:
             thread = event.start_thread_id()
-            if event.is_async() or event.end_thread_id() != thread:
-                continue  # it is no part of any thread's time
+            native_thread = event.device_resource_id()
+            if event.is_async() or event.end_thread_id() != thread or not native_thread:
+                continue  # it is no part of any thread's time; the profiler's own has no thread
             begin_ns = event.start_ns()
             host.append(
                 HostEvent(
@@ -98,7 +99,7 @@ def events_of(kineto_events: Iterable[Any]) -> Events:
                     begin_ns,
                     begin_ns + event.duration_ns(),
                     thread,
-                    event.device_resource_id(),
+                    native_thread,
                     event.correlation_id(),
                     event.sequence_nr(),
                     event.fwd_thread_id(),

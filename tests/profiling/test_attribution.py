@@ -265,7 +265,7 @@ def test_what_is_read_of_the_events_of_a_gpu(is_old: bool) -> None:
         Kineto("a future", "cpu_op", is_async=True),
         Kineto("elsewhere", "cpu_op", end_thread_id=2),
         Kineto("train.py(3): main", "python_function", correlation_id=0),
-        Kineto("Activity Buffer Request", "overhead", correlation_id=0),
+        Kineto("Activity Buffer Request", "overhead", device_resource_id=0),
         Kineto("cudaDeviceSynchronize", "cuda_runtime"),
         *(
             Kineto(name, kind, **linked)
