@@ -49,7 +49,7 @@ def attach() -> None:
 def _attach() -> None:
     torch: Any = sys.modules["torch"]
     try:
-        torch._C._cuda_attachOutOfMemoryObserver(observe)
+        torch._C._cuda_attach_out_of_memory_observer(observe)
     except Exception:  # in the midst of the program's first use of CUDA
         return
 
