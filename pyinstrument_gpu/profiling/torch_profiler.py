@@ -51,16 +51,20 @@ class TorchProfiler:
             # So it may be stopped by another thread than this one, too.
             experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
         )
+        self._is_stopped = False
         self._profile.__enter__()
         self._stand_guard(gives_way)
 
     def stop(self) -> None:
-        """End it. Waits for the device, as torch's profiler does."""
+        """End it. Waits for the device, as torch's profiler does. Again: nothing."""
+        if self._is_stopped:
+            return
         self._stand_down()
         was_in_call = native.in_watched_call()
         native.set_in_watched_call(True)  # that wait is none of the program's
         try:
             self._profile.__exit__(None, None, None)
+            self._is_stopped = True
         finally:
             native.set_in_watched_call(was_in_call)
 

@@ -165,11 +165,11 @@ class ProfileWindow:
             measuring = self._measuring.pop()
         except IndexError:
             return
-        ended_ns = time.perf_counter_ns()
-        measuring.timer.cancel()
-        measuring.modules.remove()
         notes = [] if note is None else [note]
         try:
+            ended_ns = time.perf_counter_ns()
+            measuring.timer.cancel()
+            measuring.modules.remove()
             measuring.profiler.stop()
             content = self._what_was_seen(measuring, notes)
             if self.options.trace is not None:
@@ -184,7 +184,10 @@ class ProfileWindow:
             notes.append(f"what was profiled was lost: {error!r}")
             content = self.document.content
         finally:
-            measuring.tap.close()
+            # Also where a Ctrl-C has come just now.
+            for undo in (measuring.modules.remove, measuring.profiler.stop, measuring.tap.close):
+                with contextlib.suppress(Exception):
+                    undo()
         self.document.set(replace(content, notes=(*self.document.content.notes, *notes)))
 
     def _what_was_seen(self, measuring: _Measuring, notes: list[str]) -> Operations:

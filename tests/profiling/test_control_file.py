@@ -2,10 +2,12 @@
 """Requests to a recording from outside its process."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.native import native
@@ -33,8 +35,6 @@ def request(recording: pig.Recording, content: str) -> Path:
 
 
 def step() -> None:
-    import torch
-
     with pig.gpu_step():
         torch.ones(1)
 
@@ -120,8 +120,6 @@ def test_two_requests_at_once(recording: pig.Recording) -> None:
 
 
 def test_a_recording_looks_by_itself_from_its_first_step(tmp_path: Path) -> None:
-    import threading
-
     def looking() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name == "pig-control"]
 

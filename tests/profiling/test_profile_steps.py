@@ -268,6 +268,26 @@ def test_what_fails_in_the_profiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -
     assert len(run.steps) == 6
 
 
+def test_ctrl_c_at_the_end_of_a_window_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = TorchProfiler.stop
+    interrupts = [KeyboardInterrupt()]
+
+    def stop_interrupted(self: TorchProfiler) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        stop(self)
+
+    monkeypatch.setattr(TorchProfiler, "stop", stop_interrupted)
+    with pytest.raises(KeyboardInterrupt), pig.record():
+        for step in range(4):
+            with pig.gpu_step():
+                if step == 0:
+                    pig.profile_steps(1)
+                torch.ones(1)
+
+
 def test_modules_stay_unknown_beside_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._dynamo.eval_frame as eval_frame
 
