@@ -77,7 +77,7 @@ class Gpt(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.drop(self.tokens(ids) + self.places(torch.arange(ids.shape[1])))
+        x = self.drop(self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
         for layer in self.layers:
             x = layer(x)
         y: Tensor = self.head(self.norm(x))

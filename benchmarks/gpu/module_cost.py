@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What times of modules cost a training on the GPU, and what a window of torch.profiler leaves
+behind.
+
+Blocks of steps of a small GPT take turns: without a recording, twice, with one, and with one and
+the modules watched. Device timing has its usual budget. Then some steps are profiled, and the steps
+after them are compared with those before: CUPTI can go on costing something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+import pyinstrument_gpu as pig
+from benchmarks.gpu.figure import Figure, print_figures
+from benchmarks.gpu.gpu import CudaGpu, Gpu
+from benchmarks.interleave import interleaved, relative_difference
+from benchmarks.module_times import Gpt
+
+STEPS = 40
+WARM_UPS = 3
+PROFILED = 3
+
+
+class Training:
+    """A small GPT that goes on being trained."""
+
+    def __init__(self, device: str, width: int) -> None:
+        torch.manual_seed(0)
+        self.model = Gpt(width, heads=4).to(device)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self._ids = torch.randint(0, 64, (32, 64), device=device)
+
+    def step(self) -> None:
+        with pig.gpu_step():
+            with pig.gpu_phase("forward"):
+                logits = self.model(self._ids)
+                loss = functional.cross_entropy(logits.flatten(0, 1), self._ids.flatten())
+            with pig.gpu_phase("backward"):
+                loss.backward()
+            with pig.gpu_phase("optimizer"):
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+
+
+def block_of(
+    gpu: Gpu, training: Training, select: str | None, recorded: bool
+) -> Callable[[], float]:
+    """Measures a block of steps: nanoseconds per step."""
+
+    def block() -> float:
+        with contextlib.ExitStack() as stack:
+            if recorded:
+                stack.enter_context(pig.record())
+            if select is not None:
+                stack.enter_context(pig.watch_modules(training.model, select))
+            for _ in range(WARM_UPS):
+                training.step()
+            gpu.synchronize()
+            begin_ns = perf_counter_ns()
+            for _ in range(STEPS):
+                training.step()
+            gpu.synchronize()
+            return (perf_counter_ns() - begin_ns) / STEPS
+
+    return block
+
+
+def cost_figures(gpu: Gpu, training: Training, seconds: float) -> Iterator[Figure]:
+    """What a step takes without a recording, and by how much it is longer in each other way."""
+    ways = {
+        "off": block_of(gpu, training, None, recorded=False),
+        "off, once more: the floor": block_of(gpu, training, None, recorded=False),
+        "recorded": block_of(gpu, training, None, recorded=True),
+        "recorded, coarse modules": block_of(gpu, training, "coarse", recorded=True),
+        "recorded, all modules": block_of(gpu, training, "all", recorded=True),
+    }
+    results = interleaved(ways, rounds=40, seconds=seconds)
+    off_ns = results.pop("off")
+    yield Figure("a step, off", float(np.median(off_ns)) / 1e3, "us", note=f"{len(off_ns)} rounds")
+    for name, step_ns in results.items():
+        share = relative_difference(off_ns, step_ns)
+        yield Figure(
+            f"{name}: longer by", 100 * share.value, "%", low=100 * share.low, high=100 * share.high
+        )
+
+
+def window_figures(gpu: Gpu, training: Training, around: int) -> Iterator[Figure]:
+    """Steps before, within and after a window of torch.profiler."""
+
+    def took(steps: int) -> list[float]:
+        times_ns = []
+        for _ in range(steps):
+            begin_ns = perf_counter_ns()
+            training.step()
+            gpu.synchronize()
+            times_ns.append(float(perf_counter_ns() - begin_ns))
+        return times_ns
+
+    with pig.record() as recording:
+        before, again = took(around), took(around)
+        pig.profile_steps(PROFILED)
+        within = took(PROFILED)
+        first_after = took(10)
+        after = took(around)
+    before_ns = float(np.median(before))
+    yield Figure("a step before the window", before_ns / 1e3, "us", note=f"{around} steps, median")
+    for name, times_ns in (
+        ("other steps before it: the floor", again),
+        ("steps in the window", within),
+        ("the ten steps after it", first_after),
+        ("the steps after those", after),
+    ):
+        change = 100 * (float(np.median(times_ns)) / before_ns - 1)
+        yield Figure(f"{name}: longer by", change, "%", note=f"{len(times_ns)} steps, median")
+    if recording.run.operations is None:
+        raise RuntimeError(f"nothing was profiled: {recording.run.notes}")
+
+
+def figures(
+    gpu: Gpu, *, seconds: float = 60, width: int = 256, around: int = 300
+) -> Iterator[Figure]:
+    """All that this part measures."""
+    training = Training(gpu.device, width)
+    yield from cost_figures(gpu, training, seconds)
+    yield from window_figures(gpu, training, around)
+
+
+def main() -> None:
+    print_figures(figures(CudaGpu()))
+
+
+if __name__ == "__main__":
+    main()
