@@ -31,11 +31,11 @@ PROFILED = 3
 class Training:
     """A small GPT that goes on being trained."""
 
-    def __init__(self, device: str, width: int) -> None:
+    def __init__(self, device: str, width: int, batch: int) -> None:
         torch.manual_seed(0)
         self.model = Gpt(width, heads=4).to(device)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self._ids = torch.randint(0, 64, (32, 64), device=device)
+        self._ids = torch.randint(0, 64, (batch, 64), device=device)
 
     def step(self) -> None:
         with pig.gpu_step():
@@ -50,7 +50,7 @@ class Training:
 
 
 def block_of(
-    gpu: Gpu, training: Training, select: str | None, recorded: bool
+    gpu: Gpu, training: Training, select: str | None, recorded: bool, steps: int
 ) -> Callable[[], float]:
     """Measures a block of steps: nanoseconds per step."""
 
@@ -64,22 +64,22 @@ def block_of(
                 training.step()
             gpu.synchronize()
             begin_ns = perf_counter_ns()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 training.step()
             gpu.synchronize()
-            return (perf_counter_ns() - begin_ns) / STEPS
+            return (perf_counter_ns() - begin_ns) / steps
 
     return block
 
 
-def cost_figures(gpu: Gpu, training: Training, seconds: float) -> Iterator[Figure]:
+def cost_figures(gpu: Gpu, training: Training, seconds: float, steps: int) -> Iterator[Figure]:
     """What a step takes without a recording, and by how much it is longer in each other way."""
     ways = {
-        "off": block_of(gpu, training, None, recorded=False),
-        "off, once more: the floor": block_of(gpu, training, None, recorded=False),
-        "recorded": block_of(gpu, training, None, recorded=True),
-        "recorded, coarse modules": block_of(gpu, training, "coarse", recorded=True),
-        "recorded, all modules": block_of(gpu, training, "all", recorded=True),
+        "off": block_of(gpu, training, None, recorded=False, steps=steps),
+        "off, once more: the floor": block_of(gpu, training, None, recorded=False, steps=steps),
+        "recorded": block_of(gpu, training, None, recorded=True, steps=steps),
+        "recorded, coarse modules": block_of(gpu, training, "coarse", recorded=True, steps=steps),
+        "recorded, all modules": block_of(gpu, training, "all", recorded=True, steps=steps),
     }
     results = interleaved(ways, rounds=40, seconds=seconds)
     off_ns = results.pop("off")
@@ -124,11 +124,17 @@ def window_figures(gpu: Gpu, training: Training, around: int) -> Iterator[Figure
 
 
 def figures(
-    gpu: Gpu, *, seconds: float = 60, width: int = 256, around: int = 300
+    gpu: Gpu,
+    *,
+    seconds: float = 60,
+    width: int = 256,
+    batch: int = 32,
+    steps: int = STEPS,
+    around: int = 300,
 ) -> Iterator[Figure]:
     """All that this part measures."""
-    training = Training(gpu.device, width)
-    yield from cost_figures(gpu, training, seconds)
+    training = Training(gpu.device, width, batch)
+    yield from cost_figures(gpu, training, seconds, steps)
     yield from window_figures(gpu, training, around)
 
 

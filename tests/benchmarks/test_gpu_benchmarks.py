@@ -360,7 +360,11 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
         ("boundary_cost", "rounds=2", "device time of one boundary"),
         ("step_cost", "rounds=2, step_ns=1000", "A/B: with less without"),
         ("training", "seconds=0, block_s=0.01", "A/B: with less without"),
-        ("module_cost", "seconds=0, width=8, around=2", "the steps after those: longer by"),
+        (
+            "module_cost",
+            "seconds=0, width=8, batch=1, steps=1, around=2",
+            "the steps after those: longer by",
+        ),
         ("enqueue_cost", "batches=2", "a CUDA graph's replay, least"),
         ("overlap", "rounds=2", "CUDA_DEVICE_MAX_CONNECTIONS=unset: recording"),
         (
