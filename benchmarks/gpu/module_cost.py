@@ -23,7 +23,7 @@ from benchmarks.gpu.gpu import CudaGpu, Gpu
 from benchmarks.interleave import interleaved, relative_difference
 from benchmarks.module_times import Gpt
 
-STEPS = 40
+STEPS = 10
 WARM_UPS = 3
 PROFILED = 3
 
@@ -81,7 +81,7 @@ def cost_figures(gpu: Gpu, training: Training, seconds: float, steps: int) -> It
         "recorded, coarse modules": block_of(gpu, training, "coarse", recorded=True, steps=steps),
         "recorded, all modules": block_of(gpu, training, "all", recorded=True, steps=steps),
     }
-    results = interleaved(ways, rounds=40, seconds=seconds)
+    results = interleaved(ways, rounds=150, seconds=seconds)
     off_ns = results.pop("off")
     yield Figure("a step, off", float(np.median(off_ns)) / 1e3, "us", note=f"{len(off_ns)} rounds")
     for name, step_ns in results.items():
