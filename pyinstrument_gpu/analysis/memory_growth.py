@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the memory that a program uses grows from step to step, and which phase leaves it behind.
 
-It grows where the slope of memory over steps is above zero with certainty, over the whole run and
-over its later half: what a program allocates while it warms up, and keeps, is no growth. That takes
-twenty steps which were read.
+It grows where the slope of memory over steps is above zero with certainty, and memory keeps rising
+at that rate: from each fifth of the steps that were read to the next, the median rises by at least
+half of what the slope says. So what a program allocates while it warms up and keeps is no growth,
+nor is a cache that fills more and more slowly, nor a garbage collector's saw, nor the few jumps of
+a fluctuating demand. That takes twenty steps which were read.
 
 The memory that is in use does not say who allocated it. So a phase is named only if what it alone
 leaves behind per step is as much as all grows by, and that of no other phase is. Where one phase
@@ -13,14 +15,15 @@ allocates what another frees, such as forward and backward, this can't be told.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.theil_sen import Slope, theil_sen
 from pyinstrument_gpu.model.memory import MedianBytes, Memory
 
 FEWEST_POINTS = 20
+_PARTS = 5
 OUTSIDE = ""
 """Stands for a step's own code, outside all phases."""
 
@@ -39,15 +42,19 @@ def memory_growth(memory: Memory) -> MemoryGrowth | None:
     points = memory.points
     if len(points) < FEWEST_POINTS:
         return None
-    whole, later = _slope(points), _slope(points[len(points) // 2 :])
-    if whole is None or later is None or whole.low <= 0 or later.low <= 0:
+    steps = points["step"].astype(np.float64)
+    allocated = points["allocated_bytes"].astype(np.float64)
+    slope = theil_sen(steps, allocated)
+    if slope is None or slope.low <= 0:
         return None
-    return MemoryGrowth(whole, _culprit(memory, whole))
-
-
-def _slope(points: NDArray[np.void]) -> Slope | None:
-    steps, allocated = points["step"], points["allocated_bytes"]
-    return theil_sen(steps.astype(np.float64), allocated.astype(np.float64))
+    medians = [
+        (np.median(steps[part]), np.median(allocated[part]))
+        for part in np.array_split(np.arange(len(points)), _PARTS)
+    ]
+    for (step, before), (later_step, after) in pairwise(medians):
+        if after - before < slope.slope * (later_step - step) / 2:
+            return None
+    return MemoryGrowth(slope, _culprit(memory, slope))
 
 
 def _culprit(memory: Memory, slope: Slope) -> str | None:

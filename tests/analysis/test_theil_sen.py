@@ -56,6 +56,27 @@ def test_what_grew_in_the_first_half_alone_is_no_leak() -> None:
     assert memory_growth(memory_of(1000 * np.minimum(np.arange(60), 25))) is None
 
 
+STEPS = np.arange(100)
+
+
+@pytest.mark.parametrize(
+    "allocated",
+    [
+        pytest.param(1e9 * (1 - np.exp(-STEPS / 20)), id="a cache that fills"),
+        pytest.param(1e5 * (STEPS % 20), id="a garbage collector's saw"),
+        pytest.param(1e8 * np.searchsorted([10, 45, 80], STEPS), id="a few jumps"),
+        pytest.param(1e6 * np.minimum(STEPS, 60), id="a long warm-up"),
+    ],
+)
+def test_what_does_not_go_on_growing_is_no_leak(allocated: NDArray[np.float64]) -> None:
+    assert memory_growth(memory_of(np.round(allocated).astype(np.int64))) is None
+
+
+def test_a_leak_is_found_below_a_saw() -> None:
+    growth = memory_growth(memory_of(1000 * STEPS + 3000 * (STEPS % 10)))
+    assert growth is not None
+
+
 def test_noise_is_hardly_ever_called_a_leak() -> None:
     random = np.random.default_rng(1)
     claimed = sum(
