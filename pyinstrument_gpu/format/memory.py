@@ -23,6 +23,7 @@ from pyinstrument_gpu.model.memory import (
 _LIMIT = 1 << 62
 _SERIAL_LIMIT = 0xFFFFFFFF
 _MOST_CHARACTERS = 1000
+_MOST_POINTS = 1000  # the time and memory of a slope grow with their square
 
 
 class MemoryDocument(NamedTuple):
@@ -142,7 +143,7 @@ class _Reader:
                 points.append((step, *point[1:]))
         found = np.array(points, MEMORY_POINT_DTYPE)
         rising = np.diff(found["step"]) > 0
-        if not rising.all():
+        if not rising.all() or len(found) > _MOST_POINTS:
             self.left_out += 1
             found = found[:0]
         return found

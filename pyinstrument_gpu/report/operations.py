@@ -18,6 +18,7 @@ from pyinstrument_gpu.report.table import (
     counted,
     duration,
     percent,
+    printable,
     share,
     table,
 )
@@ -68,7 +69,7 @@ def operations_section(run: RunData, width: int) -> Iterator[Text | Table]:
     by_path = [Row(path or _NO_PHASE, cells(one)) for path, one in operations.by_path().items()]
     yield from _table("operation", columns, by_operation, width)
     if operations.modules_unknown is not None:
-        yield Text(f"Modules are unknown: {operations.modules_unknown}")
+        yield Text(f"Modules are unknown: {printable(operations.modules_unknown)}")
     elif any(one.module is not None for one in operations.operations):
         yield from _table("module", columns, by_module, width)
     yield from _table("phase", columns, by_path, width, Row("all", cells(whole), style="bold"))
@@ -84,7 +85,7 @@ def operations_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield from _device(operations.device)
     yield from _cost(run, operations)
     if operations.trace is not None:
-        yield Text(f"Trace: {operations.trace}")
+        yield Text(f"Trace: {printable(operations.trace)}")
 
 
 def _which(operations: Operations) -> str:
@@ -121,7 +122,7 @@ def _device(device: DeviceUse) -> Iterator[Text]:
     )
     for one in device.gaps[:_MOST_ROWS]:
         yield Text(
-            f"  before work of {one.path or _NO_PHASE}: {duration(one.total_ns)} in "
+            f"  before work of {printable(one.path or _NO_PHASE)}: {duration(one.total_ns)} in "
             f"{counted(one.count, 'gap')}, the longest {duration(one.longest_ns)}"
         )
 

@@ -135,7 +135,7 @@ def table(
     widths = [max(map(cell_len, column)) for column in columns]
     names = [headers[0], *("  " * row.depth + printable(row.name) for row in rows)]
     name_width = max(map(cell_len, names))
-    note_width = max(cell_len(row.note) for row in rows)
+    note_width = max(cell_len(printable(row.note)) for row in rows)
 
     gap = 2 if name_width + sum(widths) + 2 * len(widths) + 2 + note_width <= width else 1
     numbers_width = sum(gap + column_width for column_width in widths)
@@ -164,6 +164,6 @@ def table(
             # A tree deeper than the column is wide stays within it.
             indent = min(2 * row.depth, name_width // 2)
             name = Padding(Text(printable(row.name), overflow="fold"), (0, 0, 0, indent))
-            note = [row.note] if note_width else []
+            note = [Text(printable(row.note))] if note_width else []
             lines.add_row(name, *row.cells, *note, style=row.style)
     return lines

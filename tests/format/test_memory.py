@@ -100,6 +100,7 @@ def test_most_may_be_missing(document: Any) -> None:
         ("phases", [{**PHASE, "left_bytes": [1, 2]}]),
         ("phases", [{**PHASE, "left_bytes": [1, 2, 3]}]),
         ("phases", [{**PHASE, "left_bytes": [1, 1, "2"]}]),
+        ("points", [[step, 1, None] for step in range(2, 1003)]),
         ("outside_left_bytes", 5),
         ("out_of_memory", []),
         ("out_of_memory", {"events": 1}),

@@ -122,6 +122,21 @@ def test_more_operations_than_fit_are_counted() -> None:
     assert "op15 " not in text
 
 
+def test_texts_are_shown_as_they_are() -> None:
+    name = "load[red]\x1b[31m"
+    strange = replace(
+        OPERATIONS,
+        operations=(Operation(name, name, name, 1, 100, 5, 1),),
+        device=DeviceUse(1, 5, 9, (DeviceGaps(name, 1, 4, 4),)),
+        trace=name,
+    )
+    text = section(run_with(strange, STEPS_MS))
+    assert text.count("load[red]\\x1b[31m") == 7
+    assert "\x1b" not in text
+    unknown = replace(strange, operations=strange.operations, modules_unknown=name)
+    assert "Modules are unknown: load[red]\\x1b[31m" in section(run_with(unknown, STEPS_MS))
+
+
 def test_nothing_profiled_is_nothing_said() -> None:
     for operations in (None, Operations()):
         assert "Operations" not in run_with(operations, STEPS_MS).report()
