@@ -109,9 +109,6 @@ def call_before_step(function: Callable[[], None], *, after: int = 0) -> None:
     recording which comes after so many others. What it raises is reported as unraisable. It may ask
     for another call."""
 
-def forget_step_calls() -> None:
-    """Forget the calls that are still to come."""
-
 # Times of modules.
 def observe_modules(
     *,
@@ -482,5 +479,6 @@ def set_hooks(
     device_warnings: Callable[[], None],
     device_probe: Callable[[], None],
     program_facts: Callable[[], None],
+    request: Callable[[], None],
     phase_name_error: type[Exception],
 ) -> None: ...

@@ -1,11 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/python_hooks.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <memory>
+#include <new>
 
 namespace pig {
 
 PythonHooks python_hooks;
+
+namespace {
+
+/// An exception on its way to the program.
+struct Raised {
+  PyObject *type, *value, *traceback;
+
+  static int raise(void* raised) {
+    const std::unique_ptr<Raised> own(static_cast<Raised*>(raised));
+    PyErr_Restore(own->type, own->value, own->traceback);
+    return -1;
+  }
+};
+
+/// Has the main thread, which alone runs signal handlers, raise the current exception in its
+/// interpreter loop. False, with the exception set, where that can't be.
+bool raise_in_program() {
+  const auto raised = new (std::nothrow) Raised;
+  if (raised == nullptr) return false;
+  PyErr_Fetch(&raised->type, &raised->value, &raised->traceback);
+  if (gettid() == getpid() && Py_AddPendingCall(Raised::raise, raised) == 0) return true;
+  Raised::raise(raised);
+  return false;
+}
+
+}  // namespace
 
 std::string current_thread_name() {
   std::string name;
@@ -15,6 +45,8 @@ std::string current_thread_name() {
   if (PyObject* text = PyObject_CallNoArgs(python_hooks.thread_name)) {
     if (const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr) name = utf8;
     Py_DECREF(text);
+  } else if (PyErr_ExceptionMatches(PyExc_Exception) == 0) {
+    raise_in_program();
   }
   PyErr_Restore(type, value, traceback);  // drops an error of ours: a name is not worth one
   constexpr size_t kLongest = 256;
@@ -26,14 +58,10 @@ void call_unraisably(PyObject* function) {
   PyObject* result = PyObject_CallNoArgs(function);
   Py_XDECREF(result);
   if (result != nullptr) return;
-  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
-    // The user wants the program to stop, and not this: it is raised once more in the program.
-    PyErr_Clear();
-    PyErr_SetInterrupt();
-  } else {
-    // With warnings as errors the call raises: into nobody's training loop.
+  // No `Exception`: a signal handler wants the program to stop, and not this. With warnings as
+  // errors, too, the call raises: into nobody's training loop.
+  if (PyErr_ExceptionMatches(PyExc_Exception) != 0 || !raise_in_program())
     PyErr_WriteUnraisable(function);
-  }
 }
 
 namespace {
@@ -62,7 +90,7 @@ struct PendingHook {
   }
 };
 
-PendingHook pending_hooks[4] = {{0}, {1}, {2}, {3}};
+PendingHook pending_hooks[5] = {{0}, {1}, {2}, {3}, {4}};
 
 }  // namespace
 

@@ -15,7 +15,7 @@ struct PythonHooks {
   PyObject* decorate = nullptr;          ///< (phase, function) -> wrapped function
   PyObject* thread_name = nullptr;       ///< () -> str
   PyObject* phase_name_error = nullptr;  ///< an exception class
-  PyObject* notices[4] = {};             ///< () -> None: what is done about each notice
+  PyObject* notices[5] = {};             ///< () -> None: what is done about each notice
 };
 
 extern PythonHooks python_hooks;
@@ -24,7 +24,7 @@ extern PythonHooks python_hooks;
 std::string current_thread_name();
 
 /// Calls a function of ours without arguments in the midst of the program, which gets no exception
-/// of it.
+/// of it. What a signal handler raises meanwhile, such as SystemExit, it gets a moment later.
 void call_unraisably(PyObject* function);
 
 /// From any thread, without the GIL: have the notice's hook called soon.

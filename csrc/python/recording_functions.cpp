@@ -192,13 +192,13 @@ py::dict status() {
 void set_hooks(const py::object& decorate, const py::object& thread_name,
                const py::object& history_stopped, const py::object& device_warnings,
                const py::object& device_probe, const py::object& program_facts,
-               const py::object& phase_name_error) {
+               const py::object& request, const py::object& phase_name_error) {
   const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
-  python_hooks = {
-      kept(decorate),
-      kept(thread_name),
-      kept(phase_name_error),
-      {kept(history_stopped), kept(device_warnings), kept(device_probe), kept(program_facts)}};
+  python_hooks = {kept(decorate),
+                  kept(thread_name),
+                  kept(phase_name_error),
+                  {kept(history_stopped), kept(device_warnings), kept(device_probe),
+                   kept(program_facts), kept(request)}};
 }
 
 }  // namespace
@@ -239,7 +239,7 @@ void add_recording_functions(py::module_& module) {
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
-             "phase_name_error"_a);
+             "request"_a, "phase_name_error"_a);
   module.def(
       "set_before_step", [](const py::object& function) { set_before_step(function.ptr()); },
       "function"_a);
@@ -249,7 +249,6 @@ void add_recording_functions(py::module_& module) {
         if (!call_before_step(function.ptr(), after)) throw py::error_already_set();
       },
       "function"_a, py::kw_only(), "after"_a = 0);
-  module.def("forget_step_calls", &forget_step_calls);
 }
 
 }  // namespace pig

@@ -7,6 +7,7 @@
 
 #include "hot/nvtx_range.h"
 #include "python/gil_release.h"
+#include "python/step_calls.h"
 #include "record/recorder.h"
 
 namespace py = pybind11;
@@ -60,6 +61,7 @@ py::tuple RecordingOwner::stop(std::string environment) {
   Recorder& recorder = Recorder::instance();
   if (!std::exchange(is_stopping_, true)) {
     recorder.close_gate();
+    forget_step_calls();
     set_nvtx_enabled(true);
   }
   {

@@ -13,7 +13,7 @@ namespace pig {
 /// so many others. What it raises is reported as unraisable. False with a Python error set.
 bool call_before_step(PyObject* function, uint64_t after);
 
-/// Forgets those that were not called yet.
+/// Forgets those that were not called yet. At the end of a recording, with the GIL.
 void forget_step_calls();
 
 /// Before a recorded step begins, with the GIL: calls what is due. One load when nothing waits.

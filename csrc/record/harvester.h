@@ -24,6 +24,7 @@ enum class Notice {
   kDeviceProbe,     ///< device times are wanted and the driver is loaded, but PyTorch has not yet
                     ///< been seen to initialise CUDA
   kProgramFacts,    ///< it is time to look again at what is known of the program
+  kRequest,         ///< there is a control file beside the run file
 };
 
 /// The native thread that harvests every 95 ms, or sooner when woken or asked. It holds no GIL and

@@ -3,6 +3,7 @@
 
 #include <link.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,9 @@ constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 constexpr int64_t kAnchorIntervalNs = 1'000'000'000;
 /// Then after twice as long each time: what is known of a program seldom changes later.
 constexpr int64_t kFirstFactsNs = 1'000'000'000;
+/// As docs/profiling.md has it.
+constexpr char kControlSuffix[] = ".control";
+constexpr int64_t kRequestIntervalNs = 1'000'000'000;
 constexpr std::chrono::milliseconds kDevicePoll{1};
 /// For how long `stop` waits for a driver that blocks, and for a device that has not finished.
 constexpr std::chrono::milliseconds kDriverPatience{1000};
@@ -109,6 +113,8 @@ ClockAnchor Recorder::start(const Options& options) {
     statistics_spans_ = 0;
     has_overflowed_ = false;
     facts_due_ns_ = kFirstFactsNs;
+    control_path_ = options.path ? *options.path + kControlSuffix : std::string();
+    request_due_ns_ = kRequestIntervalNs;
     anchor = anchor_ = clock_.anchor();
     RunState state;
     state.now_ns = anchor.run_ns;
@@ -388,6 +394,11 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   if (!final && last_state_.now_ns >= facts_due_ns_) {
     facts_due_ns_ = 2 * last_state_.now_ns;
     notify(Notice::kProgramFacts);
+  }
+  if (!final && !control_path_.empty() && last_state_.now_ns >= request_due_ns_) {
+    request_due_ns_ = last_state_.now_ns + kRequestIntervalNs;
+    struct stat status;
+    if (lstat(control_path_.c_str(), &status) == 0) notify(Notice::kRequest);
   }
 }
 

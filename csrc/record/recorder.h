@@ -196,6 +196,8 @@ class Recorder {
   uint64_t statistics_spans_ = 0;  ///< of the log, that the statistics in it count
   bool has_overflowed_ = false;    ///< since the statistics were written
   int64_t facts_due_ns_ = 0;
+  std::string control_path_;    ///< where a request may appear; empty: nowhere
+  int64_t request_due_ns_ = 0;  ///< when it is looked for again
   uint64_t harvester_cpu_ns_ = 0;
   uint32_t turns_ = 0;                     ///< of the harvester, in this recording
   unsigned long long libraries_seen_ = 0;  ///< how many had been loaded when the driver was sought

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to a recording from outside its process: the control file beside its run file.
 
-For `train.gpurun` it is `train.gpurun.control`, an object of JSON such as `{"profile_steps": 3}`. A
-daemon thread of the recording, which starts with its first step, looks once a second whether there
-is one; the training thread does nothing for it. A request is taken once: the file is removed before
-it is read. It has to be whole when it appears, so it is written elsewhere in the same folder and
-then renamed. What is wrong with it becomes a note of the run.
+For `train.gpurun` it is `train.gpurun.control`, an object of JSON such as `{"profile_steps": 3}`.
+The native thread of the recording looks once a second whether there is one, and only then is
+anything done in Python. A request is taken once: the file is removed before it is read. It has to
+be whole when it appears, so it is written elsewhere in the same folder and then renamed. What is
+wrong with it becomes a note of the run.
 
 Only a regular file of the user that the process runs as, and which nobody else may write, is read.
 """
@@ -15,67 +15,45 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
 from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
-from pyinstrument_gpu.profiling.step_call import call_before_step
 from pyinstrument_gpu.recording.recording import Recording, when_begun
 
 SUFFIX = ".control"
-INTERVAL_S = 1.0
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
 
 
 def install() -> None:
-    """Have every recording into a file look for requests. Once, at import."""
-    when_begun(_watch_from_first_step)
+    """Have every recording into a file follow requests. Once, at import."""
+    when_begun(_follow_requests)
 
 
 def control_path(run_file: Path) -> Path:
     return run_file.with_name(run_file.name + SUFFIX)
 
 
-def _watch_from_first_step(recording: Recording) -> None:
+def _follow_requests(recording: Recording) -> None:
     if recording.path is not None:
-        control = ControlFile(recording)
-        recording._before_end.append(control.end)  # which keeps it, until the first step
-        call_before_step(control.start)
+        recording._look_for_request = ControlFile(recording).look
 
 
 class ControlFile:
-    """Looks for requests to one recording, until it ends."""
+    """Takes the requests to one recording."""
 
     def __init__(self, recording: Recording) -> None:
         assert recording.path is not None
         self._recording = recording
         self._path = os.fsencode(control_path(recording.path))
-        self._pid = os.getpid()
-        self._ended = threading.Event()
-
-    def start(self) -> None:
-        """Look from now on, on a thread of its own."""
-        if os.getpid() != self._pid or native.owner() is not self._recording:
-            return
-        threading.Thread(target=self._run, name="pig-control", daemon=True).start()
-
-    def end(self) -> None:
-        """Look no more."""
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.wait(INTERVAL_S):
-            try:
-                self.look()
-            except Exception as error:  # nothing of ours ends a thread with a message
-                self._note(repr(error))
-                return
+        self._is_refused = False  # it can't be removed, and would be found again and again
 
     def look(self) -> None:
         """Do what is asked for, if there is a request."""
+        if self._is_refused:
+            return
         try:
             status = os.lstat(self._path)
         except OSError:
@@ -85,9 +63,7 @@ class ControlFile:
             steps = _steps_of(request)
         except (OSError, ValueError) as error:
             self._note(str(error))
-            # One that can't be removed would be found again and again.
-            if os.path.lexists(self._path):
-                self._ended.set()
+            self._is_refused = os.path.lexists(self._path)
             return
         if native.owner() is not self._recording:
             return

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.errors import RecordingError
-from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.native import DISABLED, native
 from pyinstrument_gpu.patching.own_imports import OwnImports
-from pyinstrument_gpu.profiling.step_call import call_before_step
 from pyinstrument_gpu.recording.recording import Recording, active
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 
@@ -46,7 +45,7 @@ class ProfiledRecording:
         if self._window is not None and not self._window.is_over:
             return False
         self._window = ProfileWindow(self._recording, self.document, options)
-        call_before_step(self._window.begin, after)
+        native.call_before_step(self._window.begin, after=after)
         return True
 
     def _end(self) -> None:

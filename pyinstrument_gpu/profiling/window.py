@@ -27,7 +27,6 @@ from pyinstrument_gpu.profiling.attribution import attribute, wall_to_run
 from pyinstrument_gpu.profiling.events import events_of
 from pyinstrument_gpu.profiling.module_calls import ModuleCalls
 from pyinstrument_gpu.profiling.phase_timeline import PhaseTimeline, read_window
-from pyinstrument_gpu.profiling.step_call import call_before_step
 from pyinstrument_gpu.profiling.torch_profiler import ProfilerInUse, TorchProfiler
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class ProfileWindow:
             self.document.note(f"no steps were profiled: {why}")
             return
         # The step that begins now is the first.
-        call_before_step(self.end, self.options.steps - 1)
+        native.call_before_step(self.end, after=self.options.steps - 1)
         self._measuring[0].stopped_ns = time.perf_counter_ns() - began_ns
 
     def _measure(self, undo: list[Callable[[], None]], began_ns: int) -> None:

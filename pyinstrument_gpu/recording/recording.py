@@ -62,6 +62,7 @@ class Recording:
         self._tap: Tap | None = None
         self._before_end: list[Callable[[], None]] = []
         self._profiling: Any = None  # its `ProfiledRecording`, once steps are to be profiled
+        self._look_for_request: Callable[[], None] | None = None
         self._adding = threading.Lock()
         # For a recording around a whole program, which ends when the program starts its own.
         self._give_way: Callable[[], None] | None = None
@@ -389,6 +390,13 @@ def active() -> Recording | None:
 def when_begun(function: Callable[[Recording], None]) -> None:
     """Have a function called whenever a recording has begun. It must not raise."""
     _when_begun.append(function)
+
+
+def look_for_request() -> None:
+    """Follow the request that lies beside the active recording's run file."""
+    recording = active()
+    if recording is not None and recording._look_for_request is not None:
+        recording._look_for_request()
 
 
 def look_at_program() -> None:

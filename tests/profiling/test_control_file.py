@@ -10,14 +10,7 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.native import native
 from pyinstrument_gpu.profiling.control_file import ControlFile, control_path
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    native.forget_step_calls()
 
 
 @pytest.fixture
@@ -119,15 +112,24 @@ def test_two_requests_at_once(recording: pig.Recording) -> None:
     assert note.endswith("other steps are still to be profiled")
 
 
-def test_a_recording_looks_by_itself_from_its_first_step(tmp_path: Path) -> None:
-    def looking() -> list[threading.Thread]:
-        return [one for one in threading.enumerate() if one.name == "pig-control"]
+def test_a_recording_looks_by_itself(recording: pig.Recording) -> None:
+    step()
+    assert threading.enumerate() == [threading.main_thread()]  # not by a thread of Python
+    path = request(recording, '{"profile_steps": 1}')
+    while path.exists():
+        step()
+    step()
+    run = recording.stop()
+    assert run.operations is not None
+    ((first, last),) = run.operations.profiled
+    assert first == last
 
-    with pig.record(tmp_path / "a.gpurun"):
-        assert not looking()
-        step()
-        (thread,) = looking()
-    thread.join()
-    with pig.record():  # in memory there is no file beside it
-        step()
-        assert not looking()
+
+def test_one_that_cannot_be_removed_is_noted_once(recording: pig.Recording) -> None:
+    assert recording.path is not None
+    control_path(recording.path).mkdir()
+    look = recording._look_for_request
+    assert look is not None
+    look()
+    look()
+    assert len(recording.stop().notes) == 1

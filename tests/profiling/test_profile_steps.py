@@ -24,7 +24,6 @@ from pyinstrument_gpu.run import Run
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
     yield
-    native.forget_step_calls()
     assert not torch.autograd.profiler._is_profiler_enabled
     assert not torch.nn.modules.module._has_any_global_hook()
 

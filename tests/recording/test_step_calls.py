@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of ours that are called between two steps."""
 
-from collections.abc import Iterator
+import signal
 
 import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.native import native
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    native.forget_step_calls()
 
 
 def test_a_call_comes_before_the_step_it_was_asked_for() -> None:
@@ -42,10 +36,10 @@ def test_a_call_may_ask_for_the_next() -> None:
 
 def test_steps_within_steps_and_without_a_recording_do_not_count() -> None:
     calls: list[str] = []
-    native.call_before_step(lambda: calls.append("called"))
+    with pig.record():
+        native.call_before_step(lambda: calls.append("called"))
     with pig.gpu_step():
         calls.append("not recorded")
-    native.forget_step_calls()
     with pig.record(), pig.gpu_step():
         native.call_before_step(lambda: calls.append("called"))
         with pig.gpu_step():
@@ -69,3 +63,21 @@ def test_what_a_call_raises_does_not_reach_the_program(
             pass
     assert reported == [error]
     assert len(recording.run.steps.closed) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_what_a_signal_handler_raises_in_a_call_reaches_the_program(error: BaseException) -> None:
+    def handler(*_: object) -> None:
+        raise error
+
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pig.record() as recording, pytest.raises(type(error)) as raised:
+            native.call_before_step(lambda: signal.raise_signal(signal.SIGUSR1))
+            with pig.gpu_step():
+                for _ in range(1000):  # where the interpreter looks for what is pending
+                    pass
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert raised.value is error
+    assert len(recording.run.steps.array) == 1
