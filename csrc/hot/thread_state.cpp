@@ -30,6 +30,7 @@ void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial)
   recording_ = epoch;
   serial_ = serial;
   beyond_stack_ = 0;
+  if (ModuleStack* left = modules()) left->epoch = 0;  // of a thread that had the state before
   event_recorder_.reset(serial);
   frames_[0] = Frame{0, 0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
   top_.store(0, std::memory_order_relaxed);

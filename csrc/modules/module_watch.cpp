@@ -51,18 +51,18 @@ class WatchedTable {
     }
   }
 
-  bool empty() const { return used_ == 0; }
-
   /// In place of one of the same object. Throws std::bad_alloc.
   void add(const PyObject* module, Watched* watched) {
-    if (2 * (used_ + 1) > slots_.size()) grow();
+    if (2 * (used_ + 1) > slots_.size()) make_room();
     put(module, watched);
   }
 
-  /// The object is another's place from now on.
+  /// Another object may come to have its address. The slot stays used until `make_room`.
   void remove(const PyObject* module, const Watched* watched) {
-    for (Slot& slot : slots_)
+    for (size_t i = slot_of(module); slots_[i & mask_].module != nullptr; ++i) {
+      Slot& slot = slots_[i & mask_];
       if (slot.module == module && slot.watched == watched) slot.watched = nullptr;
+    }
   }
 
  private:
@@ -82,8 +82,13 @@ class WatchedTable {
     slots_[i] = {module, watched};
   }
 
-  void grow() {
-    std::vector<Slot> before(2 * slots_.size());
+  /// Leaves out what was removed, so that the size follows what there is, not what there was.
+  void make_room() {
+    size_t needed = 1;
+    for (const Slot& slot : slots_) needed += slot.watched != nullptr ? 1 : 0;
+    size_t size = kSmallest;
+    while (size < 4 * needed) size *= 2;
+    std::vector<Slot> before(size);
     before.swap(slots_);
     mask_ = slots_.size() - 1;
     used_ = 0;
@@ -91,8 +96,9 @@ class WatchedTable {
       if (slot.watched != nullptr) put(slot.module, slot.watched);
   }
 
-  std::vector<Slot> slots_ = std::vector<Slot>(64);
-  size_t mask_ = 63;
+  static constexpr size_t kSmallest = 64;
+  std::vector<Slot> slots_ = std::vector<Slot>(kSmallest);
+  size_t mask_ = kSmallest - 1;
   size_t used_ = 0;
 };
 
@@ -329,7 +335,7 @@ class WatchedCall final : public CallObserver {
 class WatchedBackwardPass final : public CallObserver {
  public:
   Observing begins(ObservedCall& call) override {
-    if (by_module->empty()) return Observing::ignored;
+    if (active_modules == 0) return Observing::ignored;
     call.token = begin_backward_pass();
     return call.token != 0 ? Observing::begun : Observing::ignored;
   }
