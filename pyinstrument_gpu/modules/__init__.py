@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MOST_ROOTS = 16
+_TOO_MANY_ROOTS = (
+    f"the program trains more than {_MOST_ROOTS} models at once; the modules of further ones are "
+    "not timed"
+)
 _MOST_WRAPPERS = 4
 _WRAPPERS = {
     "DataParallel": "module",
@@ -69,6 +73,10 @@ class ModuleWatch:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+    def _is_alive(self) -> bool:
+        """Whether any of its modules exists."""
+        return any(module() is not None for module in self._modules.values())
 
     def _parent_of(self, name: str) -> int:
         """The number of the innermost module around this one that is timed."""
@@ -141,10 +149,14 @@ class RootWatch:
     def _watch(self, model: Any) -> bool:
         """Returns whether it need not be asked about this one again."""
         try:
-            if len(self._watches) < _MOST_ROOTS and next(model.parameters(), None) is not None:
+            if next(model.parameters(), None) is not None:
                 if not model.training:
                     return False
-                self._watches.append(_watch(_unwrapped(model), self._select))
+                self._watches = [watch for watch in self._watches if watch in _watches]
+                if sum(watch._is_alive() for watch in self._watches) < _MOST_ROOTS:
+                    self._watches.append(_watch(_unwrapped(model), self._select))
+                elif _TOO_MANY_ROOTS not in self.notes:
+                    self.notes.append(_TOO_MANY_ROOTS)
         except Exception as error:
             self.notes.append(f"the modules of {type(model).__qualname__} are not timed: {error!r}")
         return True
@@ -215,6 +227,8 @@ def _watch(model: nn.Module, select: str) -> ModuleWatch:
         if reason is not None:
             watch.notes.append(reason)
             return watch
+        # Programs may train one model after the other.
+        _watches[:] = [one for one in _watches if one.notes or one._is_alive()]
         known = {id(one()) for other in _watches for one in other._modules.values()} - {id(None)}
         again = [name for name, module in chosen if id(module) in known]
         if again:

@@ -58,6 +58,24 @@ def test_models_that_come_one_after_the_other() -> None:
             assert train(model).modules["*"].calls == 6
 
 
+def test_many_models_beside_one_that_stays() -> None:
+    """However many come and go, and at whatever addresses, calls are told apart."""
+    stays = net()
+    kept = []
+    with pig.watch_modules(stays, "all"), pig.record() as recording:
+        for i in range(100):
+            model = nn.Sequential(*(nn.ReLU() for _ in range(10)), net())
+            watch = pig.watch_modules(model, "all")
+            model(torch.ones(3, 4))
+            watch.remove()
+            model(torch.ones(3, 4))
+            stays(torch.ones(3, 4))
+            if i % 2 == 0:
+                kept.append(model)
+    calls = {name: recording.run.modules[name].calls for name in ("0", "2", "9", "10.0")}
+    assert calls == {"0": 200, "2": 200, "9": 100, "10.0": 100}
+
+
 def test_a_selection_that_matches_nothing() -> None:
     model = net()
     with pytest.warns(RuntimeWarning, match="no module of Sequential is selected by 'layers'"):
