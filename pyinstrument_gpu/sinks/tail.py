@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class RunTail:
         self._state = State()
         self._statistics: bytes | None = None
         self._spans_seen = 0
+        self._passes_seen = 0
         self._spans_missed = 0
         # Steps up to this serial get no more spans: handed over, or some may have been missed.
         self._forgotten_up_to = -1
@@ -118,9 +120,11 @@ class RunTail:
         first, items = spans
         index = first + np.arange(len(items))
         self._spans_seen += len(items)
+        is_phase = self._is_phase[items["path"]]
+        self._passes_seen += len(items) - int(np.count_nonzero(is_phase))
         steps = items["step"].astype(np.int64)
         wanted = (items["step"] != NONE) & (steps > self._forgotten_up_to)
-        wanted &= self._is_phase[items["path"]]
+        wanted &= is_phase
         items, index = items[wanted], index[wanted]
         keys = keys_of(items["step"], items["path"], span_scopes(items))
         host_ns = items["host_end_ns"] - items["host_begin_ns"]
@@ -164,6 +168,7 @@ class RunTail:
         items = self._steps[:done]
         times = phase_times(self._sums[np.isin(step_of(self._sums["key"]), items["serial"])])
         times["step"] = self._indices(times["step"])
+        times["path"] = (np.cumsum(self._is_phase) - 1)[times["path"]]
         self._steps, self._looks = self._steps[done:], self._looks[done:]
         if done:
             self._last_step = items[-1:]
@@ -173,14 +178,14 @@ class RunTail:
         return RunUpdate(
             environment=self._environment,
             began_realtime_ns=anchor["realtime_ns"] - anchor["run_ns"],
-            paths=self._paths,
+            paths=tuple(compress(self._paths, self._is_phase)),
             steps=step_columns(items, self._indices(items["serial"])),
             phase_times=times,
             metric_names=tuple(self._metric_names),
             metrics=metrics,
             metric_steps=metric_steps,
             dropped=self._state.dropped,
-            phases_recorded=self._state.phases_recorded,
+            phases_recorded=self._state.phases_recorded - self._passes_seen,
             final=final,
             decode_totals=partial(_decode_totals, self._statistics, self._paths, self._is_phase),
         )

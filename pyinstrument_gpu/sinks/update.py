@@ -42,7 +42,8 @@ class RunUpdate:
         metric_steps: for each of them the index of its step. If it has none, as after an epoch,
             the index of the last step that had ended, or -1 if none had.
         dropped: what has not been kept since the run began, counted by cause; see `Run.dropped`.
-        phases_recorded: the number of spans that have ended since the run began.
+        phases_recorded: the number of spans that have ended since the run began, and of passes
+            through modules that were missed by the sinks.
         final: whether this is the last update.
     """
 

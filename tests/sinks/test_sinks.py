@@ -6,8 +6,10 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
@@ -80,6 +82,28 @@ def test_last_update_has_the_totals_of_the_run() -> None:
     assert update.phases_recorded == run.phases_recorded == 3 + 3
     assert update.environment["run_id"] == run.environment["run_id"]
     assert update.began_realtime_ns == run.environment["anchor"]["realtime_ns"]
+
+
+def test_passes_through_modules_are_no_phases() -> None:
+    sink = KeepingSink()
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pig.watch_modules(model, "all"), pig.record() as recording:
+        recording.add_sink(sink)
+        for _ in range(3):
+            with gpu_step():
+                with gpu_phase("forward"):
+                    loss = model(torch.ones(2, 4)).sum()
+                with gpu_phase("backward"):
+                    loss.backward()
+
+    update = sink.wait_for(last)
+    run = recording.run
+    assert run.modules["*"].calls == 6
+    assert update.totals is not None
+    assert update.totals.phases == run.phases
+    assert update.phases_recorded == run.phases_recorded == 6
+    assert update.paths == run.paths == ("forward", "backward")
+    assert sink.times == times_by_step(run)
 
 
 def test_times_of_other_threads_stand_apart() -> None:
