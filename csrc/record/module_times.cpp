@@ -195,9 +195,11 @@ uint64_t begin_call(ThreadState& thread, ModuleStack& stack, const WatchedModule
   const uint64_t now = read_ticks();
   const cuda::EventRef event = thread.module_boundary(now, place.step, /*ends=*/false);
   if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != stack.epoch)) return 0;
-  const bool has_room =
-      stack.calls.push({&module, now, event, path, place.step, stack.next_serial, place.flags});
-  return has_room ? static_cast<uint64_t>(stack.epoch) << 32 | stack.next_serial : 0;
+  if (!stack.calls.push({&module, now, event, path, place.step, stack.next_serial, place.flags})) {
+    Recorder::instance().drops().add(Drop::kDepth);
+    return 0;
+  }
+  return static_cast<uint64_t>(stack.epoch) << 32 | stack.next_serial;
 }
 
 void end_call(ThreadState& thread, ModuleStack& stack, uint64_t token, uint64_t now) {

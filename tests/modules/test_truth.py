@@ -301,3 +301,17 @@ def test_an_exception_in_a_module_loses_no_other() -> None:
                     model(torch.ones(4))
     assert times(recording.run, "forward") == {"0": 10_000, "1": 0}
     assert recording.run.modules["*"].calls == 6
+
+
+def test_calls_that_are_nested_too_deeply_are_counted_as_lost() -> None:
+    class Recursive(nn.Module):
+        def forward(self, x: torch.Tensor, deeper: int) -> torch.Tensor:
+            y: torch.Tensor = self(x, deeper - 1) if deeper else x
+            return y
+
+    model = nn.ModuleDict({"tree": Recursive()})
+    with pig.watch_modules(model, "all"), pig.record() as recording:
+        model["tree"](torch.ones(4), 149)
+    run = recording.run
+    assert run.modules["tree"].calls + run.dropped["depth"] == 150
+    assert run.dropped["depth"] > 0
