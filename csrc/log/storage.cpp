@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -61,6 +62,17 @@ int FileStorage::write(uint64_t offset, const void* data, size_t bytes) {
   return 0;
 }
 
+namespace {
+std::atomic<int64_t> memory_held_bytes{0};
+}  // namespace
+
+int64_t MemoryStorage::held_bytes() { return memory_held_bytes.load(std::memory_order_relaxed); }
+
+MemoryStorage::~MemoryStorage() {
+  const auto pages = std::count_if(pages_.begin(), pages_.end(), [](auto& page) { return !!page; });
+  memory_held_bytes -= static_cast<int64_t>(pages) * static_cast<int64_t>(kPage);
+}
+
 MemoryStorage::MemoryStorage(bool keeps_descriptor) {
   if (keeps_descriptor) spare_ = HighDescriptor(memfd_create("pyinstrument_gpu", MFD_CLOEXEC));
 }
@@ -72,7 +84,10 @@ int MemoryStorage::write(uint64_t offset, const void* data, size_t bytes) {
     pages_.resize((size_ + kPage - 1) / kPage);
     while (bytes > 0) {
       auto& page = pages_[offset / kPage];
-      if (!page) page = std::make_unique<uint8_t[]>(kPage);
+      if (!page) {
+        page = std::make_unique<uint8_t[]>(kPage);
+        memory_held_bytes += kPage;
+      }
       const size_t at = offset % kPage;
       const size_t count = std::min(bytes, kPage - at);
       std::memcpy(&page[at], p, count);

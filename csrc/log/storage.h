@@ -57,6 +57,10 @@ class MemoryStorage : public Storage {
   /// `keeps_descriptor`: until it is abandoned it occupies one, so that one is free then, as after
   /// a file: whoever reads the log has to open files first, those of Python modules.
   explicit MemoryStorage(bool keeps_descriptor = false);
+  ~MemoryStorage() override;
+
+  /// In the pages of all of them. From any thread.
+  static int64_t held_bytes();
 
   int write(uint64_t offset, const void* data, size_t bytes) override;
   uint64_t size() const { return size_; }

@@ -10,6 +10,7 @@
 #include "base/ticks.h"
 #include "cuda/device_gate.h"
 #include "hot/span.h"
+#include "log/storage.h"
 #include "python/python_hooks.h"
 #include "record/recorder.h"
 
@@ -53,37 +54,6 @@ int64_t number_at(PyObject* numbers, Py_ssize_t index) {
   return number;
 }
 
-bool fill(MemoryReading& reading, PyObject* source) {
-  if (source == nullptr) {
-    const std::optional<ProcessMemory> memory = read_process_memory();
-    if (!memory) return false;
-    reading.allocated = memory->resident_bytes;
-    reading.allocated_peak = memory->peak_bytes;
-    reading.reserved = reading.reserved_peak = -1;
-    return true;
-  }
-  const ErrorAside aside;
-  PyObject* stats = PyObject_CallNoArgs(source);
-  if (stats == nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
-    PyErr_Clear();
-    return false;
-  }
-  if (PyTuple_Check(stats) && PyTuple_GET_SIZE(stats) == 4) {
-    reading.allocated = number_at(stats, 0);
-    reading.allocated_peak = number_at(stats, 1);
-    reading.reserved = number_at(stats, 2);
-    reading.reserved_peak = number_at(stats, 3);
-  } else {
-    reading.allocated = number_in(stats, "allocated_bytes", "current");
-    reading.allocated_peak = number_in(stats, "allocated_bytes", "peak");
-    reading.reserved = number_in(stats, "reserved_bytes", "current");
-    reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
-  }
-  Py_DECREF(stats);
-  return reading.allocated >= 0 && reading.allocated_peak >= 0;
-}
-
 }  // namespace
 
 MemoryWatch& MemoryWatch::instance() {
@@ -101,6 +71,8 @@ void MemoryWatch::start(PyObject* source, PyObject* take, double budget) {
   lost_ = 0;
   taken_ticks_ = read_ticks();
   is_reading_ = is_read_ = false;
+  resident_peak_ = -1;
+  own_peak_ = 0;
   budget_ = budget;
   first_steps_ = kFirstSteps;
   due_ticks_ = 0;
@@ -209,6 +181,44 @@ void MemoryWatch::phase_begins(uint32_t path, uint32_t depth) noexcept {
 
 void MemoryWatch::phase_ends(uint32_t path, uint32_t depth) noexcept {
   read(MemoryReading::kPhaseEnd, path, depth);
+}
+
+/// Without a log in memory, which grows with each span and is none of the program's.
+bool MemoryWatch::fill_from_process(MemoryReading& reading) noexcept {
+  const std::optional<ProcessMemory> memory = read_process_memory();
+  if (!memory) return false;
+  const int64_t log_bytes = MemoryStorage::held_bytes();
+  reading.allocated = std::max<int64_t>(memory->resident_bytes - log_bytes, 0);
+  // The peak has no reset, so what is made of it may not fall.
+  if (memory->peak_bytes != std::exchange(resident_peak_, memory->peak_bytes))
+    own_peak_ = std::max(own_peak_, memory->peak_bytes - log_bytes);
+  reading.allocated_peak = std::max(own_peak_, reading.allocated);
+  reading.reserved = reading.reserved_peak = -1;
+  return true;
+}
+
+bool MemoryWatch::fill(MemoryReading& reading, PyObject* source) noexcept {
+  if (source == nullptr) return fill_from_process(reading);
+  const ErrorAside aside;
+  PyObject* stats = PyObject_CallNoArgs(source);
+  if (stats == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
+    PyErr_Clear();
+    return false;
+  }
+  if (PyTuple_Check(stats) && PyTuple_GET_SIZE(stats) == 4) {
+    reading.allocated = number_at(stats, 0);
+    reading.allocated_peak = number_at(stats, 1);
+    reading.reserved = number_at(stats, 2);
+    reading.reserved_peak = number_at(stats, 3);
+  } else {
+    reading.allocated = number_in(stats, "allocated_bytes", "current");
+    reading.allocated_peak = number_in(stats, "allocated_bytes", "peak");
+    reading.reserved = number_in(stats, "reserved_bytes", "current");
+    reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
+  }
+  Py_DECREF(stats);
+  return reading.allocated >= 0 && reading.allocated_peak >= 0;
 }
 
 bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept {

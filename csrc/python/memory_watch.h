@@ -59,6 +59,9 @@ class MemoryWatch final : public BorderListener {
   /// Whether there was something to read.
   bool read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept;
 
+  bool fill(MemoryReading& reading, PyObject* source) noexcept;
+  bool fill_from_process(MemoryReading& reading) noexcept;
+
   /// Puts the next step that is read off, by what this one has cost.
   void pause() noexcept;
 
@@ -74,6 +77,8 @@ class MemoryWatch final : public BorderListener {
   uint32_t step_ = 0;
   uint64_t cost_ticks_ = 0;  ///< of its readings
   uint64_t taken_ticks_ = 0;
+  int64_t resident_peak_ = -1;  ///< of the process, as it was last read
+  int64_t own_peak_ = 0;        ///< that without the log
   bool is_reading_ = false;
   bool is_read_ = false;  ///< the open step is one of those that are read
 };

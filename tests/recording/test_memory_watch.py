@@ -177,3 +177,23 @@ def test_a_place_is_the_innermost_phase(recording: pig.Recording) -> None:
         thread.join()
     run = recording.snapshot()
     assert [(run.paths[path], step) for path, step, _ in places] == [("a/b", 1)] * 2
+
+
+def test_the_log_in_memory_is_not_counted() -> None:
+    with pig.record(memory=False) as recording:
+        native.start_memory_watch(None, lambda: None, budget=math.inf)
+        with gpu_step():
+            pass
+        for _ in range(40):  # outside steps nothing is read
+            for _ in range(5_000):
+                with gpu_phase("data"):
+                    pass
+            native.harvest()
+        with gpu_step():
+            pass
+        (before, *_, after) = native.take_memory_readings()
+        log = native.log_bytes(recording)
+        native.stop_memory_watch()
+    assert log is not None
+    assert len(log) > 6_000_000
+    assert after[4] - before[4] < len(log) / 2
