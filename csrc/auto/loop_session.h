@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
-#include "python/object_table.h"
 #include "base/ticks.h"
+#include "python/object_table.h"
 #include "python/phase_type.h"
 #include "record/step_detector.h"
 
