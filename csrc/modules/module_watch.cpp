@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/module_watch.h"
 
-#include <array>
 #include <deque>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/ticks.h"
 #include "hot/nvtx_range.h"
 #include "hot/phase_table.h"
+#include "modules/call_tensors.h"
+#include "modules/watched_table.h"
 #include "python/object_table.h"
 #include "python/python_hooks.h"
 #include "record/module_times.h"
@@ -24,86 +23,8 @@ namespace {
 
 constexpr size_t kMostModules = 4096;
 constexpr uint16_t kDeepest = 60;
-/// Of the tensors that go into a module, or come out of it, so many are looked at.
-constexpr size_t kMostTensors = 8;
-constexpr int kDeepestTensor = 4;
-
-struct Watched {
-  WatchedModule module;
-  NvtxName nvtx;
-  const PyObject* object = nullptr;  ///< a name for it, not to be looked into
-  PyObject* reference = nullptr;     ///< a weak one, whose callback says that it has gone
-  PyObject* enter = nullptr;
-  PyObject* leave = nullptr;
-  bool is_active = true;
-  uint64_t calls = 0;
-};
-
-/// Watched modules by their objects. Each call of any module looks here, so it is one glance: a
-/// module that goes says so itself, by the callback of a weak reference.
-class WatchedTable {
- public:
-  Watched* find(const PyObject* module) const {
-    for (size_t i = slot_of(module);; ++i) {
-      const Slot& slot = slots_[i & mask_];
-      if (slot.module == module) return slot.watched;
-      if (slot.module == nullptr) return nullptr;
-    }
-  }
-
-  /// In place of one of the same object. Throws std::bad_alloc.
-  void add(const PyObject* module, Watched* watched) {
-    if (2 * (used_ + 1) > slots_.size()) make_room();
-    put(module, watched);
-  }
-
-  /// Another object may come to have its address. The slot stays used until `make_room`.
-  void remove(const PyObject* module, const Watched* watched) {
-    for (size_t i = slot_of(module); slots_[i & mask_].module != nullptr; ++i) {
-      Slot& slot = slots_[i & mask_];
-      if (slot.module == module && slot.watched == watched) slot.watched = nullptr;
-    }
-  }
-
- private:
-  struct Slot {
-    const PyObject* module = nullptr;
-    Watched* watched = nullptr;
-  };
-
-  size_t slot_of(const PyObject* module) const {
-    return (reinterpret_cast<uintptr_t>(module) * 0x9E3779B97F4A7C15u) >> 40;
-  }
-
-  void put(const PyObject* module, Watched* watched) {
-    size_t i = slot_of(module) & mask_;
-    while (slots_[i].module != nullptr && slots_[i].module != module) i = (i + 1) & mask_;
-    if (slots_[i].module == nullptr) ++used_;
-    slots_[i] = {module, watched};
-  }
-
-  /// Leaves out what was removed, so that the size follows what there is, not what there was.
-  void make_room() {
-    size_t needed = 1;
-    for (const Slot& slot : slots_) needed += slot.watched != nullptr ? 1 : 0;
-    size_t size = kSmallest;
-    while (size < 4 * needed) size *= 2;
-    std::vector<Slot> before(size);
-    before.swap(slots_);
-    mask_ = slots_.size() - 1;
-    used_ = 0;
-    for (const Slot& slot : before)
-      if (slot.watched != nullptr) put(slot.module, slot.watched);
-  }
-
-  static constexpr size_t kSmallest = 64;
-  std::vector<Slot> slots_ = std::vector<Slot>(kSmallest);
-  size_t mask_ = kSmallest - 1;
-  size_t used_ = 0;
-};
 
 // Guarded by the GIL. Threads may be in calls of what was taken back, so nothing is freed.
-ModuleQuestions ask{};
 PyObject* root_function = nullptr;
 auto* watched = new std::deque<Watched>;
 size_t active_modules = 0;
@@ -112,134 +33,9 @@ auto* roots = new ObjectTable<bool>;
 /// How many calls of watched modules, or of roots, the thread is in.
 thread_local uint32_t depth_of_calls __attribute__((tls_model("initial-exec"))) = 0;
 
-PyObject* interned(const char* text) {
-  PyObject* name = PyUnicode_InternFromString(text);
-  if (name == nullptr) PyErr_Clear();
-  return name;
-}
-
-// --- nodes that have a mark ---
-
-/// A node has at most one mark that counts, the first. Nodes are told apart by their numbers, which
-/// ascend on each thread: of a slot's nodes the newest is known.
-class MarkedNodes {
- public:
-  /// False where it was marked before.
-  bool mark(uint64_t number) {
-    uint64_t& slot = slots_[number % slots_.size()];
-    return std::exchange(slot, number + 1) != number + 1;
-  }
-
- private:
-  std::array<uint64_t, 8192> slots_{};
-};
-/// Of the calling thread; it frees them at its end.
-thread_local MarkedNodes* marked_nodes __attribute__((tls_model("initial-exec"))) = nullptr;
-thread_local std::unique_ptr<MarkedNodes> own_marked_nodes;
-
-/// Whether a node is new to us. Clears errors.
-bool mark_node(PyObject* node) {
-  static PyObject* const name = interned("_sequence_nr");
-  PyObject* result = PyObject_CallMethodNoArgs(node, name);
-  const uint64_t number = result != nullptr ? PyLong_AsUnsignedLongLong(result) : ~uint64_t{0};
-  Py_XDECREF(result);
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    return false;
-  }
-  if (PIG_UNLIKELY(marked_nodes == nullptr)) {
-    own_marked_nodes.reset(new (std::nothrow) MarkedNodes);
-    marked_nodes = own_marked_nodes.get();
-  }
-  return marked_nodes != nullptr && number != ~uint64_t{0} && marked_nodes->mark(number);
-}
-
-/// The node of a tensor gets a mark, if it has none.
-void put_mark(PyObject* tensor, PyObject* mark) {
-  static PyObject* const grad_fn = interned("grad_fn");
-  static PyObject* const register_hooks = interned("_register_hook_dict");
-  PyObject* node = PyObject_GetAttr(tensor, grad_fn);
-  if (node != nullptr && node != Py_None && mark_node(node)) {
-    PyObject* result = PyObject_CallMethodOneArg(node, register_hooks, mark);
-    Py_XDECREF(result);
-  }
-  Py_XDECREF(node);
-  PyErr_Clear();
-}
-
-// --- tensors of a call ---
-
-class Tensors {
- public:
-  ~Tensors() {
-    for (size_t i = 0; i < count_; ++i) Py_DECREF(found_[i]);
-  }
-
-  /// Runs no code of Python's.
-  void add(PyObject* object, int depth = 0) {
-    if (object == nullptr || count_ == found_.size()) return;
-    PyTypeObject* const type = Py_TYPE(object);
-    if (type == ask.tensor || type == ask.parameter) {
-      found_[count_++] = Py_NewRef(object);
-    } else if (depth == kDeepestTensor) {
-      return;
-    } else if (PyTuple_Check(object)) {
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i)
-        add(PyTuple_GET_ITEM(object, i), depth + 1);
-    } else if (PyList_Check(object)) {
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i)
-        add(PyList_GET_ITEM(object, i), depth + 1);
-    } else if (PyDict_Check(object)) {
-      Py_ssize_t at = 0;
-      PyObject *key, *value;
-      while (PyDict_Next(object, &at, &key, &value) != 0) add(value, depth + 1);
-    }
-  }
-
-  /// Puts a mark on their nodes. Modes of the program hear nothing of it.
-  void put_marks(PyObject* mark, bool beside_modes) const {
-    if (count_ == 0 || mark == nullptr) return;
-    PyObject* const modes = beside_modes ? modes_set_aside() : nullptr;
-    Py_INCREF(mark);
-    for (size_t i = 0; i < count_; ++i) put_mark(found_[i], mark);
-    Py_DECREF(mark);
-    if (modes != nullptr) bring_back(modes);
-  }
-
- private:
-  static PyObject* modes_set_aside() {
-    static PyObject* const enter = interned("__enter__");
-    PyObject* context = PyObject_CallNoArgs(ask.without_modes);
-    PyObject* entered = context != nullptr ? PyObject_CallMethodNoArgs(context, enter) : nullptr;
-    if (entered == nullptr) Py_CLEAR(context);
-    Py_XDECREF(entered);
-    PyErr_Clear();
-    return context;
-  }
-
-  static void bring_back(PyObject* context) {
-    PyObject* result = PyObject_CallMethod(context, "__exit__", "OOO", Py_None, Py_None, Py_None);
-    Py_XDECREF(result);
-    Py_DECREF(context);
-    PyErr_Clear();
-  }
-
-  std::array<PyObject*, kMostTensors> found_;
-  size_t count_ = 0;
-};
-
-/// Whether modes of the program hear of what is asked of a tensor.
-bool has_modes() {
-  PyObject* count = PyObject_CallNoArgs(ask.mode_count);
-  const long modes = count != nullptr ? PyLong_AsLong(count) : 0;
-  Py_XDECREF(count);
-  PyErr_Clear();
-  return modes > 0;
-}
-
 bool is_compiling() {
-  static PyObject* const name = interned("_is_compiling_flag");
-  PyObject* value = PyDict_GetItemWithError(ask.compiler_names, name);
+  static PyObject* const name = PyUnicode_InternFromString("_is_compiling_flag");
+  PyObject* value = PyDict_GetItemWithError(module_questions.compiler_names, name);
   if (value == nullptr) PyErr_Clear();
   return value == Py_True;
 }
@@ -248,7 +44,7 @@ bool is_compiling() {
 bool recomputes() {
   if (PIG_LIKELY(!is_any_backward_pass())) return false;
   if (is_in_backward_pass()) return true;
-  PyObject* result = PyObject_CallNoArgs(ask.graph_task_id);
+  PyObject* result = PyObject_CallNoArgs(module_questions.graph_task_id);
   const long number = result != nullptr ? PyLong_AsLong(result) : -1;
   Py_XDECREF(result);
   PyErr_Clear();
@@ -299,7 +95,7 @@ class WatchedCall final : public CallObserver {
     end_module(call.token);
     nvtx_pop(module.nvtx);
     if (result == nullptr) return true;
-    Tensors outputs;
+    CallTensors outputs;
     outputs.add(result);
     outputs.put_marks(module.enter, call.session != 0);
     return true;
@@ -316,12 +112,12 @@ class WatchedCall final : public CallObserver {
       return Observing::begun;
     }
     if (is_compiling()) return Observing::ignored;
-    Tensors inputs;
+    CallTensors inputs;
     for (Py_ssize_t i = 0; i < call.count; ++i) inputs.add(call.others[i]);
     if (call.names != nullptr)
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names); ++i)
         inputs.add(call.others[call.count + i]);
-    call.session = has_modes() ? 1 : 0;  // at its end they are the same
+    call.session = CallTensors::modes_hear() ? 1 : 0;  // at its end they are the same
     inputs.put_marks(module->leave, call.session != 0);
     ++depth_of_calls;
     ++module->calls;
@@ -392,7 +188,7 @@ void set_module_questions(const ModuleQuestions& questions) {
                          reinterpret_cast<PyObject*>(questions.parameter), questions.compiler_names,
                          questions.graph_task_id, questions.mode_count, questions.without_modes})
     Py_INCREF(kept);
-  ask = questions;
+  module_questions = questions;
 }
 
 void set_root_function(PyObject* function) {

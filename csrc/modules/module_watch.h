@@ -13,18 +13,9 @@
 #include <cstdint>
 
 #include "hooks/call_observer.h"
+#include "modules/call_tensors.h"
 
 namespace pig {
-
-/// What is asked of torch; references that are kept for good.
-struct ModuleQuestions {
-  PyTypeObject* tensor;
-  PyTypeObject* parameter;
-  PyObject* compiler_names;  ///< the dictionary of `torch.compiler`
-  PyObject* graph_task_id;   ///< () -> int: -1 outside of a backward pass's own threads
-  PyObject* mode_count;      ///< () -> int: modes that hear of what is asked of a tensor
-  PyObject* without_modes;   ///< () -> a context in which they don't
-};
 
 void set_module_questions(const ModuleQuestions& questions);
 

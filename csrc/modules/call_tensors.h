@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+#include <cstddef>
+
+namespace pig {
+
+/// What is asked of torch; references that are kept for good.
+struct ModuleQuestions {
+  PyTypeObject* tensor;
+  PyTypeObject* parameter;
+  PyObject* compiler_names;  ///< the dictionary of `torch.compiler`
+  PyObject* graph_task_id;   ///< () -> int: -1 outside of a backward pass's own threads
+  PyObject* mode_count;      ///< () -> int: modes that hear of what is asked of a tensor
+  PyObject* without_modes;   ///< () -> a context in which they don't
+};
+extern ModuleQuestions module_questions;
+
+/// The tensors that go into a module, or come out of it: the first few, and not those that lie deep
+/// in others.
+class CallTensors {
+ public:
+  CallTensors() = default;
+  CallTensors(const CallTensors&) = delete;
+  CallTensors& operator=(const CallTensors&) = delete;
+  ~CallTensors() {
+    for (size_t i = 0; i < count_; ++i) Py_DECREF(found_[i]);
+  }
+
+  /// Whether modes of the program hear of what is asked of a tensor.
+  static bool modes_hear();
+
+  /// Runs no code of Python's.
+  void add(PyObject* object, int depth = 0);
+
+  /// Puts a mark on the nodes of those that have none. Modes hear nothing of it, if it is known
+  /// that there are some.
+  void put_marks(PyObject* mark, bool beside_modes) const;
+
+ private:
+  static constexpr size_t kMost = 8;
+  static constexpr int kDeepest = 4;
+  /// Of a list of a million numbers only the beginning is looked at.
+  static constexpr int kMostLooks = 64;
+
+  std::array<PyObject*, kMost> found_;
+  size_t count_ = 0;
+  int looks_ = 0;
+};
+
+}  // namespace pig
