@@ -89,6 +89,10 @@ def beside_threads(cycles: int, works: tuple[Callable[[], None], ...]) -> list[i
         except BaseException as error:
             failures.append(error)
 
+    # torch imports modules at the first use of what is used here, and imports by two threads at once
+    # can fail where threads take turns that fast.
+    for work in works:
+        work()
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(works))]
     for thread in threads:
         thread.start()
