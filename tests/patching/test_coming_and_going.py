@@ -89,8 +89,8 @@ def beside_threads(cycles: int, works: tuple[Callable[[], None], ...]) -> list[i
         except BaseException as error:
             failures.append(error)
 
-    # torch imports modules at the first use of what is used here, and imports by two threads at once
-    # can fail where threads take turns that fast.
+    # torch imports modules at the first use of what is used here, and two threads that import at
+    # once can fail where they take turns that fast.
     for work in works:
         work()
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(works))]
