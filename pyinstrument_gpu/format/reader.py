@@ -9,7 +9,7 @@ document plus what the history holds beyond it; both are exact, so nothing is co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -57,6 +57,7 @@ from pyinstrument_gpu.model.stream import named_streams
 from pyinstrument_gpu.model.syncs import blocked_ns
 
 _Run = TypeVar("_Run", bound=RunData)
+_Part = TypeVar("_Part")
 
 
 def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
@@ -153,28 +154,32 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     syncs = known_syncs(blocks, numbering, steps, len(paths), len(threads), state)
     if syncs.was_watched:
         spans["blocked_ns"] = blocked_ns(spans, syncs)
-    operations = None
-    try:
-        operations = blocks.document(BlockType.OPERATIONS, decode_operations)
-    except RunFileError as error:  # the rest of the run does not rest on it
-        notes.append(f"what was profiled was left out: {error}")
+    operations = _read_apart(
+        notes, "what was profiled", lambda: blocks.document(BlockType.OPERATIONS, decode_operations)
+    )
     if operations is not None:
         notes += operations.notes
     parents = path_parents(paths)
     path_texts = join_paths(names, parents, path_names(paths))
     kinds = path_kinds(paths)
     duration_ns = max(state.now_ns, _last_end(spans["host_end_ns"]), _last_end(steps["end_ns"]))
-    memory = blocks.document(
-        BlockType.MEMORY,
-        lambda data: decode_memory(data, path_texts, numbering, environment.get("anchor", {})),
+    anchor = environment.get("anchor", {})
+    memory = _read_apart(
+        notes,
+        "what was noted of memory",
+        lambda: blocks.document(
+            BlockType.MEMORY, lambda data: decode_memory(data, path_texts, numbering, anchor)
+        ),
     )
     if memory is not None and memory.left_out:
         notes.append(
             f"{memory.left_out:,} parts of what was noted of memory were left out, because they "
             "make no sense"
         )
-    energy = blocks.document(
-        BlockType.ENERGY, lambda data: decode_energy(data, environment.get("anchor", {}))
+    energy = _read_apart(
+        notes,
+        "what was noted of energy",
+        lambda: blocks.document(BlockType.ENERGY, lambda data: decode_energy(data, anchor)),
     )
     if energy is not None and energy.left_out:
         notes.append(
@@ -230,6 +235,15 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     if kinds.any():
         take_modules_out(columns, kinds)
     return run_type(**columns)
+
+
+def _read_apart(notes: list[str], what: str, read: Callable[[], _Part | None]) -> _Part | None:
+    """What the rest of the run does not rest on: None, with a note, where it is damaged."""
+    try:
+        return read()
+    except RunFileError as error:
+        notes.append(f"{what} was left out: {error}")
+        return None
 
 
 def _pending_device_work(

@@ -64,12 +64,14 @@ class TorchAllocator:
 def torch_allocator() -> TorchAllocator | None:
     """That of the calling thread's device; None while CUDA is not in use."""
     torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
     try:
         # With ROCm there is no such version.
         if torch.version.cuda is None or not torch.cuda.is_initialized():
             return None
         return TorchAllocator(torch.cuda.current_device())
-    except Exception:  # torch is not imported, or half, or its CUDA has failed
+    except Exception:  # torch is half imported, or its CUDA has failed
         return None
 
 
