@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.patching.problems import not_seen
-from pyinstrument_gpu.recording import end_facts
+from pyinstrument_gpu.recording.recording import active, when_begun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -172,8 +172,8 @@ def watch_modules(model: nn.Module, select: str = "coarse") -> ModuleWatch:
     spends between the node of its output and that of its input: marks on autograd's nodes divide
     the whole pass, so the times of modules side by side add up to it. Recomputation by activation
     checkpointing is part of that, and also known for itself. Times include those of the modules
-    inside. `run.modules` has them
-    by name; docs/modules.md says what they mean and where they are not known.
+    inside. `run.modules` has them by name; docs/modules.md says what they mean and where they are
+    not known.
 
     Args:
         model: the model, before it is compiled or wrapped; it is not changed, and not kept alive.
@@ -192,10 +192,10 @@ def watch_modules(model: nn.Module, select: str = "coarse") -> ModuleWatch:
     A selection that matches nothing, and a model or module that is watched already, give a
     RuntimeWarning and a note in the run.
 
-    Cost: some 0.2 us per call of a module and about 1 us for its marks (docs/modules.md). On a GPU
-    an event at each of these boundaries, in the steps that device timing's budget lets it time.
-    Never synchronises. Under `PYINSTRUMENT_GPU=0`, and where there is no native module, it does
-    nothing.
+    Cost: three to eight microseconds for a call of a watched module and its marks together
+    (docs/modules.md). On a GPU an event at each of these boundaries, in the steps that device
+    timing's budget lets it time. Never synchronises. Under `PYINSTRUMENT_GPU=0`, and where there is
+    no native module, it does nothing.
     """
     from torch import nn
 
@@ -296,11 +296,15 @@ def _were(names: list[str]) -> str:
     return "was" if len(names) == 1 else "were"
 
 
-def _facts() -> dict[str, Any]:
+def _note_in_recording() -> None:
+    """As it ends, the recording gets what is to be said of the modules."""
+    recording = active()
     with _lock:
         notes = [] if _root_watch is None else list(_root_watch.notes)
         notes += [note for watch in _watches for note in watch._all_notes()]
-    return {"module_notes": notes} if notes else {}
+    if notes and recording is not None:
+        recording._facts["module_notes"] = notes
 
 
-end_facts.SOURCES.append(_facts)
+# It looks the recording up: one that knew itself by this would not be let go.
+when_begun(lambda recording: recording._before_end.append(_note_in_recording))

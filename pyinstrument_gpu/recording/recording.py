@@ -18,7 +18,6 @@ from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFil
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
-from pyinstrument_gpu.recording.end_facts import end_facts
 from pyinstrument_gpu.recording.energy_watch import EnergyWatch
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
 from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
@@ -294,7 +293,7 @@ class Recording:
             _read_metrics()
             # torch and its GPUs may have come after the start.
             self._environment.update(environment.torch_facts())
-            self._environment.update({**self._facts, **end_facts()})
+            self._environment.update(self._facts)
             self._tell_of_program()
             self._program.end()
             self._memory.end()
