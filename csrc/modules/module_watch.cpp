@@ -2,7 +2,6 @@
 #include "modules/module_watch.h"
 
 #include <deque>
-#include <memory>
 #include <new>
 #include <string>
 #include <unordered_map>

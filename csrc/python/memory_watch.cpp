@@ -154,10 +154,8 @@ void MemoryWatch::step_ends() noexcept {
   }
   if (take == nullptr) return;
   {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    const ErrorAside aside;
     call_unraisably(take);
-    PyErr_Restore(type, value, traceback);
   }
   Py_DECREF(take);
 }
