@@ -109,6 +109,10 @@ def call_before_step(function: Callable[[], None], *, after: int = 0) -> None:
     recording which comes after so many others. What it raises is reported as unraisable. It may ask
     for another call."""
 
+def set_profiled(profiled: bool) -> int:
+    """Count the steps that begin from now on apart from others, because they are slower; or no
+    more, after the open one. Between two steps. Returns the index of the next step."""
+
 # Times of modules.
 def observe_modules(
     *,
@@ -116,6 +120,7 @@ def observe_modules(
     run_backward: object,
     tensor: type,
     parameter: type,
+    grad_fn: object,
     compiler_names: dict[str, Any],
     graph_task_id: object,
     mode_count: object,
@@ -139,8 +144,12 @@ def set_module_marks(number: int, enter: object, leave: object) -> None:
     """The tensors whose hooks are the module's marks."""
 
 def unwatch_module(number: int) -> None: ...
-def calls_of_module(number: int) -> int:
-    """How many of its calls were timed."""
+def was_module_called(number: int) -> bool:
+    """Whether it was, while a recording was active, in whatever step."""
+
+def sample_modules(every: int) -> None:
+    """Time modules in one of every so many steps, from the next one on; 0: as often as they may
+    cost."""
 
 # Metrics of tensors.
 class MetricAccumulator:
@@ -417,24 +426,44 @@ def status() -> dict[str, Any]:
 
 # Memory at the borders of phases and steps.
 def start_memory_watch(
-    source: Callable[[], object] | None, take: Callable[[], object], *, budget: float
+    source: Callable[[], object] | None,
+    take: Callable[[], object],
+    *,
+    budget: float,
+    reset: Callable[[], object] | None = None,
+    device: int = -1,
 ) -> None:
     """Read memory at the borders of the phases of the thread that opens steps, in so many steps
     that it takes at most a share of `budget` of all time; the first three in any
     case. A source returns what `torch._C._cuda_memoryStats` does, or allocated bytes, their peak,
     reserved bytes and their peak; None stands for the memory of the process. `take` is called after
-    a step, at most once a second while readings wait, and sooner if they are many."""
+    a step, at most once a second while readings wait, and sooner if they are many. `reset` resets
+    the peaks of the device's allocator, and is called at each border; `hook_allocator_peaks` comes
+    first."""
+
+def hook_allocator_peaks(
+    reads: tuple[Callable[[int], object], ...], resets: tuple[Callable[[int], object], ...]
+) -> bool:
+    """Have the program see the peaks of the allocator's statistics as if only itself reset them:
+    in the results of `reads`, functions of a device's number, until it calls one of `resets`. For
+    good. False if one of them can't be hooked. Again: nothing."""
 
 def stop_memory_watch() -> None:
     """Read no more. Again: nothing."""
 
-def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int]]:
+def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int, int]]:
     """The readings of steps that have ended, each once: kind (0 begin of the step, 1 begin and 2
-    end of a phase, 3 end of the step), serial number of the step, path, depth, then allocated
-    bytes, their peak, reserved bytes and their peak, -1 where not known."""
+    end of a phase, 3 end of the step, 4 the program has reset the peaks), serial number of the
+    step, path, depth, then allocated bytes, their peak, reserved bytes and their peak, -1 where not
+    known, and where the peak of the allocated bytes stood after the reading, 2**63 - 1 where that
+    is not known."""
 
 def lost_memory_readings() -> int:
     """How many readings, or steps to be read, were lost."""
+
+def contended_peak_resets() -> int:
+    """At how many resets of the peaks memory was allocated or freed at the same time, or may have
+    been: then the peaks that the program sees may be too low."""
 
 def open_place() -> tuple[int, int, str | None]:
     """The innermost open path of the calling thread, or else of the thread that opened the step,

@@ -57,6 +57,12 @@ class DropCounters {
   uint64_t get(Drop cause) const {
     return counts_[static_cast<size_t>(cause)].load(std::memory_order_relaxed);
   }
+  /// Of all causes.
+  uint64_t total() const {
+    uint64_t total = 0;
+    for (const auto& count : counts_) total += count.load(std::memory_order_relaxed);
+    return total;
+  }
   void clear() {
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
   }

@@ -54,6 +54,7 @@ class DeviceTiming {
     std::vector<std::pair<Device, DeviceClock::Point>> points;
     bool correlating = false;  ///< a correlation that is due has not ended
 
+    bool empty() const { return times.empty() && points.empty(); }
     void clear() { *this = Findings(); }
   };
   static constexpr uint32_t kMaxDevices = 64;
@@ -86,6 +87,8 @@ class DeviceTiming {
   void step_begins();
   void step_ends();
   void step_is_dropped();
+  /// Whether steps are timed on a device, as far as the budget allows.
+  bool times_steps() const { return running_.load(std::memory_order_relaxed) && attached(); }
 
   // --- recording threads ---
 

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 
+#include "base/recent_median.h"
 #include "base/spin_lock.h"
 
 namespace pig::cuda {
@@ -45,8 +44,8 @@ class StepBudget {
     // Also after one that was not timed: a first step that was short, or costly, must not decide
     // for the hundreds after it.
     if (timed_) costs_ns_.add(cost_ns);
-    const double allowed_ns = budget_ * static_cast<double>(durations_ns_.median());
-    const double every = std::ceil(static_cast<double>(costs_ns_.median()) / allowed_ns);
+    const double allowed_ns = budget_ * static_cast<double>(durations_ns_.value());
+    const double every = std::ceil(static_cast<double>(costs_ns_.value()) / allowed_ns);
     // With a step of no time at all the quotient is no number.
     every_.store(every >= 1 ? static_cast<uint32_t>(std::min(every, kMaxEvery)) : 1,
                  std::memory_order_relaxed);
@@ -64,30 +63,13 @@ class StepBudget {
  private:
   static constexpr double kMaxEvery = 100'000;
 
-  /// The last values, and the median of them.
-  class Window {
-   public:
-    void add(uint64_t value) { values_[count_++ % values_.size()] = value; }
-    uint64_t median() const {
-      auto sorted = values_;
-      const auto end = sorted.begin() + static_cast<ptrdiff_t>(std::min(count_, sorted.size()));
-      const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
-      std::nth_element(sorted.begin(), middle, end);
-      return *middle;
-    }
-
-   private:
-    std::array<uint64_t, 31> values_{};
-    size_t count_ = 0;
-  };
-
   SpinLock lock_;
   double budget_ = 0;
   std::atomic<uint32_t> every_{1};
   uint32_t untimed_ = 0;
   bool timed_ = false;
-  Window durations_ns_;
-  Window costs_ns_;
+  RecentMedian durations_ns_;
+  RecentMedian costs_ns_;
 };
 
 }  // namespace pig::cuda

@@ -49,19 +49,26 @@ class CallObserver {
   ~CallObserver() = default;  // they live for ever, as threads may be in calls
 };
 
-/// Who may hear of the calls of one function, outermost first.
-enum class ObserverOf { loop, modules };
+/// Who may hear of the calls of one function, outermost first. No function has one of memory and
+/// one of the loop.
+enum class ObserverOf { memory, loop, modules };
 
 class CallObservers {
  public:
-  CallObserver*& of(ObserverOf which) { return which == ObserverOf::loop ? of_loop_ : of_modules_; }
-  bool empty() const { return of_loop_ == nullptr && of_modules_ == nullptr; }
+  CallObserver*& of(ObserverOf which) {
+    if (which == ObserverOf::memory) return of_memory_;
+    return which == ObserverOf::loop ? of_loop_ : of_modules_;
+  }
+  bool empty() const {
+    return of_loop_ == nullptr && of_modules_ == nullptr && of_memory_ == nullptr;
+  }
 
   /// Makes a call of which they hear.
   template <typename Function>
   PyObject* around(const ObservedCall& call, Function function) const;
 
  private:
+  CallObserver* of_memory_ = nullptr;
   CallObserver* of_loop_ = nullptr;
   CallObserver* of_modules_ = nullptr;
 };
@@ -90,9 +97,10 @@ PyObject* CallObservers::around(const ObservedCall& call, Function function) con
     ObservedCall seen = call;
     return observe(*inner, seen, function);
   };
-  if (of_loop_ == nullptr) return inside();
+  CallObserver* const outer = of_loop_ != nullptr ? of_loop_ : of_memory_;
+  if (outer == nullptr) return inside();
   ObservedCall seen = call;
-  return observe(*of_loop_, seen, inside);
+  return observe(*outer, seen, inside);
 }
 
 }  // namespace pig

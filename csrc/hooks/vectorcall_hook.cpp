@@ -4,10 +4,14 @@
 //
 // Of a builtin function, the C function in the entry of its table (method_hook.cpp) must stay: its
 // hash and its equality are made of it, and torch.compile looks such functions up. But CPython lets
-// a function say how it is to be called, its `vectorcall`. Torch's builtin functions take a tuple
-// and a dictionary and have none; ours makes these two and calls the type's way. (Those that take
-// an array of arguments the interpreter calls without asking, once it has specialised a call. They
-// can't be hooked.) Functions in Python have one, which is kept and called (asking_function.h).
+// a function say how it is to be called, its `vectorcall`. Many of torch's builtin functions take a
+// tuple and a dictionary and have none; ours makes these two and calls the type's way. Functions in
+// Python have one, which is kept and called (asking_function.h).
+//
+// Builtin functions that take one argument or an array of them have one, too. But the interpreter
+// calls them without asking, once it has specialised a call: if the flags in the function's entry
+// are exactly those that it knows. So the function gets a copy of its entry, with a flag that
+// matters only while a class is made (METH_COEXIST). Each call is then made by the `vectorcall`.
 //
 // As with methods, each function has a trampoline of its own for ever, which calls through where
 // nobody listens.
@@ -26,6 +30,8 @@ namespace {
 struct HookedFunction {
   PyObject* function;
   vectorcallfunc original;  ///< nullptr: none
+  PyMethodDef* entry;       ///< of a builtin function that has one; nullptr for others
+  PyMethodDef asking_entry;
   CallGlance glance;
   CallListeners listeners;
   CallObservers observers;
@@ -56,10 +62,13 @@ void set_vectorcall(PyObject* function, vectorcallfunc call) {
 bool is_hookable(PyObject* function) {
   if (PyFunction_Check(function)) return vectorcall_of(function) != nullptr;
   if (!PyCFunction_CheckExact(function)) return false;
-  const bool takes_tuple =
-      (PyCFunction_GET_FLAGS(function) & (METH_VARARGS | METH_KEYWORDS | METH_FASTCALL)) ==
-      (METH_VARARGS | METH_KEYWORDS);
-  return takes_tuple && vectorcall_of(function) == nullptr;
+  const int flags = PyCFunction_GET_FLAGS(function);
+  if ((flags & METH_VARARGS) == 0) return vectorcall_of(function) != nullptr;
+  return (flags & METH_KEYWORDS) != 0 && vectorcall_of(function) == nullptr;
+}
+
+PyMethodDef*& entry_of(PyObject* function) {
+  return reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
 }
 
 /// The arguments of a vectorcall as a tuple and, if there are keywords, a dictionary. False when
@@ -143,8 +152,14 @@ size_t index_of(PyObject* function) {
     if (functions[i].function == function) return i;
   if (function_count == kMost || !is_hookable(function)) return kMost;
   Py_INCREF(function);  // for good
-  functions[function_count].function = function;
-  functions[function_count].original = vectorcall_of(function);
+  HookedFunction& hooked = functions[function_count];
+  hooked.function = function;
+  hooked.original = vectorcall_of(function);
+  if (PyCFunction_CheckExact(function) && hooked.original != nullptr) {
+    hooked.entry = entry_of(function);
+    hooked.asking_entry = *hooked.entry;
+    hooked.asking_entry.ml_flags |= METH_COEXIST;
+  }
   return function_count++;
 }
 
@@ -160,6 +175,10 @@ bool install(size_t index, Called called) {
   if (vectorcall_of(function) != hooked.original) return false;
   if (PyFunction_Check(function) && called == Called::anyhow && !make_asking(function))
     return false;
+  if (hooked.entry != nullptr) {
+    if (entry_of(function) != hooked.entry) return false;
+    entry_of(function) = &hooked.asking_entry;
+  }
   set_vectorcall(function, trampoline_of(index));
   return true;
 }
@@ -169,6 +188,7 @@ void take_back_if_unused(size_t index) {
   PyObject* function = hooked.function;
   if (is_in_use(hooked) || vectorcall_of(function) != trampoline_of(index)) return;
   set_vectorcall(function, hooked.original);
+  if (hooked.entry != nullptr) entry_of(function) = hooked.entry;
   make_plain(function);
 }
 
@@ -204,6 +224,8 @@ bool observe_vectorcall(PyObject* function, ObserverOf which, CallObserver& obse
   const size_t index = index_of(function);
   if (index == kMost) return false;
   HookedFunction& hooked = functions[index];
+  if (hooked.observers.of(which) == &observer)
+    return vectorcall_of(function) == trampoline_of(index);
   if (!hooked.listeners.empty() || hooked.observers.of(which) != nullptr) return false;
   if (hooked.observers.empty() && !install(index, called)) return false;
   hooked.observers.of(which) = &observer;

@@ -24,7 +24,7 @@ bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyO
 /// Takes the listener with this `leave` back, from all functions.
 void unhook_vectorcalls(PyObject* leave);
 
-/// Has an observer hear of the calls, instead of listeners. It must live for ever.
+/// Has an observer hear of the calls, instead of listeners. It must live for ever. Again: nothing.
 bool observe_vectorcall(PyObject* function, ObserverOf which, CallObserver& observer,
                         Called called);
 

@@ -13,10 +13,11 @@
 namespace pig {
 namespace {
 
-/// Colours that are told apart on Nsight's dark and light background.
-constexpr std::array<uint32_t, 12> kColors = {0xFF4E79A7, 0xFFF28E2B, 0xFFE15759, 0xFF76B7B2,
-                                              0xFF59A14F, 0xFFEDC948, 0xFFB07AA1, 0xFFFF9DA7,
-                                              0xFF9C755F, 0xFF86BCB6, 0xFFD37295, 0xFFA0CBE8};
+/// Colours that are told apart on a dark and a light background, and by eyes that see no red, no
+/// green or no blue. The exports have the same.
+constexpr std::array<uint32_t, 12> kColors = {0xFF4E79A7, 0xFFF28E2B, 0xFF918DEB, 0xFF5EEBC0,
+                                              0xFFAFCC7A, 0xFF8D2FEB, 0xFF803361, 0xFF806B4C,
+                                              0xFFA65D21, 0xFF4742A6, 0xFF42A697, 0xFFA0CBE8};
 
 /// A grey: steps stand back behind their phases. The exports have the same.
 constexpr uint32_t kStepColor = 0xFF8C8C8C;

@@ -41,6 +41,11 @@ class PathTable {
     ids_.clear();
   }
 
+  size_t size() const {
+    const std::lock_guard lock(mutex_);
+    return paths_.size();
+  }
+
   std::vector<Path> since(size_t from) const {
     const std::lock_guard lock(mutex_);
     return {paths_.begin() + static_cast<std::ptrdiff_t>(from), paths_.end()};

@@ -16,8 +16,15 @@ constexpr uint8_t kStepThread = 1;
 /// Set on a span that was timed on the device; its times follow when they are known.
 constexpr uint8_t kDeviceTimed = 2;
 
-/// Where a span's time counts. The numbers stand in run files.
-enum class Scope : uint32_t { kStep = 0, kOtherThreads = 1, kOutside = 2 };
+/// Where a span's time counts. The numbers stand in run files. Those in steps that were profiled,
+/// and so were slower, count apart.
+enum class Scope : uint32_t {
+  kStep = 0,
+  kOtherThreads = 1,
+  kOutside = 2,
+  kProfiledStep = 3,
+  kProfiledOtherThreads = 4
+};
 
 /// Of a span that began in this step.
 constexpr Scope scope_of(uint32_t step, uint8_t flags) {

@@ -66,6 +66,9 @@ class SpanRing {
 
   // --- the harvester ---
 
+  /// How many were pushed so far.
+  uint64_t pushed() const { return head_.load(std::memory_order_acquire); }
+
   /// Moves the spans to the end of `spans`, and the events of those with kDeviceTimed to that of
   /// `events`, in the same order.
   void drain(std::vector<RawSpan>& spans, std::vector<Events>& events);

@@ -58,7 +58,7 @@ class alignas(64) ThreadState {
     Frame& frame = frames_[top + 1];
     const uint64_t step = open_step.load(std::memory_order_relaxed);
     const uint32_t serial = next_frame_;
-    next_frame_ += serial == 0xFFFFFFFFu ? 2 : 1;
+    publish(next_frame_, serial == 0xFFFFFFFFu ? 1 : serial + 1);
     frame.child = 0;
     frame.phase = phase;
     frame.parent = static_cast<uint16_t>(top);
@@ -101,6 +101,7 @@ class alignas(64) ThreadState {
   /// Takes the frame away and records nothing.
   void cancel_frame(uint32_t serial) {
     if (Frame* frame = find(&Frame::serial, serial)) pop(*frame);
+    count_change();
   }
 
   /// What the frame does has turned out to be another phase. Frames inside it keep their paths.
@@ -109,6 +110,7 @@ class alignas(64) ThreadState {
     if (frame == nullptr) return;
     publish(frame->path, path_of(frames_[frame->parent].path, phase));
     frame->phase = phase;
+    count_change();
   }
 
   /// A frame that could not be opened; its end will come all the same.
@@ -174,6 +176,12 @@ class alignas(64) ThreadState {
   /// The event that the owner may be about to note in a frame or a span.
   cuda::EventRef event_in_hand() const { return event_recorder_.in_hand(); }
 
+  /// Another number whenever a frame was opened, renamed or closed: the depth of the stack in the
+  /// low half, and what only grows in the high one, so that sums of several never agree by chance.
+  uint64_t activity() const {
+    return ((ring_.pushed() + observe(next_frame_)) << 32) + top_.load(std::memory_order_acquire);
+  }
+
   /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
   /// that come and go meanwhile are left out.
   void copy_open(std::vector<OpenFrame>& out) const;
@@ -183,7 +191,7 @@ class alignas(64) ThreadState {
     uint64_t key;
     uint32_t path;
   };
-  static constexpr uint32_t kPathCache = 64;
+  static constexpr uint32_t kPathCache = 256;  // modules have a path each
 
   uint32_t path_of(uint32_t parent, uint32_t phase) {
     const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;
@@ -191,6 +199,9 @@ class alignas(64) ThreadState {
     if (PIG_LIKELY(entry.key == key)) return entry.path;
     return intern_path(parent, phase);
   }
+
+  /// For `activity`, where neither a frame was begun nor a span recorded.
+  void count_change() { publish(next_frame_, next_frame_ == 0xFFFFFFFFu ? 1 : next_frame_ + 1); }
 
   void close(Frame& frame, uint64_t now) {
     if (PIG_UNLIKELY(frame.event != 0)) return close_timed(frame, now);

@@ -2,6 +2,7 @@
 #include "log/block_log.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -12,8 +13,8 @@ namespace {
 
 constexpr uint32_t kBlockMagic = 0x4B424750;  // "PGBK"
 constexpr uint8_t kFileMagic[8] = {0x89, 'G', 'P', 'U', 'R', 'U', 'N', '\n'};
-constexpr uint32_t kMajor = 1;
-constexpr uint32_t kMinor = 1;
+constexpr uint32_t kMajor = 2;
+constexpr uint32_t kMinor = 0;
 
 struct FileHeader {
   uint8_t magic[8];
@@ -54,14 +55,28 @@ static_assert(sizeof(SectionHeader) == 32);
 /// So many full blocks are written together.
 constexpr size_t kBatch = 16;
 constexpr size_t kJournalBytes = size_t{BlockLog::kJournalSlots} * BlockLog::kPayloadBytes;
+constexpr size_t kJournalImageBytes = size_t{BlockLog::kJournalSlots} * BlockLog::kSlotBytes;
 
 uint64_t slot_offset(uint32_t slot) {
   return BlockLog::kSlotsOffset + static_cast<uint64_t>(slot) * BlockLog::kSlotBytes;
 }
 
+/// Appends to the image of a document, which has room for a header at the begin of each slot.
+void put_content(std::vector<uint8_t>& image, const void* data, size_t bytes) {
+  const auto* p = static_cast<const uint8_t*>(data);
+  while (bytes > 0) {
+    size_t used = image.size() % BlockLog::kSlotBytes;
+    if (used == 0) image.resize(image.size() + (used = BlockLog::kHeaderBytes));
+    const size_t fits = std::min<size_t>(bytes, BlockLog::kSlotBytes - used);
+    image.insert(image.end(), p, p + fits);
+    p += fits;
+    bytes -= fits;
+  }
+}
+
 void put_section(std::vector<uint8_t>& journal, const SectionHeader& header, const uint8_t* data) {
-  put(journal, header);
-  journal.insert(journal.end(), data, data + header.length);
+  put_content(journal, &header, sizeof header);
+  put_content(journal, data, header.length);
 }
 
 }  // namespace
@@ -94,7 +109,6 @@ void BlockLog::append(BlockType type, const void* items, size_t item_bytes, size
       const uint64_t sequence = newest.sequence + 1;
       full_.push_back({type, log.items, std::move(newest)});
       newest = {sequence, log.items, {}, 0, 0, {}};
-      log.length_seen = 0;
       if (full_.size() == kBatch) write_full_blocks();
       continue;
     }
@@ -169,8 +183,8 @@ bool BlockLog::extend(BlockType type, const Block& block) {
              block.payload.data() + block.settled, block.payload.size() - block.settled))
     return false;
   image_.clear();
-  put_header(type, *block.slot, block.payload.size(), block.sequence, block.first,
-             block.payload_crc);
+  put(image_, header_of(type, *block.slot, block.payload.size(), block.sequence, block.first,
+                        block.payload_crc));
   return write_image(*block.slot);
 }
 
@@ -191,12 +205,13 @@ bool BlockLog::settle(BlockType type) {
   return true;
 }
 
-void BlockLog::settle_idle() {
+void BlockLog::settle_slow() {
   write_full_blocks();
   for (size_t type = kDocumentTypes; type < kBlockTypes && error_ == 0; ++type) {
     Log& log = logs_[type];
-    const size_t length = log.newest.payload.size();
-    if (std::exchange(log.length_seen, length) == length) settle(static_cast<BlockType>(type));
+    const uint64_t sequence = log.newest.sequence;
+    if (std::exchange(log.sequence_seen, sequence) == sequence)
+      settle(static_cast<BlockType>(type));
   }
 }
 
@@ -236,11 +251,20 @@ void BlockLog::write_tick(std::span<const uint8_t> state) {
                  ++documents_[index_of(BlockType::kState)].version, 0, 0},
                 state.data());
   }
-  state_section_ = journal_;
+  state_end_ = journal_.size();
   for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) put_unsettled(type);
   if (!write_version(BlockType::kTick, journal_)) return end();
   for (Log& log : logs_) log.written = log.items;
   has_news_ = false;
+}
+
+bool BlockLog::repeat_tick(size_t at, std::span<const uint8_t> bytes) {
+  if (error_ != 0 || has_news_ || tap_ != nullptr || state_end_ == 0) return false;
+  uint8_t* section = &journal_[kHeaderBytes];
+  const uint64_t version = ++documents_[index_of(BlockType::kState)].version;
+  std::memcpy(section + offsetof(SectionHeader, sequence), &version, sizeof version);
+  std::memcpy(section + sizeof(SectionHeader) + at, bytes.data(), bytes.size());
+  return write_version(BlockType::kTick, journal_);
 }
 
 void BlockLog::put_unsettled(uint32_t type) {
@@ -255,12 +279,12 @@ void BlockLog::put_unsettled(uint32_t type) {
 /// then on the log has what a reader finds of it.
 void BlockLog::end() {
   if (std::exchange(has_ended_, true)) return;
-  journal_ = state_section_;
+  journal_.resize(state_end_);
   std::array<bool, kBlockTypes> is_in{};
   for (uint32_t type = kDocumentTypes; type < kBlockTypes; ++type) {
     const size_t length = journal_.size();
     put_unsettled(type);
-    is_in[type] = journal_.size() <= kJournalBytes;
+    is_in[type] = journal_.size() <= kJournalImageBytes;
     if (!is_in[type]) journal_.resize(length);
   }
   const bool whole = write_version(BlockType::kTick, journal_);
@@ -310,7 +334,7 @@ void BlockLog::reserve_document(BlockType type, uint32_t blocks) {
     image_.clear();
     for (uint32_t i = 0; i < blocks; ++i) {
       slots.push_back(allocate(type));
-      put_header(type, slots.back(), 0, 0, 0, 0);
+      put(image_, header_of(type, slots.back(), 0, 0, 0, 0));
       image_.resize(size_t{i + 1} * kSlotBytes);
     }
     write_image(slots.front());
@@ -319,42 +343,47 @@ void BlockLog::reserve_document(BlockType type, uint32_t blocks) {
 
 void BlockLog::write_document(BlockType type, std::span<const uint8_t> content) {
   if (tap_ != nullptr) tap_->replace(static_cast<uint16_t>(type), content);
-  write_version(type, content);
+  image_.clear();
+  put_content(image_, content.data(), content.size());
+  write_version(type, image_);
 }
 
-bool BlockLog::write_version(BlockType type, std::span<const uint8_t> content) {
+/// Puts the headers into the image, which has the content, and writes it.
+bool BlockLog::write_version(BlockType type, std::vector<uint8_t>& image) {
   Document& document = documents_[index_of(type)];
   const uint64_t version = ++document.version;
   std::vector<uint32_t>& slots = document.slots[document.next];
-  const size_t parts = std::max<size_t>(1, (content.size() + kPayloadBytes - 1) / kPayloadBytes);
+  if (image.empty()) image.resize(kHeaderBytes);
+  const size_t parts = (image.size() + kSlotBytes - 1) / kSlotBytes;
   // After an error only what needs no new room is tried: the last STATE can then say why the
   // history ends.
   if (error_ != 0 && slots.size() < parts) return false;
   while (slots.size() < parts) slots.push_back(allocate(type));
   for (size_t part = 0; part < parts;) {
     const size_t first = part;
-    image_.clear();
     // Parts whose slots lie together go there together.
+    size_t end = 0;
     do {
-      const auto piece =
-          content.subspan(part * kPayloadBytes,
-                          std::min<size_t>(kPayloadBytes, content.size() - part * kPayloadBytes));
-      image_.resize((part - first) * kSlotBytes);
-      put_header(type, slots[part], piece.size(), version, part | parts << 32,
-                 crc32(0, piece.data(), piece.size()));
-      image_.insert(image_.end(), piece.begin(), piece.end());
+      uint8_t* block = &image[part * kSlotBytes];
+      end = std::min<size_t>(image.size(), (part + 1) * kSlotBytes);
+      const size_t length = end - part * kSlotBytes - kHeaderBytes;
+      const HeaderBytes header = header_of(type, slots[part], length, version, part | parts << 32,
+                                           crc32(0, block + kHeaderBytes, length));
+      std::memcpy(block, header.data(), sizeof header);
       ++part;
     } while (part < parts && slots[part] == slots[part - 1] + 1);
     // A version that did not get whole is replaced by the next: the other set holds the one that
     // stands.
-    if (!write_image(slots[first])) return false;
+    if (!write(slot_offset(slots[first]), &image[first * kSlotBytes], end - first * kSlotBytes))
+      return false;
   }
   document.next = 1 - document.next;
   return true;
 }
 
-void BlockLog::put_header(BlockType type, uint32_t slot, size_t length, uint64_t sequence,
-                          uint64_t first, uint32_t payload_crc) {
+BlockLog::HeaderBytes BlockLog::header_of(BlockType type, uint32_t slot, size_t length,
+                                          uint64_t sequence, uint64_t first,
+                                          uint32_t payload_crc) const {
   BlockHeader header{kBlockMagic, static_cast<uint16_t>(type),
                      0,           run_id_,
                      slot,        static_cast<uint32_t>(length),
@@ -362,12 +391,12 @@ void BlockLog::put_header(BlockType type, uint32_t slot, size_t length, uint64_t
                      0,           0};
   header.crc = crc32(payload_crc, &header, offsetof(BlockHeader, crc));
   header.header_crc = crc32(0, &header, offsetof(BlockHeader, header_crc));
-  put(image_, header);
+  return std::bit_cast<HeaderBytes>(header);
 }
 
 void BlockLog::put_block(BlockType type, const Block& block) {
-  put_header(type, *block.slot, block.payload.size(), block.sequence, block.first,
-             block.payload_crc);
+  put(image_, header_of(type, *block.slot, block.payload.size(), block.sequence, block.first,
+                        block.payload_crc));
   image_.insert(image_.end(), block.payload.begin(), block.payload.end());
 }
 

@@ -7,9 +7,9 @@
 //
 // The newest block of each log is kept in memory until it is full, and goes to its slot with one
 // write. What no slot holds yet is in the journal, the TICK document, together with STATE: so a
-// tick is one write, whatever is new. Of a log that has not grown for a while the newest block is
-// settled: it goes to its slot as it is, and is extended there later, payload before header. Then
-// the journal is no longer than what grows.
+// tick is one write, whatever is new. Of a log that takes long to fill a block the newest one is
+// settled now and then: it goes to its slot as it is, and is extended there later, payload before
+// header. Then the journal, which is written at every tick, has no more than what is new since.
 //
 // A write that is cut short, because the process was killed, leaves a block whose header is right
 // and whose payload is not. It is the newest of its log, and the journal that stands has what it
@@ -65,8 +65,11 @@ class BlockLog {
 
   /// Writes what was appended, and STATE; after an error what the journal has room for, once.
   void write_tick(std::span<const uint8_t> state);
-  /// Settles the logs that have not grown since the last call.
-  void settle_idle();
+  /// Writes the last tick again, with some bytes of STATE replaced from `at` on. False where that
+  /// can't be done, because there is more to write.
+  bool repeat_tick(size_t at, std::span<const uint8_t> bytes);
+  /// Settles the logs that have not filled a block since the last call.
+  void settle_slow();
   /// Settles all logs: no journal is needed to read them.
   void settle();
 
@@ -86,6 +89,8 @@ class BlockLog {
   int error() const { return error_; }
 
  private:
+  using HeaderBytes = std::array<uint8_t, kHeaderBytes>;
+
   struct Block {
     uint64_t sequence = 0;
     uint64_t first = 0;
@@ -97,10 +102,10 @@ class BlockLog {
   struct Log {
     Block newest;
     uint64_t items = 0;
-    uint64_t in_slots = 0;   ///< items of which all stand in slots
-    uint64_t written = 0;    ///< those of which the last tick's journal had the rest
-    uint64_t blocks = 0;     ///< that have a slot
-    size_t length_seen = 0;  ///< of the newest block, when `settle_idle` last looked
+    uint64_t in_slots = 0;                  ///< items of which all stand in slots
+    uint64_t written = 0;                   ///< those of which the last tick's journal had the rest
+    uint64_t blocks = 0;                    ///< that have a slot
+    uint64_t sequence_seen = ~uint64_t{0};  ///< of the newest block, when `settle_slow` last looked
   };
   struct FullBlock {
     BlockType type;
@@ -134,9 +139,9 @@ class BlockLog {
   void take_back_full_blocks();
   void put_unsettled(uint32_t type);
   void end();
-  bool write_version(BlockType type, std::span<const uint8_t> content);
-  void put_header(BlockType type, uint32_t slot, size_t length, uint64_t sequence, uint64_t first,
-                  uint32_t payload_crc);
+  bool write_version(BlockType type, std::vector<uint8_t>& image);
+  HeaderBytes header_of(BlockType type, uint32_t slot, size_t length, uint64_t sequence,
+                        uint64_t first, uint32_t payload_crc) const;
   void put_block(BlockType type, const Block& block);
   bool write_image(uint32_t slot);
   bool write(uint64_t offset, const void* data, size_t bytes);
@@ -152,9 +157,9 @@ class BlockLog {
   std::vector<FullBlock> full_;  ///< not in their slots yet
   std::deque<Old> old_;
   Dropped dropped_{};
-  std::vector<uint8_t> journal_;        ///< kept for its memory, as is the next
-  std::vector<uint8_t> state_section_;  ///< of the last journal
-  std::vector<uint8_t> image_;          ///< of slots that are written together
+  std::vector<uint8_t> journal_;  ///< as it was last written
+  size_t state_end_ = 0;          ///< of STATE in the journal; 0: it is not there
+  std::vector<uint8_t> image_;    ///< of slots that are written together; kept for its memory
   bool has_news_ = false;
   bool has_ended_ = false;
   bool checked_ = false;

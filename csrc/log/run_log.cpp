@@ -86,6 +86,12 @@ void RunLog::write_tick(RunState state, const DropCounters& drops, const RunLog&
   if (log_.error() != 0) write_state(std::move(state), drops, file);
 }
 
+bool RunLog::repeat_tick(int64_t now_ns) {
+  const auto now = now_text(now_ns);
+  return log_.repeat_tick(kStateBegin.size(),
+                          {reinterpret_cast<const uint8_t*>(now.data()), now.size()});
+}
+
 void RunLog::write_state(RunState state, const DropCounters& drops, const RunLog& file) {
   state.losses = file.losses();
   write_json(BlockType::kState, to_json(state, drops, log_));

@@ -61,10 +61,12 @@ class RunLog {
   /// Writes what was appended, and the state with the losses of `file`, which is this log or the
   /// one that it stands in for.
   void write_tick(RunState state, const DropCounters& drops, const RunLog& file);
+  /// Writes the last tick again, with another `now_ns`. False where there is more to write.
+  bool repeat_tick(int64_t now_ns);
   /// The state alone, where it stands when no journal is needed any more.
   void write_state(RunState state, const DropCounters& drops, const RunLog& file);
   /// Makes the journal shorter; now and then, before a tick.
-  void settle_idle() { log_.settle_idle(); }
+  void settle_slow() { log_.settle_slow(); }
   /// At the end: readers need no journal any more.
   void settle() { log_.settle(); }
   /// Whether anything was appended since the last tick.

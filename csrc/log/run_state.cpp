@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log/run_state.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -58,10 +59,20 @@ std::string json_number(double value) {
 
 }  // namespace
 
+std::array<char, 20> now_text(int64_t now_ns) {
+  std::array<char, 20> text;
+  text.fill(' ');
+  char digits[20];
+  std::copy_backward(digits, std::to_chars(digits, digits + sizeof digits, now_ns).ptr, text.end());
+  return text;
+}
+
 std::string to_json(const RunState& state, const DropCounters& drops, const BlockLog& log) {
-  std::string json = "{";
+  std::string json(kStateBegin);
   json.reserve(1024);
-  print_integer(json, "now_ns", state.now_ns);
+  const auto now = now_text(state.now_ns);
+  json.append(now.data(), now.size());
+  json += ',';
   json += state.final ? "\"final\":true," : "\"final\":false,";
   json += "\"anchor\":{";
   print_integer(json, "run_ns", state.anchor.run_ns);

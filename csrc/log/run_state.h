@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,11 @@ struct RunState {
   std::vector<Open> open;
   std::optional<Device> device;
 };
+
+/// STATE begins with this and `now_ns`, which is as wide as any time: where nothing else is new, it
+/// is all that has to be replaced.
+constexpr std::string_view kStateBegin = "{\"now_ns\":";
+std::array<char, 20> now_text(int64_t now_ns);
 
 /// The STATE document: the state, what was dropped, and how many items the log has.
 std::string to_json(const RunState& state, const DropCounters& drops, const BlockLog& log);

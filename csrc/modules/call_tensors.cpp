@@ -2,24 +2,18 @@
 #include "modules/call_tensors.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <utility>
 
 #include "base/ticks.h"
+#include "modules/module_questions.h"
+#include "record/module_sampling.h"
 
 namespace pig {
-
-ModuleQuestions module_questions{};
-
 namespace {
-
-PyObject* interned(const char* text) {
-  PyObject* name = PyUnicode_InternFromString(text);
-  if (name == nullptr) PyErr_Clear();
-  return name;
-}
 
 /// A node has at most one mark that counts, the first. Nodes are told apart by their numbers, which
 /// ascend on each thread: of a slot's nodes the newest is known.
@@ -34,44 +28,37 @@ class MarkedNodes {
  private:
   std::array<uint64_t, 8192> slots_{};
 };
-/// Of the calling thread; it frees them at its end.
-thread_local MarkedNodes* marked_nodes __attribute__((tls_model("initial-exec"))) = nullptr;
-thread_local std::unique_ptr<MarkedNodes> own_marked_nodes;
 
-/// Whether a node is new to us. Clears errors.
-bool mark_node(PyObject* node) {
-  static PyObject* const name = interned("_sequence_nr");
-  PyObject* result = PyObject_CallMethodNoArgs(node, name);
-  const uint64_t number = result != nullptr ? PyLong_AsUnsignedLongLong(result) : ~uint64_t{0};
-  Py_XDECREF(result);
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    return false;
+/// Of the calling thread, whose end frees them.
+thread_local MarkedNodes* marks __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local std::unique_ptr<MarkedNodes> own_marks;
+
+/// nullptr where there is no memory.
+MarkedNodes* marks_of_thread() {
+  if (PIG_UNLIKELY(marks == nullptr)) {
+    own_marks.reset(new (std::nothrow) MarkedNodes);
+    marks = own_marks.get();
   }
-  if (PIG_UNLIKELY(marked_nodes == nullptr)) {
-    own_marked_nodes.reset(new (std::nothrow) MarkedNodes);
-    marked_nodes = own_marked_nodes.get();
-  }
-  return marked_nodes != nullptr && number != ~uint64_t{0} && marked_nodes->mark(number);
+  return marks;
 }
 
 /// The node of a tensor gets a mark, if it has none.
-void put_mark(PyObject* tensor, PyObject* mark) {
-  static PyObject* const grad_fn = interned("grad_fn");
-  static PyObject* const register_hooks = interned("_register_hook_dict");
-  PyObject* node = PyObject_GetAttr(tensor, grad_fn);
-  if (node != nullptr && node != Py_None && mark_node(node)) {
-    PyObject* result = PyObject_CallMethodOneArg(node, register_hooks, mark);
-    Py_XDECREF(result);
-  }
-  Py_XDECREF(node);
-  PyErr_Clear();
+void put_mark(MarkedNodes& marks, PyObject* tensor, PyObject* mark) {
+  PyObject* node = node_of(tensor);
+  if (node == nullptr) return;
+  const uint64_t number = number_of(node);
+  if (number != kNoNode && marks.mark(number)) add_hooks(node, mark);
+  Py_DECREF(node);
 }
 
+/// What torch does for a mark in the backward pass, and as the node is freed, takes about twice the
+/// time that it takes to put it there (counted by callgrind, torch 2.13).
+constexpr uint64_t kCostInBackward = 2;
+
 PyObject* modes_set_aside() {
-  static PyObject* const enter = interned("__enter__");
   PyObject* context = PyObject_CallNoArgs(module_questions.without_modes);
-  PyObject* entered = context != nullptr ? PyObject_CallMethodNoArgs(context, enter) : nullptr;
+  PyObject* entered =
+      context != nullptr ? PyObject_CallMethod(context, "__enter__", nullptr) : nullptr;
   if (entered == nullptr) Py_CLEAR(context);
   Py_XDECREF(entered);
   PyErr_Clear();
@@ -86,14 +73,6 @@ void bring_back(PyObject* context) {
 }
 
 }  // namespace
-
-bool CallTensors::modes_hear() {
-  PyObject* count = PyObject_CallNoArgs(module_questions.mode_count);
-  const long modes = count != nullptr ? PyLong_AsLong(count) : 0;
-  Py_XDECREF(count);
-  PyErr_Clear();
-  return modes > 0;
-}
 
 void CallTensors::add(PyObject* object, int depth) {
   if (object == nullptr || count_ == found_.size() || looks_ == kMostLooks) return;
@@ -118,9 +97,12 @@ void CallTensors::add(PyObject* object, int depth) {
 
 void CallTensors::put_marks(PyObject* mark, bool beside_modes) const {
   if (count_ == 0 || mark == nullptr) return;
+  MarkedNodes* const marks = marks_of_thread();
+  if (marks == nullptr) return;
+  const ModuleCost in_backward(kCostInBackward);
   PyObject* const modes = beside_modes ? modes_set_aside() : nullptr;
   Py_INCREF(mark);
-  for (size_t i = 0; i < count_; ++i) put_mark(found_[i], mark);
+  for (size_t i = 0; i < count_; ++i) put_mark(*marks, found_[i], mark);
   Py_DECREF(mark);
   if (modes != nullptr) bring_back(modes);
 }

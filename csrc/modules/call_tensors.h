@@ -8,17 +8,6 @@
 
 namespace pig {
 
-/// What is asked of torch; references that are kept for good.
-struct ModuleQuestions {
-  PyTypeObject* tensor;
-  PyTypeObject* parameter;
-  PyObject* compiler_names;  ///< the dictionary of `torch.compiler`
-  PyObject* graph_task_id;   ///< () -> int: -1 outside of a backward pass's own threads
-  PyObject* mode_count;      ///< () -> int: modes that hear of what is asked of a tensor
-  PyObject* without_modes;   ///< () -> a context in which they don't
-};
-extern ModuleQuestions module_questions;
-
 /// The tensors that go into a module, or come out of it: the first few, and not those that lie deep
 /// in others.
 class CallTensors {
@@ -29,9 +18,6 @@ class CallTensors {
   ~CallTensors() {
     for (size_t i = 0; i < count_; ++i) Py_DECREF(found_[i]);
   }
-
-  /// Whether modes of the program hear of what is asked of a tensor.
-  static bool modes_hear();
 
   /// Runs no code of Python's.
   void add(PyObject* object, int depth = 0);

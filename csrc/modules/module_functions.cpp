@@ -3,8 +3,10 @@
 // The watch of modules, as Python sees it.
 #include "hooks/method_hook.h"
 #include "hooks/vectorcall_hook.h"
+#include "modules/module_questions.h"
 #include "modules/module_watch.h"
 #include "python/bindings.h"
+#include "record/module_sampling.h"
 
 namespace py = pybind11;
 
@@ -19,14 +21,15 @@ py::object checked(PyObject* result) {
 }
 
 bool observe_modules(py::handle call, py::handle run_backward, py::handle tensor,
-                     py::handle parameter, py::handle compiler_names, py::handle graph_task_id,
-                     py::handle mode_count, py::handle without_modes) {
+                     py::handle parameter, py::handle grad_fn, py::handle compiler_names,
+                     py::handle graph_task_id, py::handle mode_count, py::handle without_modes) {
   if (!PyType_Check(tensor.ptr()) || !PyType_Check(parameter.ptr()) ||
-      !PyDict_Check(compiler_names.ptr()))
-    throw py::type_error("two classes and a dictionary are needed");
+      Py_TYPE(grad_fn.ptr())->tp_descr_get == nullptr || !PyDict_Check(compiler_names.ptr()))
+    throw py::type_error("two classes, a descriptor and a dictionary are needed");
   set_module_questions({reinterpret_cast<PyTypeObject*>(tensor.ptr()),
-                        reinterpret_cast<PyTypeObject*>(parameter.ptr()), compiler_names.ptr(),
-                        graph_task_id.ptr(), mode_count.ptr(), without_modes.ptr()});
+                        reinterpret_cast<PyTypeObject*>(parameter.ptr()), grad_fn.ptr(),
+                        compiler_names.ptr(), graph_task_id.ptr(), mode_count.ptr(),
+                        without_modes.ptr()});
   return observe_vectorcall(call.ptr(), ObserverOf::modules, watched_call(), Called::from_c) &&
          observe_method(run_backward.ptr(), ObserverOf::modules, watched_backward_pass());
 }
@@ -35,8 +38,8 @@ bool observe_modules(py::handle call, py::handle run_backward, py::handle tensor
 
 void add_module_functions(py::module_& module) {
   module.def("observe_modules", &observe_modules, py::kw_only(), "call"_a, "run_backward"_a,
-             "tensor"_a, "parameter"_a, "compiler_names"_a, "graph_task_id"_a, "mode_count"_a,
-             "without_modes"_a);
+             "tensor"_a, "parameter"_a, "grad_fn"_a, "compiler_names"_a, "graph_task_id"_a,
+             "mode_count"_a, "without_modes"_a);
   module.def("unobserve_modules", [] {
     unobserve_vectorcalls(ObserverOf::modules);
     unobserve_methods(ObserverOf::modules);
@@ -64,7 +67,10 @@ void add_module_functions(py::module_& module) {
       [](int64_t number, bool enters) { return checked(new_module_mark(number, enters)); },
       "number"_a, "enters"_a);
   module.def("unwatch_module", &unwatch_module, "number"_a);
-  module.def("calls_of_module", &calls_of_module, "number"_a);
+  module.def("was_module_called", &was_module_called, "number"_a);
+  module.def(
+      "sample_modules", [](uint32_t every) { ModuleSampling::instance().choose(every); },
+      "every"_a);
 }
 
 }  // namespace pig

@@ -11,9 +11,11 @@
 #include "hot/nvtx_range.h"
 #include "hot/phase_table.h"
 #include "modules/call_tensors.h"
+#include "modules/module_questions.h"
 #include "modules/watched_table.h"
 #include "python/object_table.h"
 #include "python/python_hooks.h"
+#include "record/module_sampling.h"
 #include "record/module_times.h"
 #include "record/recording_thread.h"
 
@@ -32,22 +34,10 @@ auto* roots = new ObjectTable<bool>;
 /// How many calls of watched modules, or of roots, the thread is in.
 thread_local uint32_t depth_of_calls __attribute__((tls_model("initial-exec"))) = 0;
 
-bool is_compiling() {
-  static PyObject* const name = PyUnicode_InternFromString("_is_compiling_flag");
-  PyObject* value = PyDict_GetItemWithError(module_questions.compiler_names, name);
-  if (value == nullptr) PyErr_Clear();
-  return value == Py_True;
-}
-
 /// Whether a call is part of a backward pass, which then recomputes what was not kept.
 bool recomputes() {
   if (PIG_LIKELY(!is_any_backward_pass())) return false;
-  if (is_in_backward_pass()) return true;
-  PyObject* result = PyObject_CallNoArgs(module_questions.graph_task_id);
-  const long number = result != nullptr ? PyLong_AsLong(result) : -1;
-  Py_XDECREF(result);
-  PyErr_Clear();
-  return number != -1;
+  return is_in_backward_pass() || is_thread_of_backward_pass();
 }
 
 /// The ids of a module's name. Models that are made one after the other have the same names.
@@ -90,6 +80,7 @@ class WatchedCall final : public CallObserver {
   bool ends(ObservedCall& call, PyObject* result) override {
     --depth_of_calls;
     if (call.subject == nullptr) return true;
+    const ModuleCost cost;
     const auto& module = *static_cast<const Watched*>(call.subject);
     end_module(call.token);
     nvtx_pop(module.nvtx);
@@ -110,16 +101,21 @@ class WatchedCall final : public CallObserver {
       tell_of_root(call.self);
       return Observing::begun;
     }
+    if (ModuleSampling::instance().is_skipped_step()) {
+      module->was_called = true;
+      return Observing::ignored;
+    }
     if (is_compiling()) return Observing::ignored;
+    const ModuleCost cost;
     CallTensors inputs;
     for (Py_ssize_t i = 0; i < call.count; ++i) inputs.add(call.others[i]);
     if (call.names != nullptr)
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names); ++i)
         inputs.add(call.others[call.count + i]);
-    call.session = CallTensors::modes_hear() ? 1 : 0;  // at its end they are the same
+    call.session = modes_hear() ? 1 : 0;  // at its end they are the same
     inputs.put_marks(module->leave, call.session != 0);
     ++depth_of_calls;
-    ++module->calls;
+    module->was_called = true;
     call.subject = module;
     nvtx_push(module->nvtx);
     call.token = begin_module(module->module, recomputes());
@@ -130,7 +126,8 @@ class WatchedCall final : public CallObserver {
 class WatchedBackwardPass final : public CallObserver {
  public:
   Observing begins(ObservedCall& call) override {
-    if (active_modules == 0) return Observing::ignored;
+    if (active_modules == 0 || ModuleSampling::instance().is_skipped_step())
+      return Observing::ignored;
     call.token = begin_backward_pass();
     return call.token != 0 ? Observing::begun : Observing::ignored;
   }
@@ -145,6 +142,7 @@ PyObject* mark_is_reached(PyObject* self, PyObject*) {
   const long code = PyLong_AsLong(self);
   const Watched& module = (*watched)[static_cast<size_t>(code / 2)];
   if (module.is_active && active_epoch.load(std::memory_order_relaxed) != 0) {
+    const ModuleCost cost;
     if (code % 2 != 0) {
       enter_in_backward(module.module);
     } else {
@@ -182,14 +180,6 @@ bool is_known(int64_t number) {
 
 }  // namespace
 
-void set_module_questions(const ModuleQuestions& questions) {
-  for (PyObject* kept : {reinterpret_cast<PyObject*>(questions.tensor),
-                         reinterpret_cast<PyObject*>(questions.parameter), questions.compiler_names,
-                         questions.graph_task_id, questions.mode_count, questions.without_modes})
-    Py_INCREF(kept);
-  module_questions = questions;
-}
-
 void set_root_function(PyObject* function) {
   roots->clear();
   Py_XDECREF(std::exchange(root_function, function != Py_None ? Py_NewRef(function) : nullptr));
@@ -225,6 +215,7 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     watched->push_back(one);
     by_module->add(module, &watched->back());
     ++active_modules;
+    ModuleSampling::instance().set_watched(true);
     return number;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
@@ -253,15 +244,16 @@ void unwatch_module(int64_t number) {
   if (number < 0 || static_cast<size_t>(number) >= watched->size()) return;
   Watched& module = (*watched)[static_cast<size_t>(number)];
   if (std::exchange(module.is_active, false)) --active_modules;
+  if (active_modules == 0) ModuleSampling::instance().set_watched(false);
   by_module->remove(module.object, &module);
   Py_CLEAR(module.reference);
   Py_CLEAR(module.enter);
   Py_CLEAR(module.leave);
 }
 
-uint64_t calls_of_module(int64_t number) {
-  if (number < 0 || static_cast<size_t>(number) >= watched->size()) return 0;
-  return (*watched)[static_cast<size_t>(number)].calls;
+bool was_module_called(int64_t number) {
+  return number >= 0 && static_cast<size_t>(number) < watched->size() &&
+         (*watched)[static_cast<size_t>(number)].was_called;
 }
 
 CallObserver& watched_call() {

@@ -13,11 +13,8 @@
 #include <cstdint>
 
 #include "hooks/call_observer.h"
-#include "modules/call_tensors.h"
 
 namespace pig {
-
-void set_module_questions(const ModuleQuestions& questions);
 
 /// Called with each module that is called while no watched one is, until it returns True for it;
 /// None: nothing is. An error of its own is reported as unraisable.
@@ -32,8 +29,8 @@ bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave);
 PyObject* new_module_mark(int64_t number, bool enters);
 /// It is not heard of any more; marks that are on nodes do nothing.
 void unwatch_module(int64_t number);
-/// How often it was called while a recording was active.
-uint64_t calls_of_module(int64_t number);
+/// Whether it was called while a recording was active, timed or not.
+bool was_module_called(int64_t number);
 
 CallObserver& watched_call();           ///< `Module.__call__`
 CallObserver& watched_backward_pass();  ///< `run_backward` of autograd's engine

@@ -21,7 +21,7 @@ struct Watched {
   PyObject* enter = nullptr;
   PyObject* leave = nullptr;
   bool is_active = true;
-  uint64_t calls = 0;
+  bool was_called = false;
 };
 
 /// Watched modules by their objects. Each call of any module looks here, so it is one glance: a

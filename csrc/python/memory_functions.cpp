@@ -27,7 +27,8 @@ py::list take_readings() {
   py::list taken;
   for (const MemoryReading& each : MemoryWatch::instance().readings())
     taken.append(py::make_tuple(each.kind, each.step, each.path, each.depth, each.allocated,
-                                each.allocated_peak, each.reserved, each.reserved_peak));
+                                each.allocated_peak, each.reserved, each.reserved_peak,
+                                each.allocated_peak_after));
   return taken;
 }
 
@@ -90,13 +91,21 @@ py::object process_memory() {
 void add_memory_functions(py::module_& module) {
   module.def(
       "start_memory_watch",
-      [](const py::object& source, const py::object& take, double budget) {
-        MemoryWatch::instance().start(source.ptr(), take.ptr(), budget);
+      [](const py::object& source, const py::object& take, double budget, const py::object& reset,
+         long device) {
+        MemoryWatch::instance().start(source.ptr(), take.ptr(), budget, reset.ptr(), device);
       },
-      "source"_a, "take"_a, py::kw_only(), "budget"_a);
+      "source"_a, "take"_a, py::kw_only(), "budget"_a, "reset"_a = py::none(), "device"_a = -1);
+  module.def(
+      "hook_allocator_peaks",
+      [](const py::tuple& reads, const py::tuple& resets) {
+        return AllocatorPeaks::instance().hook(reads.ptr(), resets.ptr(), MemoryWatch::instance());
+      },
+      "reads"_a, "resets"_a);
   module.def("stop_memory_watch", [] { MemoryWatch::instance().stop(); });
   module.def("take_memory_readings", &take_readings);
   module.def("lost_memory_readings", [] { return MemoryWatch::instance().lost(); });
+  module.def("contended_peak_resets", [] { return MemoryWatch::instance().contended_resets(); });
   module.def("open_place", &open_place);
   module.def("process_memory", &process_memory);
 }

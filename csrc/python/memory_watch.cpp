@@ -48,6 +48,26 @@ int64_t number_in(PyObject* stats, const char* group, const char* value) {
   return number;
 }
 
+/// Whether it is certain that nothing was allocated or freed between two statistics.
+bool have_same_counts(PyObject* before, PyObject* after) {
+  for (const char* group : {"allocation", "segment"}) {
+    for (const char* count : {"allocated", "freed"}) {
+      const int64_t number = number_in(before, group, count);
+      if (number < 0 || number_in(after, group, count) != number) return false;
+    }
+  }
+  return true;
+}
+
+/// What `function` returns; nullptr, with no error set, where it raises.
+PyObject* ask(PyObject* function) {
+  PyObject* result = PyObject_CallNoArgs(function);
+  if (result != nullptr) return result;
+  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
+  PyErr_Clear();
+  return nullptr;
+}
+
 int64_t number_at(PyObject* numbers, Py_ssize_t index) {
   const int64_t number = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, index));
   if (number == -1) PyErr_Clear();
@@ -61,14 +81,16 @@ MemoryWatch& MemoryWatch::instance() {
   return *watch;
 }
 
-void MemoryWatch::start(PyObject* source, PyObject* take, double budget) {
+void MemoryWatch::start(PyObject* source, PyObject* take, double budget, PyObject* reset,
+                        long device) {
   stop();
   {
     const std::lock_guard lock(mutex_);
     readings_.clear();
     step_start_ = 0;
   }
-  lost_ = 0;
+  lost_ = contended_resets_ = 0;
+  device_ = device;
   taken_ticks_ = read_ticks();
   is_reading_ = is_read_ = false;
   resident_peak_ = -1;
@@ -80,6 +102,7 @@ void MemoryWatch::start(PyObject* source, PyObject* take, double budget) {
     const std::lock_guard lock(mutex_);
     source_ = source != Py_None ? Py_NewRef(source) : nullptr;
     take_ = Py_NewRef(take);
+    reset_ = reset != Py_None ? Py_NewRef(reset) : nullptr;
   }
   border_listener.store(this);
 }
@@ -89,14 +112,16 @@ void MemoryWatch::stop() {
   cuda::set_borders_heard(false);
   // Those of a step that is open say nothing yet.
   step_is_dropped();
-  PyObject *source, *take;
+  PyObject *source, *take, *reset;
   {
     const std::lock_guard lock(mutex_);
     source = std::exchange(source_, nullptr);
     take = std::exchange(take_, nullptr);
+    reset = std::exchange(reset_, nullptr);
   }
   Py_XDECREF(source);
   Py_XDECREF(take);
+  Py_XDECREF(reset);
 }
 
 std::vector<MemoryReading> MemoryWatch::readings() {
@@ -191,19 +216,18 @@ bool MemoryWatch::fill_from_process(MemoryReading& reading) noexcept {
   if (memory->peak_bytes != std::exchange(resident_peak_, memory->peak_bytes))
     own_peak_ = std::max(own_peak_, memory->peak_bytes - log_bytes);
   reading.allocated_peak = std::max(own_peak_, reading.allocated);
+  reading.allocated_peak_after = reading.allocated_peak;
   reading.reserved = reading.reserved_peak = -1;
   return true;
 }
 
-bool MemoryWatch::fill(MemoryReading& reading, PyObject* source) noexcept {
+bool MemoryWatch::fill(MemoryReading& reading, PyObject* source, PyObject* reset) noexcept {
   if (source == nullptr) return fill_from_process(reading);
   const ErrorAside aside;
-  PyObject* stats = PyObject_CallNoArgs(source);
-  if (stats == nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
-    PyErr_Clear();
-    return false;
-  }
+  std::optional<OwnAllocatorCalls> own;
+  if (reset != nullptr) own.emplace();  // else peaks are what the program sees
+  PyObject* stats = ask(source);
+  if (stats == nullptr) return false;
   if (PyTuple_Check(stats) && PyTuple_GET_SIZE(stats) == 4) {
     reading.allocated = number_at(stats, 0);
     reading.allocated_peak = number_at(stats, 1);
@@ -215,8 +239,73 @@ bool MemoryWatch::fill(MemoryReading& reading, PyObject* source) noexcept {
     reading.reserved = number_in(stats, "reserved_bytes", "current");
     reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
   }
+  reading.allocated_peak_after = reading.allocated_peak;
+  const bool is_known = reading.allocated >= 0 && reading.allocated_peak >= 0;
+  if (reset != nullptr && is_known && reading.allocated_peak > reading.allocated &&
+      reading.kind != MemoryReading::kReset && AllocatorPeaks::instance().keep(device_, stats)) {
+    Py_XDECREF(ask(reset));
+    note_reset(reading, stats, source);
+  }
+  if (reading.kind == MemoryReading::kReset && is_known) statistics_before_ = Py_NewRef(stats);
   Py_DECREF(stats);
-  return reading.allocated >= 0 && reading.allocated_peak >= 0;
+  return is_known;
+}
+
+void MemoryWatch::note_reset(MemoryReading& reading, PyObject* before, PyObject* source) noexcept {
+  PyObject* after = ask(source);
+  const int64_t peak = number_in(after, "allocated_bytes", "peak");
+  const bool is_known = peak >= 0 && have_same_counts(before, after);
+  if (!is_known) ++contended_resets_;
+  reading.allocated_peak_after = is_known ? peak : MemoryReading::kAny;
+  Py_XDECREF(after);
+}
+
+void MemoryWatch::before_reset(long device) {
+  if (!is_read_ || is_reading_ || device != device_ || statistics_before_ != nullptr) return;
+  PyObject *source, *reset;
+  {
+    const std::lock_guard lock(mutex_);
+    source = Py_XNewRef(source_);
+    reset = Py_XNewRef(reset_);
+  }
+  if (reset != nullptr) {
+    before_reset_ = {MemoryReading::kReset, step_, kNoPath, 0, -1, -1, -1, -1, -1};
+    fill(before_reset_, source, reset);
+  }
+  Py_XDECREF(source);
+  Py_XDECREF(reset);
+}
+
+void MemoryWatch::after_reset(long) {
+  PyObject* before = std::exchange(statistics_before_, nullptr);
+  if (before == nullptr) return;
+  PyObject* source;
+  {
+    const std::lock_guard lock(mutex_);
+    source = Py_XNewRef(source_);
+  }
+  if (source != nullptr && is_read_) {
+    const ErrorAside aside;
+    const OwnAllocatorCalls own;
+    note_reset(before_reset_, before, source);
+    add(before_reset_);
+  }
+  Py_XDECREF(source);
+  Py_DECREF(before);
+}
+
+void MemoryWatch::add(const MemoryReading& reading) noexcept {
+  const std::lock_guard lock(mutex_);
+  const bool fits = readings_.size() - step_start_ < kMostInStep;
+  if (fits || reading.kind == MemoryReading::kStepEnd) {
+    try {
+      readings_.push_back(reading);
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  if (fits) return;
+  if (reading.kind != MemoryReading::kStepEnd) ++lost_;
+  cuda::set_borders_heard(false);
 }
 
 bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept {
@@ -224,29 +313,23 @@ bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) 
   if (is_reading_) return false;
   is_reading_ = true;
   const uint64_t begin = read_ticks();
-  MemoryReading reading{kind, step_, path, depth, -1, -1, -1, -1};
-  PyObject* source;
+  MemoryReading reading{kind, step_, path, depth, -1, -1, -1, -1, -1};
+  PyObject *source, *reset;
   {
     const std::lock_guard lock(mutex_);
     source = Py_XNewRef(source_);
+    reset = Py_XNewRef(reset_);
     // Without a source it is the process that is read, unless another thread has ended it all.
     if (take_ == nullptr) {
       is_reading_ = false;
       return false;
     }
   }
-  const bool is_known = fill(reading, source);
+  const bool is_known = fill(reading, source, reset);
   Py_XDECREF(source);
+  Py_XDECREF(reset);
   if (is_known) {
-    const std::lock_guard lock(mutex_);
-    const bool fits = readings_.size() - step_start_ < kMostInStep;
-    if (fits || kind == MemoryReading::kStepEnd) {
-      try {
-        readings_.push_back(reading);
-      } catch (const std::bad_alloc&) {
-      }
-    }
-    if (!fits) cuda::set_borders_heard(false);
+    add(reading);
   } else {
     ++lost_;
     cuda::set_borders_heard(false);

@@ -9,6 +9,13 @@
 // Not every step is read, and one that is not costs a comparison: after a step whose readings took
 // a time t, none is read for t / budget. The first few are read in any case, as it is there that
 // peaks rise. The readings wait in a list of bounded length until they are taken.
+//
+// With a function that resets the allocator's peaks, each reading that finds a peak above what is
+// allocated is followed by a reset, so the next one finds the peak since this one
+// (python/allocator_peaks.h has what the program sees of that). What other threads allocate and
+// free between the reading and the reset is in no peak. So the statistics are read once more: if
+// their counts of allocations have not changed, there was no such thing; else it is said that what
+// follows may have had any peak.
 #pragma once
 
 #include <Python.h>
@@ -18,11 +25,15 @@
 #include <vector>
 
 #include "hot/border_listener.h"
+#include "python/allocator_peaks.h"
 
 namespace pig {
 
 struct MemoryReading {
-  enum Kind : uint32_t { kStepBegin, kPhaseBegin, kPhaseEnd, kStepEnd };
+  /// `kReset`: the program has reset the peaks.
+  enum Kind : uint32_t { kStepBegin, kPhaseBegin, kPhaseEnd, kStepEnd, kReset };
+  /// A peak that is not known.
+  static constexpr int64_t kAny = INT64_MAX;
 
   uint32_t kind;
   uint32_t step;  ///< its serial number
@@ -33,47 +44,62 @@ struct MemoryReading {
   int64_t allocated_peak;
   int64_t reserved;
   int64_t reserved_peak;
+  /// Where the counter of the allocated peak stands after the reading: lower if it was reset.
+  int64_t allocated_peak_after;
 };
 
-class MemoryWatch final : public BorderListener {
+class MemoryWatch final : public BorderListener, public PeakResetListener {
  public:
   static MemoryWatch& instance();
 
   /// From the next step on. `take`: called after a step with readings, at most once a second,
   /// and sooner where many wait. `budget`: the share of all time that the readings
-  /// may take. With the GIL, as all of these.
-  void start(PyObject* source, PyObject* take, double budget);
+  /// may take. `reset`: resets the peaks of the device; None: they are left alone. With the GIL, as
+  /// all of these.
+  void start(PyObject* source, PyObject* take, double budget, PyObject* reset, long device);
   /// Again: nothing. The readings that wait can still be taken.
   void stop();
   /// What was read since the last call.
   std::vector<MemoryReading> readings();
   uint64_t lost() const { return lost_; }
+  /// How many resets other threads' allocations fell into, or may have fallen into.
+  uint64_t contended_resets() const { return contended_resets_; }
 
   void step_begins(uint32_t step) noexcept override;
   void step_ends() noexcept override;
   void step_is_dropped() noexcept override;
   void phase_begins(uint32_t path, uint32_t depth) noexcept override;
   void phase_ends(uint32_t path, uint32_t depth) noexcept override;
+  void before_reset(long device) override;
+  void after_reset(long device) override;
 
  private:
   /// Whether there was something to read.
   bool read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept;
 
-  bool fill(MemoryReading& reading, PyObject* source) noexcept;
+  bool fill(MemoryReading& reading, PyObject* source, PyObject* reset) noexcept;
   bool fill_from_process(MemoryReading& reading) noexcept;
+  /// Says what the peak stands at after a reset, by the statistics before it and those now.
+  void note_reset(MemoryReading& reading, PyObject* before, PyObject* source) noexcept;
+  void add(const MemoryReading& reading) noexcept;
 
   /// Puts the next step that is read off, by what this one has cost.
   void pause() noexcept;
 
   PyObject* source_ = nullptr;  ///< null: the memory of the process
   PyObject* take_ = nullptr;
+  PyObject* reset_ = nullptr;  ///< null: peaks are left alone
+  long device_ = -1;
   double budget_ = 0;
   uint32_t first_steps_ = 0;  ///< that are still to be read whatever it costs
   uint64_t due_ticks_ = 0;    ///< when a step may be read again
-  std::mutex mutex_;  ///< for these two objects and the list, where threads run without a GIL
+  std::mutex mutex_;          ///< for these objects and the list, where threads run without a GIL
   std::vector<MemoryReading> readings_;
   size_t step_start_ = 0;  ///< where those of the open step begin
   uint64_t lost_ = 0;
+  uint64_t contended_resets_ = 0;
+  MemoryReading before_reset_{};           ///< by the program
+  PyObject* statistics_before_ = nullptr;  ///< of that; null: none goes on
   uint32_t step_ = 0;
   uint64_t cost_ticks_ = 0;  ///< of its readings
   uint64_t taken_ticks_ = 0;

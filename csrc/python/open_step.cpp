@@ -57,7 +57,7 @@ void set_before_step(PyObject* function) {
   Py_XDECREF(std::exchange(before_step, function != Py_None ? Py_NewRef(function) : nullptr));
 }
 
-bool OpenStep::begin() {
+bool OpenStep::begin(bool with_range) {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (before_step != nullptr && !Recorder::instance().is_scratch()) {
     PyObject* function = Py_NewRef(before_step);
@@ -72,15 +72,25 @@ bool OpenStep::begin() {
     close_left_over();
     opener_.note();
   }
-  token_ = begin_step();
+  token_ = begin_step(with_range);
   frame_ = 0;
+  has_range_ = with_range;
   if (token_ == kStepIsOpen) {
-    nvtx_push(step_phase->nvtx);
+    if (with_range) nvtx_push(step_phase->nvtx);
     frame_ = begin_token(*step_phase);
   }
   is_open_.store(true, std::memory_order_relaxed);
   if (token_ != 0) link();
   return true;
+}
+
+void OpenStep::show() {
+  if (std::exchange(has_range_, true)) return;
+  if (token_ == kStepIsOpen) {
+    nvtx_push(step_phase->nvtx);
+  } else {
+    begin_step_range(token_);
+  }
 }
 
 void OpenStep::add_item(double samples) {
@@ -97,10 +107,10 @@ void OpenStep::drop() {
   if (!is_open_.exchange(false)) return;
   unlink();
   if (token_ == kStepIsOpen) {
-    nvtx_pop(step_phase->nvtx);
+    if (has_range_) nvtx_pop(step_phase->nvtx);
     end_token(frame_, Closing::kCancel);
   }
-  drop_step(token_);
+  drop_step(token_, has_range_);
 }
 
 void OpenStep::close_left_over() {

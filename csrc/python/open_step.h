@@ -26,7 +26,9 @@ class OpenStep {
 
   /// Closes what was left over, and opens the step. False with a Python error set, and then nothing
   /// is open.
-  bool begin();
+  /// Without a range for tools, `show` begins it later.
+  bool begin(bool with_range = true);
+  void show();
   void add_item(double samples);
   void end(bool complete);
   /// There was nothing to be done in it: it is none.
@@ -45,6 +47,7 @@ class OpenStep {
   std::atomic<bool> is_open_{false};
   int64_t token_ = 0;
   uint64_t frame_ = 0;  ///< of the phase "step"
+  bool has_range_ = false;
 
   // Of a step that is recorded, which stands in the list of all that are open.
   Opener opener_;

@@ -249,6 +249,10 @@ void add_recording_functions(py::module_& module) {
         if (!call_before_step(function.ptr(), after)) throw py::error_already_set();
       },
       "function"_a, py::kw_only(), "after"_a = 0);
+  module.def(
+      "set_profiled",
+      [](bool profiled) { return Recorder::instance().steps().set_profiled(profiled); },
+      "profiled"_a);
 }
 
 }  // namespace pig

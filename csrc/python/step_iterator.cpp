@@ -27,6 +27,10 @@ struct StepIterator {
   double samples_per_item;
   Py_ssize_t accumulate;
   Py_ssize_t items;  ///< in the step that is open
+  // Asked of the iterator where a tool shows ranges: after its last item another one is asked for,
+  // and what is not a step of the run must not be one in the tool either.
+  Py_ssize_t length;  ///< how many items it says that it has, -1 unknown
+  Py_ssize_t given;   ///< how many it has given
   bool is_running;
   bool is_finished;
   OpenStep step;
@@ -43,22 +47,30 @@ void close_step(StepIterator* self) {
   }
 }
 
+void ask_length(StepIterator* self) {
+  self->length = PyObject_LengthHint(self->iterator, -1);
+  if (self->length < 0) PyErr_Clear();
+}
+
 /// Waits for the next item, as the phase "data". What there is none of, takes no time.
-PyObject* draw(StepIterator* self) {
-  nvtx_push(data_phase->nvtx);
+PyObject* draw(StepIterator* self, bool with_range) {
+  if (with_range) nvtx_push(data_phase->nvtx);
   const uint64_t frame = begin_token(*data_phase);
   const bool was_timing_data = std::exchange(is_timing_data, true);
   // Starting the loader's workers is waiting for the first item.
   if (self->iterator == nullptr) {
     self->iterator = PyObject_GetIter(self->iterable);
-    if (self->iterator != nullptr) Py_CLEAR(self->iterable);
+    if (self->iterator != nullptr) {
+      Py_CLEAR(self->iterable);
+      if (nvtx_active) ask_length(self);
+    }
   }
   PyObject* item =
       self->iterator != nullptr ? Py_TYPE(self->iterator)->tp_iternext(self->iterator) : nullptr;
   is_timing_data = was_timing_data;
   const bool is_exhausted = item == nullptr && (PyErr_Occurred() == nullptr ||
                                                 PyErr_ExceptionMatches(PyExc_StopIteration) != 0);
-  nvtx_pop(data_phase->nvtx);
+  if (with_range) nvtx_pop(data_phase->nvtx);
   end_token(frame, is_exhausted ? Closing::kCancel : Closing::kEnd);
   if (is_exhausted) PyErr_Clear();
   return item;
@@ -88,8 +100,13 @@ PyObject* next_item(StepIterator* self) {
     self->step.end(true);
     self->items = 0;
   }
-  if (self->items == 0 && !self->step.begin()) return nullptr;
-  PyObject* item = draw(self);
+  const bool may_be_there = self->given != self->length;
+  if (self->items == 0 && !self->step.begin(may_be_there)) return nullptr;
+  PyObject* item = draw(self, may_be_there);
+  if (item != nullptr) {
+    ++self->given;
+    self->step.show();
+  }
   if (item != nullptr && !add_item(self, item)) Py_CLEAR(item);
   return item;
 }
@@ -201,6 +218,8 @@ PyObject* iterate_steps(PyObject*, PyObject* arguments) {
   self->samples_per_item = samples_per_item;
   self->accumulate = accumulate;
   self->items = 0;
+  self->length = -1;
+  self->given = 0;
   self->is_running = self->is_finished = false;
   new (&self->step) OpenStep;
   PyObject_GC_Track(self);

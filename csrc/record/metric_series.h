@@ -47,6 +47,12 @@ class MetricSeries {
     return true;
   }
 
+  /// How many items were appended so far.
+  uint64_t size() const {
+    const std::lock_guard lock(mutex_);
+    return items_;
+  }
+
   std::vector<MetricItem> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(pending_, {});

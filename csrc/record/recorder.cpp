@@ -28,8 +28,10 @@ Recorder* recorder = new Recorder;
 /// Turns in which nothing is new give a sign of life no more often than this: about each regular
 /// tick.
 constexpr int64_t kSignOfLifeNs = std::chrono::nanoseconds(Harvester::kTick).count() / 2;
-/// Reading a thread's CPU time is a system call: about once a second.
-constexpr uint32_t kTurnsOfCpuTime = 10;
+/// Reading a thread's CPU time is a system call.
+constexpr int64_t kCpuTimeIntervalNs = 1'000'000'000;
+/// What a program that does nothing may still have due: once a second.
+constexpr int64_t kHarvestIntervalNs = 1'000'000'000;
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 /// Dozens of readings of clocks.
 constexpr int64_t kAnchorIntervalNs = 1'000'000'000;
@@ -106,7 +108,7 @@ ClockAnchor Recorder::start(const Options& options) {
     spans_recorded_ = 0;
     device_time_join_.reset(&drops_);
     harvester_cpu_ns_ = 0;
-    turns_ = 0;
+    cpu_time_due_ns_ = 0;
     reported_error_ = 0;
     statistics_written_ns_ = 0;
     statistics_cost_ns_ = 0;
@@ -128,6 +130,7 @@ ClockAnchor Recorder::start(const Options& options) {
     log_->write_state(state, drops_, *log_);
     log_->end_writes();
     sign_of_life_ns_ = 0;
+    harvest_due_ns_ = 0;
     libraries_seen_ = 0;
     driver_is_loaded_ = false;
     if (const int error = log_->error()) {
@@ -201,11 +204,40 @@ void Recorder::turn(uint64_t number, bool asked) {
     cuda::DeviceTiming::instance().harvest(findings, false);
     const std::lock_guard lock(harvest_mutex_);
     if (number != recordings_) return;
-    if (asked || turns_++ % kTurnsOfCpuTime == 0) harvester_cpu_ns_ = thread_cpu_ns();
+    if (!asked && findings.empty() && rest()) return;
+    const int64_t now_ns = clock_.to_ns(read_ticks());
+    if (asked || now_ns >= cpu_time_due_ns_) {
+      harvester_cpu_ns_ = thread_cpu_ns();
+      cpu_time_due_ns_ = now_ns + kCpuTimeIntervalNs;
+    }
     harvest(asked ? Occasion::kAsked : Occasion::kTick, findings);
   } catch (const std::bad_alloc&) {
     drops_.add(Drop::kNoMemory);
   }
+}
+
+/// Another number whenever what a tick writes may have changed, but for what devices have done.
+uint64_t Recorder::activity() const {
+  const uint64_t changes = steps_.changes() + paths_.size() + metrics_.size() + syncs_.changes() +
+                           drops_.total() + documents_set_.load(std::memory_order_acquire);
+  return threads_.activity() + (changes << 32);
+}
+
+/// A tick in which nothing is new only gives a sign of life. Most ticks of many programs are of
+/// this kind, and others have had the caches since the last one, so this touches as little memory
+/// as it can. Returns whether that was all.
+bool Recorder::rest() {
+  clock_.discipline();
+  // Before what may have changed: what had ended by then is in the log.
+  const int64_t now_ns = clock_.to_ns(read_ticks());
+  if (now_ns >= harvest_due_ns_ || device_time_join_.waiting() || activity() != activity_)
+    return false;
+  // Live sinks wait for signs of life, also where the clock stands still, as it does in tests.
+  if (tap_ == nullptr && now_ns - sign_of_life_ns_ < kSignOfLifeNs) return true;
+  if (!log_->repeat_tick(now_ns)) return false;
+  log_->end_writes();
+  sign_of_life_ns_ = last_state_.now_ns = now_ns;
+  return true;
 }
 
 /// Gives the device time to finish what it was asked to time, and the clocks some turns for a last
@@ -244,6 +276,7 @@ void Recorder::last_turn(uint64_t number) {
 void Recorder::set_document(BlockType type, std::string json) {
   const std::lock_guard lock(documents_mutex_);
   documents_[type] = {std::move(json), true};
+  documents_set_.fetch_add(1, std::memory_order_release);
 }
 
 void Recorder::write_documents(RunLog& log, Documents which) {
@@ -349,23 +382,25 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   state.final = final;
   // Before the rings and the steps: what had ended by then is in them.
   state.now_ns = clock_.to_ns(read_ticks());
+  activity_ = activity();
+  harvest_due_ns_ = 0;  // until all of it is written
   pin_events_in_use();
   for (ThreadState* thread : threads_.states()) drain(*thread);
 
-  // All that refers to paths and threads is collected before these are written.
-  collect_open_frames(state);
-  step_totals_.clear();
+  // All that refers to paths and threads is collected before these are written. What has begun
+  // after that time is left out: then the next tick has to look again.
+  bool is_whole = collect_open_frames(state);
   // Before the steps: a value's step has an index once all that were dropped before it are known.
   const std::vector<MetricItem> metrics = metrics_.take();
-  const StepTracker::Pending steps = steps_.take(step_totals_);
-  if (steps.open && clock_.to_ns(steps.open->begin_ticks) <= state.now_ns)
-    state.open_step = {steps.open->serial,
-                       steps.open->thread,
-                       clock_.to_ns(steps.open->begin_ticks),
-                       -1,
-                       steps.open->samples,
-                       steps.open->items,
-                       0};
+  const StepTracker::Pending steps = steps_.take();
+  if (const auto& open = steps.open) {
+    const int64_t begin_ns = clock_.to_ns(open->begin_ticks);
+    if (begin_ns <= state.now_ns) {
+      state.open_step = {open->serial, open->thread, begin_ns, -1, open->samples, open->items, 0};
+    } else {
+      is_whole = false;
+    }
+  }
   const std::vector<SyncItem> syncs = syncs_.take();
   log_->append_tables(tables_since(log_->counts()));
   log_->append_spans(items_);
@@ -386,6 +421,7 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
 
   write_documents(*log_, Documents::kChanged);
   write(occasion, state);
+  if (!is_whole) harvest_due_ns_ = 0;
   last_state_ = std::move(state);
   if (log_->error() != 0 && reported_error_ == 0) {
     reported_error_ = log_->error();
@@ -420,16 +456,20 @@ void Recorder::write(Occasion occasion, RunState& state) {
     const bool are_old = may_be_written && age_ns >= kStatisticsIntervalNs;
     // Live sinks hand a step over once they have heard of the recorder twice since its end.
     const bool is_due = tap_ != nullptr || now_ns - sign_of_life_ns_ >= kSignOfLifeNs;
-    if (occasion == Occasion::kAsked || is_due || are_old || overflowed != 0 || log_->has_news()) {
+    const bool is_written =
+        occasion == Occasion::kAsked || is_due || are_old || overflowed != 0 || log_->has_news();
+    if (is_written) {
       log_->write_tick(state, drops_, *log_);
       sign_of_life_ns_ = now_ns;
     }
     // What has overflowed, and what has left the history since, is nowhere else in the file. They
     // are written after what they count: a process killed in between has spans above its
     // statistics.
-    const bool lack_lost = has_overflowed_ || log_->dropped_spans() > statistics_spans_;
-    if (are_old || (may_be_written && lack_lost)) {
-      log_->settle_idle();
+    const auto lack_lost = [this] {
+      return has_overflowed_ || log_->dropped_spans() > statistics_spans_;
+    };
+    if (are_old || (may_be_written && lack_lost())) {
+      log_->settle_slow();
       const uint64_t cpu_before_ns = thread_cpu_ns();
       write_statistics(*log_);
       statistics_cost_ns_ = static_cast<int64_t>(thread_cpu_ns() - cpu_before_ns);
@@ -439,6 +479,7 @@ void Recorder::write(Occasion occasion, RunState& state) {
     } else if (watch_changed) {
       log_->write_sync_statistics(syncs_.encode_statistics(log_->syncs()));
     }
+    if (is_written && !lack_lost()) harvest_due_ns_ = now_ns + kHarvestIntervalNs;
   }
   log_->end_writes();
 }
@@ -488,6 +529,13 @@ void Recorder::pin_events_in_use() {
 
 void Recorder::settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings) {
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
+  if (timing.attached()) join_device_times(final, findings);
+  if (timing.has_warnings()) notify(Notice::kDeviceWarnings);
+  if (timing.wanted() && driver_is_loaded()) notify(Notice::kDeviceProbe);
+}
+
+void Recorder::join_device_times(bool final, const cuda::DeviceTiming::Findings& findings) {
+  const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
   device_time_join_.know(findings.times);
   const DeviceTimeJoin::Settlement settlement = device_time_join_.settle(timing, final);
   std::vector<DeviceTimeItem> items;
@@ -504,8 +552,6 @@ void Recorder::settle_device_times(bool final, const cuda::DeviceTiming::Finding
   log_->append(settlement.streams);
   log_->append(clocks);
   log_->append(items);
-  if (timing.has_warnings()) notify(Notice::kDeviceWarnings);
-  if (timing.wanted() && driver_is_loaded()) notify(Notice::kDeviceProbe);
 }
 
 bool Recorder::driver_is_loaded() {
@@ -521,17 +567,22 @@ bool Recorder::driver_is_loaded() {
   return driver_is_loaded_;
 }
 
-void Recorder::collect_open_frames(RunState& state) {
+bool Recorder::collect_open_frames(RunState& state) {
   std::vector<OpenFrame> frames;
+  bool is_whole = true;
   for (const ThreadState* thread : threads_.states()) {
     frames.clear();
     thread->copy_open(frames);
     for (const OpenFrame& frame : frames) {
       const int64_t begin_ns = clock_.to_ns(frame.begin);
-      if (begin_ns <= state.now_ns)
+      if (begin_ns <= state.now_ns) {
         state.open.push_back({thread->serial(), frame.path, begin_ns, frame.step, frame.depth});
+      } else {
+        is_whole = false;
+      }
     }
   }
+  return is_whole;
 }
 
 LogTables Recorder::tables_since(const RunLog::Counts& counts) const {
@@ -542,9 +593,10 @@ LogTables Recorder::tables_since(const RunLog::Counts& counts) const {
 void Recorder::write_statistics(RunLog& log) {
   StatisticsTable merged;
   statistics_.merge_into(merged, steps_);
-  std::vector<uint8_t> rows;
+  std::vector<uint8_t> totals, rows;
+  steps_.encode_totals(totals);
   merged.encode(rows);
-  log.write_statistics(step_totals_, rows);
+  log.write_statistics(totals, rows);
   log.write_sync_statistics(syncs_.encode_statistics(log.syncs()));
 }
 

@@ -143,6 +143,8 @@ class Recorder {
     kEnd,
   };
   void turn(uint64_t number, bool asked);
+  uint64_t activity() const;
+  bool rest();
   void last_turn(uint64_t number);
   bool harvest_until(Harvester::Deadline deadline);
   /// Takes the times that became known on the device.
@@ -153,8 +155,10 @@ class Recorder {
   void write_documents(RunLog& log, Documents which);
   void drain(ThreadState& state);
   void settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
+  void join_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
   void pin_events_in_use();
-  void collect_open_frames(RunState& state);
+  /// Returns whether none began after the time of the state: those are left out.
+  bool collect_open_frames(RunState& state);
   LogTables tables_since(const RunLog::Counts& counts) const;
   void write_statistics(RunLog& log);
   void write_end(RunLog& log, const RunState& state);
@@ -177,6 +181,8 @@ class Recorder {
 
   // Under harvest_mutex_.
   mutable std::mutex harvest_mutex_;
+  uint64_t activity_ = 0;        ///< when the last harvest began
+  int64_t harvest_due_ns_ = 0;   ///< then there is another one, even if nothing is new
   uint64_t recordings_ = 0;      ///< so far
   std::unique_ptr<LogTap> tap_;  ///< outlives the log that writes to it
   std::unique_ptr<RunLog> log_;
@@ -185,7 +191,6 @@ class Recorder {
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
   ClockAnchor anchor_{};
-  std::vector<uint8_t> step_totals_;  ///< encoded; of the steps that are in the log
   std::vector<RawSpan> raw_;
   std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;
@@ -199,7 +204,7 @@ class Recorder {
   std::string control_path_;    ///< where a request may appear; empty: nowhere
   int64_t request_due_ns_ = 0;  ///< when it is looked for again
   uint64_t harvester_cpu_ns_ = 0;
-  uint32_t turns_ = 0;                     ///< of the harvester, in this recording
+  int64_t cpu_time_due_ns_ = 0;            ///< when it is read again
   unsigned long long libraries_seen_ = 0;  ///< how many had been loaded when the driver was sought
   bool driver_is_loaded_ = false;
   int reported_error_ = 0;  ///< of the recording or, until the next begins, of the last one
@@ -210,6 +215,7 @@ class Recorder {
   };
   std::mutex documents_mutex_;  ///< the innermost; held for as long as strings are copied
   std::map<BlockType, JsonDocument> documents_;
+  std::atomic<uint64_t> documents_set_{0};  ///< how often
 };
 
 }  // namespace pig

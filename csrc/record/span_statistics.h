@@ -59,6 +59,8 @@ class SpanStatistics {
   StatisticsTable::Row& row_of(const StepTracker& steps, uint32_t step, uint32_t path,
                                Scope scope) {
     if (scope == Scope::kOutside) return settled_.row(path, scope);
+    if (PIG_UNLIKELY(steps.is_profiled(step)))
+      scope = scope == Scope::kStep ? Scope::kProfiledStep : Scope::kProfiledOtherThreads;
     const StepTracker::Fate fate = steps.fate(step);
     if (fate == StepTracker::Fate::kDropped) return settled_.row(path, Scope::kOutside);
     if (fate == StepTracker::Fate::kKept) return settled_.row(path, scope);

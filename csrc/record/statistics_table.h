@@ -56,7 +56,7 @@ class StatisticsTable {
   void clear() { rows_.clear(); }
 
  private:
-  static constexpr uint32_t kScopes = 3;
+  static constexpr uint32_t kScopes = 5;
   static constexpr uint32_t kHost = 1;
   static constexpr uint32_t kSelf = 2;
   static constexpr uint32_t kDevice = 4;

@@ -6,6 +6,7 @@
 #include "cuda/device_timing.h"
 #include "hot/border_listener.h"
 #include "hot/nvtx_range.h"
+#include "record/module_sampling.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"
 
@@ -43,20 +44,30 @@ StepTracker& steps() { return Recorder::instance().steps(); }
 
 }  // namespace
 
-int64_t begin_step() {
+int64_t begin_step(bool with_range) {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   const ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
   if (thread == nullptr) {
-    static int64_t unrecorded = 0;
-    if (nvtx_attached) begin_range(unrecorded++);
+    if (with_range) begin_step_range(kNotRecording);
     return kNotRecording;
   }
   const std::optional<uint32_t> serial = steps().begin(thread->serial());
   if (!serial) return kStepIsOpen;
   cuda::DeviceTiming::instance().step_begins();
+  const uint64_t step = static_cast<uint64_t>(thread->serial()) << 32 | *serial;
+  if (const uint32_t flags = ModuleSampling::instance().step_begins(step))
+    steps().add_flags(*serial, flags);
   if (BorderListener* heard = listener()) heard->step_begins(*serial);
-  if (nvtx_attached) begin_range(steps().index_of(*serial));
-  return static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
+  const int64_t token = static_cast<int64_t>(epoch & 0x7FFFFFFF) << 32 | (*serial + 1);
+  if (with_range) begin_step_range(token);
+  return token;
+}
+
+void begin_step_range(int64_t token) {
+  if (!nvtx_attached) return;
+  static int64_t unrecorded = 0;
+  const auto serial = serial_of(token);
+  begin_range(serial ? steps().index_of(*serial) : unrecorded++);
 }
 
 void add_step_item(int64_t token, double samples) {
@@ -76,16 +87,18 @@ void end_step(int64_t token, bool complete, bool at_update) {
   if (const auto serial = serial_of(token)) {
     steps().end(*serial, complete, at_update);
     cuda::DeviceTiming::instance().step_ends();
+    ModuleSampling::instance().step_ends();
     if (BorderListener* heard = listener()) heard->step_ends();
   }
 }
 
-void drop_step(int64_t token) {
+void drop_step(int64_t token, bool has_range) {
   if (token == kStepIsOpen) return;
-  if (nvtx_attached) end_range();
+  if (has_range && nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
     steps().drop(*serial);
     cuda::DeviceTiming::instance().step_is_dropped();
+    ModuleSampling::instance().step_is_dropped();
     if (BorderListener* heard = listener()) heard->step_is_dropped();
   }
 }

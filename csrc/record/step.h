@@ -10,7 +10,9 @@ namespace pig {
 
 /// Opens a step on the calling thread. The token says which: the recording's number (in 31 bits)
 /// and the step's serial plus one. 0 when nothing is recorded, -1 when a step is open already.
-int64_t begin_step();
+/// Without a range, `begin_step_range` may begin it later.
+int64_t begin_step(bool with_range = true);
+void begin_step_range(int64_t token);
 
 // A token that does not fit the active recording, or whose step is closed, changes nothing there.
 void add_step_item(int64_t token, double samples);
@@ -18,6 +20,6 @@ void add_step_item(int64_t token, double samples);
 void note_step_update(int64_t token);
 /// `at_update`: it ended at the last update that was noted, if one was, and not now.
 void end_step(int64_t token, bool complete, bool at_update);
-void drop_step(int64_t token);
+void drop_step(int64_t token, bool has_range = true);
 
 }  // namespace pig

@@ -32,15 +32,17 @@ struct StepTotals {
   double samples = 0;
   Statistic duration;
 
-  void add(uint64_t duration_ns, double step_samples, uint32_t step_items, bool step_complete) {
-    duration.add(duration_ns);  // first: it may throw std::bad_alloc
+  /// Throws std::bad_alloc, and then nothing was added.
+  void add(const StepItem& step) {
+    const auto duration_ns = static_cast<uint64_t>(step.end_ns - step.begin_ns);
+    duration.add(duration_ns);
     ++count;
-    complete += step_complete ? 1 : 0;
-    items += step_items;
-    if (!std::isnan(step_samples)) {
+    complete += step.flags & 1;
+    items += step.items;
+    if (!std::isnan(step.samples)) {
       ++sampled;
       sampled_ns += duration_ns;
-      samples += step_samples;
+      samples += step.samples;
     }
   }
 
@@ -63,6 +65,7 @@ class StepTracker {
     double samples;  ///< of the items so far; NaN: unknown
     uint32_t items;
     uint64_t update_ticks = 0;  ///< 0: none was noted
+    uint32_t flags = 0;         ///< of its item
   };
   struct Pending {
     std::vector<StepItem> steps;
@@ -82,12 +85,43 @@ class StepTracker {
     open_.reset();
     next_ = 0;
     pending_.clear();
+    counted_ = 0;
     pending_dropped_.clear();
     dropped_.clear();
+    windows_.clear();
+    profiled_begin_.store(0, std::memory_order_relaxed);
+    profiled_end_.store(0, std::memory_order_relaxed);
     totals_ = {};
+    profiled_totals_ = {};
     undecided_.store(kNoStep, std::memory_order_relaxed);
     dropped_below_.store(0, std::memory_order_relaxed);
     publish(kNoOpenStep);
+  }
+
+  /// Steps that begin from now on are profiled, until this is taken back: the open one is then the
+  /// last. To be begun between two steps. Returns the index of the next step.
+  int64_t set_profiled(bool profiled) {
+    const std::lock_guard lock(mutex_);
+    const bool is_on = profiled_end_.load(std::memory_order_relaxed) == kNoStep;
+    if (profiled && !is_on) {
+      // First the list: whoever sees the new window finds the older ones there.
+      if (windows_.size() < kMaxWindows) windows_.emplace_back(next_, kNoStep);
+      profiled_begin_.store(next_, std::memory_order_release);
+      profiled_end_.store(kNoStep, std::memory_order_release);
+    } else if (!profiled && is_on) {
+      if (windows_.back().second == kNoStep) windows_.back().second = next_;
+      profiled_end_.store(next_, std::memory_order_release);
+    }
+    return static_cast<int64_t>(next_) - static_cast<int64_t>(dropped_.size());
+  }
+
+  /// From any thread. One load and comparison, but for spans of steps before the end of the newest
+  /// window.
+  bool is_profiled(uint32_t serial) const {
+    if (PIG_LIKELY(serial >= profiled_end_.load(std::memory_order_acquire))) return false;
+    if (serial >= profiled_begin_.load(std::memory_order_acquire)) return true;
+    const std::lock_guard lock(mutex_);
+    return is_in_window(serial);
   }
 
   /// Opens a step and publishes it to all threads. Nothing when one is open.
@@ -97,6 +131,7 @@ class StepTracker {
     open_ = {next_++, thread, read_ticks(), 0, 0};
     undecided_.store(open_->serial, std::memory_order_release);
     publish(static_cast<uint64_t>(thread) << 32 | open_->serial);
+    ++changes_;
     return open_->serial;
   }
 
@@ -107,7 +142,13 @@ class StepTracker {
     if (!is_open(serial)) return;
     open_->samples += samples;
     ++open_->items;
+    ++changes_;
     undecided_.store(kNoStep, std::memory_order_release);
+  }
+
+  void add_flags(uint32_t serial, uint32_t flags) {
+    const std::lock_guard lock(mutex_);
+    if (is_open(serial)) open_->flags |= flags;
   }
 
   /// The parameters have just been updated: the step ends here if nothing more belongs to it.
@@ -126,14 +167,14 @@ class StepTracker {
     if (at_update && open_->update_ticks != 0) now = open_->update_ticks;
     const double samples =
         open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
-    const int64_t begin_ns = clock_->to_ns(open_->begin_ticks);
-    const int64_t end_ns = clock_->to_ns(now);
+    const StepItem step{
+        serial,  open_->thread, clock_->to_ns(open_->begin_ticks),  clock_->to_ns(now),
+        samples, open_->items,  open_->flags | (complete ? 1u : 0u)};
     try {
-      totals_.add(static_cast<uint64_t>(end_ns - begin_ns), samples, open_->items, complete);
       if (pending_.size() < kMaxPending) {
-        pending_.push_back(
-            {serial, open_->thread, begin_ns, end_ns, samples, open_->items, complete ? 1u : 0u});
+        pending_.push_back(step);
       } else {
+        count(step);
         drops_->add(Drop::kStepHistory);
       }
     } catch (const std::bad_alloc&) {  // the training has a step less, and goes on
@@ -163,12 +204,27 @@ class StepTracker {
     return was_dropped(serial) ? Fate::kDropped : Fate::kKept;
   }
 
-  /// What happened since the last call. Appends the encoded totals to `totals`: they count what was
-  /// taken until now, and no more.
-  Pending take(std::vector<uint8_t>& totals) {
+  /// How often a step was opened, given an item or closed. All that ended before this was called is
+  /// counted.
+  uint64_t changes() const {
     const std::lock_guard lock(mutex_);
-    totals_.encode(totals);
+    return changes_;
+  }
+
+  /// What happened since the last call.
+  Pending take() {
+    const std::lock_guard lock(mutex_);
+    for (; counted_ < pending_.size(); ++counted_) count(pending_[counted_]);
+    counted_ = 0;
     return {std::exchange(pending_, {}), std::exchange(pending_dropped_, {}), open_};
+  }
+
+  /// Appends the encoded totals. They count what was taken until now, and what had no room to wait
+  /// for that.
+  void encode_totals(std::vector<uint8_t>& out) const {
+    const std::lock_guard lock(mutex_);
+    totals_.encode(out);
+    profiled_totals_.encode(out);
   }
 
   std::optional<Open> open() const {
@@ -193,6 +249,17 @@ class StepTracker {
   static constexpr size_t kMaxDropped =
       1u << 20;  // beyond it a dropped step leaves a gap in the numbering
 
+  static constexpr size_t kMaxWindows = 4096;
+
+  void count(const StepItem& step) {
+    (is_in_window(step.serial) ? profiled_totals_ : totals_).add(step);
+  }
+
+  bool is_in_window(uint32_t serial) const {
+    return std::any_of(windows_.begin(), windows_.end(), [serial](const auto& window) {
+      return serial >= window.first && serial < window.second;
+    });
+  }
   bool is_open(uint32_t serial) const { return open_ && open_->serial == serial; }
   bool was_dropped(uint32_t serial) const {
     const std::lock_guard lock(mutex_);
@@ -216,6 +283,7 @@ class StepTracker {
   }
 
   void close() {
+    ++changes_;
     undecided_.store(kNoStep, std::memory_order_release);
     publish(kNoOpenStep);
     open_.reset();
@@ -231,12 +299,18 @@ class StepTracker {
   bool published_ = true;
   std::atomic<uint32_t> undecided_{kNoStep};  ///< the open step while it has no item
   std::atomic<uint32_t> dropped_below_{0};    ///< no step from here on was dropped
+  std::atomic<uint32_t> profiled_begin_{0};   ///< the newest window of profiled steps
+  std::atomic<uint32_t> profiled_end_{0};     ///< the first step behind it; kNoStep: it goes on
+  std::vector<std::pair<uint32_t, uint32_t>> windows_;  ///< all of them
   std::optional<Open> open_;
   uint32_t next_ = 0;
+  uint64_t changes_ = 0;
   std::vector<StepItem> pending_;
+  size_t counted_ = 0;  ///< so many of them are in the totals
   std::vector<uint32_t> pending_dropped_;
   std::vector<uint32_t> dropped_;
   StepTotals totals_;
+  StepTotals profiled_totals_;
 };
 
 }  // namespace pig

@@ -40,12 +40,14 @@ class SyncLog {
     if (sites_.size() == kMaxSites) return std::nullopt;
     sites_.push_back(std::move(site));
     totals_.emplace_back();
+    ++changes_;
     return static_cast<uint32_t>(sites_.size() - 1);
   }
 
   void add(const SyncItem& sync) {
     const std::lock_guard lock(mutex_);
     if (sync.site >= sites_.size()) return;  // a site of the process that forked this one
+    ++changes_;
     if (pending_.size() < kMaxPending) {
       pending_.push_back(sync);
     } else {
@@ -61,6 +63,7 @@ class SyncLog {
     if (clock_ == nullptr || on == is_on_) return;
     is_on_ = on;
     watch_changed_ = true;
+    ++changes_;
     if (on) {
       as_if_ = as_if;
       if (intervals_.size() < kMaxIntervals) intervals_.emplace_back(clock_->to_ns(now), -1);
@@ -74,6 +77,12 @@ class SyncLog {
   bool take_watch_change() {
     const std::lock_guard lock(mutex_);
     return std::exchange(watch_changed_, false);
+  }
+
+  /// How often a wait or a site was added, or the watch begun or ended.
+  uint64_t changes() const {
+    const std::lock_guard lock(mutex_);
+    return changes_;
   }
 
   std::vector<SyncItem> take() {
@@ -131,6 +140,7 @@ class SyncLog {
   std::vector<Totals> totals_;  ///< by site, of the waits that were taken or dropped
   std::vector<SyncItem> pending_;
   uint64_t dropped_ = 0;
+  uint64_t changes_ = 0;
   bool is_on_ = false;
   bool as_if_ = false;
   bool watch_changed_ = false;

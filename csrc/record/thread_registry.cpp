@@ -52,6 +52,7 @@ ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_
   }
   state->reset(context, epoch, static_cast<uint32_t>(infos_.size() - 1));
   states_.push_back(state);
+  ++changes_;
   this_thread = state;
   return state;
 }
@@ -59,6 +60,13 @@ ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_
 std::vector<ThreadState*> ThreadRegistry::states() const {
   const std::lock_guard lock(mutex_);
   return states_;
+}
+
+uint64_t ThreadRegistry::activity() const {
+  const std::lock_guard lock(mutex_);
+  uint64_t sum = retired_activity_ + (changes_ << 32);
+  for (const ThreadState* state : states_) sum += state->activity();
+  return sum;
 }
 
 std::vector<ThreadInfo> ThreadRegistry::infos_since(size_t from) const {
@@ -77,6 +85,7 @@ ThreadState* ThreadRegistry::find(uint32_t serial) const {
 void ThreadRegistry::retire(ThreadState* state) {
   const std::lock_guard lock(mutex_);
   std::erase(states_, state);
+  retired_activity_ += state->activity();
   free_.push_back(state);
 }
 
@@ -84,6 +93,7 @@ void ThreadRegistry::thread_ends(ThreadState* state) {
   const std::lock_guard lock(mutex_);
   if (std::find(states_.begin(), states_.end(), state) != states_.end()) {
     state->finished.store(true, std::memory_order_release);
+    ++changes_;
   } else {
     free_.push_back(state);
   }

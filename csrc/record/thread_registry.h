@@ -27,6 +27,8 @@ class ThreadRegistry {
 
   /// The states of this recording's threads that have not been retired.
   std::vector<ThreadState*> states() const;
+  /// The sum of theirs (ThreadState::activity). It also changes when one begins or ends.
+  uint64_t activity() const;
   std::vector<ThreadInfo> infos_since(size_t from) const;
   /// Of a thread of this recording, or nullptr.
   ThreadState* find(uint32_t serial) const;
@@ -46,6 +48,8 @@ class ThreadRegistry {
   std::vector<ThreadState*> states_;
   std::vector<ThreadInfo> infos_;
   std::vector<ThreadState*> free_;
+  uint64_t retired_activity_ = 0;  ///< of those that were retired
+  uint64_t changes_ = 0;           ///< how often one began or ended
 };
 
 }  // namespace pig

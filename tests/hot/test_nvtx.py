@@ -173,16 +173,64 @@ with gpu_step():
         + end
     )
     pushes = [(rest[1], int(rest[2]), rest[4]) for _, what, *rest in tool.lines if what == "push"]
-    # The number of an unrecorded step is its own count: the one dropped at the end has one too.
-    last = "2" if recorded else "3"
+    # The loop asks for a third item, as all loops do; that is no step.
     assert pushes == [
         *(("step", STEP, "0"), ("data", PHASE, "0"), ("forward", PHASE, "0")),
         *(("step", STEP, "1"), ("data", PHASE, "1"), ("forward", PHASE, "1")),
-        *(("step", STEP, "2"), ("data", PHASE, "2")),
         ("outside", PHASE, "-"),
-        ("step", STEP, last),
+        ("step", STEP, "2"),
     ]
     assert tool.ranges.count("pop") == len(pushes)
+
+
+STEPS = """
+def stated(length, items):
+    class Stated:
+        def __init__(self):
+            self.items = iter(range(items))
+        def __iter__(self):
+            return self
+        def __next__(self):
+            return next(self.items)
+        def __len__(self):
+            return length
+    return Stated()
+
+def generator():
+    yield from range(2)
+"""
+
+STEP_RANGES = ["push step", "push data", "pop", "pop"]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    ("loader", "ranges"),
+    [
+        ("[]", STEP_RANGES),  # how many there are is asked when the loop asks for the first
+        ("[1, 2]", 2 * STEP_RANGES),
+        ("stated(2, 2)", 2 * STEP_RANGES),
+        ("stated(3, 2)", 3 * STEP_RANGES),
+        # There are more than it says: only the wait for the one behind the last is not seen.
+        ("stated(1, 3)", [*STEP_RANGES, "push step", "pop", *STEP_RANGES, *STEP_RANGES]),
+        # It does not say how many there are, so that the wait for what is not there is seen.
+        ("generator()", 3 * STEP_RANGES),
+    ],
+)
+def test_ranges_of_steps_end_with_the_loader_if_it_says_how_many_there_are(
+    tool: Tool, recorded: bool, loader: str, ranges: list[str]
+) -> None:
+    begin = "recording = pig.start()\n" if recorded else ""
+    end = "recording.stop()\n" if recorded else ""
+    tool.run(STEPS + begin + f"for _ in gpu_steps({loader}):\n    pass\n" + end)
+
+    assert tool.ranges == ranges
+
+
+def test_several_items_of_one_step(tool: Tool) -> None:
+    tool.run("for _ in gpu_steps(range(3), accumulate=2):\n    pass\n")
+    data = ["push data", "pop"]
+    assert tool.ranges == ["push step", *data, *data, "pop", "push step", *data, "pop"]
 
 
 def test_step_that_could_not_be_opened_takes_no_range_with_it(tool: Tool) -> None:

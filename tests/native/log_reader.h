@@ -39,8 +39,8 @@ class LogReader {
   explicit LogReader(const Bytes& bytes) {
     CHECK(bytes.size() >= 64);
     CHECK(std::memcmp(&bytes[0], "\x89GPURUN\n", 8) == 0);
-    CHECK_EQ(get<uint32_t>(bytes, 8), 1u);
-    CHECK_EQ(get<uint32_t>(bytes, 12), 1u);
+    CHECK_EQ(get<uint32_t>(bytes, 8), 2u);
+    CHECK_EQ(get<uint32_t>(bytes, 12), 0u);
     CHECK_EQ(get<uint32_t>(bytes, 16), kSlotBytes);
     CHECK_EQ(get<uint32_t>(bytes, 20), kSlotsOffset);
     CHECK_EQ(get<uint32_t>(bytes, 60), crc(0, &bytes[0], 60));
@@ -60,7 +60,7 @@ class LogReader {
   Log log(uint16_t type) const {
     Log log;
     const auto found = logs_.find(type);
-    if (found == logs_.end()) return log;
+    if (found == logs_.end() || found->second.empty()) return log;
     log.first = found->second.begin()->second.first;
     uint64_t sequence = found->second.begin()->first;
     for (const auto& [at, block] : found->second) {

@@ -126,6 +126,25 @@ class Writer {
     log.write_document(BlockType::kState, versions.back());
   }
 
+  /// The last tick again, with other bytes in STATE. Returns whether that was possible.
+  bool repeat() {
+    constexpr size_t kAt = 10, kBytes = 20;
+    std::vector<Bytes>& versions = documents_[BlockType::kState];
+    Bytes state = versions.back();
+    if (state.size() < kAt + kBytes) return false;
+    const Bytes other = item(BlockType::kState, versions.size() + 1, kBytes);
+    std::copy(other.begin(), other.end(), state.begin() + kAt);
+    versions.push_back(state);
+    const bool was_repeated = log.repeat_tick(kAt, other);
+    log.end_writes();
+    if (was_repeated) {
+      whole_[BlockType::kState] = versions.size();
+    } else if (log.error() == 0) {
+      versions.pop_back();
+    }
+    return was_repeated;
+  }
+
   void settle() {
     log.settle();
     note_written(true);
@@ -195,9 +214,11 @@ void run_scenario(Writer& writer) {
     writer.append(BlockType::kPaths, 8, tick % 5);
     writer.append(BlockType::kSpans, kSpanBytes, 150 * (tick % 4) + tick);
     writer.append(BlockType::kSteps, 40, 100);
-    if (tick % 4 == 3) writer.log.settle_idle();
+    if (tick % 4 == 3) writer.log.settle_slow();
     writer.tick(tick % 7 * 6000);
+    writer.repeat();
     if (tick % 4 == 3) writer.write_document(BlockType::kStatistics, 4000 * tick);
+    writer.repeat();
   }
   writer.settle();
   writer.write_document(BlockType::kEnvironment, 20'000);
@@ -440,16 +461,42 @@ void test_writes_of_a_tick() {
   // More than one batch.
   CHECK_EQ(writes_of([&] { writer.append(BlockType::kSpans, kSpanBytes, 40 * kSpansPerBlock); }),
            4u);
-  // Of a log that has not grown, the newest block goes to its slot; then it need not again.
-  writer.log.settle_idle();
-  CHECK_EQ(writes_of(some), 1u);
-  CHECK_EQ(writes_of([&] { writer.log.settle_idle(); }), 1u);
-  CHECK_EQ(writes_of([&] { writer.log.settle_idle(); }), 1u + 4);
-  CHECK_EQ(writes_of([&] { writer.log.settle_idle(); }), 1u);
+  // Of a log that has not filled a block since the last time, the newest one goes to its slot; then
+  // it need not again.
+  writer.log.settle_slow();
+  CHECK_EQ(writes_of([&] { writer.append(BlockType::kSpans, kSpanBytes, kSpansPerBlock); }), 2u);
+  CHECK_EQ(writes_of([&] { writer.log.settle_slow(); }), 1u + 3);
+  CHECK_EQ(writes_of([&] { writer.log.settle_slow(); }), 1u + 1);
+  CHECK_EQ(writes_of([&] { writer.log.settle_slow(); }), 1u);
   // And is extended there, payload and header.
   CHECK_EQ(writes_of(some), 1u);
   writer.settle();
   CHECK_EQ(writes_of([] {}), 1u);
+}
+
+/// As long as nothing is new.
+void test_a_tick_that_is_repeated() {
+  FaultyStorage storage(FaultyStorage::Fault::kKill, kNever);
+  Writer writer(storage, kUnbounded, kUnbounded);
+  writer.log.reserve_document(BlockType::kTick, BlockLog::kJournalSlots);
+  const auto repeats = [&] {
+    const size_t writes = storage.writes();
+    const bool was_repeated = writer.repeat();
+    CHECK_EQ(storage.writes() - writes, was_repeated ? 1u : 0u);
+    writer.check(LogReader(storage.contents()));
+    return was_repeated;
+  };
+  writer.append(BlockType::kSpans, kSpanBytes, kSpansPerBlock);
+  writer.append(BlockType::kSteps, 40, 5);
+  writer.tick(700);  // a journal of two blocks
+  CHECK(repeats());
+  CHECK(repeats());
+  writer.append(BlockType::kSteps, 40, 1);
+  CHECK(!repeats());
+  writer.tick(700);
+  CHECK(repeats());
+  writer.tick(30'000);  // STATE has slots of its own
+  CHECK(!repeats());
 }
 
 /// The journal holds no more than its slots: what is too much for it is settled.
@@ -499,6 +546,7 @@ int main() {
   test_only_history_is_dropped();
   test_readable_after_every_write();
   test_writes_of_a_tick();
+  test_a_tick_that_is_repeated();
   test_journal_is_bounded();
   test_some_of_the_blocks_that_are_written_together();
   test_after_an_error();

@@ -88,10 +88,16 @@ class RecordedRun {
     CHECK(at != std::string::npos);
     return std::strtoull(&state_[at + key.size() + 3], nullptr, 10);
   }
+  /// The text of a document, empty where there is none.
+  std::string document(uint16_t type) const {
+    const auto found = reader_.document(type);
+    return found ? std::string(found->content.begin(), found->content.end()) : std::string();
+  }
   bool says(const std::string& text) const { return state_.find(text) != std::string::npos; }
   bool final() const { return says("\"final\":true"); }
 
   uint64_t spans() const { return reader_.log(21).items.size() / 40; }
+  uint64_t syncs() const { return reader_.log(27).items.size() / 40; }
   uint64_t steps() const { return reader_.log(20).items.size() / 40; }
   uint64_t threads() const {
     const LogReader::Bytes items = reader_.log(18).items;
@@ -252,6 +258,64 @@ void test_statistics_count_the_steps_of_the_history() {
   CHECK(run.final());
   CHECK_EQ(run.steps(), uint64_t{kFlushes} * kStepsPerFlush);
   CHECK_EQ(run.statistics_word(3), run.steps());
+  pig::inject_tick_function(nullptr);
+}
+
+/// Also where there is nothing else: the harvester looks at everything only once a second. The
+/// clock stands still here, so that this second never passes.
+void test_whatever_is_new_gets_into_the_log() {
+  pig::inject_tick_function([] { return injected_now.load(); });
+  start();
+  record_spans(1);
+  pig::ThreadState* thread = pig::recording_thread(pig::active_epoch.load());
+  const uint64_t begin = injected_now.load();
+  // With the sign of life that is due then.
+  const auto becomes_true = [begin](auto is_true) {
+    const uint64_t now_ns = (injected_now += 100'000'000) - begin;
+    for (;;) {
+      const RecordedRun run = recorded_run();
+      if (run.number("now_ns") >= now_ns && is_true(run)) return;
+      std::this_thread::yield();
+    }
+  };
+  becomes_true([](const RecordedRun& run) { return run.spans() == 1; });
+  const uint32_t frame = thread->begin(phase_id("work"));
+  becomes_true([](const RecordedRun& run) { return run.says("\"open\":[[0,0,"); });
+  thread->rename_frame(frame, *pig::PhaseTable::instance().add("other"));
+  becomes_true([](const RecordedRun& run) { return run.says("\"open\":[[0,1,"); });
+  thread->cancel_frame(frame);
+  becomes_true([](const RecordedRun& run) { return run.says("\"open\":[]"); });
+  // What begins between a tick's time and its look at what is open.
+  injected_now += 1'000;
+  thread->begin(phase_id("work"));
+  const auto step = recorder().steps().begin(thread->serial());
+  injected_now -= 1'000;
+  recorder().harvest_now();
+  CHECK(recorded_run().says("\"open_step\":null,\"open\":[]"));
+  becomes_true([](const RecordedRun& run) {
+    return run.says("\"open_step\":{\"serial\":0,") && run.says("\"open\":[[0,0,");
+  });
+  thread->end(phase_id("work"));
+  recorder().steps().add_item(*step, 8);
+  becomes_true([](const RecordedRun& run) { return run.says("\"items\":1"); });
+  recorder().steps().end(*step, true);
+  becomes_true([](const RecordedRun& run) { return run.steps() == 1; });
+  recorder().append_reading(1, {{"loss", 0.5, 0}});
+  becomes_true([](const RecordedRun& run) { return run.number("metrics") == 1; });
+  const auto site = recorder().syncs().add_site({1, 0, "file", "function"});
+  recorder().syncs().add({0, -1, 0, *site, pig::kNoPath, pig::kNoStep, 0});
+  becomes_true([](const RecordedRun& run) { return run.syncs() == 1; });
+  recorder().syncs().watch(true, false);
+  becomes_true([](const RecordedRun& run) { return !run.document(4).empty(); });
+  recorder().set_document(pig::BlockType::kMemory, "{}");
+  becomes_true([](const RecordedRun& run) { return run.document(7) == "{}"; });
+  pig::count_drop(pig::Drop::kDepth);
+  becomes_true([](const RecordedRun& run) { return run.number("depth") == 1; });
+  std::thread([] {
+    pig::recording_thread(pig::active_epoch.load())->begin(phase_id("work"));
+  }).join();
+  becomes_true([](const RecordedRun& run) { return run.number("open_at_thread_end") == 1; });
+  stop();
   pig::inject_tick_function(nullptr);
 }
 
@@ -421,5 +485,6 @@ int main() {
   test_a_start_that_fails_leaves_nothing_behind(directory);
   test_a_file_that_may_not_grow(directory);
   test_statistics_count_the_steps_of_the_history();
+  test_whatever_is_new_gets_into_the_log();
   test_flushing_from_many_threads();
 }

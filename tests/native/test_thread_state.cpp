@@ -418,6 +418,37 @@ void test_open_frames() {
   check_frame(frames[2], 3, 2, 2);
 }
 
+void test_activity() {
+  Recording recording;
+  uint64_t seen = recording.thread.activity();
+  const auto has_changed = [&] {
+    return recording.thread.activity() != std::exchange(seen, recording.thread.activity());
+  };
+  CHECK(!has_changed());
+  recording.begin_at(1, kA);
+  CHECK(has_changed());
+  const uint32_t frame = recording.begin_at(2, kB);
+  CHECK(has_changed());
+  recording.thread.rename_frame(frame, kC);
+  CHECK(has_changed());
+  recording.thread.cancel_frame(frame);
+  CHECK(has_changed());
+  recording.begin_at(3, kB);
+  recording.thread.cancel_frame(recording.begin_at(4, kC));
+  CHECK(has_changed());
+  const uint32_t around = recording.begin_at(4, kC);
+  recording.begin_at(4, kA);
+  CHECK(has_changed());
+  recording.thread.cancel_frame(around);
+  CHECK(has_changed());
+  recording.end_at(5, kA);
+  CHECK(has_changed());
+  recording.end_at(5, kB);
+  CHECK(has_changed());
+  recording.drain();
+  CHECK(!has_changed());
+}
+
 /// Opens and closes frames at random under one that stays open, until told to stop. The begin of
 /// each frame tells its phase and step.
 class RandomOwner {
@@ -543,6 +574,7 @@ int main() {
   test_folded_spans_of_an_undecided_step();
   test_no_span_is_lost();
   test_open_frames();
+  test_activity();
   test_reset_forgets();
   test_open_frames_of_a_working_thread(RandomOwner::Order::kNested);
   test_open_frames_of_a_working_thread(RandomOwner::Order::kAny);
