@@ -42,7 +42,7 @@ from pyinstrument_gpu.native import native as _native
 from pyinstrument_gpu.patching import dynamo
 from pyinstrument_gpu.profiling import control_file
 from pyinstrument_gpu.profiling.profile_steps import profile_steps
-from pyinstrument_gpu.recording import native_callbacks
+from pyinstrument_gpu.recording import environment_variable, native_callbacks
 from pyinstrument_gpu.recording.recording import Recording, record, start
 from pyinstrument_gpu.recording.steps import gpu_step, gpu_steps
 from pyinstrument_gpu.syncs import allow_sync, watch_syncs
@@ -131,3 +131,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     # The submodules are attributes, too, but none of them is public.
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+environment_variable.record_if_asked()

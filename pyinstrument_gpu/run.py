@@ -70,9 +70,9 @@ class Run(RunData):
             path: the file or folder to write. An existing file is replaced once the new one is
                 complete, but a run file never is.
             format: name of the format; None to choose it by the suffix of `path`.
-            options: options of the format: `summary`, `metrics`, `syncs`, `modules` and
-                `neutralize_formulas=True` for CSV, `summary` and `modules=True` for Parquet,
-                `merge_into=report` for `nsys`.
+            options: options of the format: `summary`, `steps`, `metrics`, `syncs` or `modules=True`
+                for CSV and Parquet, `neutralize_formulas=True` for CSV, `merge_into=report` for
+                `nsys`.
 
         Raises:
             ExportError: there is no such format, it cannot hold this run, or the file cannot be

@@ -70,6 +70,7 @@ class Blocks:
         partly_written: whether the newest block of a log has its header and only a part of its
             payload, as where the process was killed or the disk full while it was written.
         only_in_journal: logs of which no block stands in a slot, though their first must have.
+        shortened: logs of which only the newest blocks were taken.
         intact: whether nothing is damaged and no slot lies empty before the last one used.
     """
 
@@ -79,6 +80,7 @@ class Blocks:
     partly_written: bool = False
     intact: bool = True
     only_in_journal: set[int] = field(default_factory=set)
+    shortened: set[int] = field(default_factory=set)
 
     def document(self, block_type: BlockType, decode: Callable[[bytes], _Item]) -> _Item | None:
         data = self.documents.get(block_type)
@@ -124,8 +126,14 @@ class Blocks:
 
     def table(self, block_type: BlockType, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The items of a log that keeps all it ever had; none where its beginning is lost."""
-        first, items = self.records(block_type, dtype)
-        return items[:0] if first else items
+        return self.table_records(block_type, dtype).items
+
+    def table_records(self, block_type: BlockType, dtype: np.dtype[Any]) -> Records:
+        """The same, with the index of the first, which is not 0 where the log is shortened."""
+        records = self.records(block_type, dtype)
+        if records.first and block_type not in self.shortened:
+            return Records(0, records.items[:0])
+        return records
 
     def history(self, block_type: BlockType, dtype: np.dtype[Any], dropped: int) -> Records:
         """The items of a log whose oldest make room for newer ones.
@@ -136,6 +144,8 @@ class Blocks:
                 nothing of it is certain.
         """
         records = self.records(block_type, dtype)
+        if block_type in self.shortened:
+            return records
         if records.first > dropped and (not self.intact or block_type in self.only_in_journal):
             return Records(0, records.items[:0])
         return records

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +21,22 @@ from pyinstrument_gpu.format.items import item_dtype
 from pyinstrument_gpu.format.journal import apply_journal
 
 MAGIC = b"\x89GPURUN\n"
-MAJOR_VERSION = 1
+MAJOR_VERSION = 2
 SLOT_BYTES = 16384
 SLOTS_OFFSET = 4096
 BLOCK_HEADER_BYTES = 48
 PAYLOAD_BYTES = SLOT_BYTES - BLOCK_HEADER_BYTES
 """The most that one block holds."""
 
+FIRST_LOG_TYPE = 16
+"""Types of blocks below are those of documents."""
+
 _FILE_HEADER = struct.Struct("<8s4IQ28xI")
+FILE_HEADER_BYTES = _FILE_HEADER.size
 _FILE_HEADER_CHECKED_BYTES = 60
 _BLOCK_MAGIC = 0x4B424750
 _BLOCK_HEADER_CHECKED_BYTES = 40
+_BLOCK_HEADER = struct.Struct("<IHHQIIQQII")
 _BLOCK_HEADER_DTYPE = item_dtype(
     magic="u4",
     type="u2",
@@ -45,8 +50,54 @@ _BLOCK_HEADER_DTYPE = item_dtype(
     header_crc="u4",
 )
 _BLOCK_HEADER_SUMMED_BYTES = 44
-_FIRST_LOG_TYPE = 16
 _TAP_RECORD = struct.Struct("<IIQ")
+
+
+class BlockHeader(NamedTuple):
+    """What stands before a block's payload, see docs/run-file.md."""
+
+    magic: int
+    type: int
+    reserved: int
+    run_id: int
+    slot: int
+    length: int
+    sequence: int
+    first: int
+    crc: int
+    header_crc: int
+
+    @classmethod
+    def read(cls, slot: bytes | memoryview) -> BlockHeader:
+        """The header of a block, from the bytes of its slot."""
+        return cls._make(_BLOCK_HEADER.unpack_from(slot))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no block in this slot."""
+        return self.magic == 0
+
+    def is_at_home(self, run_id: int, slot: int) -> bool:
+        """Whether this is a block of that run, in the slot that it was written to."""
+        return self.magic == _BLOCK_MAGIC and (self.run_id, self.slot) == (run_id, slot)
+
+    def is_right(self, slot: bytes | memoryview) -> bool:
+        """Whether the header of a slot has the checksum that it says it has."""
+        right: bool = zlib.crc32(slot[:_BLOCK_HEADER_SUMMED_BYTES]) == self.header_crc
+        return right
+
+    def payload(self, slot: memoryview) -> memoryview | None:
+        """The payload from the bytes of the slot, None if it is damaged or cut off."""
+        payload = slot[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + self.length]
+        if self.length > PAYLOAD_BYTES or len(payload) < self.length:
+            return None
+        crc = zlib.crc32(slot[:_BLOCK_HEADER_CHECKED_BYTES], zlib.crc32(payload))
+        return payload if crc == self.crc else None
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Of a document: which part of how many this is."""
+        return self.first & 0xFFFFFFFF, self.first >> 32
 
 
 def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
@@ -57,7 +108,7 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
         RunFileVersionError: the format is unknown.
     """
     view = memoryview(data).cast("B")
-    run_id = _read_file_header(view)
+    run_id = read_file_header(view)
     # Headers are found without a copy; the last slot may be cut off anywhere behind its header.
     room = len(view) - SLOTS_OFFSET - BLOCK_HEADER_BYTES
     headers: NDArray[np.void] = np.ndarray(
@@ -72,22 +123,27 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
     partly_written: list[tuple[int, int]] = []  # types and sequences
     logs: dict[int, dict[int, LogBlock]] = {}
     documents: dict[int, dict[tuple[int, int], dict[int, memoryview]]] = {}
-    for slot, header in zip(used.tolist(), headers[used].tolist(), strict=True):
-        block_type, sequence, first = header[1], header[6], header[7]
-        at_home = header[0] == _BLOCK_MAGIC and (header[3], header[4]) == (run_id, slot)
-        payload = _checked_payload(view, slot, header) if at_home else None
+    for slot, fields in zip(used.tolist(), headers[used].tolist(), strict=True):
+        header = BlockHeader._make(fields)
+        begin = SLOTS_OFFSET + slot * SLOT_BYTES
+        content = view[begin : begin + SLOT_BYTES]
+        at_home = header.is_at_home(run_id, slot)
+        is_log = header.type >= FIRST_LOG_TYPE
+        payload = header.payload(content) if at_home else None
         if payload is None:
             # A document that was being replaced when the process died is no damage: its other
             # version stands.
-            if at_home and block_type >= _FIRST_LOG_TYPE and _is_header_right(view, slot, header):
-                partly_written.append((block_type, sequence))
+            if at_home and is_log and header.is_right(content):
+                partly_written.append((header.type, header.sequence))
             else:
-                blocks.damaged += not (at_home and block_type < _FIRST_LOG_TYPE)
-        elif block_type < _FIRST_LOG_TYPE:
-            part, parts = first & 0xFFFFFFFF, first >> 32
-            documents.setdefault(block_type, {}).setdefault((sequence, parts), {})[part] = payload
+                blocks.damaged += not (at_home and not is_log)
+        elif is_log:
+            block = LogBlock(header.first, payload)
+            logs.setdefault(header.type, {}).setdefault(header.sequence, block)
         else:
-            logs.setdefault(block_type, {}).setdefault(sequence, LogBlock(first, payload))
+            part, parts = header.part
+            versions = documents.setdefault(header.type, {})
+            versions.setdefault((header.sequence, parts), {})[part] = payload
     # A process writes one block at a time, and dies once.
     blocks.partly_written = len(partly_written) == 1 and all(
         sequence > max(logs.get(block_type, {}), default=-1)
@@ -97,11 +153,9 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
     blocks.intact = not blocks.damaged and len(used) == (used[-1] + 1 if len(used) else 0)
     versions_read = {}
     for block_type, versions in documents.items():
-        for (version, parts), by_part in sorted(versions.items(), reverse=True):
-            if len(by_part) == parts and max(by_part) == parts - 1:
-                blocks.documents[block_type] = b"".join(by_part[part] for part in range(parts))
-                versions_read[block_type] = version
-                break
+        newest = newest_version(versions)
+        if newest is not None:
+            versions_read[block_type], blocks.documents[block_type] = newest
     journal = blocks.documents.pop(BlockType.TICK, b"")
     in_slots = {block_type for block_type, log in logs.items() if log}
     state = apply_journal(journal, logs, versions_read.get(BlockType.STATE, 0))
@@ -114,13 +168,27 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
     return blocks
 
 
+def newest_version(
+    versions: Mapping[tuple[int, int], Mapping[int, bytes | memoryview]],
+) -> tuple[int, bytes] | None:
+    """The newest version of a document of which every part is there, and its number.
+
+    Args:
+        versions: by the version and its number of parts, the parts.
+    """
+    for (version, parts), by_part in sorted(versions.items(), reverse=True):
+        if len(by_part) == parts and max(by_part) == parts - 1:
+            return version, b"".join(by_part[part] for part in range(parts))
+    return None
+
+
 def read_tap(taken: bytes) -> Blocks:
     """What `_C.take_tap` gave, which is what is new in a log."""
     blocks = Blocks()
     for block_type, record in tap_records(taken):
         _, _, first = _TAP_RECORD.unpack_from(record)
         payload = record[_TAP_RECORD.size :]
-        if block_type < _FIRST_LOG_TYPE:
+        if block_type < FIRST_LOG_TYPE:
             blocks.documents[block_type] = bytes(payload)
         else:
             blocks.logs.setdefault(block_type, []).append(LogBlock(first, payload))
@@ -137,11 +205,17 @@ def tap_records(taken: bytes) -> Iterator[tuple[int, memoryview]]:
         view = view[end:]
 
 
-def _read_file_header(view: memoryview) -> int:
+def read_file_header(view: memoryview) -> int:
+    """The number of the run.
+
+    Raises:
+        RunFileDamagedError: the header is damaged, or this is not a run file.
+        RunFileVersionError: the format is unknown.
+    """
     if len(view) < _FILE_HEADER.size or view[: len(MAGIC)] != MAGIC:
         raise RunFileDamagedError(
-            f"not a run file: it has {len(view)} bytes and starts with {bytes(view[:8])!r}, "
-            f"but a run file starts with {MAGIC!r}"
+            f"not a run file: it starts with {bytes(view[:8])!r}, but a run file starts with "
+            f"{MAGIC!r} and has more than {_FILE_HEADER.size} bytes"
         )
     _, major, minor, slot_bytes, slots_offset, run_id, crc = _FILE_HEADER.unpack_from(view)
     if zlib.crc32(view[:_FILE_HEADER_CHECKED_BYTES]) != crc:
@@ -150,24 +224,7 @@ def _read_file_header(view: memoryview) -> int:
         raise RunFileVersionError(
             f"the run file has format {major}.{minor} with slots of {slot_bytes} bytes at "
             f"{slots_offset}; this version of pyinstrument_gpu reads {MAJOR_VERSION}.x with slots "
-            f"of {SLOT_BYTES} at {SLOTS_OFFSET}: use a newer one"
+            f"of {SLOT_BYTES} at {SLOTS_OFFSET}: use "
+            + ("an older one, or record again" if major < MAJOR_VERSION else "a newer one")
         )
     return int(run_id)
-
-
-def _is_header_right(view: memoryview, slot: int, header: tuple[Any, ...]) -> bool:
-    begin = SLOTS_OFFSET + slot * SLOT_BYTES
-    right: bool = zlib.crc32(view[begin : begin + _BLOCK_HEADER_SUMMED_BYTES]) == header[9]
-    return right
-
-
-def _checked_payload(view: memoryview, slot: int, header: tuple[Any, ...]) -> memoryview | None:
-    length, crc = header[5], header[8]
-    begin = SLOTS_OFFSET + slot * SLOT_BYTES
-    payload_begin = begin + BLOCK_HEADER_BYTES
-    if length > PAYLOAD_BYTES or payload_begin + length > len(view):
-        return None
-    payload = view[payload_begin : payload_begin + length]
-    if zlib.crc32(view[begin : begin + _BLOCK_HEADER_CHECKED_BYTES], zlib.crc32(payload)) != crc:
-        return None
-    return payload

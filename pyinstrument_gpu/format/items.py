@@ -23,6 +23,9 @@ STEP_ITEM = item_dtype(
     serial="u4", thread="u4", begin_ns="i8", end_ns="i8", samples="f8", items="u4", flags="u4"
 )
 STEP_COMPLETE = 1
+STEP_SAMPLED = 2
+"""Modules were timed in some steps; the upper bits say for how many steps this one stands."""
+STEP_WEIGHT_SHIFT = 8
 SPAN_ITEM = item_dtype(
     host_begin_ns="i8",
     host_end_ns="i8",

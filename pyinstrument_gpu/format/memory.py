@@ -87,6 +87,7 @@ class _Reader:
                 len(found), self._part(lambda: _count(events, "count", 0)) or 0
             ),
             out_of_memory=found,
+            notes=tuple(self._notes()),
         )
 
     def _part(self, read: Any) -> Any:
@@ -171,6 +172,12 @@ class _Reader:
             time_ns=self._time_ns(_count(value, "monotonic_ns", None)),
             settings=_text(value, "settings"),
         )
+
+    def _notes(self) -> Iterator[str]:
+        for value in self._list(self._document.document.get("notes", [])):
+            note = self._part(lambda value=value: _text({"note": value}, "note"))
+            if note is not None:
+                yield note
 
     def _time_ns(self, monotonic_ns: int | None) -> int | None:
         if monotonic_ns is None or not {"monotonic_ns", "run_ns"} <= self._anchor.keys():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.format.blocks import true_prefix
+from pyinstrument_gpu.format.blocks import Records, true_prefix
 from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.format.items import columns
 from pyinstrument_gpu.format.state import State
@@ -15,11 +15,12 @@ from pyinstrument_gpu.model.schema import METRIC_DTYPE
 
 
 def known_metrics(
-    items: NDArray[np.void], numbering: StepNumbering, names: int, state: State
+    records: Records, numbering: StepNumbering, names: int, state: State
 ) -> NDArray[np.void]:
     """The values up to the first that can't be true."""
+    items = records.items
     is_time = (items["host_ns"] >= 0) & (items["host_ns"] < TIME_LIMIT_NS)
     items = items[: true_prefix((items["name"] < names) & is_time)]
     serials = np.ascontiguousarray(items["step"])
-    certain = numbering.is_certain(serials, state.metrics)
+    certain = numbering.is_certain(serials, state.metrics - records.first)
     return columns(items, METRIC_DTYPE, step=np.where(certain, numbering.indices(serials), -1))

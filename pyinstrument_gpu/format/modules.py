@@ -123,4 +123,4 @@ def _modules(
         merged = PhaseStatistics.merge(several)
         if merged.host is not None:
             folded[key] = PassStatistics(merged.host, merged.device)
-    return Modules(folded), sum(one.host.count for one in folded.values())
+    return Modules(folded), sum(phase.count for phase in of_modules.values())

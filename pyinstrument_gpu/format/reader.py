@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.blocks import BlockType, Records
+from pyinstrument_gpu.format.blocks import INDEX_LIMIT, Blocks, BlockType, Records
 from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.format.energy import decode_energy
@@ -46,12 +47,19 @@ from pyinstrument_gpu.format.statistics import (
     with_newer_device_times,
     with_newer_spans,
 )
-from pyinstrument_gpu.format.steps import StepNumbering, known_open_step, known_steps
+from pyinstrument_gpu.format.steps import (
+    StepNumbering,
+    known_open_step,
+    known_steps,
+    module_step_weights,
+)
 from pyinstrument_gpu.format.syncs import known_syncs
 from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.step_totals import fold_steps
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.step_totals import fold_steps, no_steps
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.stream import named_streams
 from pyinstrument_gpu.model.syncs import blocked_ns
@@ -72,7 +80,16 @@ def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
 
 def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     """The run in the bytes of a run file; errors as in `Run.load`."""
-    blocks = read_blocks(data)
+    return decode_blocks(read_blocks(data), run_type)
+
+
+def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
+    """The run in the blocks of a run file. Where only the newest blocks of its history were taken,
+    it has that much of the history, and its statistics are those of the whole run.
+
+    Raises:
+        RunFileDamagedError: nothing true can be read from them.
+    """
     notes: list[str] = []
     known = blocks.document(BlockType.ENVIRONMENT, decode_environment)
     state = blocks.document(BlockType.STATE, decode_state)
@@ -98,7 +115,7 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     stream_items = blocks.table(BlockType.STREAMS, STREAM_ITEM)
     streams = named_streams(stream_items[["device", "handle"]].tolist())
     clocks = known_clocks(blocks.table(BlockType.DEVICE_CLOCKS, DEVICE_CLOCK_ITEM))
-    metric_records = Records(0, blocks.table(BlockType.METRICS, METRIC_ITEM))
+    metric_records = blocks.table_records(BlockType.METRICS, METRIC_ITEM)
     step_records, span_records, time_records = (
         blocks.history(block_type, dtype, state.dropped.get(cause, 0))
         for block_type, dtype, cause in (
@@ -113,12 +130,26 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     spans, span_self_ns = known_spans(
         span_records, numbering, path_names(paths), len(threads), state
     )
-    metrics = known_metrics(metric_records.items, numbering, len(metric_names), state)
+    metrics = known_metrics(metric_records, numbering, len(metric_names), state)
     times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
     mark_unfinished(spans, span_records.first, times, time_records.first, state)
-    _note_missing(notes, "spans", span_records, len(spans), state.spans)
-    _note_missing(notes, "steps", step_records, len(steps), state.steps)
-    _note_missing(notes, "device times", time_records, times.kept, state.device_times)
+
+    def note_missing(
+        block_type: BlockType, what: str, records: Records, kept: int, written: int
+    ) -> None:
+        if records.first and block_type not in blocks.shortened:
+            notes.append(
+                f"the oldest {records.first:,} {what} were removed from the history to make room"
+            )
+        missing = max(written, records.first + len(records.items)) - records.first - kept
+        if missing > 0:
+            notes.append(f"missing at the end of the history: {missing:,} {what}")
+
+    note_missing(BlockType.SPANS, "spans", span_records, len(spans), state.spans)
+    note_missing(BlockType.STEPS, "steps", step_records, len(steps), state.steps)
+    note_missing(
+        BlockType.DEVICE_TIMES, "device times", time_records, times.kept, state.device_times
+    )
     if times.orphans:
         notes.append(
             f"{times.orphans:,} device times were left out: their spans or streams are lost"
@@ -128,17 +159,33 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
             f"{times.unplaced:,} device times have no position on the time axis: the clock of "
             "their device was never compared with the host's"
         )
-    _note_missing(notes, "values of metrics", metric_records, len(metrics), state.metrics)
+    note_missing(
+        BlockType.METRICS, "values of metrics", metric_records, len(metrics), state.metrics
+    )
 
     if statistics is None:
-        statistics = StatisticsDocument(0, 0, 0, fold_steps(steps[:0]), {})
+        statistics = StatisticsDocument(0, 0, 0, no_steps(), {})
         notes.append("the statistics cover only the spans and steps that are in the file")
-    step_totals = statistics.step_totals + fold_steps(
-        steps[max(0, statistics.steps - step_records.first) :]
+    operations = _read_apart(
+        notes, "what was profiled", lambda: blocks.document(BlockType.OPERATIONS, decode_operations)
     )
-    phases = with_newer_spans(statistics, span_records, spans)
+    if operations is not None:
+        notes += operations.notes
+    windows = Operations() if operations is None else operations
+    if blocks.shortened and (
+        statistics.spans < span_records.first or statistics.steps < step_records.first
+    ):
+        # Of what came after the statistics, the first part is not there. With the rest alone there
+        # would be other numbers of spans than of steps, and wrong times per step.
+        statistics = replace(statistics, spans=INDEX_LIMIT, steps=INDEX_LIMIT)
+    newer_steps = steps[max(0, statistics.steps - step_records.first) :]
+    profiled = windows.were_profiled(newer_steps["index"])
+    step_totals = statistics.step_totals + fold_steps(newer_steps[~profiled])
+    profiled_totals = statistics.profiled_totals + fold_steps(newer_steps[profiled])
+    scopes = span_scopes(spans, windows.were_profiled(spans["step"]))
+    phases = with_newer_spans(statistics, span_records, scopes)
     phases, uncounted = with_newer_device_times(
-        statistics, phases, time_records.first, times, spans, state
+        statistics, phases, time_records.first, times, spans, scopes, state
     )
     if uncounted:
         notes.append(f"the statistics do not include {uncounted:,} of the last device times")
@@ -154,11 +201,6 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
     syncs = known_syncs(blocks, numbering, steps, len(paths), len(threads), state)
     if syncs.was_watched:
         spans["blocked_ns"] = blocked_ns(spans, syncs)
-    operations = _read_apart(
-        notes, "what was profiled", lambda: blocks.document(BlockType.OPERATIONS, decode_operations)
-    )
-    if operations is not None:
-        notes += operations.notes
     parents = path_parents(paths)
     path_texts = join_paths(names, parents, path_names(paths))
     kinds = path_kinds(paths)
@@ -171,6 +213,8 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
             BlockType.MEMORY, lambda data: decode_memory(data, path_texts, numbering, anchor)
         ),
     )
+    if memory is not None:
+        notes += memory.memory.notes
     if memory is not None and memory.left_out:
         notes.append(
             f"{memory.left_out:,} parts of what was noted of memory were left out, because they "
@@ -215,10 +259,12 @@ def decode(data: bytes | bytearray | memoryview, run_type: type[_Run]) -> _Run:
         device_timing=None if state.device is None else state.device.timing,
         pending_device_work=_pending_device_work(state.device, path_texts, kinds),
         steps=Steps.with_open(steps, open_step),
+        module_step_weights=module_step_weights(step_records.items[: len(steps)]),
         metric_names=metric_names,
         metrics=metrics,
         step_totals=step_totals,
-        statistics=with_blocked(known_phases, spans),
+        profiled_totals=profiled_totals,
+        statistics=with_blocked(known_phases, spans, scopes),
         open_phases=tuple(_open_phases(state.open_phases, path_texts, numbering, len(threads))),
         open_step=open_step,
         complete=state.final,
@@ -256,16 +302,6 @@ def _pending_device_work(
         for path, spans in device.pending
         if path < len(paths) and spans and kinds[path] == 0
     }
-
-
-def _note_missing(notes: list[str], what: str, records: Records, kept: int, written: int) -> None:
-    if records.first:
-        notes.append(
-            f"the oldest {records.first:,} {what} were removed from the history to make room"
-        )
-    missing = max(written, records.first + len(records.items)) - records.first - kept
-    if missing > 0:
-        notes.append(f"missing at the end of the history: {missing:,} {what}")
 
 
 def _last_end(ends_ns: NDArray[np.int64]) -> int:

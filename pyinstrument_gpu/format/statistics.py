@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,10 +16,9 @@ from pyinstrument_gpu.format.blocks import Records, nonsense
 from pyinstrument_gpu.format.cursor import Cursor
 from pyinstrument_gpu.format.device_times import DeviceTimes
 from pyinstrument_gpu.format.state import State
-from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistic import BUCKET_COUNT, Statistic, bucket_bounds
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
-from pyinstrument_gpu.model.step_totals import StepTotals
+from pyinstrument_gpu.model.step_totals import StepTotals, no_steps
 
 Phases: TypeAlias = Mapping[tuple[int, Scope], PhaseStatistics]
 
@@ -38,28 +37,21 @@ _COUNT_LIMIT = 1 << 52
 @dataclass(frozen=True)
 class StatisticsDocument:
     """The STATISTICS document: the statistics of all spans, steps and device times whose index is
-    below `spans`, `steps` and `device_times`."""
+    below `spans`, `steps` and `device_times`. Steps that were profiled have totals of their own."""
 
     spans: int
     steps: int
     device_times: int
     step_totals: StepTotals
-    phases: Mapping[tuple[int, Scope], PhaseStatistics]
+    phases: Phases
+    profiled_totals: StepTotals = field(default_factory=no_steps)
 
 
 def decode_statistics(data: bytes) -> StatisticsDocument:
     cursor = Cursor(data, _WHERE)
     spans, steps, device_times = cursor.numbers(_WATERMARKS)
-    count, complete, items, sampled, sampled_ns, samples = cursor.numbers(_STEP_SUMS)
-    duration = _statistic(cursor)
-    totals = StepTotals(count, complete, items, sampled, sampled_ns, samples, duration)
-    if not (
-        max(complete, sampled) <= count == duration.count
-        and sampled_ns <= duration.total_ns
-        and math.isfinite(samples)
-    ):
-        raise nonsense(_WHERE, f"the totals of {count} steps contradict themselves")
-    phases = {}
+    totals, profiled_totals = _step_totals(cursor), _step_totals(cursor)
+    phases: dict[tuple[int, Scope], PhaseStatistics] = {}
     while cursor:
         path, scope, mask, _ = cursor.numbers(_ROW)
         if scope >= len(Scope) or mask >> len(_STATISTICS_OF_A_PHASE) or (path, scope) in phases:
@@ -71,7 +63,19 @@ def decode_statistics(data: bytes) -> StatisticsDocument:
         }
         known = {name: statistic for name, statistic in statistics.items() if statistic.count}
         phases[path, Scope(scope)] = PhaseStatistics(**known)
-    return StatisticsDocument(spans, steps, device_times, totals, phases)
+    return StatisticsDocument(spans, steps, device_times, totals, phases, profiled_totals)
+
+
+def _step_totals(cursor: Cursor) -> StepTotals:
+    count, complete, items, sampled, sampled_ns, samples = cursor.numbers(_STEP_SUMS)
+    duration = _statistic(cursor)
+    if not (
+        max(complete, sampled) <= count == duration.count
+        and sampled_ns <= duration.total_ns
+        and math.isfinite(samples)
+    ):
+        raise nonsense(_WHERE, f"the totals of {count} steps contradict themselves")
+    return StepTotals(count, complete, items, sampled, sampled_ns, samples, duration)
 
 
 def _statistic(cursor: Cursor) -> Statistic:
@@ -114,10 +118,11 @@ def _sums_agree(statistic: Statistic) -> bool:
     )
 
 
-def with_blocked(phases: Phases, spans: NDArray[np.void]) -> Phases:
+def with_blocked(phases: Phases, spans: NDArray[np.void], scopes: NDArray[np.int64]) -> Phases:
     """The statistics with blocked times, where those of all spans of a path are known."""
-    known = spans[spans["blocked_ns"] >= 0]
-    folded = fold_spans(known["path"], span_scopes(known), blocked=known["blocked_ns"])
+    is_known = spans["blocked_ns"] >= 0
+    known = spans[is_known]
+    folded = fold_spans(known["path"], scopes[is_known], blocked=known["blocked_ns"])
     both = dict(phases)
     for key, phase in folded.items():
         blocked = phase.blocked
@@ -127,14 +132,14 @@ def with_blocked(phases: Phases, spans: NDArray[np.void]) -> Phases:
 
 
 def with_newer_spans(
-    statistics: StatisticsDocument, records: Records, spans: NDArray[np.void]
+    statistics: StatisticsDocument, records: Records, scopes: NDArray[np.int64]
 ) -> Phases:
     """The statistics with the spans that came after them."""
     begin = max(0, statistics.spans - records.first)
-    newer = records.items[begin : len(spans)]
+    newer = records.items[begin : len(scopes)]
     folded = fold_spans(
         newer["path"],
-        span_scopes(spans[begin:]),
+        scopes[begin:],
         host=newer["host_end_ns"] - newer["host_begin_ns"],
         self_host=newer["self_ns"],
     )
@@ -147,6 +152,7 @@ def with_newer_device_times(
     first: int,
     times: DeviceTimes,
     spans: NDArray[np.void],
+    scopes: NDArray[np.int64],
     state: State,
 ) -> tuple[Phases, int]:
     """The statistics with the device times that came after them, and how many could not be
@@ -154,9 +160,7 @@ def with_newer_device_times(
     newer = times.number + first >= statistics.device_times
     members = times.span[newer]
     known = members[times.device_ns[members] >= 0]
-    folded = fold_spans(
-        spans["path"][known], span_scopes(spans[known]), device=times.device_ns[known]
-    )
+    folded = fold_spans(spans["path"][known], scopes[known], device=times.device_ns[known])
     written = max(state.device_times, first + times.kept)
     uncounted = max(0, written - statistics.device_times) - len(members)
     return _merged(phases, folded), uncounted

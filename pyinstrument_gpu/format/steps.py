@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.blocks import Records, true_prefix
 from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.format.items import NONE, STEP_COMPLETE, columns
+from pyinstrument_gpu.format.items import (
+    NONE,
+    STEP_COMPLETE,
+    STEP_SAMPLED,
+    STEP_WEIGHT_SHIFT,
+    columns,
+)
 from pyinstrument_gpu.format.state import OpenStepState, State
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Step
@@ -71,6 +77,16 @@ def indices_of(serials: NDArray[Any], dropped: NDArray[np.uint32]) -> NDArray[np
 
 def step_columns(items: NDArray[np.void], indices: NDArray[np.int64]) -> NDArray[np.void]:
     return columns(items, STEP_DTYPE, index=indices, complete=items["flags"] & STEP_COMPLETE)
+
+
+def module_step_weights(items: NDArray[np.void]) -> NDArray[np.int64] | None:
+    """For how many steps the passes through modules in each of these stand; None if they were timed
+    in all steps."""
+    is_sampled = items["flags"] & STEP_SAMPLED != 0
+    if not is_sampled.any():
+        return None
+    weights: NDArray[np.int64] = (items["flags"] >> STEP_WEIGHT_SHIFT).astype(np.int64)
+    return np.where(is_sampled, weights, 1)
 
 
 def known_steps(

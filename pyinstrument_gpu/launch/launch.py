@@ -12,11 +12,13 @@ import atexit
 import contextlib
 import itertools
 import os
+import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
@@ -30,10 +32,12 @@ from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
-from pyinstrument_gpu.recording.options import MemoryMode
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.model.run_data import RunData
 
 _OTHER_RANKS_DEADLINE_S = 5.0
 _PROFILE_AT = 10
@@ -53,10 +57,12 @@ class LaunchOptions:
     sync_watch: bool = True
     as_if_cuda: bool = False
     fail_on_sync: bool = False
-    memory: str = "sampled"
+    memory: Literal["sampled", "exact", "off"] = "sampled"
     energy: bool = False
     no_report: bool = False
+    html: bool = False
     modules: str | None = None
+    modules_every: int | None = None
     profile_steps: int | None = None
     profile_at: int | None = None
     keep_trace: str | None = None
@@ -76,7 +82,9 @@ class Launch:
             self._count_own_step if counts_steps else None,
         )
         self._watching = Watching(options.as_if_cuda)
-        self._modules = None if options.modules is None else RootWatch(options.modules)
+        self._modules = (
+            None if options.modules is None else RootWatch(options.modules, options.modules_every)
+        )
         # Now: a trace that can't be written is no reason to run the program in vain.
         self._profiling = (
             None
@@ -156,11 +164,10 @@ class Launch:
             yield Path(f"{stem}{suffix}.gpurun").absolute()
 
     def _start(self) -> None:
-        memory: MemoryMode = "sampled" if self._options.memory == "sampled" else False
         recording = record(
             self._path,
             overwrite=self._options.overwrite,
-            memory=memory,
+            memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
         )
         recording._give_way = self._give_way
@@ -254,20 +261,43 @@ class Launch:
                 yield run.report()
             if not run.step_totals.count:
                 self._say(what_was_seen(run))
-            if not self._options.no_report:
+            if self._options.html or not self._options.no_report:
                 yield from self._report_ending(ranks)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
 
     def _report_ending(self, ranks: int) -> Iterator[str]:
+        """The other ranks, where the run file is, and how to look at it."""
         assert self._recording is not None
+        runs: Mapping[int, RunData] = {}
         if ranks > 1:
             from pyinstrument_gpu.report.rank_comparison import ranks_report
 
             paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
-            yield ""
-            yield ranks_report(*complete_runs(paths, _OTHER_RANKS_DEADLINE_S))
+            runs, missing = complete_runs(paths, _OTHER_RANKS_DEADLINE_S)
+            if not self._options.no_report:
+                yield ""
+                yield ranks_report(runs, missing)
         yield ""
         yield f"Run file: {self._recording.path}"
+        if self._options.html:
+            yield self._write_page(runs or {0: self._recording.run})
+        else:
+            command = shlex.join(
+                ["pyinstrument-gpu", "report", "--html", str(self._recording.path)]
+            )
+            yield f"Look at it: {command}"
+
+    def _write_page(self, runs: Mapping[int, RunData]) -> str:
+        """Writes the page of all ranks, and says where it is, or why it is not."""
+        from pyinstrument_gpu.page.page import html_page, page_beside, write_page
+
+        paths = [path_of_rank(self._path, rank) for rank in runs]
+        try:
+            page = page_beside(paths[0])
+            write_page(html_page(list(runs.values()), [path.name for path in paths]), page)
+        except (PyinstrumentGpuError, OSError) as error:
+            return f"pyinstrument-gpu: no page was written: {error}"
+        return f"Page: {page}"
 
     def _report_by_child(self, error: Exception) -> str:
         """The report by another process, which has nothing of what the program has changed here."""
@@ -280,6 +310,8 @@ class Launch:
             report = report_by_child(path)
         except Exception:
             return f"{reason}\nRun file: {path}"
+        if self._options.html:
+            self._say(f"no page was written: {error!r}")
         said = [f"pyinstrument-gpu: {sentence}" for sentence in self._said]
         return "\n".join(["", report, f"Run file: {path}", *said])
 

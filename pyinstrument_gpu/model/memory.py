@@ -94,7 +94,7 @@ class Memory:
         steps: How many steps were read.
         lost: How many readings failed, or had to be left out.
         peak_bytes: The most that was allocated at any time so far, by the allocator's own counter,
-            when it was last read.
+            which may have been reset before the first step was read.
         reserved_peak_bytes: The same of what was reserved; None if that is unknown.
         phases: The phases in those steps, by path.
         phases_lost: Calls of phases that are not in `phases`, because there were too many paths.
@@ -103,6 +103,7 @@ class Memory:
             were read all, or every so many.
         out_of_memory_count: How often a device had no memory left.
         out_of_memory: The first of these times, and the last.
+        notes: What could not be had as asked, in sentences.
     """
 
     device: int | None = None
@@ -116,3 +117,4 @@ class Memory:
     points: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MEMORY_POINT_DTYPE))
     out_of_memory_count: int = 0
     out_of_memory: Sequence[OutOfMemory] = ()
+    notes: tuple[str, ...] = ()

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,12 @@ class Operations:
             return None
         return 0.0 if found is None else (found.launches or 0) / self.steps
 
-    def was_profiled(self, step: int) -> bool:
-        return any(first <= step <= last for first, last in self.profiled)
+    def were_profiled(self, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Of each of these indices of steps whether it is that of a profiled one."""
+        profiled = np.zeros(len(steps), dtype=bool)
+        for first, last in self.profiled:
+            profiled |= (steps >= first) & (steps <= last)
+        return profiled
 
 
 def _summed(operations: Iterable[Operation]) -> list[Operation]:

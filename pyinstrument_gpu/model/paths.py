@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,33 @@ def join_paths(
     for parent, name in zip(parents.tolist(), last_names.tolist(), strict=True):
         paths.append(escaped[name] if parent < 0 else f"{paths[parent]}/{escaped[name]}")
     return tuple(paths)
+
+
+def names_of(path: str) -> tuple[str, ...]:
+    """The names in the text of a path, from the outermost in."""
+    return tuple(name.replace("%2F", "/").replace("%25", "%") for name in path.split("/"))
+
+
+def in_tree_order(parents: NDArray[np.int64], chosen: Iterable[int]) -> list[int]:
+    """Some paths, by index: in order of appearance, and each before those inside it."""
+    paths = set(chosen)
+    children: dict[int, set[int]] = {}
+    for path in paths:
+        while path >= 0:
+            parent = int(parents[path])
+            siblings = children.setdefault(parent, set())
+            if path in siblings:
+                break
+            siblings.add(path)
+            path = parent
+    found = []
+    pending = sorted(children.get(-1, ()), reverse=True)
+    while pending:
+        path = pending.pop()
+        if path in paths:
+            found.append(path)
+        pending += sorted(children.get(path, ()), reverse=True)
+    return found
 
 
 def without_surrogates(text: str) -> str:

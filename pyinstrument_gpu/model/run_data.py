@@ -29,8 +29,14 @@ from pyinstrument_gpu.model.schema import (
     span_scopes,
 )
 from pyinstrument_gpu.model.source_line import SourceLine
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans, over_scopes
-from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
+from pyinstrument_gpu.model.statistics import (
+    PhaseStatistics,
+    Scope,
+    as_if_not_profiled,
+    fold_spans,
+    over_scopes,
+)
+from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps, no_steps
 from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.model.stream import Stream
 from pyinstrument_gpu.model.syncs import Syncs
@@ -76,7 +82,9 @@ class RunData:
         metric_names: The names of the metrics that were read.
         metrics: Their values, in the columns of `METRIC_DTYPE` and the order in which they were
             read.
-        step_totals: Sums over all closed steps.
+        step_totals: Sums over all closed steps that were not profiled; over all if all were.
+        profiled_totals: Sums over the closed steps that torch.profiler has slowed, unless they are
+            in `step_totals`. The statistics of phases leave out these steps as well.
         open_phases: The phases that had not ended.
         open_step: The step that had not ended, which is also the last of `steps`, or None.
         complete: Whether the recording was stopped. If not, the process died or was still running.
@@ -93,6 +101,8 @@ class RunData:
         module_names: The names of the watched modules.
         module_spans: The passes through them, in the columns of `MODULE_SPAN_DTYPE`; for each
             thread in the order in which they ended. History, like `spans`.
+        module_step_weights: For each closed step of `steps`, for how many steps the passes in it
+            stand (int64), 0 where modules were not timed. None: they were timed in all steps.
         operations: What torch.profiler has seen in the steps that were profiled, or None.
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
@@ -120,6 +130,7 @@ class RunData:
         metric_names: Sequence[str] = (),
         metrics: NDArray[np.void] | None = None,
         step_totals: StepTotals | None = None,
+        profiled_totals: StepTotals | None = None,
         statistics: Mapping[tuple[int, Scope], PhaseStatistics] | None = None,
         open_phases: Sequence[OpenPhase] = (),
         open_step: Step | None = None,
@@ -133,6 +144,7 @@ class RunData:
         modules: Modules | None = None,
         module_names: Sequence[str] = (),
         module_spans: NDArray[np.void] | None = None,
+        module_step_weights: NDArray[np.int64] | None = None,
         operations: Operations | None = None,
         memory: Memory | None = None,
         energy: Sequence[GpuEnergy] = (),
@@ -142,8 +154,8 @@ class RunData:
         Args:
             span_device_ns, span_device_clock_ns, device_clocks: from the device times of `spans`
                 when not given, as if devices shared the run's clock.
-            statistics: by path and scope; computed from `spans` when not given, as is
-                `step_totals` from `steps`.
+            statistics: by path and scope; computed from `spans` when not given, as are
+                `step_totals` and `profiled_totals` from `steps`.
             phases_recorded: as many as `statistics` count when not given.
             modules: computed from `module_spans` when not given.
 
@@ -177,15 +189,28 @@ class RunData:
         self.steps = Steps() if steps is None else steps
         self.metric_names = tuple(metric_names)
         self.metrics = np.empty(0, METRIC_DTYPE) if metrics is None else metrics
-        self.step_totals = fold_steps(self.steps.closed) if step_totals is None else step_totals
+        known = Operations() if operations is None else operations
+        if step_totals is None:
+            closed = self.steps.closed
+            profiled = known.were_profiled(closed["index"])
+            step_totals, profiled_totals = (
+                fold_steps(closed[~profiled]),
+                fold_steps(closed[profiled]),
+            )
         if statistics is None:
             statistics = fold_spans(
                 self.spans["path"],
-                span_scopes(self.spans),
+                span_scopes(self.spans, known.were_profiled(self.spans["step"])),
                 host=self.spans["host_end_ns"] - self.spans["host_begin_ns"],
                 self_host=self.span_self_ns,
                 device=self.span_device_ns,
             )
+        if profiled_totals is None:
+            profiled_totals = no_steps()
+        if not step_totals.count and profiled_totals.count:  # they are all that there is
+            step_totals, profiled_totals = profiled_totals, no_steps()
+            statistics = as_if_not_profiled(statistics)
+        self.step_totals, self.profiled_totals = step_totals, profiled_totals
         self._statistics = dict(sorted(statistics.items()))
         self.open_phases = tuple(open_phases)
         self.open_step = open_step
@@ -207,6 +232,7 @@ class RunData:
         if modules is None:
             modules = Modules(fold_module_spans(module_spans, self.module_names))
         self.modules = modules
+        self.module_step_weights = module_step_weights
         self.operations = operations
 
     @classmethod
@@ -234,6 +260,7 @@ class RunData:
         run.steps = Steps.with_open(earlier.steps.closed, self.open_step)
         run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
         run.module_names, run.module_spans = earlier.module_names, earlier.module_spans
+        run.module_step_weights = earlier.module_step_weights
         return run
 
     def name_of_line(self, line: SourceLine) -> str:
@@ -262,6 +289,11 @@ class RunData:
         return None
 
     @property
+    def steps_ended(self) -> int:
+        """How many steps ended, profiled or not."""
+        return self.step_totals.count + self.profiled_totals.count
+
+    @property
     def overhead(self) -> dict[str, Any]:
         """What the recorder costs, as it measured itself; see `environment`."""
         return dict(self.environment.get("overhead", {}))
@@ -276,7 +308,8 @@ class RunData:
 
     @cached_property
     def phases(self) -> Mapping[str, PhaseStatistics]:
-        """The statistics of each path over all scopes, in order of first appearance."""
+        """The statistics of each path over all scopes, in order of first appearance. Steps that
+        were profiled are left out, unless all were."""
         return {self.paths[path]: phase for path, phase in over_scopes(self._statistics).items()}
 
     def phases_in(self, scope: Scope) -> Mapping[str, PhaseStatistics]:
@@ -289,7 +322,8 @@ class RunData:
 
     @property
     def statistics(self) -> Mapping[tuple[int, Scope], PhaseStatistics]:
-        """The statistics by path (an index into `paths`) and scope, from which `phases` is made."""
+        """The statistics by path (an index into `paths`) and scope, from which `phases` is made.
+        Those of steps that were profiled have scopes of their own."""
         return self._statistics
 
     def __repr__(self) -> str:

@@ -71,10 +71,19 @@ class SpanFlag(enum.IntFlag):
     """The device had not completed the span's work when that was last looked at."""
 
 
-def span_scopes(spans: NDArray[np.void]) -> NDArray[np.int64]:
-    """The `Scope` of each span of an array of `SPAN_DTYPE`."""
+def span_scopes(
+    spans: NDArray[np.void], profiled: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """The `Scope` of each span of an array of `SPAN_DTYPE`.
+
+    Args:
+        profiled: of each span whether its step was profiled; if None, profiled steps are like
+            others.
+    """
     on_step_thread = (spans["flags"] & SpanFlag.STEP_THREAD) != 0
     inside = np.where(on_step_thread, Scope.STEP, Scope.OTHER_THREADS)
+    if profiled is not None:
+        inside = np.where(profiled, inside + Scope.PROFILED_STEP, inside)
     return np.where(spans["step"] < 0, Scope.OUTSIDE, inside)
 
 

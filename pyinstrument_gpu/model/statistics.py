@@ -52,16 +52,37 @@ class Scope(enum.IntEnum):
     """On another thread, while a step was open."""
     OUTSIDE = 2
     """While no step was open."""
+    PROFILED_STEP = 3
+    """As `STEP`, in a step that torch.profiler has slowed."""
+    PROFILED_OTHER_THREADS = 4
+    """As `OTHER_THREADS`, in a step that torch.profiler has slowed."""
+
+    @property
+    def is_profiled(self) -> bool:
+        return self >= Scope.PROFILED_STEP
 
 
 def over_scopes(
     statistics: Mapping[tuple[int, Scope], PhaseStatistics],
 ) -> dict[int, PhaseStatistics]:
-    """Statistics by path and scope as those of each path over all scopes, ascending by path."""
+    """Statistics by path and scope as those of each path over all scopes, ascending by path. Steps
+    that were profiled are left out."""
     by_path: dict[int, list[PhaseStatistics]] = {}
-    for (path, _), phase in sorted(statistics.items()):
-        by_path.setdefault(path, []).append(phase)
+    for (path, scope), phase in sorted(statistics.items()):
+        if not scope.is_profiled:
+            by_path.setdefault(path, []).append(phase)
     return {path: PhaseStatistics.merge(parts) for path, parts in by_path.items()}
+
+
+def as_if_not_profiled(
+    statistics: Mapping[tuple[int, Scope], PhaseStatistics],
+) -> dict[tuple[int, Scope], PhaseStatistics]:
+    """Statistics by path and scope in which profiled steps count as others do."""
+    merged: dict[tuple[int, Scope], PhaseStatistics] = {}
+    for (path, scope), phase in statistics.items():
+        key = path, Scope(scope - Scope.PROFILED_STEP) if scope.is_profiled else scope
+        merged[key] = PhaseStatistics.merge([merged[key], phase]) if key in merged else phase
+    return merged
 
 
 def fold_spans(

@@ -56,6 +56,10 @@ class StepTotals:
         )
 
 
+def no_steps() -> StepTotals:
+    return StepTotals(0, 0, 0, 0, 0, 0.0, Statistic.merge([]))
+
+
 def fold_steps(closed: NDArray[np.void]) -> StepTotals:
     durations_ns = closed["end_ns"] - closed["begin_ns"]
     sampled = ~np.isnan(closed["samples"])

@@ -23,6 +23,10 @@ class Stream:
     handle: int
     name: str
 
+    @property
+    def is_default(self) -> bool:
+        return self.handle <= _LAST_DEFAULT_HANDLE
+
 
 def named_streams(places: Iterable[tuple[int, int]]) -> tuple[Stream, ...]:
     """Streams given by device and handle, with their names: numbered in order of appearance."""

@@ -18,6 +18,7 @@ def observe() -> bool:
         run_backward=type(Variable._execution_engine).run_backward,
         tensor=torch.Tensor,
         parameter=nn.Parameter,
+        grad_fn=torch.Tensor.grad_fn,
         compiler_names=vars(torch.compiler),
         graph_task_id=torch._C._current_graph_task_id,
         mode_count=torch._C._len_torch_function_stack,

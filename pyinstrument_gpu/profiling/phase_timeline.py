@@ -14,6 +14,7 @@ import numpy as np
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import read_tap
 from pyinstrument_gpu.format.items import DROPPED_STEP_ITEM, PATH_ITEM, SPAN_ITEM, STEP_ITEM
+from pyinstrument_gpu.format.modules import path_kinds, path_names
 from pyinstrument_gpu.format.names import decode_names, decode_threads, path_parents
 from pyinstrument_gpu.format.state import State, decode_state
 from pyinstrument_gpu.format.steps import indices_of
@@ -60,18 +61,22 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     last = blocks.document(BlockType.STATE, decode_state) or State()
     names = blocks.texts(BlockType.NAMES, decode_names)
     items = blocks.records(BlockType.PATHS, PATH_ITEM).items
-    paths = join_paths(names, path_parents(items), items["name"])
+    paths = join_paths(names, path_parents(items), path_names(items))
+    is_phase = path_kinds(items) == 0
     threads = [one.native_id for one in blocks.texts(BlockType.THREADS, decode_threads)]
     in_window = read_tap(since)
     ended = in_window.records(BlockType.SPANS, SPAN_ITEM).items
     columns = ("thread", "path", "depth", "host_begin_ns", "host_end_ns")
     spans = [
         PhaseSpan(threads[thread], paths[path], depth, begin_ns, end_ns)
-        for thread, path, depth, begin_ns, end_ns in ended[list(columns)].tolist()
+        for thread, path, depth, begin_ns, end_ns in ended[list(columns)][
+            is_phase[ended["path"]]
+        ].tolist()
     ]
     spans += [
         PhaseSpan(threads[one.thread], paths[one.path], one.depth, one.begin_ns, math.inf)
         for one in last.open_phases
+        if is_phase[one.path]
     ]
     dropped = [
         np.frombuffer(block.payload, DROPPED_STEP_ITEM)

@@ -92,6 +92,7 @@ class ProfileWindow:
     is_over: bool = False
     # Whoever takes it from here ends the window.
     _measuring: list[_Measuring] = field(default_factory=list)
+    _first: int = 0  # index of its first step
     _pid: int = field(default_factory=os.getpid)
 
     def begin(self) -> None:
@@ -113,7 +114,9 @@ class ProfileWindow:
             why = str(error) if isinstance(error, ProfilerInUse) else repr(error)
             self.document.note(f"no steps were profiled: {why}")
             return
-        # The step that begins now is the first.
+        # The step that begins now is the first. Also if the process is killed, the file has this.
+        self._first = native.set_profiled(True)
+        self._say_which(self._first + self.options.steps)
         native.call_before_step(self.end, after=self.options.steps - 1)
         self._measuring[0].stopped_ns = time.perf_counter_ns() - began_ns
 
@@ -166,6 +169,7 @@ class ProfileWindow:
             return
         notes = [] if note is None else [note]
         try:
+            self._say_which(native.set_profiled(False))
             ended_ns = time.perf_counter_ns()
             measuring.timer.cancel()
             measuring.modules.remove()
@@ -188,6 +192,13 @@ class ProfileWindow:
                 with contextlib.suppress(Exception):
                     undo()
         self.document.set(replace(content, notes=(*self.document.content.notes, *notes)))
+
+    def _say_which(self, end: int) -> None:
+        """That the steps from the first one on were profiled, up to `end`."""
+        content = self.document.content
+        others = tuple(each for each in content.profiled if each[0] < self._first)
+        window = ((self._first, end - 1),) if end > self._first else ()
+        self.document.set(replace(content, profiled=others + window))
 
     def _what_was_seen(self, measuring: _Measuring, notes: list[str]) -> Operations:
         native.harvest()
@@ -216,12 +227,8 @@ class ProfileWindow:
             measuring.modules.timeline(),
             wall_to_run(log.clock),
         )
-        profiled = self.document.content.profiled
-        touched = log.steps if log.open_step is None else [*log.steps, log.open_step]
-        if touched:
-            profiled = (*profiled, (touched[0], touched[-1]))
         return Operations(
-            profiled=profiled,
+            profiled=self.document.content.profiled,
             first_step=log.steps[0] if log.steps else None,
             last_step=log.steps[-1] if log.steps else None,
             steps=len(log.steps),

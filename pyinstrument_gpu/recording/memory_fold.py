@@ -8,6 +8,10 @@ border within, and where the counter stands. If the
 counter was found to have fallen within a phase, the program has reset it there, and may do so in
 other calls where that can't be seen: then no peak of this phase is called its own.
 
+If exact peaks are asked for, the counter is reset at each border. Then it has always risen, or it
+stands at what was allocated when it was reset, so the same arithmetic finds each peak exactly. The
+peak of a phase is the largest of those between its borders and those of phases within.
+
 What a phase leaves behind is what was in use at its end less what was at its begin. Per step these
 values are many and noisy, so the newest are kept, and their median is written with an interval for
 it, which is that of the sign test: from the k-th smallest to the k-th largest value, with k such
@@ -22,7 +26,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-STEP_BEGIN, PHASE_BEGIN, PHASE_END, STEP_END = range(4)
+STEP_BEGIN, PHASE_BEGIN, PHASE_END, STEP_END, RESET = range(5)
 """Kinds of readings, as csrc/python/memory_watch.h numbers them."""
 
 MOST_BORDERS = 1024
@@ -32,7 +36,7 @@ MOST_POINTS = 256
 MOST_STEPS = 64
 _OUTSIDE = 0.05
 
-Reading = tuple[int, int, int, int, int, int, int, int]
+Reading = tuple[int, int, int, int, int, int, int, int, int]
 """As `native.take_memory_readings` returns them."""
 Bounds = tuple[int, int, int]
 """The median and the interval of it."""
@@ -58,9 +62,10 @@ class _Open:
 
     def __init__(self, depth: int, allocated: int) -> None:
         self.depth = depth
-        self.begin = self.most = allocated
+        self.begin = allocated
+        self.most = allocated  # that is known for certain
+        self.limit = 0.0  # and what its peak can't have exceeded
         self.inner = 0  # what phases within have left behind
-        self.was_reset = False
 
 
 class _Phase:
@@ -73,12 +78,12 @@ class _Phase:
         self.left: deque[int] = deque(maxlen=MOST_STEPS)
         self.own_left: deque[int] = deque(maxlen=MOST_STEPS)
 
-    def add(self, begun: _Open, allocated: int, peak: int) -> None:
+    def add(self, begun: _Open, allocated: int) -> None:
         self.calls += 1
         self.begin_sum += begun.begin
         self.end_sum += allocated
         self.peak = max(self.peak, begun.most)
-        self.peak_limit = max(self.peak_limit, math.inf if begun.was_reset else peak)
+        self.peak_limit = max(self.peak_limit, begun.limit)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -130,18 +135,19 @@ class MemoryFold:
         }
 
     def _add_step(self, readings: list[Reading]) -> None:
-        _, serial, _, _, allocated, peak, _, _ = readings[0]
+        _, serial, _, _, allocated, _, _, _, counter = readings[0]
         stack = [_Open(-1, allocated)]
         left: dict[int, int] = {}
         own_left: dict[int, int] = {}
-        for kind, _, path, depth, allocated, new_peak, _, _ in readings[1:]:
+        for kind, _, path, depth, allocated, peak, _, _, next_counter in readings[1:]:
             # After a reset, too, the counter has been where it stands.
-            seen = allocated if new_peak == peak else max(allocated, new_peak)
+            seen = allocated if peak == counter else max(allocated, peak)
+            limit = math.inf if peak < counter else peak
+            counter = next_counter
             stack[-1].most = max(stack[-1].most, seen)
-            if new_peak < peak:
-                for begun in stack:
-                    begun.was_reset = True
-            peak = new_peak
+            stack[-1].limit = max(stack[-1].limit, limit)
+            if kind == RESET:
+                continue
             if kind == PHASE_BEGIN:
                 stack.append(_Open(depth, allocated))
                 continue
@@ -154,14 +160,14 @@ class MemoryFold:
                 continue
             phase = self._phase(path)
             if phase is not None:
-                phase.add(begun, allocated, peak)
+                phase.add(begun, allocated)
                 change = allocated - begun.begin
                 left[path] = left.get(path, 0) + change
                 own_left[path] = own_left.get(path, 0) + change - begun.inner
             _close(stack, allocated)
-        _, _, _, _, allocated, peak, reserved, reserved_peak = readings[-1]
-        self._peak = max(self._peak, peak)
-        self._reserved_peak = max(self._reserved_peak, reserved_peak)
+        self._peak = max(self._peak, *(reading[5] for reading in readings))
+        self._reserved_peak = max(self._reserved_peak, *(reading[7] for reading in readings))
+        _, _, _, _, allocated, _, reserved, _, _ = readings[-1]
         is_whole = len(readings) <= MOST_BORDERS
         if is_whole:
             self._outside.append(allocated - stack[0].begin - stack[0].inner)
@@ -208,6 +214,7 @@ def _close(stack: list[_Open], allocated: int | None = None) -> None:
     begun = stack.pop()
     around = stack[-1]
     around.most = max(around.most, begun.most)
+    around.limit = max(around.limit, begun.limit)
     around.inner += begun.inner if allocated is None else allocated - begun.begin
 
 

@@ -2,18 +2,20 @@
 """What a recording learns of memory: by phase, and when there is none left.
 
 The allocator of PyTorch is asked as soon as CUDA is in use, on the device of the thread that opens
-steps. Before that, and in a run without a GPU, it is the memory of the process. Nothing of torch is
-changed, and its counters are never reset.
+steps. Before that, and in a run without a GPU, it is the memory of the process. Its peaks are
+reset only if exact ones are asked for, and then the program sees them as if they were not
+(csrc/python/allocator_peaks.h).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pyinstrument_gpu.native import native
@@ -26,6 +28,10 @@ BUDGET = 0.0005
 """The share of time that readings may take."""
 _SHARE_OF_WRITING = 0.001
 _SHORTEST_PAUSE_S = 1.0
+_READS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+"""Of torch._C: through these leads each way in Python to an allocator's peaks. The second one is
+that of torch.accelerator, from torch 2.9 on."""
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 
 class AllocatorSource(Protocol):
@@ -39,6 +45,10 @@ class AllocatorSource(Protocol):
         """What `native.start_memory_watch` asks. Best a function in C: Python code could be
         interrupted by a signal there."""
 
+    def peak_reset(self) -> Callable[[], object] | str:
+        """What resets the peaks, after it was seen to that the program sees them as if they were
+        not reset. Or a sentence that says why that can't be."""
+
 
 class ProcessMemory:
     """How much of the process lies in memory: VmRSS and VmHWM of /proc/self/status."""
@@ -47,6 +57,10 @@ class ProcessMemory:
 
     def statistics(self) -> None:
         """The native module reads it by itself."""
+
+    def peak_reset(self) -> str:
+        """Everybody would see that its peak was reset."""
+        return "the memory of the process has none, only that of PyTorch's allocator on a GPU"
 
 
 class TorchAllocator:
@@ -59,6 +73,19 @@ class TorchAllocator:
         torch: Any = sys.modules["torch"]
         ask: Callable[[], object] = functools.partial(torch._C._cuda_memoryStats, self.device)
         return ask
+
+    def peak_reset(self) -> Callable[[], object] | str:
+        torch: Any = sys.modules["torch"]
+        backend = torch.cuda.get_allocator_backend()
+        if backend != "native":
+            return f"the allocator {backend} does not count allocations as PyTorch's own does"
+        reads, resets = (
+            tuple(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+            for names in (_READS, _RESETS)
+        )
+        if not native.hook_allocator_peaks(reads, resets):
+            return "this build of Python or torch does not let calls of its statistics be hooked"
+        return functools.partial(torch._C._cuda_resetPeakMemoryStats, self.device)
 
 
 def torch_allocator() -> TorchAllocator | None:
@@ -82,15 +109,19 @@ class MemoryWatch:
         find: says whose memory is read from the next step on; None for that of the process. It is
             asked again, by the thread that opens steps, until it knows of a device.
         budget: the share of time that readings may take; `math.inf`: all steps are read.
+        exact: make each phase's peak exact, where that can be: by resets, in all steps.
     """
 
     def __init__(
         self,
         find: Callable[[], AllocatorSource | None] = torch_allocator,
         budget: float = BUDGET,
+        exact: bool = False,
     ) -> None:
         self._find = find
         self._budget = budget
+        self._exact = exact
+        self._not_exact: str | None = None  # why not
         self._recording: object = None
         self._fold: MemoryFold | None = None
         self._out_of_memory = OutOfMemoryLog()
@@ -134,12 +165,24 @@ class MemoryWatch:
             return
         if fold is not None:
             fold.add(native.take_memory_readings())
-        if (fold is None or fold.steps == 0) and not self._out_of_memory.count:
+        notes = list(self._notes())
+        if (fold is None or fold.steps == 0) and not self._out_of_memory.count and not notes:
             return
         facts = {} if fold is None or fold.steps == 0 else fold.facts()
         facts["lost"] = native.lost_memory_readings()
         facts["out_of_memory"] = self._out_of_memory.facts()
+        facts["notes"] = notes
         native.set_document(recording, "memory", json.dumps(facts).encode())
+
+    def _notes(self) -> Iterator[str]:
+        if self._not_exact is not None:
+            yield f"memory was sampled, because exact peaks can't be had here: {self._not_exact}"
+        contended = native.contended_peak_resets()
+        if contended:
+            yield (
+                f"at {contended:,} of the resets that exact peaks need, another thread may have "
+                "used the allocator: what the program reads of its peaks may be too low there"
+            )
 
     def _look(self) -> None:
         """Between two steps: see whose memory is to be read, and begin or begin anew."""
@@ -148,8 +191,18 @@ class MemoryWatch:
         source = self._find() or ProcessMemory()
         if self._fold is not None and self._fold.device == source.device:
             return
+        reset: Callable[[], object] | None = None
+        if self._exact:
+            found = source.peak_reset()
+            reset, self._not_exact = (None, found) if isinstance(found, str) else (found, None)
         with self._lock:
-            native.start_memory_watch(source.statistics(), self._take, budget=self._budget)
+            native.start_memory_watch(
+                source.statistics(),
+                self._take,
+                budget=self._budget if reset is None else math.inf,
+                reset=reset,
+                device=-1 if source.device is None else source.device,
+            )
             self._fold = MemoryFold(source.device)
 
     def _take(self) -> None:

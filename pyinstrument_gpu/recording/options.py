@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     _P = ParamSpec("_P")
 
-MemoryMode = Literal["sampled", False]
+MemoryMode = Literal["sampled", "exact", False]
 
 _MIN_MAX_BYTES = 1 << 20
 _DEFAULT_HISTORY_IN_MEMORY = 1_000_000
@@ -69,8 +69,8 @@ class RecordingOptions:
             )
         if not isinstance(energy, bool):
             raise TypeError(f"energy must be bool, got {energy!r}")
-        if memory is not False and memory != "sampled":
-            raise ValueError(f'memory must be "sampled" or False, got {memory!r}')
+        if memory is not False and memory not in ("sampled", "exact"):
+            raise ValueError(f'memory must be "sampled", "exact" or False, got {memory!r}')
         self.path = path
         self.overwrite = overwrite
         self.history_spans = history_spans

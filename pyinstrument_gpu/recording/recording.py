@@ -67,7 +67,7 @@ class Recording:
         self._give_way: Callable[[], None] | None = None
         self._facts: dict[str, Any] = {}  # joins the environment at the end
         self._program = ProgramWatch()
-        self._memory = MemoryWatch()
+        self._memory = MemoryWatch(exact=options.memory == "exact")
         self._energy = EnergyWatch()
 
     @property
@@ -413,7 +413,7 @@ def record(options: RecordingOptions) -> Recording:
     Args:
         path: the run file, which is written during the run; None keeps the run in memory. Under a
             launcher (`WORLD_SIZE` > 1), the rank becomes part of the name: `train.rank3.gpurun`, or
-            wherever the name has `{rank}`.
+            wherever the name has `{rank}`. A name that has it already is left as it is.
         overwrite: replace the file if it exists.
         history_spans: how many of the newest spans to keep, rounded up to whole blocks of several
             hundred. Older ones are dropped, and counted. None means a million in memory, and no
@@ -430,7 +430,10 @@ def record(options: RecordingOptions) -> Recording:
         memory: "sampled" reads how much memory is in use where phases begin and end: that of
             PyTorch's allocator on the GPU, or else that of the process. It does so in the first
             three steps, and then in so many that it takes at most 0.05 % of the time. Nothing
-            is reset, and nothing waits for the GPU. False turns it off.
+            is reset, and nothing waits for the GPU. "exact" finds the exact peak of every phase on
+            the GPU: it reads in every step, and resets the allocator's peaks in between, which
+            Python code doesn't see; each phase takes some ten microseconds longer. Where
+            that can't be had, memory is sampled, and `Run.notes` say why. False turns it off.
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.

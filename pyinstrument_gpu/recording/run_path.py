@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pyinstrument_gpu.errors import RunPathError
@@ -11,12 +12,17 @@ from pyinstrument_gpu.recording.environment import launcher_number
 
 
 def path_of_rank(path: Path, rank: int | None = None) -> Path:
-    """Where a rank's run goes if `path` was asked for; this process's rank when None."""
+    """Where a rank's run goes if `path` was asked for; this process's rank when None.
+
+    A name that has the rank already, as "train.rank3.gpurun" or "rank_03.gpurun" has that of rank
+    3, is not given it again.
+    """
     if rank is None:
         rank = launcher_number("RANK") or 0
     if "{rank}" in str(path):
         return Path(str(path).replace("{rank}", str(rank)))
-    if (launcher_number("WORLD_SIZE") or 1) > 1:
+    has_rank = re.search(rf"(?<![a-z])rank[-_=.]?0*{rank}(?!\d)", path.name, re.IGNORECASE)
+    if (launcher_number("WORLD_SIZE") or 1) > 1 and not has_rank:
         return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
     return path
 

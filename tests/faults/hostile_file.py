@@ -3,6 +3,7 @@
 
 import contextlib
 import copy
+import io
 import json
 import random
 from collections.abc import Iterator
@@ -11,10 +12,13 @@ from typing import Any
 
 import numpy as np
 from click.testing import CliRunner
+from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
@@ -22,9 +26,13 @@ from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
-from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.report.rank_comparison import ranks_report
 from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.watch.live_run import LiveRun
+from pyinstrument_gpu.watch.stream import facts
+from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
+from pyinstrument_gpu.watch.watch import Watch
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_runs import run_of, syncs_of
 from tests.helpers.run_encoder import encode
@@ -220,12 +228,13 @@ def _use(trial: Trial, environment: dict[str, Any], data: bytes | None = None) -
     folder.mkdir(parents=True)
     file = folder / "x.gpurun"
     file.write_bytes(data)
+    _watch(file)
     try:
         run = Run.load(file)
     except PyinstrumentGpuError:
         return
     run.report(width=100).encode("utf-8", "surrogatepass")
-    json.dumps(report_facts(run), allow_nan=False)
+    json_text(document_of(run), None)
     RunStep.of(run)
     ranks_report({0: run, 1: others[0]}, [])
     for runs in ([run], [others[0], run]):
@@ -248,6 +257,23 @@ def _use(trial: Trial, environment: dict[str, Any], data: bytes | None = None) -
         assert "\x1b" not in done.output
     written = [path for path in trial.directory.rglob("*") if path.is_file()]
     assert all(folder in path.parents for path in written), written
+
+
+def _watch(file: Path) -> None:
+    now = Clocks("box", 10**12 + 60 * _MS, 10**12 + 60 * _MS, _ANCHOR["realtime_ns"] + 60 * _MS)
+    watch = Watch(lambda: [file])
+    for _ in range(2):
+        looks = watch.look(now)
+        json.dumps(facts(looks, now), allow_nan=False)
+    watch.close()
+    console = Console(file=io.StringIO(), width=80)
+    console.print(heading(looks[0], 80))
+    for view in VIEWS:
+        if isinstance(looks[0], LiveRun):
+            for sort in view.sorts:
+                console.print(view.render(looks[0], looks, Choice(sort), 80))
+    assert isinstance(console.file, io.StringIO)
+    assert "\x1b" not in console.file.getvalue()
 
 
 def _another(number: int) -> Run:

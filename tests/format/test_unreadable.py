@@ -47,13 +47,21 @@ def test_damaged_header() -> None:
         Run.from_bytes(pack_file_header(1)[:40] + b"\1" + pack_file_header(1)[41:])
 
 
-@pytest.mark.parametrize(("offset", "value"), [(8, 2), (16, 32768), (20, 8192)])
-def test_unknown_format(offset: int, value: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "value", "hint"),
+    [
+        (8, 3, "use a newer one"),
+        (8, 1, "use an older one, or record again"),
+        (16, 32768, "use a newer one"),
+        (20, 8192, "use a newer one"),
+    ],
+)
+def test_unknown_format(offset: int, value: int, hint: str) -> None:
     header = bytearray(RECORDING.final[:60])
     header[offset : offset + 4] = value.to_bytes(4, "little")
     header += zlib.crc32(header).to_bytes(4, "little")
 
-    with pytest.raises(RunFileVersionError, match="use a newer one"):
+    with pytest.raises(RunFileVersionError, match=hint):
         Run.from_bytes(header)
 
 
@@ -172,8 +180,9 @@ def test_log_that_makes_no_sense(log: str, payload: bytes) -> None:
         pytest.param(128, 200, id="buckets out of order"),
         pytest.param(136, 0, id="empty bucket"),
         pytest.param(136, 2**63, id="huge bucket"),
-        pytest.param(160, 3 << 32, id="scope"),
-        pytest.param(168, 16, id="statistic of a phase"),
+        pytest.param(160, 3, id="profiled steps"),
+        pytest.param(264, 5 << 32, id="scope"),
+        pytest.param(272, 16, id="statistic of a phase"),
     ],
 )
 def test_statistics_that_contradict_themselves(offset: int, value: int) -> None:

@@ -64,6 +64,44 @@ def test_peaks_are_those_of_a_manual_reset() -> None:
     assert memory.points["reserved_bytes"].tolist() == [torch.cuda.memory_reserved()]
 
 
+def test_exact_peaks_are_those_of_a_manual_reset_and_the_program_sees_none() -> None:
+    def run() -> tuple[int, dict[str, Any]]:
+        """What the program sees of its peaks after two steps that are alike."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        kept: list[torch.Tensor] = []
+        for _ in range(2):
+            kept.clear()
+            with gpu_step():
+                for name, (size, keep) in PHASES.items():
+                    with gpu_phase(name):
+                        use(size, kept, keep)
+        stats = torch.cuda.memory_stats()
+        return stats["allocated_bytes.all.peak"], {
+            name: value for name, value in stats.items() if name.endswith(".peak")
+        }
+
+    expected = {}
+    kept: list[torch.Tensor] = []
+    for name, (size, keep) in PHASES.items():
+        torch.cuda.reset_peak_memory_stats()
+        use(size, kept, keep)
+        expected[name] = torch.cuda.max_memory_allocated()
+    kept.clear()
+    run()  # whatever is allocated at the first use is
+    without = run()
+    with pig.record(memory="exact") as recording:
+        assert run() == without
+    assert torch.cuda.max_memory_allocated() == without[0]
+    assert torch.accelerator.max_memory_allocated() == without[0]
+    memory = memory_of(recording.run)
+    assert (memory.steps, memory.notes) == (2, ())
+    assert all(phase.peak_is_exact for phase in memory.phases.values())
+    assert {path: phase.peak_bytes for path, phase in memory.phases.items()} == expected
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+
+
 def test_a_peak_that_did_not_rise_lies_within_its_bounds() -> None:
     del_me = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
     del del_me

@@ -41,7 +41,7 @@ def trained(model: nn.Module, timed: Timed, x: torch.Tensor) -> Run:
     for _ in range(2):
         model(x).sum().backward()
     torch.cuda.synchronize()
-    with pig.watch_modules(model, "all"), timed() as recording:
+    with pig.watch_modules(model, "all", every=1), timed() as recording:
         for _ in range(STEPS):
             with pig.gpu_step():
                 with pig.gpu_phase("forward"):
@@ -101,7 +101,7 @@ def test_modules_of_a_real_model_within_the_budget() -> None:
     model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     x = torch.randn(16, 128, 256, device="cuda")
-    with pig.watch_modules(model), pig.record() as recording:
+    with pig.watch_modules(model, every=1), pig.record() as recording:
         for _ in range(300):
             with pig.gpu_step():
                 with pig.gpu_phase("forward"):

@@ -119,6 +119,14 @@ def test_report_comes_and_the_exit_code_is_the_programs(tmp_path: Path, ending: 
     assert Run.load(tmp_path / "run.gpurun").complete
 
 
+def test_page_that_the_program_keeps_from_being_written_is_said(tmp_path: Path) -> None:
+    write(tmp_path, "end.py", "import sys; sys.modules['jinja2'] = object()")
+    done = launched(tmp_path, "--html", "end.py")
+    assert "0 steps in" in done.stderr
+    assert "no page was written: AttributeError" in done.stderr
+    assert not (tmp_path / "run.html").exists()
+
+
 def test_without_a_report_the_program_has_the_last_word(tmp_path: Path) -> None:
     source = """
         from pyinstrument_gpu import gpu_steps

@@ -27,9 +27,11 @@ TRAIN = """
 
 
 def test_steps_of_a_program_are_profiled(tmp_path: Path) -> None:
+    """Also while its modules are timed, which are no phases."""
     write(tmp_path, "train.py", TRAIN)
     options = ("--profile-steps", "2", "--profile-at", "7", "--keep-trace", "trace.json")
-    done = launched(tmp_path, *options, "train.py")
+    modules = ("--modules", "--modules-every", "1")
+    done = launched(tmp_path, *modules, *options, "train.py")
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "Operations (profiled steps 7-8): " in done.stderr
     run = Run.load(tmp_path / "run.gpurun")

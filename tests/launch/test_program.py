@@ -290,3 +290,34 @@ def test_program_with_its_own_recording_keeps_it(tmp_path: Path) -> None:
     assert "the program started a recording of its own" in with_us.stderr
     assert Run.load(tmp_path / "own.gpurun").step_totals.count == 5
     assert Run.load(tmp_path / "run.gpurun").step_totals.count == 0
+
+
+def test_the_end_says_how_to_look_at_the_run(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "")
+    done = python(tmp_path, "-m", "pyinstrument_gpu", "run", "-o", "a b.gpurun", "train.py")
+    path = tmp_path / "a b.gpurun"
+    assert (
+        f"\nRun file: {path}\nLook at it: pyinstrument-gpu report --html '{path}'\n" in done.stderr
+    )
+
+
+def test_page_of_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    write(tmp_path, "train.py", "import os; os.mkdir('else'); os.chdir('else')")
+    command = ("-m", "pyinstrument_gpu", "run", "--html", "--no-report", "-o", "run.gpurun")
+    done = python(tmp_path, *command, "train.py")
+    page = tmp_path / "run.html"
+    assert done.stderr.startswith(f"\n\nRun file: {tmp_path / 'run.gpurun'}\nPage: {page}\n")
+    assert "No step ended" in page.read_text("utf-8")
+
+
+def test_where_no_page_can_be_written_the_run_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    write(tmp_path, "train.py", "")
+    (tmp_path / "run.html").write_text("mine")
+    command = ("-m", "pyinstrument_gpu", "run", "--html", "-o", "run.gpurun")
+    done = python(tmp_path, *command, "train.py")
+    assert done.returncode == 0
+    assert "no page was written" in done.stderr
+    assert (tmp_path / "run.html").read_text() == "mine"
+    assert Run.load(tmp_path / "run.gpurun").complete

@@ -68,7 +68,7 @@ def test_steps_that_are_not_timed_have_host_times_alone(cuda: SimulatedCuda) -> 
     program = Program(cuda)
     model = nn.Sequential(device_work(program, 10_000, 10_000))
     with (
-        pig.watch_modules(model, "all"),
+        pig.watch_modules(model, "all", every=1),
         program.recording(device_timing_budget=0.01) as recording,
     ):
         for _ in range(50):
@@ -82,3 +82,28 @@ def test_steps_that_are_not_timed_have_host_times_alone(cuda: SimulatedCuda) -> 
     assert times.device_forward is not None
     assert 0 < times.device_forward.count < 50
     assert dropped_of(recording.run) == {}
+
+
+def test_steps_that_are_timed_on_the_device_are_those_in_which_modules_are(
+    cuda: SimulatedCuda,
+) -> None:
+    program = Program(cuda)
+    model = nn.Sequential(device_work(program, MS, MS))
+    with (
+        pig.watch_modules(model, "all"),
+        program.recording(device_timing_budget=0.01) as recording,
+    ):
+        for _ in range(60):
+            with pig.gpu_step():
+                model(torch.ones(4)).sum().backward()
+            cuda.run_dry()
+            recording.flush(60)
+    run = recording.run
+    assert run.module_step_weights is not None
+    weights = run.module_step_weights.tolist()
+    later = [step for step, weight in enumerate(weights) if weight and step >= 3]
+    assert 0 < len(later) < 57
+    on_device = run.module_spans[run.module_spans["device_begin_ns"] >= 0]
+    assert set(later) <= set(on_device["step"].tolist())
+    assert sum(weights) == later[-1] + 1
+    assert dropped_of(run) == {}

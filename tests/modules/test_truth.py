@@ -27,7 +27,7 @@ def trained(
     with fake_clock() as advance:
         model = model_of(advance)
         loss_of = Work(advance, OWN_FORWARD_NS, OWN_BACKWARD_NS)
-        with pig.watch_modules(model, select), pig.record() as recording:
+        with pig.watch_modules(model, select, every=1), pig.record() as recording:
             for _ in range(steps):
                 with pig.gpu_step():
                     with pig.gpu_phase("forward"):
@@ -211,6 +211,21 @@ def test_activation_checkpointing(use_reentrant: bool) -> None:
     backward = times(run, "backward")
     assert backward["head"] == 4_000
     assert backward["embed"] == 7_000
+
+
+def test_what_a_checkpoint_computes_before_its_module_is_not_part_of_the_one_behind_it() -> None:
+    def model_of(advance: Advance) -> nn.Module:
+        def way(layer: nn.Module, x: Any) -> Any:
+            def computed(x: Any) -> Any:
+                advance(500)
+                return layer(x)
+
+            return checkpoint(computed, x, use_reentrant=True)
+
+        return Stack(advance, way)
+
+    run, _ = trained(model_of)
+    assert times(run, "backward")["head"] == 4_000
 
 
 def test_a_shared_module_and_several_calls() -> None:

@@ -16,6 +16,7 @@ from torch import nn
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.model.operations import Operations
+from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.profiling.torch_profiler import TorchProfiler
 from pyinstrument_gpu.run import Run
@@ -164,11 +165,48 @@ def test_quantiles_leave_the_profiled_steps_out() -> None:
     times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
     others = sorted(times_ns[step] for step in (0, 1, 2, 6, 7))
     report = run.report(width=120)
-    assert "p50 and p95 leave out 3 profiled steps. Means, totals and shares include them" in report
+    assert "All times leave out 3 profiled steps, which took " in report
     assert "Operations (profiled steps 3-5)" in report
     quantiles = analysis.of(run).step_quantiles
-    assert (quantiles.steps, quantiles.profiled) == (5, 3)
+    assert quantiles.steps == 5
     assert quantiles.duration_ns == (others[2], others[4])
+
+
+@pytest.mark.parametrize("history_spans", [None, 0])
+def test_statistics_leave_the_profiled_steps_out(history_spans: int | None, tmp_path: Path) -> None:
+    during: list[tuple[Run, Run]] = []
+
+    def look(step: int) -> None:
+        if step == 2:
+            pig.profile_steps(3)
+        recording = native.owner()
+        if step == 4:  # as if the process were killed here
+            recording.flush()
+            during.append((recording.snapshot(), Run.load(tmp_path / "a.gpurun")))
+
+    run = train(steps=8, before=look, path=tmp_path / "a.gpurun", history_spans=history_spans)
+    for each in (run, Run.load(tmp_path / "a.gpurun")):
+        assert (each.step_totals.count, each.profiled_totals.count) == (5, 3)
+        assert each.step_totals.items == 5
+        assert {path: phase.count for path, phase in each.phases.items()} == {
+            "forward": 5,
+            "backward": 5,
+            "optimizer": 5,
+        }
+        assert [
+            (each.paths[path], phase.count)
+            for (path, scope), phase in each.statistics.items()
+            if scope is Scope.PROFILED_STEP
+        ] == [("forward", 3), ("backward", 3), ("optimizer", 3)]
+        assert each.phases_recorded == 24
+    if history_spans is None:
+        times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
+        assert run.step_totals.duration.total_ns == sum(times_ns[i] for i in (0, 1, 2, 6, 7))
+        assert run.profiled_totals.duration.total_ns == sum(times_ns[i] for i in (3, 4, 5))
+    for each in during[0]:
+        assert seen(each).profiled == ((3, 5),)
+        assert (each.step_totals.count, each.profiled_totals.count) == (3, 1)
+        assert each.phases["forward"].count == 3
 
 
 def test_two_windows_one_after_the_other() -> None:

@@ -15,10 +15,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.program_facts import ProgramFacts
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.report.facts import report_facts
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.training import Model
@@ -458,4 +458,4 @@ def test_they_are_in_the_report() -> None:
     with pig.record() as recording:
         with_gpu_steps(loader_of(num_workers=1))
     assert "1 loader worker" in recording.run.report()
-    assert report_facts(recording.run)["program"]["loader_workers"] == 1
+    assert document_of(recording.run).run.loader_workers == 1

@@ -249,6 +249,13 @@ def test_path_as_text(tmp_path: Path) -> None:
         ("train-{rank}.gpurun", "train-3.gpurun"),
         ("{rank}/train.gpurun", "3/train.gpurun"),
         ("{rank}/train-{rank}.gpurun", "3/train-3.gpurun"),
+        # The program has put it there.
+        ("train.rank3.gpurun", "train.rank3.gpurun"),
+        ("Rank_03.gpurun", "Rank_03.gpurun"),
+        # These are of another rank, or of none.
+        ("train.rank0.gpurun", "train.rank0.rank3.gpurun"),
+        ("train.rank31.gpurun", "train.rank31.rank3.gpurun"),
+        ("frank3.gpurun", "frank3.rank3.gpurun"),
     ],
 )
 def test_rank_goes_into_the_name(

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PYINSTRUMENT_GPU_RECORD=path`: a recording that begins when the package is imported, and ends
+with the program.
+
+It is of the process that first imports the package, and not of the processes that this one starts:
+the variable is taken out of its environment. Neither do the commands of this package record
+themselves, nor workers of `multiprocessing`. Whatever goes wrong is one warning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.recording.options import RecordingOptions
+from pyinstrument_gpu.recording.recording import Recording
+
+VARIABLE = "PYINSTRUMENT_GPU_RECORD"
+_PACKAGE = "pyinstrument_gpu"
+_COMMAND = "pyinstrument-gpu"
+
+
+def record_if_asked() -> None:
+    """Begin a recording if the environment asks for one. Never raises. Once, at import."""
+    if not os.environ.get(VARIABLE) or DISABLED or _is_command() or _is_worker():
+        return
+    text = os.environ.pop(VARIABLE)
+    try:
+        path = Path(text.replace("{pid}", str(os.getpid())))
+        recording = Recording(RecordingOptions(path))
+        recording._give_way = lambda: _give_way(recording)
+        recording._start()
+    except Exception as error:
+        _warn(f"nothing is recorded: {error}")
+
+
+def _give_way(recording: Recording) -> None:
+    recording._finish_if_mine()
+    _warn(
+        "the program has started a recording of its own, so the one into "
+        f"{recording.path} ended there"
+    )
+
+
+def _warn(text: str) -> None:
+    text = f"{VARIABLE}: {text}"
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:  # the program makes errors of warnings
+        print(f"pyinstrument_gpu: {text}", file=sys.stderr)
+
+
+def _is_command() -> bool:
+    """Whether this process is `pyinstrument-gpu`, or `python -m pyinstrument_gpu`."""
+    name = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if name != "-m":  # which it is while the module is looked for
+        return os.path.basename(name) == _COMMAND
+    arguments = sys.orig_argv
+    named = [b for a, b in itertools.pairwise(arguments) if a == "-m"]
+    named += [argument[2:] for argument in arguments if argument.startswith("-m")]
+    return any(one.partition(".")[0] == _PACKAGE for one in named)
+
+
+def _is_worker() -> bool:
+    """Whether `multiprocessing` has started this process. It says so by itself only later than a
+    spawned one imports the program."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        return True
+    return any(
+        argument == "--multiprocessing-fork" or argument.startswith("from multiprocessing.")
+        for argument in sys.orig_argv
+    )
