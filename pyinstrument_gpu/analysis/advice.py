@@ -94,6 +94,7 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
         for row in _candidates(found, premises)
         if row.low_ns < MIN_SHARE * _whole_ns(row, found)
         and row.high_ns >= DOUBT_SHARE * _whole_ns(row, found)
+        and _launches(run, row) != 0
     ]
     rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
     doubted = [
@@ -147,12 +148,17 @@ def _whole_ns(saving: Saving, found: Savings) -> float:
     return found.step_ns if saving.is_inside else found.elapsed_ns
 
 
+def _launches(run: RunData, saving: Saving) -> float | None:
+    """How often the phase launches per profiled step, if that is known."""
+    if saving.change != Change.LAUNCHES or run.operations is None:
+        return None
+    return run.operations.launches_per_step(run.paths[saving.path])
+
+
 def _doubt(run: RunData, saving: Saving, premises: Premises) -> str:
     if saving.change == Change.LAUNCHES:
         doubt = "as far as this time is spent launching, and not on the program's own work"
-        launches = None
-        if run.operations is not None:
-            launches = run.operations.launches_per_step(run.paths[saving.path])
+        launches = _launches(run, saving)
         return doubt if launches is None else f"{doubt}; it launches {launches:,.0f} times per step"
     if _may_not_help(saving, premises):
         workers = f"{premises.loader_workers} loader worker"

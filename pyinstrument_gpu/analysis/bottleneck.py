@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.ledger import are_data
+from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -82,6 +83,7 @@ def bottlenecks(
     """What limits each path with a stream time; `of_spans` are the `span_bottlenecks`. A wait for
     data is none of these: that the device then waits for the host says nothing of launches."""
     timed = run.span_device_ns >= 0
+    timed &= ~were_profiled(run, run.spans["step"])
     if scope is not None:
         timed &= span_scopes(run.spans) == scope
     kinds, paths = of_spans[timed], run.spans["path"][timed]

@@ -427,7 +427,7 @@ def _warnings(
     both = before, after
     facts: dict[str, list[set[Any]]] = {
         "samples per step differ": [{round(s.samples_per_step or 0, 3) for s in o} for o in sides],
-        "numbers of steps differ": [{run.step_totals.count for run in runs} for runs in both],
+        "numbers of steps differ": [{run.steps_ended for run in runs} for runs in both],
     }
     for key, what in _ENVIRONMENT.items():
         facts[f"{what} differs"] = [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
 from pyinstrument_gpu.model.run_data import RunData
 
 
@@ -19,7 +20,8 @@ class HostTimeline:
 
     Attributes:
         thread: the one that opened most steps, as an index into `Run.threads`; -1 without steps.
-        steps: its steps that are closed and with all spans kept, as rows of `Run.steps.array`.
+        steps: its steps that are closed and with all spans kept, as rows of `Run.steps.array`. If
+            some were profiled, the most in a row that were not.
         host_ns: when the boundary was passed.
         path: the innermost phase behind it; -1 none.
         span: an index into `Run.spans`.
@@ -63,9 +65,11 @@ def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
     behind = np.concatenate([paths, run.path_parents[paths] if count else paths])
     waits = run.syncs.events
     waits = waits[(waits["duration_ns"] >= 0) & (waits["thread"] == thread)]
+    steps = kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == thread)]
+    profiled = were_profiled(run, steps["index"])
     return HostTimeline(
         thread=thread,
-        steps=kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == thread)],
+        steps=steps[longest_row(~profiled)] if profiled.any() else steps,
         host_ns=host_ns[order],
         path=behind[order],
         span=np.tile(chosen, 2)[order],

@@ -6,6 +6,11 @@ between them for example, the history tells. It also tells how much of a backwar
 recomputation: the pass of one module makes that of a whole block necessary, so that says nothing of
 this module, and is taken out. Where only a part of the history was kept, this part stands for the
 whole.
+
+Modules may have been timed in some steps only, drawn by chance. Each of these stands for a known
+number of steps. A mean over all steps is then that over those timed, with these numbers as weights
+(Hájek's estimator, in Foundations of Statistical Inference, 1971). So are the times of steps of
+which modules have a share. It rests on the history alone.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
+from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
@@ -60,14 +66,54 @@ class ModulePerStep:
     share: float | None
 
 
+@dataclass(frozen=True)
+class SampledSteps:
+    """The steps in the history of which all passes are there, where modules were timed in some.
+
+    Attributes:
+        index: of each step, ascending.
+        weights: for how many steps it stands, 0 where modules were not timed.
+        total_ns: their time, each as often as it stands for steps.
+    """
+
+    index: NDArray[np.int64]
+    weights: NDArray[np.int64]
+    total_ns: int
+
+    def of_passes(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For how many steps passes in these steps stand."""
+        if not len(self.index):
+            return np.zeros(len(steps), np.int64)
+        place = np.minimum(np.searchsorted(self.index, steps), len(self.index) - 1)
+        return np.where(self.index[place] == steps, self.weights[place], 0)
+
+
+def sampled_steps(run: RunData) -> SampledSteps | None:
+    """None if modules were timed in all steps."""
+    if run.module_step_weights is None or not len(run.steps.closed):
+        return None
+    steps, weights, passes = run.steps.closed, run.module_step_weights, run.module_spans
+    if run.modules.passes > len(passes):
+        # The oldest are gone, and some of those in the first step that has any.
+        in_steps = passes["step"][passes["step"] >= 0]
+        is_whole = steps["index"] > (in_steps.min() if len(in_steps) else steps["index"].max())
+        steps, weights = steps[is_whole], weights[is_whole]
+    weights = np.where(were_profiled(run, steps["index"]), 0, weights)
+    times_ns = steps["end_ns"] - steps["begin_ns"]
+    return SampledSteps(steps["index"], weights, int((weights * times_ns).sum()))
+
+
 def modules_per_step(run: RunData) -> dict[str, ModulePerStep]:
     """What the run spent in each row of `Run.modules` per step; if no step ended, what it spent
     there altogether. Sorts the kept recomputations."""
     steps, total_ns = run.step_totals.count, run.step_totals.duration.total_ns
+    sampled = sampled_steps(run)
+    if sampled is not None:
+        steps, total_ns = int(sampled.weights.sum()), sampled.total_ns
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(run.module_names):
         numbers.setdefault(name, []).append(number)
-    sums = _Sums.of(run)
+    sums = _Sums.of(run, sampled)
     found = {}
     for row, times in run.modules.items():
         rows = [number for name in run.modules.of_group(row) for number in numbers.get(name, ())]
@@ -75,7 +121,11 @@ def modules_per_step(run: RunData) -> dict[str, ModulePerStep]:
         for kind in ModulePass:
             host, device = times.of_pass(kind)
             if host is not None:
-                passes[kind] = sums.per_step(rows, kind, host, device, max(steps, 1))
+                passes[kind] = (
+                    sums.per_step(rows, kind, host, device, max(steps, 1))
+                    if sampled is None
+                    else sums.per_sampled_step(rows, kind, steps)
+                )
         spent_ns = sum(one.host_ns for one in passes.values() if one is not None)
         is_known = None not in passes.values() and steps and total_ns
         found[row] = ModulePerStep(passes, spent_ns * steps / total_ns if is_known else None)
@@ -89,34 +139,38 @@ class _Sums:
 
     Attributes:
         kept: over all passes.
-        wanted: over those in steps, or all if no step ended, without recomputation.
+        wanted: over those in steps, or all if no step ended, without recomputation; each pass as
+            often as its step stands for steps.
     """
 
     kept: NDArray[np.float64]
     wanted: NDArray[np.float64]
 
     @classmethod
-    def of(cls, run: RunData) -> _Sums:
+    def of(cls, run: RunData, sampled: SampledSteps | None) -> _Sums:
         passes = run.module_spans
         key = passes["module"].astype(np.int64) * len(ModulePass) + passes["kind"]
         shape = (len(run.module_names), len(ModulePass))
 
-        def sums(columns: Iterable[NDArray[Any]], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-            counted = [np.bincount(key[chosen], one[chosen], math.prod(shape)) for one in columns]
+        def sums(columns: Iterable[NDArray[Any]], weights: NDArray[Any]) -> NDArray[np.float64]:
+            counted = [np.bincount(key, weights * one, math.prod(shape)) for one in columns]
             return np.array(counted, np.float64).reshape(-1, *shape)
 
+        counted = ~were_profiled(run, passes["step"])
         all_passes = np.ones(len(passes), np.bool_)
+        weights: NDArray[Any] = counted
+        if run.step_totals.count:
+            weights = counted & (passes["step"] >= 0)
+        if sampled is not None:
+            weights = sampled.of_passes(passes["step"])
         host_ns = passes["host_end_ns"] - passes["host_begin_ns"]
         timed = has_device_times(passes)
         device_ns = np.where(timed, passes["device_end_ns"] - passes["device_begin_ns"], 0)
         on_host = host_ns - _recomputation_ns(passes, all_passes, "host", "thread")
         on_device = device_ns - _recomputation_ns(passes, timed, "device", "stream")
         return cls(
-            kept=sums((all_passes, host_ns, timed, device_ns), all_passes),
-            wanted=sums(
-                (all_passes, on_host, timed, on_device),
-                passes["step"] >= 0 if run.step_totals.count else all_passes,
-            ),
+            kept=sums((all_passes, host_ns, timed, device_ns), counted),
+            wanted=sums((all_passes, on_host, timed, on_device), weights),
         )
 
     def per_step(
@@ -140,6 +194,19 @@ class _Sums:
             count=count,
             host_ns=host.total_ns * of_host_ns / steps,
             device_ns=device.total_ns * of_device_ns / timed * count if device and timed else None,
+        )
+
+    def per_sampled_step(
+        self, rows: Sequence[int], kind: ModulePass, steps: int
+    ) -> PassPerStep | None:
+        """Per step of as many as the sampled ones stand for."""
+        if not steps or not self.kept[0][rows, kind].any():
+            return None
+        count, host_ns, timed, device_ns = self.wanted[:, rows, kind].sum(axis=1).tolist()
+        return PassPerStep(
+            count=count / steps,
+            host_ns=host_ns / steps,
+            device_ns=device_ns / timed * count / steps if timed else None,
         )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,22 @@ class ProfiledSteps(NamedTuple):
     after_ns: float | None
 
 
-def were_profiled(run: RunData, steps: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Of each of the steps, rows of `Run.steps.array`, whether it was profiled."""
-    profiled = np.zeros(len(steps), dtype=bool)
-    if run.operations is not None:
-        for first, last in run.operations.profiled:
-            profiled |= (steps["index"] >= first) & (steps["index"] <= last)
-    return profiled
+def were_profiled(run: RunData, steps: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Of each of these indices of steps, whether it is that of a step to be left out because it was
+    profiled. None is where all were."""
+    if run.operations is None or not run.profiled_totals.count:
+        return np.zeros(len(steps), dtype=bool)
+    return run.operations.were_profiled(steps)
+
+
+def longest_row(chosen: NDArray[np.bool_]) -> slice:
+    """Where of what is chosen the longest row without a gap lies, the first of them."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
+    begins, ends = edges[::2], edges[1::2]
+    if not len(begins):
+        return slice(0, 0)
+    longest = int(np.argmax(ends - begins))
+    return slice(int(begins[longest]), int(ends[longest]))
 
 
 def profiled_steps(run: RunData) -> ProfiledSteps | None:
@@ -47,7 +56,7 @@ def profiled_steps(run: RunData) -> ProfiledSteps | None:
         return None
     steps = run.steps.closed
     index, times_ns = steps["index"], steps["end_ns"] - steps["begin_ns"]
-    others = ~were_profiled(run, steps)
+    others = ~operations.were_profiled(index)
     inside = (index >= operations.first_step) & (index <= operations.last_step)
     before = others & (index < operations.first_step) & (index > 0)
     after = others & (index > operations.last_step)

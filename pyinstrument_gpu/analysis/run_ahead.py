@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
@@ -32,6 +33,7 @@ def run_ahead(
 ) -> Mapping[int, RunAhead]:
     """The run-ahead of each path with a span on the run's axis whose clock has an uncertainty."""
     chosen = ~np.isnan(uncertainty_ns)
+    chosen &= ~were_profiled(run, run.spans["step"])
     if scope is not None:
         chosen &= span_scopes(run.spans) == scope
     spans = run.spans[chosen]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -71,7 +72,9 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
 
 def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
     """The runs as observations over the same steps: what all of them have done from the end of the
-    longest warm-up to the end of the shortest run. A drift that they share then cancels. Where a
+    longest warm-up to the end of the shortest run. A drift that they share then cancels. If steps
+    were profiled in one of them, these are left out: what counts is the longest row of steps that
+    were profiled in none. Where a
     device was timed in some of the steps only, from and to steps of which it is known when the
     device was done with them.
 
@@ -83,13 +86,31 @@ def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
         if not len(of_run):
             raise ValueError(f"run {number + 1} of {len(runs)} has no complete step")
     count = min(map(len, steps))
-    durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[:count] for of_run in steps]
-    begin = max(map(warmup_steps, durations_ns))
-    samples = [_sample(run, of_run[:count], begin) for run, of_run in zip(runs, steps, strict=True)]
+    row = _never_profiled(runs, steps, count)
+    durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[row] for of_run in steps]
+    begin = row.start + max(map(warmup_steps, durations_ns))
+    samples = [
+        _sample(run, of_run[: row.stop], begin) for run, of_run in zip(runs, steps, strict=True)
+    ]
     for number, sample in enumerate(samples):
         if sample.elapsed_ns <= 0:
             raise ValueError(f"in run {number + 1} of {len(runs)} no time passes from step to step")
     return samples
+
+
+def _never_profiled(
+    runs: Sequence[RunData], steps: Sequence[NDArray[np.void]], count: int
+) -> slice:
+    """The longest row of the first `count` steps that were profiled in none of the runs."""
+    profiled = np.zeros(count, dtype=bool)
+    for run, of_run in zip(runs, steps, strict=True):
+        profiled |= were_profiled(run, of_run["index"][:count])
+    if not profiled.any():
+        return slice(0, count)
+    # Between the step before and the first profiled one, the profiler starts.
+    profiled[:-1] |= profiled[1:].copy()
+    row = longest_row(~profiled)
+    return row if row.stop else slice(0, count)
 
 
 def _sample(run: RunData, steps: NDArray[np.void], begin: int) -> RunSample:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.statistics import Scope, as_if_not_profiled
 
 USUAL_SHARE = 0.5
 """The share of the steps that have a path from which on it has to tell which of them lack it."""
@@ -46,7 +46,7 @@ def span_losses(run: RunData) -> SpanLosses:
     are_located = counted and not run.dropped.get("span_history", 0)
     indices = run.steps.array["index"]
     in_steps = run.spans[span_scopes(run.spans) == Scope.STEP]
-    for (path, scope), phase in run.statistics.items():
+    for (path, scope), phase in as_if_not_profiled(run.statistics).items():
         steps = in_steps["step"][in_steps["path"] == path]
         missing = phase.count - len(steps)
         if scope != Scope.STEP or missing <= 0:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
-from pyinstrument_gpu.analysis.profiled_steps import were_profiled
+from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
@@ -34,13 +34,11 @@ class StepQuantiles:
         duration_ns: of a step's duration, one value per `QUANTILES`; empty when `steps` is 0.
         phase_ns: by path, of the host time that a step spent there on its own thread. A step
             without the phase counts as 0; a path that is not here occurred in none of them.
-        profiled: how many steps were left out because torch's profiler slowed them.
     """
 
     steps: int
     duration_ns: tuple[int, ...]
     phase_ns: Mapping[int, tuple[int, ...]]
-    profiled: int = 0
 
     def of_path(self, path: int) -> tuple[int, ...]:
         return self.phase_ns.get(path, (0,) * len(self.duration_ns))
@@ -78,19 +76,8 @@ def kept_steps(run: RunData, losses: SpanLosses) -> NDArray[np.void]:
             since_ns = ends_ns[0] if len(ends_ns) else np.iinfo(np.int64).max
             kept &= (steps["thread"] != thread) | (steps["begin_ns"] >= since_ns)
     if losses.lacking.any():
-        kept = _longest_row(kept & ~losses.lacking)
+        return steps[longest_row(kept & ~losses.lacking)]
     return steps[kept]
-
-
-def _longest_row(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of what is chosen the longest row without a gap, the first of them."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(np.int8)))
-    begins, ends = edges[::2], edges[1::2]
-    row = np.zeros_like(chosen)
-    if len(begins):
-        longest = int(np.argmax(ends - begins))
-        row[begins[longest] : ends[longest]] = True
-    return row
 
 
 def startup_ns(run: RunData) -> int | None:
@@ -98,6 +85,14 @@ def startup_ns(run: RunData) -> int | None:
     where that step is not known any more."""
     steps = run.steps.array
     return int(steps["begin_ns"][0]) if len(steps) and steps["index"][0] == 0 else None
+
+
+def outside_ns(run: RunData) -> int:
+    """The time outside steps, open and profiled ones included among the steps."""
+    inside_ns = run.step_totals.duration.total_ns + run.profiled_totals.duration.total_ns
+    if run.open_step is not None:
+        inside_ns += run.duration_ns - run.open_step.begin_ns
+    return run.duration_ns - inside_ns
 
 
 def mean_per_step_ns(run: RunData, statistic: Statistic | None, calls: int) -> float | None:
@@ -114,12 +109,10 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
     """Quantiles per step, by nearest rank, of steps that were not profiled. Sorts the kept spans:
     about 0.3 s per million."""
     steps = kept_steps[kept_steps["end_ns"] >= 0]
-    profiled = were_profiled(run, steps)
-    steps = steps[~profiled]
-    left_out = int(np.count_nonzero(profiled))
+    steps = steps[~were_profiled(run, steps["index"])]
     count = len(steps)
     if not count:
-        return StepQuantiles(0, (), {}, left_out)
+        return StepQuantiles(0, (), {})
     ranks = [int(np.ceil(q * count)) for q in QUANTILES]
     durations_ns = np.sort(steps["end_ns"] - steps["begin_ns"])
     position, belongs = _step_positions(run, steps)
@@ -134,7 +127,7 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
             int(sums_ns[rank - without - 1]) if rank > without else 0 for rank in ranks
         )
     duration_ns = tuple(int(durations_ns[rank - 1]) for rank in ranks)
-    return StepQuantiles(count, duration_ns, phase_ns, left_out)
+    return StepQuantiles(count, duration_ns, phase_ns)
 
 
 def _step_positions(
@@ -150,6 +143,7 @@ def _step_positions(
 
 def attribution(run: RunData) -> Attribution:
     steps, total_ns = run.steps.closed, run.step_totals.duration.total_ns
+    steps = steps[~were_profiled(run, steps["index"])]
     if not run.step_totals.count:
         return Attribution(0, 0, 0)
     if len(steps) == run.step_totals.count and len(run.spans) == run.phases_recorded:

@@ -205,7 +205,7 @@ class Gate:
                     f"{name} ran on {what} than {first_name}: {values[1]}, not {values[0]}. "
                     "The gate compares code, so everything else has to be the same"
                 )
-        counts = [of.step_totals.count for of in (first, run)]
+        counts = [of.steps_ended for of in (first, run)]
         if counts[0] != counts[1]:
             raise GateError(
                 f"{name} has {counts[1]} steps and {first_name} {counts[0]}. Times per step of "

@@ -30,6 +30,11 @@ _MAX_ROWS = 30
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
+    return printed(comparison_parts(comparison, width), width)
+
+
+def comparison_parts(comparison: Comparison, width: int) -> list[Text | Table]:
+    """The comparison, as `rich` prints it: the verdict, the phases, what moved, and metrics."""
     elapsed, inside = comparison.elapsed, comparison.inside
     unit = Unit.fitting(max(elapsed.before_mean_ns, elapsed.after_mean_ns))
 
@@ -61,7 +66,7 @@ def comparison_report(comparison: Comparison, width: int = 80) -> str:
     if any(final.differs is None for final in comparison.finals):
         parts.append(Text("A difference without an interval cannot be told from noise"))
     parts += [Text(f"! {warning}") for warning in comparison.warnings]
-    return printed(parts, width)
+    return parts
 
 
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.ledger import MeanEntry
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.document.ledger import Ledger, LedgerEntry
+from pyinstrument_gpu.document.steps import StepTimes
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.table import Row, Unit, counted
 
@@ -29,14 +27,12 @@ _LEGEND = (
 )
 
 
-def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
-    """The ledger as means per step; nothing if it would add nothing to the table of phases."""
-    found = analysis.of(run)
-    if not found.knows_waits or not len(found.ledger.entries):
+def ledger_section(ledger: Ledger | None, steps: StepTimes, width: int) -> Iterator[Text | Table]:
+    """The ledger as means per step."""
+    if ledger is None:
         return
-    steps, means = found.ledger.means()
-    total = MeanEntry.total(means.values())
-    unit = Unit.fitting(total.host_ns)
+    total = ledger.total
+    unit = Unit.fitting(ledger.step_ns)
     is_timed = total.busy_ns is not None
     headers: Sequence[str] = _WIDE_HEADERS if width >= _WIDTH_FOR_WORDS else _HEADERS
     legend: Sequence[str] = _LEGEND if headers is _WIDE_HEADERS else (*_LEGEND, _SHORT)
@@ -44,30 +40,27 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
     if not is_timed:  # a side of which nothing is known is no side
         headers, legend = _HOST_HEADERS, _LEGEND[:1]
         sides, adds_up = "host side; the device was not timed", "They add up"
-
-    doubt = found.premises.doubt
-    if is_timed and doubt is not None:
+    if is_timed and ledger.doubt is not None:
         headers = [_BUSY_OR_WAITING.get(header, header) for header in headers]
-        why = f"busy?: busy or waiting, because the stream may wait {doubt} where it looks busy"
+        waits = f"the stream may wait {ledger.doubt} where it looks busy"
+        why = f"busy?: busy or waiting, because {waits}"
         legend = (*legend, why)
 
-    def cells(mean: MeanEntry) -> list[str]:
-        return _cells(mean, unit)[: len(headers) - 1]
+    def cells(entry: LedgerEntry) -> list[str]:
+        return _cells(entry, unit)[: len(headers) - 1]
 
-    rows = {path: Row("", cells(mean)) for path, mean in means.items() if path >= 0}
-    sums = [Row("step", cells(total), style="bold")]
-    if -1 in means:
-        sums.insert(0, Row("outside phases", cells(means[-1])))
+    rows = {one.path: Row("", cells(one)) for one in ledger.entries if one.path is not None}
+    sums = [Row("outside phases", cells(one)) for one in ledger.entries if one.path is None]
+    sums.append(Row("step", cells(total), style="bold"))
     yield Text()
     yield Text(f"Ledger: {unit.name} per step, {sides}", "bold")
-    yield from phase_table(run, headers, rows, width, sums)
-    whole = run.step_totals
+    yield from phase_table(headers, rows, width, sums)
     all_steps = ""
-    if steps < whole.count:
-        all_steps = f"; over all {whole.count:,} steps {unit.text(whole.duration.mean_ns)}"
+    if ledger.steps < steps.count:
+        all_steps = f"; over all {steps.count:,} steps {unit.text(steps.mean_ns)}"
     yield Text(
-        f"{adds_up} to the step: {unit.text(total.host_ns)} {unit.name} "
-        f"(mean of {counted(steps, 'step')}{all_steps})"
+        f"{adds_up} to the step: {unit.text(ledger.step_ns)} {unit.name} "
+        f"(mean of {counted(ledger.steps, 'step')}{all_steps})"
     )
     for line in legend:
         yield Text(line, "dim")
@@ -75,7 +68,9 @@ def ledger_section(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text("?: computing and blocked together, because syncs were not watched", "dim")
 
 
-def _cells(mean: MeanEntry, unit: Unit) -> list[str]:
-    host_ns, computing_ns, *others_ns = astuple(mean)
-    first = f"{unit.text(host_ns)}?" if computing_ns is None else unit.text(computing_ns)
+def _cells(entry: LedgerEntry, unit: Unit) -> list[str]:
+    computing_ns = entry.computing_ns
+    first = f"{unit.text(entry.host_ns)}?" if computing_ns is None else unit.text(computing_ns)
+    idle_ns = (entry.data_wait_ns, entry.host_blocked_ns, entry.host_late_ns)
+    others_ns = (entry.blocked_ns, entry.busy_ns, *idle_ns, entry.unattributed_ns)
     return [first, *map(unit.text, others_ns)]

@@ -3,38 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.document.metrics import Metric
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
 from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, table
 
 
-def metric_readings(run: RunData) -> Iterator[tuple[str, list[np.void | None]]]:
-    """Each metric with three of its readings (`METRIC_DTYPE`): the last, and the least and the
-    greatest of those that are finite; None where none is."""
-    for number, name in enumerate(run.metric_names):
-        readings = run.metrics[run.metrics["name"] == number]
-        finite = readings[np.isfinite(readings["value"])]
-        by_value = finite["value"]
-        if len(finite):
-            yield name, [readings[-1], finite[by_value.argmin()], finite[by_value.argmax()]]
-        elif len(readings):
-            yield name, [readings[-1], None, None]
-
-
-def metrics(run: RunData, width: int) -> Iterator[Text | Table]:
+def metrics_section(metrics: Sequence[Metric], width: int) -> Iterator[Text | Table]:
     """The table of a run's metrics; nothing where there are none."""
-    rows = [
-        Row(name, [cell for reading in readings for cell in _cells(reading)])
-        for name, readings in metric_readings(run)
-    ]
-    if not rows:
+    if not metrics:
         return
+    rows = [
+        Row(
+            one.name,
+            [
+                *_cells(one.last, one.last_step, one.not_finite or UNKNOWN),
+                *_cells(one.min, one.min_step),
+                *_cells(one.max, one.max_step),
+            ],
+        )
+        for one in metrics
+    ]
     yield Text()
     yield Text("Metrics, as read during the run", "bold")
     headers = ["metric", "last", "step", "min", "step", "max", "step"]
@@ -43,7 +36,8 @@ def metrics(run: RunData, width: int) -> Iterator[Text | Table]:
         yield Text(f"... and {counted(len(rows) - MAX_PATHS, 'more metric')}", "yellow")
 
 
-def _cells(reading: np.void | None) -> tuple[str, str]:
-    if reading is None:
-        return UNKNOWN, UNKNOWN
-    return f"{reading['value']:.6g}", UNKNOWN if reading["step"] < 0 else str(reading["step"])
+def _cells(value: float | None, step: int | None, otherwise: str = UNKNOWN) -> tuple[str, str]:
+    return (
+        otherwise if value is None else f"{value:.6g}",
+        UNKNOWN if step is None else str(step),
+    )

@@ -5,97 +5,86 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.module_steps import NO_PASS
-from pyinstrument_gpu.model.modules import ModulePass, ModuleTimes
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.document.modules import Modules, ModuleTimes
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, percent, table
 
 MAX_MODULES = 200
 """Rows that the table shows at most."""
 
 _WIDTH_FOR_NOTES = 100
-_HOST_HEADERS = {
-    ModulePass.FORWARD: "forward",
-    ModulePass.BACKWARD: "backward",
-    ModulePass.RECOMPUTE: "recompute",
-}
-_STREAM_HEADERS = {
-    ModulePass.FORWARD: "device fwd",
-    ModulePass.BACKWARD: "device bwd",
-    ModulePass.RECOMPUTE: "device rec",
-}
+_RECOMPUTED = ("recompute", "device rec")
 
 
-def modules_section(run: RunData, width: int) -> Iterator[Text | Table]:
+def modules_section(modules: Modules | None, width: int) -> Iterator[Text | Table]:
     """The table of the run's modules, groups first; nothing if none were timed."""
-    if not run.modules:
+    if modules is None:
         return
-    found = analysis.of(run).modules_per_step
-    known = [one for row in found.values() for one in row.passes.values() if one is not None]
-    kinds = [kind for kind in ModulePass if kind != ModulePass.RECOMPUTE or _has(run, kind)]
-    stream_kinds = kinds if any(one.device_ns is not None for one in known) else []
-    has_steps = run.step_totals.count > 0
-    unit = Unit.fitting(max((max(one.host_ns, one.device_ns or 0) for one in known), default=0))
+    rows = modules.rows
+    columns = {
+        "forward": [row.forward_ns for row in rows],
+        "backward": [row.backward_ns for row in rows],
+        "recompute": [row.recompute_ns for row in rows],
+    }
+    on_device = {
+        "device fwd": [row.device_forward_ns for row in rows],
+        "device bwd": [row.device_backward_ns for row in rows],
+        "device rec": [row.device_recompute_ns for row in rows],
+    }
+    if any(time_ns is not None for column in on_device.values() for time_ns in column):
+        columns |= on_device
+    if not modules.has_recomputation:
+        columns = {name: column for name, column in columns.items() if name not in _RECOMPUTED}
+    unit = Unit.fitting(max(time_ns or 0 for column in columns.values() for time_ns in column))
+    decimals = 2 if modules.per_step else 0
 
-    def row(name: str, times: ModuleTimes) -> Row:
-        passes, share = found[name].passes, found[name].share
-        calls = passes.get(ModulePass.FORWARD, NO_PASS)
-        decimals = 2 if has_steps else 0
-        cells = [UNKNOWN if calls is None else f"{calls.count:,.{decimals}f}"]
-        for kind in kinds:
-            one = passes.get(kind)
-            cells.append(unit.text(None if one is None else one.host_ns))
-        for kind in stream_kinds:
-            one = passes.get(kind)
-            cells.append(unit.text(None if one is None else one.device_ns))
-        if has_steps:
-            cells.append(UNKNOWN if share is None else percent(share, 1))
-        is_noted = times.modules > 1 and width >= _WIDTH_FOR_NOTES
-        return Row(name, cells, note=counted(times.modules, "module") if is_noted else "")
+    def line(module: ModuleTimes, times_ns: tuple[float | None, ...]) -> Row:
+        cells = [UNKNOWN if module.calls is None else f"{module.calls:,.{decimals}f}"]
+        cells += map(unit.text, times_ns)
+        if modules.per_step:
+            cells.append(UNKNOWN if module.share is None else percent(module.share, 1))
+        is_noted = module.modules > 1 and width >= _WIDTH_FOR_NOTES
+        return Row(module.name, cells, note=counted(module.modules, "module") if is_noted else "")
 
-    shown = [*run.modules.items()][:MAX_MODULES]
-    groups = [row(name, times) for name, times in shown if times.modules > 1]
-    singles = [row(name, times) for name, times in shown if times.modules == 1]
-    headers = [
-        *("module", "calls"),
-        *(_HOST_HEADERS[kind] for kind in kinds),
-        *(_STREAM_HEADERS[kind] for kind in stream_kinds),
-        *(["% step"] if has_steps else []),
-    ]
+    shown = [*zip(rows, zip(*columns.values(), strict=True), strict=True)][:MAX_MODULES]
+    groups = [line(module, times_ns) for module, times_ns in shown if module.modules > 1]
+    singles = [line(module, times_ns) for module, times_ns in shown if module.modules == 1]
+    headers = ["module", "calls", *columns, *(["% step"] if modules.per_step else [])]
     yield Text()
-    yield Text(f"Modules: {unit.name} {'per step' if has_steps else 'over the whole run'}", "bold")
+    yield Text(
+        f"Modules: {unit.name} {'per step' if modules.per_step else 'over the whole run'}", "bold"
+    )
     yield table(headers, [groups, singles], width)
-    if len(run.modules) > MAX_MODULES:
-        more = counted(len(run.modules) - MAX_MODULES, "more row")
-        yield Text(f"... and {more} (report --json has all)", "yellow")
-    yield from _remarks(run)
+    if len(rows) > MAX_MODULES:
+        more = counted(len(rows) - MAX_MODULES, "more row")
+        yield Text(f"... and {more} (report --json --all-rows has all)", "yellow")
+    yield from _remarks(modules)
 
 
-def _remarks(run: RunData) -> Iterator[Text]:
+def _remarks(modules: Modules) -> Iterator[Text]:
     yield Text("Times include the modules inside, so rows don't add up")
-    if _has(run, ModulePass.RECOMPUTE):
+    if modules.has_recomputation:
         yield Text("recompute happens during the backward pass, and is not part of backward here")
-    if not all(times.backward for times in run.modules.values()):
+    if not modules.all_have_backward:
         yield Text("- in backward: no backward pass was seen to go through the module")
-    if any(None in row.passes.values() for row in analysis.of(run).modules_per_step.values()):
+    if not modules.all_are_kept:
         yield Text("- elsewhere: none of these passes is left in the history")
-    kept, outside = len(run.module_spans), np.count_nonzero(run.module_spans["step"] < 0)
-    if run.step_totals.count and outside:
-        which = "passes" if kept == run.modules.passes else "passes in the history"
-        yield Text(f"Outside steps, and not in the table: {outside:,} of {kept:,} {which}")
-    devices = [times.of_pass(kind)[1] for times in run.modules.values() for kind in ModulePass]
-    timed = sum(device.count for device in devices if device is not None)
-    if 0 < timed < run.modules.passes:
+    if modules.timed_steps is not None:
         yield Text(
-            f"Stream times are known of {timed:,} of {run.modules.passes:,} passes; their mean "
-            "stands for all"
+            f"Modules were timed in {modules.timed_steps:,} of {modules.kept_steps:,} steps, "
+            "which stand for all"
         )
-
-
-def _has(run: RunData, kind: ModulePass) -> bool:
-    return any(times.of_pass(kind)[0] is not None for times in run.modules.values())
+    if modules.outside_passes:
+        is_whole = modules.kept_passes == modules.passes
+        which = "passes" if is_whole else "passes in the history"
+        yield Text(
+            f"Outside steps, and not in the table: {modules.outside_passes:,} of "
+            f"{modules.kept_passes:,} {which}"
+        )
+    if 0 < modules.timed_passes < modules.passes:
+        yield Text(
+            f"Stream times are known of {modules.timed_passes:,} of {modules.passes:,} passes; "
+            "their mean stands for all"
+        )

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
-from pyinstrument_gpu.model.operations import DeviceUse, Operation, Operations
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.document.operations import DeviceIdle, Operations, OperationTimes
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
     Row,
@@ -28,49 +27,43 @@ _NO_PHASE = "(no phase)"
 _NO_MODULE = "(no module)"
 
 
-def operations_section(run: RunData, width: int) -> Iterator[Text | Table]:
+def operations_section(operations: Operations | None, width: int) -> Iterator[Text | Table]:
     """Operations, modules and phases, the longest first. Nothing if no steps were profiled."""
-    operations = run.operations
-    if operations is None or not operations.operations:
+    if operations is None:
         return
-    steps = max(1, operations.steps)
     longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
-    unit = Unit.fitting(longest_ns / steps)
+    unit = Unit.fitting(longest_ns)
     yield Text()
     yield Text(f"Operations ({_which(operations)}): {unit.name} per step", "bold")
     has_device = operations.device is not None
     columns = ["calls", "host", "% host"]
     if has_device:
         columns += ["launches", "device", "% device"]
+    whole = _sum(operations.phases, operations.steps)
 
-    def cells(one: Operation) -> list[str]:
-        texts = [
-            _per_step(one.calls, steps),
-            unit.text(one.host_ns / steps),
-            percent(one.host_ns, whole.host_ns),
-        ]
+    def cells(one: OperationTimes) -> list[str]:
+        texts = [_count(one.calls), unit.text(one.host_ns), percent(one.host_ns, whole.host_ns)]
         if has_device:
             texts += [
-                _per_step(one.launches, steps),
-                unit.text(None if one.device_ns is None else one.device_ns / steps),
+                _count(one.launches),
+                unit.text(one.device_ns),
                 percent(one.device_ns or 0, whole.device_ns or 0),
             ]
         return texts
 
-    whole = sum(operations.operations[1:], operations.operations[0])
     by_operation = [
-        Row(name or "(others)", cells(one), note=path or _NO_PHASE)
-        for (name, path), one in operations.by_operation().items()
+        Row(one.name or "(others)", cells(one), note=one.path or _NO_PHASE)
+        for one in operations.operations
     ]
     by_module = [
-        Row(module or _NO_MODULE, cells(one), note=path or _NO_PHASE)
-        for (module, path), one in operations.by_module().items()
+        Row(one.module or _NO_MODULE, cells(one), note=one.path or _NO_PHASE)
+        for one in operations.modules
     ]
-    by_path = [Row(path or _NO_PHASE, cells(one)) for path, one in operations.by_path().items()]
+    by_path = [Row(one.path or _NO_PHASE, cells(one)) for one in operations.phases]
     yield from _table("operation", columns, by_operation, width)
     if operations.modules_unknown is not None:
         yield Text(f"Modules are unknown: {printable(operations.modules_unknown)}")
-    elif any(one.module is not None for one in operations.operations):
+    elif by_module:
         yield from _table("module", columns, by_module, width)
     yield from _table("phase", columns, by_path, width, Row("all", cells(whole), style="bold"))
     yield Text()
@@ -83,7 +76,7 @@ def operations_section(run: RunData, width: int) -> Iterator[Text | Table]:
     )
     if operations.device is not None:
         yield from _device(operations.device)
-    yield from _cost(run, operations)
+    yield from _cost(operations)
     if operations.trace is not None:
         yield Text(f"Trace: {printable(operations.trace)}")
 
@@ -96,6 +89,26 @@ def _which(operations: Operations) -> str:
     return f"profiled steps {operations.first_step}-{operations.last_step}"
 
 
+def _sum(phases: Sequence[OperationTimes], steps: int) -> OperationTimes:
+    def sum_of(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return math.fsum(known) if len(known) == len(phases) else None
+
+    def whole(count: float | None) -> float | None:
+        """A mean of whole numbers, without what rounding has added."""
+        return None if count is None else round(count * steps) / steps
+
+    return OperationTimes(
+        name=None,
+        module=None,
+        path=None,
+        calls=whole(sum_of(one.calls for one in phases)) or 0,
+        host_ns=sum_of(one.host_ns for one in phases) or 0,
+        launches=whole(sum_of(one.launches for one in phases)),
+        device_ns=sum_of(one.device_ns for one in phases),
+    )
+
+
 def _table(
     name: str, columns: list[str], rows: list[Row], width: int, last: Row | None = None
 ) -> Iterator[Text | Table]:
@@ -106,14 +119,13 @@ def _table(
         yield Text(f"... and {counted(len(rows) - len(shown), f'more {name}')}", "yellow")
 
 
-def _per_step(count: int | None, steps: int) -> str:
-    if count is None:
+def _count(per_step: float | None) -> str:
+    if per_step is None:
         return UNKNOWN
-    per_step = count / steps
     return f"{per_step:,.0f}" if per_step == round(per_step) else f"{per_step:,.2f}"
 
 
-def _device(device: DeviceUse) -> Iterator[Text]:
+def _device(device: DeviceIdle) -> Iterator[Text]:
     gaps = sum(one.count for one in device.gaps)
     which = "Devices" if device.devices > 1 else "Device"
     yield Text(
@@ -127,12 +139,11 @@ def _device(device: DeviceUse) -> Iterator[Text]:
         )
 
 
-def _cost(run: RunData, operations: Operations) -> Iterator[Text]:
-    times = profiled_steps(run)
-    if times is not None and times.profiled_ns is not None:
-        said = [f"{duration(times.profiled_ns)} profiled"]
-        said += _others(times.before_ns, "before")
-        said += _others(times.after_ns, "after")
+def _cost(operations: Operations) -> Iterator[Text]:
+    if operations.step_ns is not None:
+        said = [f"{duration(operations.step_ns)} profiled"]
+        said += _others(operations.step_before_ns, "before")
+        said += _others(operations.step_after_ns, "after")
         yield Text(
             f"A step took {', '.join(said)}. Profiled steps are slower, above all those of many "
             "short operations"

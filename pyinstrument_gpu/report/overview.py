@@ -4,32 +4,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.step_times import (
-    QUANTILES,
-    mean_per_step_ns,
-    outside_during_steps,
-    startup_ns,
-)
-from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
-from pyinstrument_gpu.report.device_times import device_times, unfinished_work_note
+from pyinstrument_gpu.document.document import Document
+from pyinstrument_gpu.document.phases import PhaseCalls, PhaseInSteps
+from pyinstrument_gpu.document.steps import StepTimes
+from pyinstrument_gpu.report.device_times import device_times
 from pyinstrument_gpu.report.energy import energy_section
+from pyinstrument_gpu.report.guides import guides_section
 from pyinstrument_gpu.report.ledger import ledger_section
 from pyinstrument_gpu.report.memory import memory_section, out_of_memory
-from pyinstrument_gpu.report.metrics import metrics
+from pyinstrument_gpu.report.metrics import metrics_section
 from pyinstrument_gpu.report.modules import modules_section
 from pyinstrument_gpu.report.operations import operations_section
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.recorder import recorder_section
-from pyinstrument_gpu.report.rules import rules_section
 from pyinstrument_gpu.report.savings import savings_section
 from pyinstrument_gpu.report.syncs import syncs_section
 from pyinstrument_gpu.report.table import (
@@ -47,185 +40,200 @@ _WIDTH_FOR_BARS = 100
 _BAR_WIDTH = 20
 
 
-def overview(run: RunData, width: int) -> list[Text | Table]:
+def overview(document: Document, width: int) -> list[Text | Table]:
     """The report of a whole run, as `rich` prints it."""
-    parts: list[Text | Table] = [*out_of_memory(run), *_heading(run)]
-    if run.step_totals.count:
-        parts += _steps(run, width)
-        parts += device_times(run, Scope.STEP, width)
-        parts += ledger_section(run, width)
-        parts += savings_section(run, width)
-        parts += rules_section(run)
-        parts += _other_threads(run, width)
-        parts += _outside(run, width)
-    elif run.phases:
-        parts += [Text(), Text("No step ended. Times per call, over the whole run", "bold")]
-        parts += _per_call(run, run.phases, width)
-        parts += device_times(run, None, width)
+    return [part for parts in sections(document, width).values() for part in parts]
+
+
+def sections(document: Document, width: int) -> dict[str, list[Text | Table]]:
+    """The parts of the report by what they are about, in order."""
+    steps = document.steps
+    found: dict[str, Iterable[Text | Table]] = {
+        "out of memory": out_of_memory(document.memory),
+        "heading": _heading(document),
+    }
+    if steps is not None:
+        found |= {
+            "phases": _steps(steps, document.phases, width),
+            "device": device_times(document, document.phases, width),
+            "ledger": ledger_section(document.ledger, steps, width),
+            "savings": savings_section(document.savings, document.findings, width),
+            "guides": guides_section(document.guides, document.findings),
+            "other threads": _other_threads(document.phases_on_other_threads, width),
+            "outside": _outside(document, steps, width),
+        }
+    elif document.phases_without_steps:
+        phases = document.phases_without_steps
+        title = Text("No step ended. Times per call, over the whole run", "bold")
+        found |= {
+            "phases": [Text(), title, *_per_call(phases, width)],
+            "device": device_times(document, phases, width),
+        }
     else:
-        parts += [Text(), Text("No phase ended.")]
-    return [
-        *parts,
-        *modules_section(run, width),
-        *syncs_section(run, width),
-        *operations_section(run, width),
-        *memory_section(run, width),
-        *energy_section(run),
-        *metrics(run, width),
-        *_notes(run),
-        *recorder_section(run),
-    ]
+        found["phases"] = [Text(), Text("No phase ended.")]
+    has_phases = any(
+        [
+            *(document.phases, document.phases_outside),
+            *(document.phases_on_other_threads, document.phases_without_steps),
+        ]
+    )
+    found |= {
+        "modules": modules_section(document.modules, width),
+        "syncs": syncs_section(document.syncs, 0 if steps is None else steps.count, width),
+        "operations": operations_section(document.operations, width),
+        "memory": memory_section(document.memory, width),
+        "energy": energy_section(document.energy, has_phases),
+        "metrics": metrics_section(document.metrics, width),
+        "notes": _notes(document.notes),
+        "recorder": recorder_section(document.recorder),
+    }
+    return {name: list(parts) for name, parts in found.items()}
 
 
-def _heading(run: RunData) -> Iterator[Text]:
-    environment = run.environment
-    command = environment.get("command")
-    if command:
-        yield Text(printable(shlex.join(command)), "bold")
+def _heading(document: Document) -> Iterator[Text]:
+    run, steps = document.run, document.steps
+    if run.command:
+        yield Text(printable(shlex.join(run.command)), "bold")
     facts = []
-    if environment.get("host"):
-        facts.append(f"host {environment['host']}")
-    if environment.get("rank") is not None:
-        world_size = environment.get("world_size")
-        facts.append(f"rank {environment['rank']}" + (f" of {world_size}" if world_size else ""))
-    if environment.get("torch"):
-        facts.append(f"torch {environment['torch']}")
-    gpus = environment.get("gpus")
-    if gpus is not None:
-        facts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
-    program = run.program_facts
-    if program.loader_workers is not None:
-        facts.append(counted(program.loader_workers, "loader worker"))
-    if program.other_streams:
+    if run.host:
+        facts.append(f"host {run.host}")
+    if run.rank is not None:
+        facts.append(f"rank {run.rank}" + (f" of {run.world_size}" if run.world_size else ""))
+    if run.torch:
+        facts.append(f"torch {run.torch}")
+    if run.gpu_count is not None:
+        names = dict.fromkeys(run.gpus)
+        facts += [f"{run.gpus.count(gpu)} x {gpu}" for gpu in names] or ["no GPU"]
+    if run.loader_workers is not None:
+        facts.append(counted(run.loader_workers, "loader worker"))
+    if run.other_streams:
         facts.append("several streams")
-    never_timed = all(phase.device is None for phase in run.phases.values())
-    if run.device_timing is None and never_timed:
+    if not run.device_timing:
         facts.append("device timing off")
     yield Text(printable(", ".join(facts)))
     yield Text(
-        f"{counted(run.step_totals.count, 'step')} in {duration(run.duration_ns)}, "
-        + ("complete" if run.complete else "incomplete")
+        f"{counted(0 if steps is None else steps.count, 'step')} in {duration(run.duration_ns)}, "
+        + ("complete" if run.is_complete else "incomplete")
     )
+    yield Text(printable(document.verdict), "bold")
 
 
-def _steps(run: RunData, width: int) -> Iterator[Text | Table]:
-    totals = run.step_totals
-    total_ns = totals.duration.total_ns
-    inside = analysis.of(run).attribution
-    missing_ns = inside.unattributed_ns
-    quantiles = analysis.of(run).step_quantiles
-    unit = Unit.fitting(totals.duration.mean_ns)
-    phases = {path: p for (path, scope), p in run.statistics.items() if scope == Scope.STEP}
+def _steps(steps: StepTimes, phases: Sequence[PhaseInSteps], width: int) -> Iterator[Text | Table]:
+    unit = Unit.fitting(steps.mean_ns)
 
-    def mean(statistic: Statistic | None, calls: int) -> str:
-        return unit.text(mean_per_step_ns(run, statistic, calls))
-
-    def quantile_cells(values_ns: tuple[int, ...]) -> list[str]:
-        return [*map(unit.text, values_ns or (None,) * len(QUANTILES))]
-
-    def share_cells(time_ns: int | None) -> tuple[str, str]:
+    def share_cells(of_step: float | None) -> tuple[str, str]:
         """The share of the step as a number and as a bar."""
-        if time_ns is None or not 0 <= time_ns <= total_ns > 0:
+        if of_step is None:
             return UNKNOWN, ""
-        bar = "#" * round(_BAR_WIDTH * time_ns / total_ns) if width >= _WIDTH_FOR_BARS else ""
-        return percent(time_ns, total_ns), bar
+        bar = "#" * round(_BAR_WIDTH * of_step) if width >= _WIDTH_FOR_BARS else ""
+        return f"{100 * of_step:.1f}", bar
 
-    largest_ns = max((_self_ns(phase) for phase in phases.values()), default=0)
+    largest_ns = max((phase.self_ns or 0 for phase in phases), default=0)
     rows = {}
-    for path, phase in phases.items():
-        if phase.host is None:
-            continue
-        percentage, bar = share_cells(phase.host.total_ns)
+    for phase in phases:
+        percentage, bar = share_cells(phase.share)
+        times_ns = (phase.host_ns, phase.p50_ns, phase.p95_ns, phase.self_ns)
         cells = [
-            str(phase.count),
-            mean(phase.host, phase.count),
-            *quantile_cells(quantiles.of_path(path)),
-            *(mean(s, phase.count) for s in (phase.self_host, phase.device, phase.blocked)),
+            str(phase.calls),
+            *map(unit.text, (*times_ns, phase.stream_ns, phase.blocked_ns)),
             percentage,
         ]
-        style = "bold" if 0 < largest_ns == _self_ns(phase) else ""
-        rows[path] = Row("", cells, note=bar, style=style)
+        style = "bold" if 0 < largest_ns == (phase.self_ns or 0) else ""
+        rows[phase.path] = Row("", cells, note=bar, style=style)
 
     def sum_row(name: str, time_ns: int | None) -> Row:
-        per_step = unit.text(None if time_ns is None else time_ns / totals.count)
-        percentage, bar = share_cells(time_ns)
+        per_step = unit.text(None if time_ns is None else time_ns / steps.count)
+        is_share = time_ns is not None and 0 <= time_ns <= steps.total_ns > 0
+        percentage, bar = share_cells((time_ns or 0) / steps.total_ns if is_share else None)
         return Row(name, ["", per_step, *[""] * 5, percentage], note=bar)
 
     step = [
-        str(totals.count),
-        unit.text(totals.duration.mean_ns),
-        *quantile_cells(quantiles.duration_ns),
+        str(steps.count),
+        *map(unit.text, (steps.mean_ns, steps.p50_ns, steps.p95_ns)),
         *[""] * 3,
-        percent(total_ns, total_ns),
+        percent(steps.total_ns, steps.total_ns),
     ]
-    sums = [sum_row("sum of phases", inside.phases_ns), sum_row("unattributed", missing_ns)]
+    sums = [
+        sum_row("sum of phases", steps.phases_ns),
+        sum_row("unattributed", steps.unattributed_ns),
+        Row("step", step, style="bold"),
+    ]
     headers = ["phase", "calls", "mean", "p50", "p95", "self", "device", "blocked", "% step"]
     yield Text()
     yield Text(f"Where the step goes: {unit.name} per step", "bold")
-    sums.append(Row("step", step, style="bold"))
-    yield from phase_table(run, headers, rows, width, sums)
+    yield from phase_table(headers, rows, width, sums)
     yield Text()
+    yield from _attribution(steps)
+    yield from _blocked_coverage(phases)
+    yield from _rates(steps)
+    yield from _quantiles(steps)
+
+
+def _attribution(steps: StepTimes) -> Iterator[Text]:
+    total_ns, missing_ns = steps.total_ns, steps.unattributed_ns
     unattributed = UNKNOWN
     if missing_ns is not None:
         unattributed = duration(missing_ns) + share(missing_ns, total_ns)
     yield Text(
-        f"Total step time {duration(total_ns)}, sum of phases {duration(inside.phases_ns)}, "
+        f"Total step time {duration(total_ns)}, sum of phases {duration(steps.phases_ns)}, "
         f"unattributed {unattributed}"
     )
-    if inside.crossing is None:
+    if steps.crossing_spans is None:
         yield Text(
             "Some history is missing, so the sum is made of self times: a phase that outlasts its "
             "step, or the phase around it, counts in full"
         )
         if missing_ns is None:
             yield Text("Unattributed time is unknown, because the sum exceeds the step time")
-    elif inside.crossing:
+    elif steps.crossing_spans:
         yield Text(
-            f"Spans that outlasted their step: {inside.crossing:,}. Rows count them in full, "
+            f"Spans that outlasted their step: {steps.crossing_spans:,}. Rows count them in full, "
             "the sum only their time inside steps"
         )
-    yield from _blocked_coverage(phases.values())
-    yield from _rates(run)
-    losses = analysis.of(run).span_losses
-    if not quantiles.steps:
-        only = " and was not profiled" if quantiles.profiled else ""
+
+
+def _quantiles(steps: StepTimes) -> Iterator[Text]:
+    if not steps.quantile_steps:
+        only = " and was not profiled" if steps.profiled else ""
         yield Text(f"No p50 and p95: no step has all of its spans in the history{only}")
-    elif quantiles.steps < totals.count - quantiles.profiled:
+    elif steps.quantile_steps < steps.count:
         which = "whose spans are still in the history"
-        if losses.lacking.any():
+        if steps.in_a_row:
             which = "in a row that lack no spans, the most there are"
-        yield Text(f"p50 and p95 cover the {quantiles.steps:,} of {totals.count:,} steps {which}")
-    if quantiles.profiled and quantiles.steps:
-        steps = counted(quantiles.profiled, "profiled step")
-        yield Text(f"p50 and p95 leave out {steps}. Means, totals and shares include them")
-    if losses.spans and not losses.are_located and quantiles.steps:
-        spans = counted(losses.spans, "span")
+        yield Text(
+            f"p50 and p95 cover the {steps.quantile_steps:,} of {steps.count:,} steps {which}"
+        )
+    if steps.profiled and steps.profiled_mean_ns is not None:
+        more_ns = steps.profiled_mean_ns - steps.mean_ns
+        yield Text(
+            f"All times leave out {counted(steps.profiled, 'profiled step')}, which took "
+            f"{duration(steps.profiled_mean_ns)} on average"
+            + (f", {duration(more_ns)} more than others" if more_ns > 0 else "")
+        )
+    if steps.lost_spans and not steps.lost_are_located and steps.quantile_steps:
+        spans = counted(steps.lost_spans, "span")
         yield Text(f"p50 and p95 may be too low: {spans} of these steps may be missing")
 
 
-def _self_ns(phase: PhaseStatistics) -> int:
-    return phase.self_host.total_ns if phase.self_host is not None else 0
+def _blocked_coverage(phases: Sequence[PhaseInSteps]) -> Iterator[Text]:
+    blocked = [phase for phase in phases if phase.blocked_ns is not None]
+    calls = sum(phase.calls for phase in blocked)
+    known = sum(
+        phase.calls if phase.blocked_calls is None else phase.blocked_calls for phase in blocked
+    )
+    if known < calls:
+        yield Text(f"blocked is known of {known:,} of {calls:,} calls; their mean stands for all")
 
 
-def _blocked_coverage(phases: Collection[PhaseStatistics]) -> Iterator[Text]:
-    known = [phase.blocked.count for phase in phases if phase.blocked is not None]
-    calls = sum(phase.count for phase in phases if phase.blocked is not None)
-    if sum(known) < calls:
-        yield Text(
-            f"blocked is known of {sum(known):,} of {calls:,} calls; their mean stands for all"
-        )
-
-
-def _rates(run: RunData) -> Iterator[Text]:
-    totals = run.step_totals
+def _rates(steps: StepTimes) -> Iterator[Text]:
     rates = []
-    if totals.steps_per_second is not None:
-        rates.append(f"{_rate(totals.steps_per_second)} steps/s")
-    if totals.samples_per_second is not None:
-        rates.append(f"{_rate(totals.samples_per_second)} samples/s")
+    if steps.steps_per_second is not None:
+        rates.append(f"{_rate(steps.steps_per_second)} steps/s")
+    if steps.samples_per_second is not None:
+        rates.append(f"{_rate(steps.samples_per_second)} samples/s")
     if rates:
-        known = f" (samples of {totals.sampled:,} of {totals.count:,} steps known)"
-        partly = 0 < totals.sampled < totals.count
+        known = f" (samples of {steps.sampled:,} of {steps.count:,} steps known)"
+        partly = 0 < steps.sampled < steps.count
         yield Text(", ".join(rates) + " of step time" + (known if partly else ""))
 
 
@@ -233,97 +241,48 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.3g}"
 
 
-def _other_threads(run: RunData, width: int) -> Iterator[Text | Table]:
-    phases = run.phases_in(Scope.OTHER_THREADS)
+def _other_threads(phases: Sequence[PhaseCalls], width: int) -> Iterator[Text | Table]:
     if phases:
         yield Text()
         yield Text("Other threads while a step was open (not part of its time): per call", "bold")
-        yield from _per_call(run, phases, width)
+        yield from _per_call(phases, width)
 
 
-def _outside(run: RunData, width: int) -> Iterator[Text | Table]:
-    outside_ns = run.duration_ns - run.step_totals.duration.total_ns
-    if run.open_step is not None:
-        outside_ns -= run.duration_ns - run.open_step.begin_ns
+def _outside(document: Document, steps: StepTimes, width: int) -> Iterator[Text | Table]:
+    phases, duration_ns = document.phases_outside, document.run.duration_ns
     yield Text()
     yield Text(
-        f"Outside steps: {duration(outside_ns)} of {duration(run.duration_ns)}"
-        f"{share(outside_ns, run.duration_ns)}",
+        f"Outside steps: {duration(steps.outside_ns)} of {duration(duration_ns)}"
+        f"{share(steps.outside_ns, duration_ns)}",
         "bold",
     )
-    phases = run.phases_in(Scope.OUTSIDE)
-    until_first_step_ns = startup_ns(run)
-    if not phases and until_first_step_ns == 0:
+    if not phases and steps.startup_ns == 0:
         return
-    # Where the span itself is lost, it tells by its length: longer than all the time outside.
-    too_long = {path for path, p in phases.items() if p.host and p.host.max_ns > outside_ns}
-    during_steps = too_long | {run.paths[path] for path in outside_during_steps(run)}
-    yield from _per_call(run, phases, width, during_steps, {"start-up": until_first_step_ns})
-    if during_steps:
+    yield from _per_call(phases, width, {"start-up": steps.startup_ns})
+    if any(phase.during_steps for phase in phases):
         yield Text("* was open during steps, so its times include theirs")
 
 
 def _per_call(
-    run: RunData,
-    phases: Mapping[str, PhaseStatistics],
+    phases: Sequence[PhaseCalls],
     width: int,
-    during_steps: Collection[str] = (),
     totals_ns: Mapping[str, int | None] = MappingProxyType({}),
 ) -> Iterator[Text | Table]:
-    """A table of times per call, with `totals_ns` as a second block.
-
-    The paths `during_steps` are marked, without self times: as far as they lie in a step, those are
-    what that step calls unattributed.
-    """
-    hosts = [phase.host for phase in phases.values() if phase.host is not None]
-    total_ns = max([*(host.total_ns for host in hosts), *(ns or 0 for ns in totals_ns.values())])
-    unit = Unit.fitting(max((host.mean_ns for host in hosts), default=total_ns), total_ns)
-
-    def mean(statistic: Statistic | None) -> str:
-        return unit.text(statistic.mean_ns if statistic is not None and statistic.count else None)
-
+    """A table of times per call, with `totals_ns` as a second block."""
+    total_ns = max([*(one.total_ns for one in phases), *(ns or 0 for ns in totals_ns.values())])
+    means_ns = (one.mean_ns for one in phases if one.mean_ns is not None)
+    unit = Unit.fitting(max(means_ns, default=total_ns), total_ns)
     rows = {}
-    for path, name in enumerate(run.paths):
-        phase = phases.get(name)
-        if phase is None or phase.host is None:
-            continue
-        marked = name in during_steps
-        cells = [
-            str(phase.count),
-            unit.text(phase.host.total_ns),
-            mean(phase.host),
-            unit.text(phase.host.p50_ns),
-            unit.text(phase.host.p95_ns),
-            mean(None if marked else phase.self_host),
-            mean(phase.device),
-            mean(phase.blocked),
-        ]
-        rows[path] = Row("", cells, note="*" if marked else "")
+    for one in phases:
+        times_ns = (one.mean_ns, one.p50_ns, one.p95_ns, one.self_ns, one.stream_ns, one.blocked_ns)
+        cells = [str(one.calls), unit.text(one.total_ns), *map(unit.text, times_ns)]
+        rows[one.path] = Row("", cells, note="*" if one.during_steps else "")
     sums = [Row(name, ["", unit.text(ns), *[""] * 6]) for name, ns in totals_ns.items()]
     times = [f"total {unit.name}", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
-    yield from phase_table(run, ["phase", "calls", *times], rows, width, sums)
+    yield from phase_table(["phase", "calls", *times], rows, width, sums)
 
 
-def _notes(run: RunData) -> Iterator[Text]:
-    notes = [*run.notes]
-    if run.open_phases:
-        opened = ", ".join(
-            f"{phase.path} ({run.threads[phase.thread].name}, since {duration(phase.begin_ns)})"
-            for phase in run.open_phases
-        )
-        notes.append(f"Open at the end: {opened}.")
-    if run.open_step is not None:
-        notes.append(
-            f"Step {run.open_step.index} had not ended: its phases are counted, its time is not."
-        )
-    if run.environment.get("optimizer_seen") is False:
-        notes.append("No optimizer was seen, so each step ends with a backward pass.")
-    unfinished = unfinished_work_note(run)
-    if unfinished is not None:
-        notes.append(unfinished)
-    left_early = run.step_totals.count - run.step_totals.complete
-    if left_early:
-        notes.append(f"Cut short: {left_early:,} of {counted(run.step_totals.count, 'step')}.")
+def _notes(notes: Sequence[str]) -> Iterator[Text]:
     if notes:
         yield Text()
     for note in notes:

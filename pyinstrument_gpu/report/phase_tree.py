@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.table import Table
 from rich.text import Text
 
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.paths import names_of
 from pyinstrument_gpu.report.table import Row, counted, table
 
 MAX_PATHS = 200
@@ -17,46 +17,29 @@ MAX_PATHS = 200
 
 
 def phase_table(
-    run: RunData,
     headers: Sequence[str],
-    rows: Mapping[int, Row],
+    rows: Mapping[str, Row],
     width: int,
     sums: Sequence[Row] = (),
 ) -> Iterator[Text | Table]:
     """A table of some paths and of the phases around them, as a tree, and below it how many of its
     lines were left out, if any were.
 
-    The names and depths of `rows`, by path, are filled in. A phase around one of them that is not
-    among them has a row without cells. `sums` are the rows of a second block.
+    `rows` are by path, a phase before those inside it; their names and depths are filled in. A
+    phase around one of them that is not among them has a row without cells. `sums` are the rows of
+    a second block.
     """
-    paths = tree(run, rows)
     columns = len(next(iter(rows.values())).cells) if rows else 0
     around = Row("", [""] * columns, style="dim")
-    shown = [
-        replace(rows.get(path, around), name=run.names[run.path_names[path]], depth=depth)
-        for path, depth in paths[:MAX_PATHS]
-    ]
+    lines: dict[tuple[str, ...], Row] = {}
+    for path, row in rows.items():
+        names = names_of(path)
+        for depth in range(len(names) - 1):
+            outer = names[: depth + 1]
+            lines.setdefault(outer, replace(around, name=outer[-1], depth=depth))
+        lines[names] = replace(row, name=names[-1], depth=len(names) - 1)
+    shown = list(lines.values())[:MAX_PATHS]
     yield table(headers, [shown, sums], width)
-    more = len(paths) - MAX_PATHS
+    more = len(lines) - len(shown)
     if more > 0:
         yield Text(f"... and {counted(more, 'more path')} (export --summary has all)", "yellow")
-
-
-def tree(run: RunData, paths: Iterable[int]) -> list[tuple[int, int]]:
-    """The paths and those around them as (path, depth), in order of appearance, children inside."""
-    children: dict[int, set[int]] = {}
-    for path in paths:
-        while path >= 0:
-            parent = int(run.path_parents[path])
-            siblings = children.setdefault(parent, set())
-            if path in siblings:
-                break
-            siblings.add(path)
-            path = parent
-    rows = []
-    pending = [(path, 0) for path in sorted(children.get(-1, ()), reverse=True)]
-    while pending:
-        path, depth = pending.pop()
-        rows.append((path, depth))
-        pending += [(child, depth + 1) for child in sorted(children.get(path, ()), reverse=True)]
-    return rows

@@ -19,6 +19,11 @@ _WIDTH = 80
 def ranks_report(runs: Mapping[int, RunData], missing: Sequence[str]) -> str:
     """A table of the times per step of each outermost phase, for runs by rank: mean over the ranks,
     least and most. `missing` has a sentence for each rank that is not there."""
+    return printed(ranks_parts(runs, missing), _WIDTH)
+
+
+def ranks_parts(runs: Mapping[int, RunData], missing: Sequence[str]) -> list[Text | Table]:
+    """The same, as `rich` prints it."""
     parts: list[Text | Table] = [Text(f"Ranks: {len(runs)} of {len(runs) + len(missing)}", "bold")]
     by_phase = _per_step_ns({rank: run for rank, run in runs.items() if run.step_totals.count})
     if by_phase:
@@ -28,7 +33,7 @@ def ranks_report(runs: Mapping[int, RunData], missing: Sequence[str]) -> str:
         headers = [f"{unit.name} per step", "mean", "least", "rank", "most", "rank"]
         parts.append(table(headers, [rows, [_row("step", steps_ns, unit)]], _WIDTH))
     parts += [Text(f"! {sentence}", "yellow") for sentence in missing]
-    return printed(parts, _WIDTH)
+    return parts
 
 
 def _per_step_ns(runs: Mapping[int, RunData]) -> dict[str, dict[int, float]]:

@@ -16,7 +16,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-UNKNOWN = "-"
+from pyinstrument_gpu.document.words import UNKNOWN as UNKNOWN
+from pyinstrument_gpu.document.words import confidence_percent as confidence_percent
+from pyinstrument_gpu.document.words import counted as counted
+from pyinstrument_gpu.document.words import duration as duration
+from pyinstrument_gpu.document.words import percent as percent
+from pyinstrument_gpu.document.words import rounded_percent as rounded_percent
+from pyinstrument_gpu.document.words import share as share
+from pyinstrument_gpu.document.words import size as size
+from pyinstrument_gpu.document.words import small_percent as small_percent
+
 _MIN_NAME_WIDTH = 16
 
 
@@ -49,59 +58,6 @@ class Unit:
     def text(self, duration_ns: float | None) -> str:
         """The number without the unit; "-" where it is not known."""
         return UNKNOWN if duration_ns is None else f"{duration_ns / self.ns:.{self.decimals}f}"
-
-
-def duration(duration_ns: float) -> str:
-    for name, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(duration_ns) >= ns:
-            return f"{duration_ns / ns:.3f} {name}"
-    return f"{duration_ns:.0f} ns"
-
-
-def size(size_bytes: float) -> str:
-    for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if abs(size_bytes) >= unit:
-            return f"{size_bytes / unit:.2f} {name}"
-    return f"{size_bytes:.0f} bytes"
-
-
-def percent(part: float, whole: float) -> str:
-    """A share in percent, without the sign; "-" for what is no share of the whole."""
-    return f"{100 * part / whole:.1f}" if whole and 0 <= part <= whole else UNKNOWN
-
-
-def share(part: float, whole: float) -> str:
-    """A share as it stands behind a duration: " (12.3%)", or nothing for what is no share."""
-    text = percent(part, whole)
-    return "" if text == UNKNOWN else f" ({text}%)"
-
-
-def small_percent(part: float, whole: float) -> str:
-    """Two digits of a share that is small as a rule, with the sign."""
-    percentage = 100 * part / whole
-    if 0 < percentage < 0.001:
-        return "<0.001%"
-    return f"{percentage:.0f}%" if percentage >= 10 else f"{percentage:.2g}%"
-
-
-def rounded_percent(share: float) -> str:
-    """Two digits of a share that may be more than all of it."""
-    percentage = 100 * share
-    return f"{percentage:.2g} %" if percentage < 99.5 else f"{percentage:,.0f} %"
-
-
-def confidence_percent(confidence: float) -> str:
-    """Three digits, or as many more as it takes not to say that anything is certain."""
-    for digits in range(3, 17):
-        text = f"{100 * confidence:.{digits}g}"
-        if float(text) < 100:
-            break
-    return f"{text} %"
-
-
-def counted(count: int, noun: str) -> str:
-    """The number with its noun, of which an "s" makes the plural."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.report.console import printed
 from pyinstrument_gpu.report.one_step import one_step
@@ -29,5 +31,6 @@ def report(
     stdout = Console()
     width = stdout.width if width is None else width
     color = (stdout.is_terminal and not stdout.no_color) if color is None else color
-    parts = overview(run, width) if step is None else one_step(run, step, width)
-    return printed(parts, width, color=color)
+    if step is not None:
+        return printed(one_step(step_document(run, step), width), width, color=color)
+    return printed(overview(document_of(run), width), width, color=color)

@@ -13,12 +13,12 @@ import pytest
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
 from pyinstrument_gpu.analysis.rules.finding import Finding, Whole, Worth
+from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.program_facts import KEY
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
-from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
@@ -532,8 +532,8 @@ def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything(
 
 def test_workers_need_cores() -> None:
     made = _kernels((10 * US, 4 * MS), (5 * MS, 10 * US), loader_ns=10 * MS)
-    run = simulated(made, loader_workers=2)
     for cores, is_said in ((5, True), (6, False)):
+        run = simulated(made, loader_workers=2)
         run.environment["cores"] = cores
         one = the(run, "use more loader workers")
         assert ("6 would do instead of 2, but there are 5 cores" in one.evidence) == is_said
@@ -692,21 +692,22 @@ def test_the_report_says_what_advice_is_worth() -> None:
     assert "What guides advise" not in run_of([]).report()
 
 
-def test_the_findings_are_in_the_json_report() -> None:
-    (one,) = report_facts(_with_evaluations())["findings"]
+def test_findings_are_in_the_document() -> None:
+    document = document_of(_with_evaluations())
+    (one,) = (one for one in document.findings if one.kind == "guide")
 
-    assert one == {
-        "advice": "evaluate half as often",
-        "promised": None,
-        "low_ns": 3 * MS,
-        "high_ns": 3 * MS,
-        "of_ns": 16 * MS,
-        "of": "elapsed time",
-        "evidence": "4 times in 20 steps, 30.000 ms each",
-        "edit": "",
-    }
-    (one,) = report_facts(_with_evaluations(copy_ns=1 * MS))["findings"][-1:]
-    assert (one["advice"], one["low_ns"], one["of"]) == ("evaluate half as often", None, None)
+    assert (one.kind, one.about, one.promised) == ("guide", "evaluate half as often", None)
+    assert (one.low_ns, one.high_ns, one.of_ns, one.of) == (
+        *(3 * MS, 3 * MS, 16 * MS),
+        "elapsed time",
+    )
+    assert (one.evidence, one.edit) == ("4 times in 20 steps, 30.000 ms each", None)
+    assert document.guides is not None
+    assert document.guides.rows == ()
+    unknown = document_of(_with_evaluations(copy_ns=1 * MS)).guides
+    assert unknown is not None
+    last = unknown.rows[-1]
+    assert (last.advice, last.low_ns, last.of) == ("evaluate half as often", None, None)
 
 
 # --- simulated programs ---

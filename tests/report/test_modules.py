@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the report says of modules, on a run whose every nanosecond is known."""
 
-import json
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import pytest
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.module_steps import ModulePerStep, PassPerStep
+from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.modules import ModuleTimes
 from pyinstrument_gpu.model.modules import (
     MODULE_SPAN_DTYPE,
     ModulePass,
@@ -17,7 +19,6 @@ from pyinstrument_gpu.model.modules import (
 )
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.report.modules import MAX_MODULES
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import run_of
@@ -68,6 +69,13 @@ def section(run: Run, width: int = 80) -> list[str]:
     return [line for line in part.splitlines() if set(line) != {"-", " "}]
 
 
+def rows_of(run: Run) -> tuple[ModuleTimes, ...]:
+    """The rows of the section as data."""
+    found = document_of(run).modules
+    assert found is not None
+    return found.rows
+
+
 def test_groups_come_first_with_times_per_step() -> None:
     assert section(training(4)) == [
         "Modules: ms per step",
@@ -106,15 +114,67 @@ def test_kept_history_stands_for_the_whole() -> None:
     assert "Outside steps, and not in the table: 4 of 8 passes in the history" in section(run)
 
 
+def test_steps_in_which_modules_were_timed_stand_for_all() -> None:
+    """The first step, of 20 ms, stands for itself, and the last, of 40, for four."""
+    begins_ms = (0, 20, 40, 60, 80, 120)
+    rows = [
+        (i, begin_ms * MS, end_ms * MS, 1, 1, True, 0)
+        for i, (begin_ms, end_ms) in enumerate(itertools.pairwise(begins_ms))
+    ]
+    spans = [
+        *passes(("embed", FORWARD, 0, 5), step=0),
+        *passes(("embed", FORWARD, 0, 10), step=4),
+    ]
+    run = run_of(
+        [],
+        steps=Steps(np.array(rows, STEP_DTYPE)),
+        module_names=NAMES,
+        module_spans=np.array(spans, MODULE_SPAN_DTYPE),
+        module_step_weights=np.array([1, 0, 0, 0, 4]),
+    )
+    forward = PassPerStep(count=1.0, host_ns=9.0 * MS, device_ns=None)
+    share = (5 + 4 * 10) / (20 + 4 * 40)
+    assert analysis.of(run).modules_per_step == {"embed": ModulePerStep({FORWARD: forward}, share)}
+    assert "Modules were timed in 2 of 5 steps, which stand for all" in section(run)
+
+
+def test_steps_that_lost_their_oldest_passes_do_not_count_among_them() -> None:
+    whole = np.array(
+        [one for i in range(4) for one in passes(*TIMES_MS[:2], step=i)], MODULE_SPAN_DTYPE
+    )
+    run = training(
+        4,
+        modules=Modules(fold_module_spans(whole, NAMES)),
+        module_spans=whole[3:],
+        module_step_weights=np.ones(4, np.int64),
+    )
+    found = analysis.of(run).modules_per_step["embed"]
+    assert found.passes == {
+        FORWARD: PassPerStep(1.0, 1.0 * MS, None),
+        BACKWARD: PassPerStep(1.0, 3.0 * MS, None),
+    }
+    assert found.share == 4 / STEP_MS
+    assert "Modules were timed in" not in "".join(section(run))
+
+
+def test_nothing_is_said_where_no_step_was_timed() -> None:
+    run = training(
+        4,
+        module_spans=np.array(passes(*TIMES_MS[:2], step=-1), MODULE_SPAN_DTYPE),
+        module_step_weights=np.zeros(4, np.int64),
+    )
+    assert section(run)[2].split() == ["embed", "-", "-", "-", "-"]
+    assert analysis.of(run).modules_per_step["embed"].share is None
+
+
 def test_nothing_is_said_per_step_where_no_history_is_left() -> None:
     whole = training(4)
     run = training(4, modules=whole.modules, module_spans=np.empty(0, MODULE_SPAN_DTYPE))
 
     assert section(run)[4].split() == ["embed", "-", "-", "-", "-", "-"]
     assert "- elsewhere: none of these passes is left in the history" in section(run)
-    module = report_facts(run)["modules"][-1]
-    assert module["forward"]["total_ns"] == 4 * MS
-    assert (module["per_step"]["forward"], module["per_step"]["share"]) == (None, None)
+    embed = rows_of(run)[-1]
+    assert (embed.calls, embed.forward_ns, embed.share) == (None, None, None)
 
 
 def test_device_times_of_some_steps_stand_for_all() -> None:
@@ -137,7 +197,8 @@ def test_without_steps_times_are_of_the_whole_run() -> None:
         "layers.*           4    8.000    12.000      4.000",
         "layers.*.attn      4    4.000         -          -",
     ]
-    assert report_facts(run)["modules"][0]["per_step"] is None
+    assert rows_of(run)[0].forward_ns == 8 * MS
+    assert rows_of(run)[0].share is None
 
 
 def test_wide_report_says_how_many_modules_a_row_has() -> None:
@@ -164,29 +225,31 @@ def test_long_tables_end() -> None:
     rows = [(0, 1, i, FORWARD, 0, 0, -1, 0, -1, -1, -1) for i in range(len(names))]
     run = training(1, module_names=names, module_spans=np.array(rows, MODULE_SPAN_DTYPE))
 
-    assert "... and 2 more rows (report --json has all)" in section(run)
-    assert len(report_facts(run)["modules"]) == MAX_MODULES + 2
+    assert "... and 2 more rows (report --json --all-rows has all)" in section(run)
+    assert len(rows_of(run)) == MAX_MODULES + 2
 
 
 def test_run_without_modules_says_nothing_of_them() -> None:
     run = training(4, module_names=(), module_spans=None)
 
     assert "odule" not in run.report(color=False)
-    assert report_facts(run)["modules"] is None
+    assert document_of(run).modules is None
 
 
-def test_facts_are_those_of_the_table() -> None:
-    facts = json.loads(json.dumps(report_facts(training(4, device_steps=2)), allow_nan=False))
-    layers, attention, embed = facts["modules"]
+def test_document_has_the_rows_of_the_table() -> None:
+    layers, attention, embed = rows_of(training(4, device_steps=2))
 
-    assert (layers["name"], layers["modules"], layers["calls"]) == ("layers.*", 2, 8)
-    assert layers["backward"]["total_ns"] == 4 * 8 * MS
-    assert layers["stream_backward"]["count"] == 4
-    assert layers["per_step"] == {
-        "forward": {"calls": 2.0, "host_ns": 4.0 * MS, "stream_ns": 8.0 * MS},
-        "backward": {"calls": 2.0, "host_ns": 6.0 * MS, "stream_ns": 12.0 * MS},
-        "recompute": {"calls": 1.0, "host_ns": 2.0 * MS, "stream_ns": 4.0 * MS},
-        "share": 0.6,
-    }
-    assert (attention["backward"], attention["per_step"]["backward"]) == (None, None)
-    assert embed["per_step"]["share"] == 0.2
+    assert layers == ModuleTimes(
+        name="layers.*",
+        modules=2,
+        calls=2.0,
+        forward_ns=4.0 * MS,
+        backward_ns=6.0 * MS,
+        recompute_ns=2.0 * MS,
+        device_forward_ns=8.0 * MS,
+        device_backward_ns=12.0 * MS,
+        device_recompute_ns=4.0 * MS,
+        share=0.6,
+    )
+    assert (attention.backward_ns, attention.device_backward_ns) == (None, None)
+    assert embed.share == 0.2

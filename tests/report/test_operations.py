@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the report says of profiled steps, on runs made by hand."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 
 from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
+from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.operations import OperationTimes
 from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
-from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
 
 MS = 1_000_000
@@ -142,24 +142,32 @@ def test_nothing_profiled_is_nothing_said() -> None:
         assert "Operations" not in run_with(operations, STEPS_MS).report()
 
 
-def test_json_has_the_same_numbers() -> None:
-    facts = json.loads(json.dumps(report_facts(run_with(OPERATIONS, STEPS_MS))))
-    found = facts["operations"]
-    assert found["profiled"] == [[1, 1], [4, 5]]
-    assert found["operations"][0] == {
-        "name": "aten::mm",
-        "path": "forward",
-        "module": "layers.*.attn",
-        "calls": 8,
-        "host_ns": 6 * MS,
-        "device_ns": 10 * MS,
-        "launches": 8,
-    }
-    assert found["step_times"] == {
-        "profiled_ns": 25 * MS,
-        "before_ns": None,
-        "after_ns": 11 * MS,
-    }
-    assert facts["steps"]["quantiles_are_over"] == 6
-    assert facts["steps"]["quantiles_leave_out_profiled"] == 3
-    assert report_facts(run_with(None, STEPS_MS))["operations"] is None
+def test_document_has_the_same_numbers() -> None:
+    run = run_with(OPERATIONS, STEPS_MS)
+    document = document_of(run)
+    found, steps = document.operations, document.steps
+    assert found is not None
+    assert steps is not None
+    assert (found.first_step, found.last_step, found.steps) == (4, 5, 2)
+    assert found.operations[0] == OperationTimes(
+        name="aten::mm",
+        module=None,
+        path="forward",
+        calls=4.5,
+        host_ns=4 * MS,
+        launches=4.5,
+        device_ns=7 * MS,
+    )
+    by_module = [(one.module, one.path, one.host_ns) for one in found.modules]
+    assert by_module == [
+        ("layers.*.attn", "forward", 3 * MS),
+        ("head", "forward", MS),
+        ("head", "backward", MS / 2),
+        (None, None, MS / 2),
+    ]
+    assert [one.path for one in found.phases] == ["forward", "backward", None]
+    assert found.device is not None
+    assert (found.device.idle_ns, len(found.device.gaps)) == (5 * MS, 2)
+    assert (found.step_ns, found.step_before_ns, found.step_after_ns) == (25 * MS, None, 11 * MS)
+    assert (steps.quantile_steps, steps.profiled) == (6, 3)
+    assert document_of(run_with(None, STEPS_MS)).operations is None

@@ -7,7 +7,8 @@ to the run. docs/rules.md has them all, with their premises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
+from weakref import WeakKeyDictionary
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import MIN_STEPS
@@ -44,8 +45,18 @@ EDIT_SHARE = 0.01
 """The share of the step, or of the elapsed time, below which a change is not worth an edit."""
 
 
+# As the other parts of an analysis, computed once.
+_found: MutableMapping[RunData, list[Finding]] = WeakKeyDictionary()
+
+
 def findings(run: RunData) -> list[Finding]:
     """What the rules find, the largest first, and then what can't be told."""
+    if run not in _found:
+        _found[run] = _findings(run)
+    return _found[run]
+
+
+def _findings(run: RunData) -> list[Finding]:
     case = Case(run, analysis.of(run))
     if run.syncs.is_as_if or len(case.steps) < MIN_STEPS:
         return []

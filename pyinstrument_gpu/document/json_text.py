@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A document as JSON.
+
+`schema.json` beside this file describes it, and docs/report-schema.md explains it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyinstrument_gpu.document.document import Document
+from pyinstrument_gpu.document.one_step import StepDocument
+from pyinstrument_gpu.document.plain import plain
+
+MOST_ROWS = 10
+_FEWER = {"findings": 5, "savings.rows": 5, "operations": 5}
+"""Of some lists, by the begin of their place."""
+
+
+def json_text(document: Document | StepDocument, most_rows: int | None = MOST_ROWS) -> str:
+    """The document as one line.
+
+    Args:
+        document: of a run, or of one of its steps.
+        most_rows: of a longer list only so many are kept, the first, or half as many;
+            `left_out` says how many are not. None keeps all.
+    """
+    left_out: dict[str, int] = {}
+    members = plain(document)
+    if most_rows is not None:
+        members = _shortened(members, most_rows, "", left_out)
+    if left_out:
+        members["left_out"] = left_out
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _shortened(value: Any, most: int, place: str, left_out: dict[str, int]) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _shortened(one, most, f"{place}.{name}" if place else name, left_out)
+            for name, one in value.items()
+        }
+    if not isinstance(value, list):
+        return value
+    most_here = min([most, *(few for begin, few in _FEWER.items() if place.startswith(begin))])
+    if len(value) > most_here and isinstance(value[0], dict):
+        left_out[place] = left_out.get(place, 0) + len(value) - most_here
+        value = value[:most_here]
+    return [_shortened(one, most, place, left_out) for one in value]

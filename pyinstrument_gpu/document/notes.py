@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is missing from a run, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyinstrument_gpu.document.words import counted, duration
+from pyinstrument_gpu.model.groups import groups
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SpanFlag
+
+_MAX_PATHS = 200
+
+
+def notes(run: RunData) -> tuple[str, ...]:
+    """What is damaged, was cut short, or had not ended."""
+    return (*run.notes, *_open(run), *_unfinished(run), *_cut_short(run))
+
+
+def unknown(run: RunData) -> tuple[str, ...]:
+    """What a report would say if it had been recorded, with how to record it."""
+    return tuple(_unknown(run))
+
+
+def _open(run: RunData) -> Iterator[str]:
+    if run.open_phases:
+        opened = ", ".join(
+            f"{phase.path} ({run.threads[phase.thread].name}, since {duration(phase.begin_ns)})"
+            for phase in run.open_phases
+        )
+        yield f"Open at the end: {opened}."
+    if run.open_step is not None:
+        yield f"Step {run.open_step.index} had not ended: its phases are counted, its time is not."
+    if run.environment.get("optimizer_seen") is False:
+        yield "No optimizer was seen, so each step ends with a backward pass."
+
+
+def _unfinished(run: RunData) -> Iterator[str]:
+    by_path = run.pending_device_work
+    if not by_path:
+        unfinished = (run.spans["flags"] & SpanFlag.DEVICE_UNFINISHED) != 0
+        spans = groups(run.spans["path"][unfinished])
+        by_path = {run.paths[path]: len(places) for path, places in spans}
+    if by_path:
+        names = [f"{path} ({counted(spans, 'span')})" for path, spans in by_path.items()]
+        if len(names) > _MAX_PATHS:
+            names[_MAX_PATHS:] = [counted(len(names) - _MAX_PATHS, "more path")]
+        yield f"Device work not finished at the end: {', '.join(names)}."
+
+
+def _cut_short(run: RunData) -> Iterator[str]:
+    totals = run.step_totals
+    if totals.count > totals.complete:
+        cut = totals.count - totals.complete
+        yield f"Cut short: {cut:,} of {counted(totals.count, 'step')}."
+
+
+def _unknown(run: RunData) -> Iterator[str]:
+    gpus = run.environment.get("gpus")
+    if run.device_timing is None and all(phase.device is None for phase in run.phases.values()):
+        why = "the run has none"
+        if gpus == []:
+            why = "the process saw no GPU"
+        elif run.environment.get("device_timing", {}).get("mode") is False:
+            why = "device timing was off"
+        yield f"Times on the device: {why}."
+    if not run.syncs.was_watched:
+        yield "Where the host waits for the device: syncs were not watched (pig.watch_syncs())."
+    elif run.syncs.is_as_if:
+        yield "How long the host waits for a device: the run was a preview without one."
+    if not run.step_totals.count:
+        ended = "no step ended" if run.complete else "no step that ended is in the file"
+        yield f"Times per step: {ended}."
+    elif not run.step_totals.sampled:
+        yield "Samples per second: the number of samples in a batch is not known."
+    if not run.modules:
+        yield "Times of modules: they were not watched (run --modules)."
+    if run.memory is None:
+        yield "Memory: the run has no reading of it."
+    if run.operations is None:
+        yield "Operations: the run has no profile of steps (run --profile-steps 3)."

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A document as the values that JSON has."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypeVar
+
+_DIGITS = 6
+_WHOLE_FROM = 1000
+
+_Value = TypeVar("_Value")
+
+
+def rounded(value: _Value, name: str = "") -> _Value:
+    """The same to six digits, and with whole nanoseconds and bytes from 1,000 on, so that all views
+    of a document show the same number. A number that is not finite becomes None."""
+    found: Any = value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        found = type(value)(**{name: rounded(one, name) for name, one in fields.items()})
+    elif isinstance(value, tuple):
+        found = tuple(rounded(one, name) for one in value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            found = None
+        elif name.endswith(("_ns", "_bytes")) and (abs(value) >= _WHOLE_FROM or not value % 1):
+            found = round(value)
+        else:
+            found = float(f"{value:.{_DIGITS}g}")
+    result: _Value = found
+    return result
+
+
+def plain(value: Any) -> Any:
+    """The value as dicts, lists, texts and numbers, without what is None or has no rows."""
+    if dataclasses.is_dataclass(value):
+        members = {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {name: one for name, one in members.items() if one is not None and one != []}
+    if isinstance(value, tuple):
+        return [plain(one) for one in value]
+    return value

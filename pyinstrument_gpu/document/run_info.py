@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section that says what was recorded: the program, its machine, and how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyinstrument_gpu.model.run_data import RunData
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What was recorded.
+
+    Attributes:
+        run_id: tells the run from all others.
+        host: the machine's name.
+        python, torch: versions.
+        command: the command line.
+        rank, world_size: its place in a job of several processes.
+        gpu_count: how many GPUs the process saw.
+        gpus: their names.
+        loader_workers: worker processes of the DataLoader.
+        other_streams: whether the program used streams other than its device's default one.
+        device_timing: whether the times of phases on the device were recorded.
+        timed_every_steps: the device was timed in one of so many steps.
+        syncs_watched: whether calls that make the host wait for a device were watched.
+        duration_ns: from the begin of the recording to its end, or its last sign of life.
+        is_complete: whether the recording was stopped. If not, the process died, or still runs.
+    """
+
+    command: tuple[str, ...] | None
+    run_id: str | None
+    host: str | None
+    rank: int | None
+    world_size: int | None
+    python: str | None
+    torch: str | None
+    gpu_count: int | None
+    gpus: tuple[str, ...]
+    loader_workers: int | None
+    other_streams: bool | None
+    device_timing: bool
+    timed_every_steps: int | None
+    syncs_watched: bool
+    duration_ns: int
+    is_complete: bool
+
+
+def run_info(run: RunData) -> RunInfo:
+    environment, program = run.environment, run.program_facts
+    command, gpus = environment.get("command"), environment.get("gpus")
+    never_timed = all(phase.device is None for phase in run.phases.values())
+    return RunInfo(
+        command=None if command is None else tuple(command),
+        run_id=environment.get("run_id"),
+        host=environment.get("host"),
+        rank=environment.get("rank"),
+        world_size=environment.get("world_size"),
+        python=environment.get("python"),
+        torch=environment.get("torch"),
+        gpu_count=None if gpus is None else len(gpus),
+        gpus=tuple(gpus or ()),
+        loader_workers=program.loader_workers,
+        other_streams=program.other_streams,
+        device_timing=run.device_timing is not None or not never_timed,
+        timed_every_steps=None if run.device_timing is None else run.device_timing.every,
+        syncs_watched=run.syncs.was_watched,
+        duration_ns=run.duration_ns,
+        is_complete=run.complete,
+    )

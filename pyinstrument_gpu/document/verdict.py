@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict: what a run says, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
+from pyinstrument_gpu.document.findings import Finding
+from pyinstrument_gpu.document.guides import Guides
+from pyinstrument_gpu.document.phases import PhaseInSteps
+from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.model.run_data import RunData
+
+_SKEWED = 0.2
+"""How far mean and median lie apart, as a share of the mean, where one of them says too little."""
+
+
+def verdict(
+    run: RunData,
+    phases: Sequence[PhaseInSteps],
+    findings: Sequence[Finding],
+    guides: Guides | None,
+) -> str:
+    steps = run.step_totals.count
+    failures = [one for one in findings if one.kind == "failure"]
+    if failures:
+        return f"{_capitalised(failures[0].about)}: {failures[0].evidence}."
+    if not steps:
+        if not run.complete:
+            return "The recording was not stopped, and no step that ended is in the file."
+        return "No step ended, so nothing can be said of steps."
+    if run.syncs.is_as_if:
+        return _preview(run)
+    takes = _takes(run)
+    most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
+    if most is not None and most.self_ns:
+        share = small_percent(most.self_ns, run.step_totals.duration.mean_ns)
+        takes += f", of which the host spends {share} in {most.path}"
+    if steps < MIN_STEPS:
+        are = "is" if steps == 1 else "are"
+        few = f"{counted(steps, 'step')} {are} too few"
+        return f"{takes}; {few} to say what a change could save."
+    return f"{takes}; {_what_helps(run, findings, guides)}."
+
+
+def _takes(run: RunData) -> str:
+    mean_ns = run.step_totals.duration.mean_ns
+    takes = f"A step takes {duration(mean_ns)}"
+    median_ns = next(iter(analysis.of(run).step_quantiles.duration_ns), None)
+    if median_ns is not None and abs(mean_ns - median_ns) > _SKEWED * mean_ns:
+        takes += f" on average ({duration(median_ns)} in the median)"
+    return takes
+
+
+def _what_helps(run: RunData, findings: Sequence[Finding], guides: Guides | None) -> str:
+    certain = [one for one in findings if one.is_certain and one.high_ns and one.of_ns]
+    if certain:
+        return f"one change could save {_saving(run, certain[0])}: {_change(certain[0])}"
+    savings = analysis.of(run).savings
+    if savings.busy_ns is not None and savings.busy_ns >= BUSY_SHARE * savings.step_ns:
+        busy = small_percent(savings.busy_ns, savings.step_ns)
+        return f"the device is busy for at least {busy} of it, so only less work for it helps"
+    doubts = [one for one in findings if one.kind in ("doubt", "guide") and not one.is_certain]
+    if doubts:
+        first = doubts[0]
+        if not first.high_ns or not first.of_ns:
+            return f"what a change could save is not known: {first.evidence}"
+        may = f"one change may save {_saving(run, first)}"
+        return f"{may}, but this run can't tell: {_change(first)}"
+    if guides is not None and guides.nothing_worth_an_edit:
+        return "nothing that was looked at is worth an edit"
+    return "what a change could save is not known from this run"
+
+
+def _change(one: Finding) -> str:
+    return one.about if one.kind == "guide" else f"removing {one.about}"
+
+
+def _saving(run: RunData, one: Finding) -> str:
+    assert one.low_ns is not None and one.high_ns is not None and one.of_ns
+    low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
+    whole = f"the {one.of}"
+    mean_ns = run.step_totals.duration.mean_ns
+    if one.of == "step" and abs(one.of_ns - mean_ns) > _SKEWED * mean_ns:
+        whole = f"the step ({duration(one.of_ns)} in the part of the run that can tell)"
+    where = ", most of it in few steps" if one.is_rare else ""
+    if one.low_ns <= 0:
+        return f"at most {high} of {whole}{where}"
+    return f"{high if low == high else f'{low} to {high}'} of {whole}{where}"
+
+
+def _preview(run: RunData) -> str:
+    lines = {site.program for site in run.syncs.sites if site.totals.count and not site.is_allowed}
+    if not lines:
+        return "A preview on the host: no watched call would make it wait for a GPU."
+    would = "would make the host wait for a GPU, how long is unknown"
+    return f"A preview on the host: {counted(len(lines), 'line')} {would}."
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of which documents are made: from nothing at all to all that can be recorded."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
+from pyinstrument_gpu.model.energy import ENERGY_DTYPE, GpuEnergy
+from pyinstrument_gpu.model.memory import (
+    MEMORY_POINT_DTYPE,
+    MedianBytes,
+    Memory,
+    OutOfMemory,
+    PhaseMemory,
+)
+from pyinstrument_gpu.model.modules import (
+    MODULE_SPAN_DTYPE,
+    ModulePass,
+    Modules,
+    fold_module_spans,
+)
+from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
+from pyinstrument_gpu.model.schema import METRIC_DTYPE
+from pyinstrument_gpu.run import Run
+from tests.helpers import made_runs
+from tests.helpers.device_program import attached_cuda
+from tests.helpers.sync_program import Launch, Made, Sync, ran
+
+MS = 1_000_000
+MIB = 1 << 20
+
+
+def program(phases: int = 2) -> Run:
+    """Phases on the device, of which the first is read at once, and a wait for the loader."""
+    first, other = (Launch(10_000, 5 * MS),), (Launch(20 * MS, 2_000),)
+    made = Made(
+        phases=(first, *(other,) * (phases - 1)),
+        syncs=(Sync(0, 0, False, 15_000, 3_000, 0),),
+        loader_ns=(MS,) * 50,
+    )
+    with attached_cuda() as cuda:
+        run = ran(made, cuda).run
+    run.environment["overhead"] = {"phase_ns": 50.0, "step_ns": 200.0}
+    run.device_timing = DeviceTimingSummary(1, 200, 300_000)
+    return run
+
+
+def full_run() -> Run:
+    """A common run of eight phases of which everything was recorded."""
+    run = program(phases=7)
+    run.environment |= {"command": ["python", "train.py", "--epochs", "3"], "host": "a machine"}
+    run.environment |= {"torch": "2.13.0", "gpus": ["NVIDIA H100"], "run_id": "0123456789abcdef"}
+    layers = [f"layers.{i}{part}" for i in range(12) for part in ("", ".attn", ".mlp")]
+    run.module_names = ("embed", *layers, "norm", "head")
+    run.module_spans = np.array(
+        [
+            (begin_ns, begin_ns + MS, number, kind, step, 0, -1, 0, -1, -1, -1)
+            for step, begin_ns in zip(
+                run.steps.array["index"].tolist(), run.steps.array["begin_ns"].tolist(), strict=True
+            )
+            for number in range(len(run.module_names))
+            for kind in (ModulePass.FORWARD, ModulePass.BACKWARD)
+        ],
+        MODULE_SPAN_DTYPE,
+    )
+    run.modules = Modules(fold_module_spans(run.module_spans, run.module_names))
+    left = MedianBytes(MIB, MIB // 2, 2 * MIB)
+    points = [(step, (100 + step) * MIB, 400 * MIB) for step in range(40)]
+    run.memory = Memory(
+        device=0,
+        steps=40,
+        peak_bytes=300 * MIB,
+        reserved_peak_bytes=400 * MIB,
+        phases={
+            path: PhaseMemory(40, 40, 100 * MIB, 101 * MIB, 300 * MIB, number > 2, left, left)
+            for number, path in enumerate(run.paths)
+        },
+        points=np.array(points, MEMORY_POINT_DTYPE),
+    )
+    run.metric_names = ("loss",)
+    run.metrics = np.array([(i, i, 0, 0, 2.0 / (i + 1)) for i in range(3)], METRIC_DTYPE)
+    run.energy = (
+        GpuEnergy(0, "GPU-0123", np.array([(0, 0), (run.duration_ns, 700_000)], ENERGY_DTYPE)),
+    )
+    run.operations = Operations(
+        profiled=((4, 5),),
+        first_step=4,
+        last_step=5,
+        steps=2,
+        operations=tuple(
+            Operation(f"aten::op{i}", run.paths[i % 3], "layers.*.attn", 8, MS, 2 * MS, 8)
+            for i in range(12)
+        ),
+        device=DeviceUse(1, 20 * MS, 25 * MS, (DeviceGaps(run.paths[0], 30, 5 * MS, 2 * MS),)),
+        stopped_ns=300 * MS,
+        trace="trace.json",
+    )
+    return run
+
+
+def out_of_memory() -> Run:
+    run = program()
+    event = OutOfMemory(
+        path=run.paths[0],
+        step=7,
+        module="layers.3",
+        device=0,
+        request_bytes=512 * MIB,
+        limit_bytes=1024 * MIB,
+        free_bytes=256 * MIB,
+        allocated_bytes=700 * MIB,
+        reserved_bytes=768 * MIB,
+        time_ns=5 * MS,
+        settings=None,
+    )
+    run.memory = Memory(device=0, out_of_memory_count=1, out_of_memory=(event,))
+    run.complete = False
+    run.open_phases = (OpenPhase(run.paths[0], 0, MS, -1, 0),)
+    return run
+
+
+def run_of_phases(count: int) -> Run:
+    """A run without steps in which so many phases were executed once."""
+    spans = [(i, i, -1, 0, 0, -1, -1, i * MS, i * MS + MS, -1, -1, -1, 0) for i in range(count)]
+    names = [f"phase {i}" for i in range(count)]
+    parents = [-1] * count
+    return made_runs.run_of(spans, names, path_parents=parents, duration_ns=count * MS)
+
+
+def diverged() -> Run:
+    run = program()
+    run.metric_names = ("loss",)
+    run.metrics = np.array([(1, 0, 0, 0, 2.0), (2, 1, 0, 0, np.nan)], METRIC_DTYPE)
+    return run
+
+
+RUNS: Mapping[str, Callable[[], Run]] = {
+    "nothing": lambda: made_runs.run_of([]),
+    "off": lambda: Run.empty("it was off"),
+    "no steps": lambda: run_of_phases(3),
+    "program": program,
+    "all": full_run,
+    "out of memory": out_of_memory,
+    "diverged": diverged,
+}

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document's numbers are those of the run, and what is not known is None."""
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.document.document import Document, document_of
+from pyinstrument_gpu.document.metrics import Metric
+from pyinstrument_gpu.document.one_step import step_document
+from pyinstrument_gpu.document.phases import PhaseInSteps
+from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
+from pyinstrument_gpu.model.schema import METRIC_DTYPE
+from pyinstrument_gpu.run import Run
+from tests.document.programs import (
+    MIB,
+    diverged,
+    full_run,
+    out_of_memory,
+    program,
+    run_of_phases,
+)
+from tests.helpers.made_runs import run_of
+from tests.page.runs import training
+
+MS = 1_000_000
+
+
+def cells(report: str, title: str, name: str) -> list[str]:
+    """The cells of the row of that name in the table of that title."""
+    (row,) = (
+        line.removeprefix(name).split()
+        for line in report.split(title)[1].split("\n\n")[0].splitlines()
+        if line.startswith(f"{name} ")
+    )
+    return row
+
+
+def ms(*values_ns: float | None) -> list[str]:
+    return ["-" if value is None else f"{value / MS:.3f}" for value in values_ns]
+
+
+def phase_of(document: Document, path: str) -> PhaseInSteps:
+    (phase,) = (phase for phase in document.phases if phase.path == path)
+    return phase
+
+
+def test_times_are_those_of_the_program() -> None:
+    """phase0 launches 5 ms of work after 10 us, and then the program reads it."""
+    document = document_of(program())
+    phase = phase_of(document, "phase0")
+    assert (phase.calls, phase.host_ns, phase.self_ns) == (50, 10_000, 10_000)
+    assert phase.device is not None
+    assert phase.device.calls is None  # all were timed
+    assert phase.device.mean_ns == pytest.approx(5 * MS, rel=0.01)
+    steps = document.steps
+    assert steps is not None
+    assert steps.unattributed_ns is not None
+    assert (steps.count, steps.cut_short) == (50, 0)
+    assert steps.phases_ns + steps.unattributed_ns == steps.total_ns
+    assert document.run.is_complete
+
+
+def test_values_are_those_of_the_tables() -> None:
+    run = program()
+    report, document = run.report(width=120, color=False), document_of(run)
+    phase, steps, ledger = phase_of(document, "phase0"), document.steps, document.ledger
+    assert steps is not None and ledger is not None and phase.device is not None
+
+    row = cells(report, "Where the step goes", "phase0")
+    times = (phase.host_ns, phase.p50_ns, phase.p95_ns, phase.self_ns, phase.stream_ns)
+    assert row[:7] == [str(phase.calls), *ms(*times, phase.blocked_ns)]
+    row = cells(report, "Where the step goes", "step")
+    assert row[:4] == [str(steps.count), *ms(steps.mean_ns, steps.p50_ns, steps.p95_ns)]
+
+    device = phase.device
+    assert cells(report, "On the device", "phase0") == [
+        str(phase.calls),
+        *ms(phase.host_ns, device.mean_ns, device.p50_ns, device.p95_ns),
+        *ms(device.ahead_p50_ns, device.ahead_p95_ns),
+        device.bottleneck,
+    ]
+    entry = next(entry for entry in ledger.entries if entry.path == "phase0")
+    columns = ("computing_ns", "blocked_ns", "busy_ns", "data_wait_ns", "host_blocked_ns")
+    for name, of in (("phase0", entry), ("step", ledger.total)):
+        assert cells(report, "Ledger: ", name)[:5] == ms(*(getattr(of, one) for one in columns))
+
+    assert document.savings is not None
+    (saving,) = (one for one in document.savings.rows if "item" in one.about)
+    row = cells(report, "What a change could save", saving.about)
+    assert row[:3] == [f"{saving.calls:.2f}", *ms(saving.time_ns, saving.low_ns)]
+    assert row[3:6] == ["?", *ms(saving.high_ns, saving.at_most_ns)]
+    assert saving.likely_ns is None
+
+
+def test_both_sides_of_the_ledger_add_up_to_the_step() -> None:
+    document = document_of(program())
+    ledger, steps = document.ledger, document.steps
+    assert ledger is not None and steps is not None
+    total = ledger.total
+    host = (total.computing_ns, total.blocked_ns)
+    device = (total.busy_ns, total.data_wait_ns, total.host_blocked_ns, total.host_late_ns)
+    assert sum(ns or 0 for ns in host) == pytest.approx(steps.mean_ns)
+    assert sum(ns or 0 for ns in (*device, total.unattributed_ns)) == pytest.approx(steps.mean_ns)
+
+
+def test_what_is_not_known_is_none() -> None:
+    document = document_of(run_of([]))
+    for name in ("steps", "ledger", "savings", "guides", "syncs", "modules", "operations"):
+        assert getattr(document, name) is None
+    assert (document.phases, document.findings) == ((), ())
+    assert document.run.gpu_count is None
+    assert (document.recorder.phase_ns, document.recorder.core_share) == (None, None)
+    assert document_of(Run.empty("it was off")).notes == ("it was off",)
+
+
+def test_what_was_not_recorded_is_named() -> None:
+    unknown = " ".join(document_of(run_of([])).unknown)
+    for what in ("Times on the device", "syncs were not watched", "Times per step", "Memory"):
+        assert what in unknown
+    assert not any("Memory" in one or "modules" in one for one in document_of(full_run()).unknown)
+
+
+def test_times_of_a_phase_that_are_not_known_are_none() -> None:
+    run = run_of([(0, 0, -1, 0, 0, -1, -1, 5, 25, -1, -1, -1, 0)], duration_ns=100)
+    (phase,) = document_of(run).phases_without_steps
+
+    assert (phase.path, phase.calls, phase.total_ns) == ("forward", 1, 20)
+    for name in ("self_ns", "stream_ns", "blocked_ns", "device", "during_steps"):
+        assert getattr(phase, name) is None
+
+
+def test_metrics_that_are_not_finite_say_so() -> None:
+    rows = [(1, 0, 0, 0, 2.0), (2, 1, 0, 0, np.nan), (2, -1, 0, 1, -np.inf)]
+    run = run_of([], metric_names=("loss", "scale"), metrics=np.array(rows, METRIC_DTYPE))
+
+    assert document_of(run).metrics == (
+        Metric("loss", None, "nan", 1, 2.0, 0, 2.0, 0),
+        Metric("scale", None, "-inf", None, None, None, None, None),
+    )
+
+
+def test_one_step() -> None:
+    run = program()
+    document, report = step_document(run, 3), run.report(step=3, color=False)
+
+    assert (document.step, document.is_complete, document.is_timed_on_device) == (3, True, True)
+    assert document.phases_ns + document.unattributed_ns == document.total_ns
+    first = document.phases[0]
+    assert first.stream_ns is not None
+    (row,) = (line.split() for line in report.splitlines() if line.startswith(f"{first.path} "))
+    assert [row[1], row[3]] == [f"{ns / 1e9:.6f}" for ns in (first.host_ns, first.stream_ns)]
+
+
+def test_there_is_no_such_step() -> None:
+    with pytest.raises(KeyError, match="no step 1000"):
+        step_document(program(), 1000)
+
+
+def test_failures_come_first() -> None:
+    document = document_of(out_of_memory())
+    first = document.findings[0]
+    assert (first.kind, first.about) == ("failure", f"GPU 0 ran out of memory in {MEMORY_PATH}")
+    assert document.verdict == (
+        f"GPU 0 ran out of memory in {MEMORY_PATH}: 512.00 MiB were asked for and 256.00 MiB of "
+        "1.00 GiB were free."
+    )
+    assert all(one.kind != "failure" for one in document_of(program()).findings)
+
+
+MEMORY_PATH = program().paths[0]
+
+
+def test_certain_findings_come_before_doubts() -> None:
+    kinds = [one.is_certain for one in document_of(full_run()).findings if one.kind != "failure"]
+    assert kinds == sorted(kinds, reverse=True)
+
+
+def test_findings_name_commands_with_the_file() -> None:
+    looks = [one.look or "" for one in document_of(program(), "a file.gpurun").findings]
+    assert "pyinstrument-gpu export 'a file.gpurun' -o trace.json" in looks
+
+
+def test_verdict_of_a_run_without_steps() -> None:
+    assert document_of(run_of_phases(2)).verdict.startswith("No step ended")
+
+
+def test_killed_run_without_steps_does_not_say_that_none_ended() -> None:
+    run = run_of_phases(2)
+    run.complete = False
+    document = document_of(run)
+    assert document.verdict.startswith("The recording was not stopped")
+    assert "Times per step: no step that ended is in the file." in document.unknown
+
+
+def test_device_timing_is_off_only_where_it_was_turned_off() -> None:
+    modes = {"auto": "the run has none", False: "device timing was off"}
+    for mode, why in modes.items():
+        run = run_of([], environment={"device_timing": {"mode": mode}})
+        assert f"Times on the device: {why}." in document_of(run).unknown
+
+
+def test_verdict_of_one_step() -> None:
+    assert "1 step is too few" in document_of(training([10 * MS])).verdict
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_saving_of_a_few_steps_says_so(slow: int) -> None:
+    """Of 40 steps that wait 30 us each, one waits for 300 ms."""
+    run = training([100_000] * (40 - slow) + [1_000 * MS] * slow, on_device=False)
+    document = document_of(run)
+    found = next(one for one in document.findings if one.kind == "advice")
+    assert found.is_rare is (bool(slow) if found.likely_ns is not None else None)
+    assert ("most of it in few steps" in document.verdict) is bool(found.is_rare)
+
+
+@pytest.mark.parametrize("step_bytes, is_named", [(MIB // 100, False), (MIB, True)])
+def test_growth_is_a_failure_from_a_hundredth_on(step_bytes: int, is_named: bool) -> None:
+    run = program()
+    points = [(step, 100 * MIB + step * step_bytes, -1) for step in range(40)]
+    run.memory = Memory(device=None, steps=40, points=np.array(points, MEMORY_POINT_DTYPE))
+    document = document_of(run)
+    assert document.memory is not None and document.memory.growth is not None
+    assert document.verdict.startswith("Memory of the process grows: 1.00 MiB") is is_named
+    assert any(one.kind == "failure" for one in document.findings) is is_named
+
+
+def test_failures_name_what_shows_more() -> None:
+    assert (
+        document_of(out_of_memory()).findings[0].look
+        == "pyinstrument-gpu run --memory=exact PROGRAM"
+    )
+    assert (
+        document_of(diverged(), "a.gpurun").findings[0].look
+        == "pyinstrument-gpu report a.gpurun --html"
+    )
+
+
+def test_a_phase_that_launches_nothing_is_no_doubt() -> None:
+    """Of the phases of the full run only the first three launched anything when profiled."""
+    abouts = [one.about for one in document_of(full_run()).findings]
+    assert "launches in phase1" in abouts
+    assert "launches in phase5" not in abouts

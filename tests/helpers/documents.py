@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents read back from JSON."""
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+_Document = TypeVar("_Document")
+
+
+def read_document(of: type[_Document], members: dict[str, Any]) -> _Document:
+    """The dataclass of which these are the JSON members: what is not there is None, or empty."""
+    found = {}
+    hints = typing.get_type_hints(of)
+    for field in dataclasses.fields(of):  # type: ignore[arg-type]
+        found[field.name] = _read(hints[field.name], members.get(field.name))
+    return of(**found)
+
+
+def _read(hint: Any, value: Any) -> Any:
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        return tuple(_read(item, one) for one in value or ())
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        (inner,) = (one for one in typing.get_args(hint) if one is not type(None))
+        return None if value is None else _read(inner, value)
+    if dataclasses.is_dataclass(hint):
+        return read_document(hint, value)  # type: ignore[arg-type]
+    assert value is not None, f"{hint} is missing"
+    return value
