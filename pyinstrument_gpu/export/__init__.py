@@ -6,12 +6,14 @@ A format is a function that writes runs. To add one, write its module and add a 
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import (
@@ -27,6 +29,9 @@ from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.model.job import not_one_job, same_run_twice
 from pyinstrument_gpu.model.run_data import RunData
 
+_GZIP = ".gz"
+_GZIP_LEVEL = 3  # a trace is a tenth as long or less, in half the time that level 6 takes
+
 FOLDER = "/"
 """In place of a suffix: the path ends with a slash, or is a folder whose name has no suffix."""
 
@@ -37,7 +42,8 @@ class Exporter:
 
     Attributes:
         suffixes: the file suffixes, lower case, that choose this format; or `FOLDER`. A format
-            without any is chosen by its name only.
+            without any is chosen by its name only. With ".gz" the file is compressed, whatever
+            chose the format.
         write: `write(runs, sink, advance=advance, **options)` writes the runs, usually the ranks of
             one job; there is at least one. It calls `advance(n)` whenever it is done with n more
             spans. Where the format has times, it raises `ExportError` if there are several runs
@@ -63,8 +69,10 @@ class Exporter:
 
 
 FORMATS: Mapping[str, Exporter] = {
-    "csv": Exporter(suffixes=(".csv",), write=csv.write, write_metadata=csv.write_metadata),
-    "perfetto": Exporter(suffixes=(".json",), write=perfetto.write),
+    "csv": Exporter(
+        suffixes=(".csv", ".csv.gz"), write=csv.write, write_metadata=csv.write_metadata
+    ),
+    "perfetto": Exporter(suffixes=(".json", ".json.gz"), write=perfetto.write),
     "parquet": Exporter(suffixes=(".parquet",), write=parquet.write, output="binary"),
     "parquet-folder": Exporter(suffixes=(FOLDER,), write=parquet.write_folder, output="path"),
     "nsys": Exporter(suffixes=(".nsys-rep",), write=nsys_rep.write, output="path"),
@@ -117,8 +125,8 @@ def export(
         if exporter.output == "path":
             exporter.write(runs, Path(path), advance=advance, **options)
             return
-        with atomic_write(path) as sink:
-            exporter.write(runs, sink, advance=advance, **options)
+        with atomic_write(path) as sink, _compressed(sink, path, exporter) as text:
+            exporter.write(runs, text, advance=advance, **options)
         if exporter.write_metadata is not None and os.path.isfile(path):  # not of a pipe
             exporter.write_metadata(runs, Path(path))
     except OSError as error:
@@ -152,18 +160,40 @@ def format_for(path: str | os.PathLike[str], format: str | None = None) -> str:
         if format not in FORMATS:
             raise ExportError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
         return format
+    given = os.fspath(path)
+    name = Path(path).name.lower()
     suffix = Path(path).suffix
-    if os.fspath(path).endswith(os.sep) or (not suffix and os.path.isdir(path)):
-        suffix = FOLDER
-    for name, exporter in FORMATS.items():
-        if suffix.lower() in exporter.suffixes:
-            return name
-    known = ", ".join(
-        f"{'/'.join(exporter.suffixes)} ({name})"
-        for name, exporter in FORMATS.items()
-        if exporter.suffixes
-    )
+    if given.endswith(os.sep) or (not suffix and os.path.isdir(path)):
+        suffix = name = FOLDER
+    for key, exporter in FORMATS.items():
+        if any(name.endswith(each) for each in exporter.suffixes):
+            return key
+    by_suffix = {
+        key: "/".join(exporter.suffixes) for key, exporter in FORMATS.items() if exporter.suffixes
+    }
+    known = ", ".join(f"{suffixes} ({key})" for key, suffixes in by_suffix.items())
+    by_name = ", ".join(key for key in FORMATS if key not in by_suffix)
+    hint = "Use one of these, or name the format"
+    if not suffix:
+        hint = (
+            f"For a folder of Parquet files, write {given + os.sep!r}; for a log directory of "
+            "TensorBoard, name the format"
+        )
     raise ExportError(
-        f"no format has the suffix {suffix!r} of {os.fspath(path)!r}; known: {known}. "
-        "Use one of these, or name the format"
+        f"no format has the suffix {suffix!r} of {given!r}; known: {known}, and by name only: "
+        f"{by_name}. {hint}"
     )
+
+
+@contextmanager
+def _compressed(
+    sink: BinaryIO, path: str | os.PathLike[str], exporter: Exporter
+) -> Iterator[BinaryIO]:
+    """The sink, or one that compresses into it."""
+    suffixes = [suffix for suffix in exporter.suffixes if suffix.endswith(_GZIP)]
+    if not suffixes or Path(path).suffix.lower() != _GZIP:
+        yield sink
+        return
+    # Without a name and a time, so that the same runs give the same file.
+    with gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0) as text:
+        yield cast(BinaryIO, text)

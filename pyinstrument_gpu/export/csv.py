@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import quote
@@ -15,22 +14,15 @@ from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
-from pyinstrument_gpu.export.spans import MODULES, SPANS, SpanTable
-from pyinstrument_gpu.export.table_choice import chosen_table
-from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts
+from pyinstrument_gpu.export.table import Column, Part
+from pyinstrument_gpu.export.tables import SPANS, SUMMARY, TABLES, chosen_table
+from pyinstrument_gpu.export.text import Column as TextColumn
+from pyinstrument_gpu.export.text import chunk_rows, integers, lines, reals, texts
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 
 _Field: TypeAlias = Callable[[str], bytes]
 """Makes a cell of a text."""
-
-_METRIC_COLUMNS = ("metric", "update", "step", "host_ns", "value")
-_SYNC_COLUMNS = (
-    *("file", "line", "function", "kind", "allowed"),
-    *("library_file", "library_line", "library_function"),
-    *("path", "step", "thread", "thread_name"),
-    *("begin_ns", "blocked_ns", "bytes"),
-)
 
 
 def write(
@@ -39,13 +31,15 @@ def write(
     *,
     advance: Callable[[int], None],
     summary: bool = False,
+    steps: bool = False,
     metrics: bool = False,
     syncs: bool = False,
     modules: bool = False,
     neutralize_formulas: bool = False,
 ) -> None:
-    """Write spans, or instead of them a row per path with its statistics (`summary`), per value of
-    a metric (`metrics`), per wait for a device (`syncs`) or per pass through a module (`modules`).
+    """Write spans, or instead of them a row per path with its statistics (`summary`), per step
+    (`steps`), per value of a metric (`metrics`), per wait for a device (`syncs`) or per pass
+    through a module (`modules`).
 
     With `neutralize_formulas`, a text that a spreadsheet would take for a formula begins with an
     apostrophe. Takes about half a second per million spans.
@@ -53,27 +47,31 @@ def write(
     Raises:
         ExportError: more than one of these tables is asked for.
     """
-    chosen = chosen_table(summary=summary, metrics=metrics, syncs=syncs, modules=modules)
-    table = MODULES if modules else SPANS
-    columns, rows_of = {
-        "summary": (summary_table.COLUMNS, _summary),
-        "metrics": (_METRIC_COLUMNS, _metrics),
-        "syncs": (_SYNC_COLUMNS, _syncs),
-    }.get(chosen or "", (table.names, None))
+    chosen = chosen_table(
+        summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
+    )
     several = len(runs) > 1
     field = _neutral_field if neutralize_formulas else _field
-    sink.write(_row(["rank", *columns] if several else columns, field))
-    offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
+    offsets_ns = [0] * len(runs) if chosen == SUMMARY else offsets_ns_of(runs)
+    is_first = True
     for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
-        if rows_of is None:
-            first = b"%d," % rank if several else b""
-            for rows, part in _spans(table, run, first, offset_ns, field):
-                sink.write(part)
-                advance(rows if chosen is None else 0)
+        if chosen == SUMMARY:
+            rows = [*([summary_table.COLUMNS] if is_first else []), *_summary(run)]
+            heads = ["rank" if is_first else rank, *[rank] * len(rows)] if several else None
+            for position, row in enumerate(rows):
+                sink.write(_row([heads[position], *row] if heads else row, field))
+            is_first = False
         else:
-            for row in rows_of(run, offset_ns):
-                sink.write(_row([rank, *row] if several else row, field))
-        if chosen is not None:
+            first = b"%d," % rank if several else b""
+            fields: dict[str, list[bytes]] = {}
+            for part in TABLES[chosen](run, offset_ns, runs):
+                if is_first:
+                    sink.write(_row(["rank", *part] if several else list(part), field))
+                    is_first = False
+                for rows_done, text in _lines(part, first, fields, field):
+                    sink.write(text)
+                    advance(rows_done if chosen == SPANS else 0)
+        if chosen != SPANS:
             advance(len(run.spans))
 
 
@@ -89,45 +87,35 @@ def write_metadata(runs: Sequence[RunData], path: Path) -> None:
         sink.write(json_text(document) + b"\n")
 
 
-def _spans(
-    table: SpanTable, run: RunData, rank: bytes, offset_ns: int, field: _Field
+def _lines(
+    part: Part, first: bytes, fields: dict[str, list[bytes]], field: _Field
 ) -> Iterator[tuple[int, bytes]]:
-    fields = {
-        column: [b"", *map(field, column_texts)]
-        for column, column_texts in table.texts_of(run).items()
-    }
-    for part in slices_of(len(table.of(run)), chunk_rows(*fields.values())):
-        cells: list[Column | bytes] = [rank]
-        for column, values in table.columns(run, part, offset_ns):
-            is_text = column in fields
-            cells += [texts(fields[column], values + 1) if is_text else integers(values), b","]
-        yield part.stop - part.start, lines([*cells[:-1], b"\r\n"])
+    """The rows, each with `first` before it, and their number; some at a time. `fields` keeps the
+    cells of texts, which all parts of a run share."""
+    for name, column in part.items():
+        if column.texts is not None and name not in fields:
+            fields[name] = [b"", *map(field, column.texts)]
+    for rows in slices_of(
+        len(next(iter(part.values())).values), chunk_rows(*fields.values(), numbers=len(part))
+    ):
+        cells: list[TextColumn | bytes] = [first]
+        for name, whole in part.items():
+            column = whole.some(rows)
+            cells += [_cells(column, fields.get(name)), b","]
+        yield rows.stop - rows.start, lines([*cells[:-1], b"\r\n"])
 
 
-def _summary(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
+def _cells(column: Column, fields: list[bytes] | None) -> TextColumn:
+    if fields is not None:
+        return texts(fields, column.values + 1)
+    if column.values.dtype.kind == "f":
+        return reals(column.values, column.is_missing)
+    return integers(column.values)
+
+
+def _summary(run: RunData) -> Iterator[Sequence[Any]]:
     for row in summary_table.rows(run):
         yield [b"%.3f" % value if isinstance(value, float) else value for value in row]
-
-
-def _metrics(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
-    for update, step, host_ns, name, value in run.metrics.tolist():
-        yield run.metric_names[name], update, _unless_missing(step), host_ns + offset_ns, value
-
-
-def _syncs(run: RunData, offset_ns: int) -> Iterator[Sequence[Any]]:
-    for begin_ns, duration_ns, size, site, path, step, thread in run.syncs.events.tolist():
-        at = run.syncs.sites[site]
-        yield (
-            *(at.file, at.line, at.function, at.kind.name.lower(), int(at.is_allowed)),
-            *(astuple(at.library) if at.library is not None else (None, None, None)),
-            *(run.paths[path] if path >= 0 else None, _unless_missing(step)),
-            *(thread, run.threads[thread].name),
-            *(begin_ns + offset_ns, _unless_missing(duration_ns), size),
-        )
-
-
-def _unless_missing(value: int) -> int | None:
-    return None if value < 0 else value
 
 
 def _row(cells: Sequence[Any], field: _Field) -> bytes:

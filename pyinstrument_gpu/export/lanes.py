@@ -50,7 +50,7 @@ class Lanes:
         before_ns = np.full(len(open_ends), ranges.begin_ns[0])
         begin_ns = np.concatenate([before_ns, ranges.begin_ns])
         end_ns = np.concatenate([np.array(open_ends, np.int64), ranges.visible_end_ns()])
-        if not np.array_equal(_ends_when_nested(begin_ns, end_ns), end_ns):
+        if not np.array_equal(ends_when_nested(begin_ns, end_ns), end_ns):
             return False
         self._open_ends[:1] = [end_ns[end_ns > begin_ns[-1]].tolist()]
         return True
@@ -91,7 +91,7 @@ def lane_name(name: str, lane: int) -> str:
     return f"{name} ({lane + 1})" if lane else name
 
 
-def _ends_when_nested(begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def ends_when_nested(begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """When each range would end if every end were that of the range begun last."""
     count = np.arange(len(begin_ns))
     ends = np.sort(end_ns)

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run as a process of Nsight Systems, with rows of ranges that nest.
 
-Its rows are its threads, with steps around their phases and modules in them, and behind them the
-device streams. What does not nest goes to a further row, "name (2)". The label of what was still
-open says so.
+Its rows are its threads, with steps around their phases and modules in them, where they waited for
+a device, the device streams, with steps too, and the values of metrics. What does not nest goes to
+a further row, "name (2)". The label of what was still open says so.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.palette import MODULE_COLORS, STEP_COLOR, color_of
+from pyinstrument_gpu.export.palette import (
+    METRIC_COLOR,
+    MODULE_COLORS,
+    STEP_COLOR,
+    SYNC_COLOR,
+    color_of,
+)
+from pyinstrument_gpu.export.process_name import process_name
 from pyinstrument_gpu.export.ranges import Ranges
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
-from pyinstrument_gpu.export.timeline import Timeline, Track
+from pyinstrument_gpu.export.timeline import Timeline, Track, sync_name
+from pyinstrument_gpu.export.unique_ids import UniqueIds
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
@@ -30,7 +36,6 @@ from pyinstrument_gpu.model.run_data import RunData
 ID_LIMIT = 1 << 24
 """Nsight Systems packs the numbers of processes and threads into 24 bits each."""
 
-_MAX_COMMAND_CHARACTERS = 200
 _OPEN = " (open)"
 _PASSES = {
     ModulePass.FORWARD: "",
@@ -46,7 +51,7 @@ class Label:
     Attributes:
         text: its name. Of a step the number of the step follows.
         color: as 0xAARRGGBB.
-        category: "phase", "step" or "module".
+        category: "phase", "step", "module", "sync" or "metric".
         suffix: what stands behind the name, in parentheses, if anything does.
     """
 
@@ -66,12 +71,14 @@ class RowPart:
             where it can be.
         name: that of the track, or "name (2)" and so on.
         on_device: whether the times are the device's.
+        content: what the ranges are, as in `Track`.
         ranges: as `Timeline.placed` has them.
     """
 
     id: int
     name: str
     on_device: bool
+    content: str
     ranges: Ranges
 
 
@@ -91,8 +98,8 @@ class Process:
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
-        """What its ranges are called: phases, phases that were open, steps, the open step, and each
-        module in each kind of pass."""
+        """What its ranges are called: phases, phases that were open, steps, the open step, each
+        module in each kind of pass, each place that waits, and each metric."""
         run = self.timeline.run
         phases = [Label(name, color_of(name)) for name in run.names]
         open_phases = [replace(phase, suffix=_OPEN) for phase in phases]
@@ -102,11 +109,24 @@ class Process:
             for name in run.module_names
             for kind, suffix in _PASSES.items()
         ]
-        return (*phases, *open_phases, *steps, *modules)
+        syncs = [Label(sync_name(run, site), SYNC_COLOR, "sync") for site in run.syncs.sites]
+        metrics = [Label(name, METRIC_COLOR, "metric") for name in run.metric_names]
+        return (*phases, *open_phases, *steps, *modules, *syncs, *metrics)
 
-    def labels_and_steps(self, ranges: Ranges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def labels_and_steps(
+        self, ranges: Ranges, content: str = "phases"
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Of each range the index into `labels`, and the index of its step, -1 none."""
-        timeline, names = self.timeline, len(self.timeline.run.names)
+        timeline, run = self.timeline, self.timeline.run
+        if content == "metrics":
+            metrics = run.metrics[ranges.number]
+            first = len(self.labels) - len(run.metric_names)
+            return first + metrics["name"].astype(np.int64), metrics["step"]
+        if content == "syncs":
+            syncs = run.syncs.events[ranges.number]
+            first = len(self.labels) - len(run.metric_names) - len(run.syncs.sites)
+            return first + syncs["site"].astype(np.int64), syncs["step"]
+        names = len(run.names)
         label, step = np.empty((2, len(ranges.number)), np.int64)
         is_step, is_module = ranges.number >= timeline.first_step, ranges.number < 0
         is_phase = ~(is_step | is_module)
@@ -121,25 +141,31 @@ class Process:
         return label, step
 
     def tracks(self) -> Iterator[Iterator[RowPart]]:
-        """For each thread that did something, and then each stream, its rows, a part at a time. To
-        be read one after the other."""
-        ids = _UniqueIds()
+        """For each thread that did something, then for those that waited, each stream and each
+        metric, its rows, a part at a time. To be read one after the other."""
+        ids = UniqueIds(ID_LIMIT)
         thread_ids = ids.assign([thread.native_id for thread in self.timeline.run.threads])
-        for track in chain(self.timeline.threads(with_steps=True), self.timeline.streams()):
+        timeline = self.timeline
+        tracks = chain(
+            timeline.threads(with_steps=True),
+            timeline.syncs(),
+            timeline.streams(with_steps=True),
+            timeline.metrics(),
+        )
+        for track in tracks:
             of_lane = {} if track.thread is None else {0: thread_ids[track.thread]}
             yield self._parts(track, of_lane, ids)
 
-    def _parts(
-        self, track: Track, id_of_lane: dict[int, int], ids: _UniqueIds
-    ) -> Iterator[RowPart]:
+    def _parts(self, track: Track, id_of_lane: dict[int, int], ids: UniqueIds) -> Iterator[RowPart]:
         for ranges, lanes in self.timeline.placed(track):
+            for lane in range(len(id_of_lane), lanes.max() + 1):
+                id_of_lane[lane] = ids.free()
             for lane in distinct(lanes).tolist():
-                if lane not in id_of_lane:
-                    id_of_lane[lane] = ids.free()
                 yield RowPart(
                     id=id_of_lane[lane],
                     name=lane_name(track.name, lane),
-                    on_device=track.thread is None,
+                    on_device=track.is_stream,
+                    content=track.content,
                     ranges=ranges.some(lanes == lane),
                 )
 
@@ -147,40 +173,8 @@ class Process:
 def processes_of(runs: Sequence[RunData], advance: Callable[[int], None]) -> list[Process]:
     """The runs on one time axis, which begins with the earliest of them; `advance` is called as
     `Timeline` calls it."""
-    ids = _UniqueIds().assign([run.environment.get("pid", 0) for run in runs])
+    ids = UniqueIds(ID_LIMIT).assign([run.environment.get("pid", 0) for run in runs])
     return [
-        Process(id, _process_name(run), Timeline(run, offset_ns, advance))
+        Process(id, process_name(run), Timeline(run, offset_ns, advance))
         for id, run, offset_ns in zip(ids, runs, offsets_ns_of(runs), strict=True)
     ]
-
-
-def _process_name(run: RunData) -> str:
-    program, *arguments = run.environment.get("command") or ["process"]
-    name = shlex.join([os.path.basename(program), *arguments])[:_MAX_COMMAND_CHARACTERS]
-    rank = run.environment.get("rank")
-    return name if rank is None else f"rank {rank}: {name}"
-
-
-class _UniqueIds:
-    """Gives out numbers from 1 to below `ID_LIMIT`, each once."""
-
-    def __init__(self) -> None:
-        self._taken = {0}
-
-    def assign(self, wanted: Sequence[int]) -> list[int]:
-        """For each its wanted number, or a free one where that cannot be."""
-        ids: list[int | None] = []
-        for number in wanted:
-            possible = 0 < number < ID_LIMIT and number not in self._taken
-            ids.append(number if possible else None)
-            if possible:
-                self._taken.add(number)
-        return [self.free() if number is None else number for number in ids]
-
-    def free(self) -> int:
-        """A number above all others where there is one: rows are shown in the order of theirs."""
-        number = max(self._taken) + 1
-        if number == ID_LIMIT:
-            number = next(each for each in count(1) if each not in self._taken)
-        self._taken.add(number)
-        return number

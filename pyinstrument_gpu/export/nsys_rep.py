@@ -31,6 +31,9 @@ _SHOWS_CREATED_REPORTS = (2023,)
 
 _PRINTED_CHARACTERS = 500
 
+# Of the time that an export takes: the text, the report, and the rest for the database.
+_TEXT_SHARE, _REPORT_SHARE = 0.2, 0.5
+
 
 def write(
     runs: Sequence[RunData],
@@ -62,7 +65,8 @@ def write(
     base = None if merge_into is None else Path(merge_into)
     with tempfile.TemporaryDirectory(prefix=".nsys-rep-", dir=path.parent) as name:
         folder = Path(name).resolve()
-        processes = processes_of(runs, advance)
+        progress = _Progress(sum(len(run.spans) for run in runs), advance)
+        processes = processes_of(runs, progress.of_part(_TEXT_SHARE))
         if base is not None:
             utc_ns, end_ns = _session_of(base, tools, folder)
             processes = [_placed(process, utc_ns, end_ns) for process in processes]
@@ -82,13 +86,37 @@ def write(
 
         report = folder / "new.nsys-rep"
         _import(tools, text, report, base or _empty_report(tools, folder, path.name), events)
+        progress.reach(_TEXT_SHARE + _REPORT_SHARE)
         if base is None:
             database = folder / "new.sqlite"
             with database.open("xb") as sink:
-                nsys_sqlite.write(runs, sink, advance=lambda spans: None)
+                share = 1 - _TEXT_SHARE - _REPORT_SHARE
+                nsys_sqlite.write(runs, sink, advance=progress.of_part(share))
             os.replace(database, path.with_suffix(".sqlite"))
         os.replace(text, text_path)
         os.replace(report, path)
+        progress.reach(1)
+
+
+class _Progress:
+    """Tells how far an export of several parts is, in spans."""
+
+    def __init__(self, spans: int, advance: Callable[[int], None]) -> None:
+        self._spans = spans
+        self._advance = advance
+        self._share = 0.0
+        self._told = 0
+
+    def of_part(self, share: float) -> Callable[[int], None]:
+        """What a part that is such a share of the whole calls with the spans that it has done."""
+        return lambda spans: self.reach(self._share + share * spans / max(1, self._spans))
+
+    def reach(self, share: float) -> None:
+        """Such a share of the whole is done."""
+        self._share = share
+        spans = round(share * self._spans)
+        self._advance(spans - self._told)
+        self._told = spans
 
 
 def _empty_report(tools: NsightTools, folder: Path, name: str) -> Path | None:

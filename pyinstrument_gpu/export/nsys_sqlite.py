@@ -13,22 +13,31 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.nsight_process import Process, processes_of
+from pyinstrument_gpu.export.nsight_process import Process, RowPart, processes_of
+from pyinstrument_gpu.export.palette import METRIC_COLOR
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.version import __version__
 
 _CHUNK_RANGES = 16_384
+_STATEMENT_RANGES = 64
 
-_EVENT_TYPES = {33: "NvtxCategory", 59: "NvtxPushPopRange", 75: "NvtxDomainCreate"}
-_CATEGORY, _RANGE, _DOMAIN = _EVENT_TYPES
+_EVENT_TYPES = {
+    33: "NvtxCategory",
+    34: "NvtxMark",
+    59: "NvtxPushPopRange",
+    75: "NvtxDomainCreate",
+}
+_CATEGORY, _MARK, _RANGE, _DOMAIN = _EVENT_TYPES
 
 _DOMAINS = {1: "pyinstrument_gpu", 2: "pyinstrument_gpu.gpu"}
 _HOST, _DEVICE = _DOMAINS
 
-_CATEGORIES = {"phase": 1, "step": 2, "module": 3}
+_CATEGORIES = {"phase": 1, "step": 2, "module": 3, "sync": 4, "metric": 5}
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.
 _SCHEMA = """
@@ -50,6 +59,9 @@ CREATE TABLE NVTX_EVENTS (
 );
 """
 
+# What the ranges of a process are called, and how they look; not a part of the file.
+_LABELS = "CREATE TEMP TABLE labels (number INTEGER PRIMARY KEY, category, color, text);"
+
 _MACHINE = 1 << 48  # hardware 0, virtual machine 1: what `nsys profile` writes
 
 
@@ -63,7 +75,8 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
             with closing(sqlite3.connect(path, isolation_level=None)) as database:
                 database.execute("PRAGMA journal_mode = OFF")
                 database.execute("PRAGMA synchronous = OFF")
-                database.executescript("BEGIN;" + _SCHEMA)
+                database.execute("PRAGMA temp_store = MEMORY")
+                database.executescript("BEGIN;" + _SCHEMA + _LABELS)
                 _write_session(processes, database)
                 for process in processes:
                     _write_process(process, database)
@@ -105,9 +118,11 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
                 (event_type, category, text, global_pid, domain),
             )
     looks = [
-        (_CATEGORIES[each.category], each.color, _text(each.text + each.suffix))
-        for each in process.labels
+        (number, _CATEGORIES[each.category], each.color, _text(each.text + each.suffix))
+        for number, each in enumerate(process.labels)
     ]
+    database.execute("DELETE FROM temp.labels")
+    database.executemany("INSERT INTO temp.labels VALUES (?, ?, ?, ?)", looks)
     named: set[int] = set()
     for row in chain.from_iterable(process.tracks()):
         global_tid = global_pid | row.id
@@ -117,19 +132,50 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
             name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
             database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))
         domain = _DEVICE if row.on_device else _HOST
-        # What all have alike is part of the statement: binding it a million times takes long.
-        insert = (
-            "INSERT INTO NVTX_EVENTS (start, end, category, color, text, int64Value, eventType,"
-            " globalTid, domainId)"
-            f" VALUES (?, ?, ?, ?, ?, nullif(?, -1), {_RANGE}, {global_tid}, {domain})"
-        )
+        if row.content == "metrics":
+            _write_metrics(process, row, database, global_tid)
+            continue
         for part in slices_of(len(row.ranges.number), _CHUNK_RANGES):
             ranges = row.ranges.some(part)
-            columns = [ranges.begin_ns, ranges.end_ns, *process.labels_and_steps(ranges)]
-            events = zip(*(column.tolist() for column in columns), strict=True)
-            database.executemany(
-                insert, ((begin, end, *looks[label], step) for begin, end, label, step in events)
-            )
+            labels_and_steps = process.labels_and_steps(ranges, row.content)
+            columns = [ranges.begin_ns, ranges.end_ns, *labels_and_steps]
+            events = np.stack(columns, axis=1)
+            whole = len(events) - len(events) % _STATEMENT_RANGES
+            for some, count in ((events[:whole], _STATEMENT_RANGES), (events[whole:], 1)):
+                values = some.reshape(-1, count * len(columns)).tolist()
+                database.executemany(_insert(count, global_tid, domain), values)
+
+
+def _write_metrics(
+    process: Process, row: RowPart, database: sqlite3.Connection, global_tid: int
+) -> None:
+    """Write marks with the values as payload, as they are under `nsys profile`."""
+    run = process.timeline.run
+    metrics = run.metrics[row.ranges.number]
+    values = zip(
+        row.ranges.begin_ns.tolist(),
+        [_text(run.metric_names[name]) for name in metrics["name"].tolist()],
+        metrics["value"].tolist(),
+        strict=True,
+    )
+    database.executemany(
+        "INSERT INTO NVTX_EVENTS (start, eventType, category, color, text, doubleValue, globalTid,"
+        f" domainId) VALUES (?, {_MARK}, {_CATEGORIES['metric']}, {METRIC_COLOR}, ?, ?,"
+        f" {global_tid}, {_HOST})",
+        values,
+    )
+
+
+def _insert(count: int, global_tid: int, domain: int) -> str:
+    """The statement that inserts so many ranges, of each of which it is given begin, end, label and
+    step. What they have alike is part of it: to bind a number takes as long as to insert it."""
+    ranges = ", ".join(["(?, ?, ?, ?)"] * count)
+    return (
+        "INSERT INTO NVTX_EVENTS (start, end, category, color, text, int64Value, eventType,"
+        " globalTid, domainId) SELECT column1, column2, category, color, text,"
+        f" nullif(column4, -1), {_RANGE}, {global_tid}, {domain}"
+        f" FROM (VALUES {ranges}) CROSS JOIN temp.labels ON number = column3"
+    )
 
 
 def _text(text: str) -> str:

@@ -37,17 +37,18 @@ def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
         b"@RangePush, Time, Color, Message\n"
         b"@RangePop, Time\n"
     )
+    names = _UniqueNames()
     for process in processes:
         sink.write(b"ProcessId = %d\n" % process.id)
-        sink.write(b"NameProcess, %d, %b\n" % (process.id, _quoted(process.name)))
+        sink.write(b"NameProcess, %d, %b\n" % (process.id, names.quoted(process.name)))
         for track in process.tracks():
             rows: dict[int, _Row] = {}
             for part in track:
                 sink.write(b"ThreadId = %d\n" % part.id)
                 if part.id not in rows:
-                    name = _quoted(part.name)
+                    name = names.quoted(part.name)
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
-                    rows[part.id] = _Row(process)
+                    rows[part.id] = _Row(process, part.content)
                 sink.writelines(rows[part.id].certain(part.ranges))
                 events += 2 * len(part.ranges.number)
             for id, row in rows.items():
@@ -57,6 +58,22 @@ def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
     return events
 
 
+class _UniqueNames:
+    """Names that ImportNvtxt keeps: of processes or rows of the same name it names the last one
+    only, whatever process the rows are of. So each has one space more behind it than that before.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[bytes] = set()
+
+    def quoted(self, name: str) -> bytes:
+        quoted = _quoted(name)
+        while quoted in self._taken:
+            quoted = quoted[:-1] + b" " + quoted[-1:]
+        self._taken.add(quoted)
+        return quoted
+
+
 class _Row:
     """Writes the events of a thread, of which it gets its ranges a part at a time.
 
@@ -64,8 +81,9 @@ class _Row:
     next part: how far they can be moved depends on what begins next.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, content: str) -> None:
         self._process = process
+        self._content = content
         self._waiting = Ranges(*[np.empty(0, np.int64)] * 3)
         self._open_ends_ns = np.empty(0, np.int64)
         heads, tails = zip(*map(_around_number, process.labels), strict=True)
@@ -93,10 +111,12 @@ class _Row:
 
         # A pop has the label behind the last, and no number.
         labels = self._process.labels
-        label, step = self._process.labels_and_steps(ranges)
+        label, step = self._process.labels_and_steps(ranges, self._content)
         number = np.where(np.array([each.category == "step" for each in labels])[label], step, -1)
         label = np.append(np.full(pops, len(labels)), label)
         number = np.append(np.full(pops, -1), number)
+        value = self._values(ranges)
+        value = [b""] * pops + value if value else []
 
         for chunk in slices_of(len(order), chunk_rows(self._heads, self._tails)):
             rows = order[chunk]
@@ -105,9 +125,17 @@ class _Row:
                 integers(time_ns[rows]),
                 texts(self._heads, label[rows]),
                 integers(number[rows]),
+                texts(value, rows) if value else b"",
                 texts(self._tails, label[rows]),
             ]
             yield lines(columns)
+
+    def _values(self, ranges: Ranges) -> list[bytes]:
+        """What stands behind the names of metrics; nothing of other ranges."""
+        if self._content != "metrics":
+            return []
+        values = self._process.timeline.run.metrics["value"][ranges.number]
+        return [b"%.6g" % value for value in values.tolist()]
 
 
 def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -124,8 +152,9 @@ def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _around_number(label: Label) -> tuple[bytes, bytes]:
-    """What stands before and after the number of a step, which other labels do not have."""
-    quoted = _quoted(label.text + (" " if label.category == "step" else ""))
+    """What stands before and after the number of a step or the value of a metric, which other
+    labels do not have."""
+    quoted = _quoted(label.text + (" " if label.category in ("step", "metric") else ""))
     quote = quoted[-1:]
     return b", 0x%08X, %b" % (label.color, quoted[:-1]), label.suffix.encode() + quote + b"\n"
 

@@ -4,25 +4,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
-from pyinstrument_gpu.export.spans import MODULES, SPANS, SpanTable
-from pyinstrument_gpu.export.table_choice import chosen_table
+from pyinstrument_gpu.export.table import Part
+from pyinstrument_gpu.export.tables import SPANS, SUMMARY, TABLES, chosen_table
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 
-_ROW_GROUP_ROWS = 1 << 17
 _METADATA_KEY = "pyinstrument_gpu"
 """In the metadata of the schema, where pandas has "pandas"."""
+
+_PARTITION = re.compile(r"rank=\d+")
 
 
 def write(
@@ -31,15 +33,20 @@ def write(
     *,
     advance: Callable[[int], None],
     summary: bool = False,
+    steps: bool = False,
+    metrics: bool = False,
+    syncs: bool = False,
     modules: bool = False,
 ) -> None:
     """Rows and columns are as in `csv.write`. The metadata of the schema say what runs these are,
-    and what they lack. Raises MissingDependencyError without pyarrow, and ExportError where both
-    tables are asked for."""
-    table = chosen_table(summary=summary, modules=modules)
+    and what they lack. Raises MissingDependencyError without pyarrow, and ExportError where more
+    than one table is asked for."""
+    table = chosen_table(
+        summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
+    )
     ranks = ranks_of(runs) if len(runs) > 1 else [None]
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
-    _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, table)
+    _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, table, runs)
 
 
 def write_folder(
@@ -48,21 +55,35 @@ def write_folder(
     *,
     advance: Callable[[int], None],
     summary: bool = False,
+    steps: bool = False,
+    metrics: bool = False,
+    syncs: bool = False,
     modules: bool = False,
 ) -> None:
     """Write a folder of Parquet files partitioned by rank: `rank=0/part-0.parquet` and so on.
 
-    Partitions of the same ranks are replaced, others stay: so each rank can add its own. Rows
-    and errors are as in `write`.
+    Partitions of the same ranks are replaced, others stay: so each rank can add its own. A folder
+    that is named as the partition of the only run is that partition. Rows and errors are as in
+    `write`; ExportError also where a folder is named as the partition of another rank.
     """
-    table = chosen_table(summary=summary, modules=modules)
+    table = chosen_table(
+        summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
+    )
     offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     _pyarrow()  # raises before a folder is made
-    for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
+    ranks = ranks_of(runs)
+    if _PARTITION.fullmatch(folder.name):
+        if [folder.name] != [f"rank={rank}" for rank in ranks]:
+            raise ExportError(
+                f"{folder.name!r} is the name of a partition, and the runs are of "
+                f"{', '.join(f'rank {rank}' for rank in ranks)}: give the folder around it"
+            )
+        folder = folder.parent
+    for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
         partition = folder / f"rank={rank}"
         partition.mkdir(parents=True, exist_ok=True)
         with atomic_write(partition / "part-0.parquet") as sink:
-            _write([(run, None, offset_ns)], sink, advance, table)
+            _write([(run, None, offset_ns)], sink, advance, table, runs)
 
 
 def _pyarrow() -> Any:
@@ -79,15 +100,19 @@ def _write(
     parts: Sequence[tuple[RunData, int | None, int]],
     sink: BinaryIO,
     advance: Callable[[int], None],
-    chosen: str | None,
+    chosen: str,
+    runs: Sequence[RunData],
 ) -> None:
-    """Write runs, each with its rank, None for no such column, and the offset of its times."""
+    """Write runs, each with its rank, None for no such column, and the offset of its times. They
+    are some of `runs`, and have the columns of all of these."""
     pa = _pyarrow()
     with contextlib.ExitStack() as stack:
         writer: Any = None
         for run, rank, offset_ns in parts:
-            rows = MODULES if chosen == "modules" else SPANS
-            tables = _summary(pa, run) if chosen == "summary" else _spans(pa, rows, run, offset_ns)
+            if chosen == SUMMARY:
+                tables = _summary(pa, run)
+            else:
+                tables = _tables(pa, TABLES[chosen](run, offset_ns, runs))
             for table in tables:
                 if rank is not None:
                     table = table.add_column(
@@ -103,25 +128,24 @@ def _write(
                         pa.parquet.ParquetWriter(sink, schema, use_dictionary=names)
                     )
                 writer.write_table(table)
-                advance(len(table) if chosen is None else 0)
-            if chosen is not None:
+                advance(len(table) if chosen == SPANS else 0)
+            if chosen != SPANS:
                 advance(len(run.spans))
 
 
-def _spans(pa: Any, rows: SpanTable, run: RunData, offset_ns: int) -> Iterator[Any]:
-    """Some of the rows as a table, and the next ones; at least one table."""
-    count = len(rows.of(run))
-    fields = {column: _strings(pa, texts) for column, texts in rows.texts_of(run).items()}
-    for begin in range(0, max(1, count), _ROW_GROUP_ROWS):
-        part = slice(begin, min(begin + _ROW_GROUP_ROWS, count))
+def _tables(pa: Any, parts: Iterable[Part]) -> Iterator[Any]:
+    strings: dict[str, Any] = {}
+    for part in parts:
         columns = {}
-        for column, numbers in rows.columns(run, part, offset_ns):
-            values, missing = np.ascontiguousarray(numbers), numbers < 0
-            if column in fields:
+        for name, column in part.items():
+            values, missing = np.ascontiguousarray(column.values), column.is_missing
+            if column.texts is not None:
+                if name not in strings:  # they are those of all parts
+                    strings[name] = _strings(pa, column.texts)
                 indices = pa.array(values, pa.int32(), mask=missing)
-                columns[column] = pa.DictionaryArray.from_arrays(indices, fields[column])
+                columns[name] = pa.DictionaryArray.from_arrays(indices, strings[name])
             else:
-                columns[column] = pa.array(values, mask=missing if missing.any() else None)
+                columns[name] = pa.array(values, mask=missing if missing.any() else None)
         yield pa.table(columns)
 
 

@@ -2,9 +2,9 @@
 """Trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
 docs/exporters/perfetto.md says what becomes what. Times in microseconds are written digit by digit,
-never as floats, so they are exact to the nanosecond. Processes and threads get small numbers of
-their own: a viewer can tell neither threads that were given the same number one after the other nor
-those of two machines apart.
+never as floats, so they are exact to the nanosecond. Processes and threads have the numbers that
+the system gave them, as viewers show these behind their names, but where two have the same: threads
+one after the other, or of two machines.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import lane_name
+from pyinstrument_gpu.export.process_name import process_name
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, run_facts
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
-from pyinstrument_gpu.export.timeline import Timeline, Track
+from pyinstrument_gpu.export.timeline import Timeline, Track, sync_name
+from pyinstrument_gpu.export.unique_ids import UniqueIds
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
 from pyinstrument_gpu.model.syncs import SyncSite
+
+_ID_LIMIT = 1 << 31
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
@@ -37,9 +41,14 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
         for run, offset_ns in zip(runs, offsets_ns, strict=True)
     ]
     trace = _Trace(sink, {"runs": about})
-    for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
-        process = _Process(trace, Timeline(run, offset_ns, advance))
-        process.write_metadata("process", None, _process_name(run, rank, len(runs)), rank)
+    pids = UniqueIds(_ID_LIMIT).assign([run.environment.get("pid", 0) for run in runs])
+    # Of all runs, before any track takes a free one.
+    threads = [thread.native_id for run in runs for thread in run.threads]
+    tids = iter(trace.tids.assign(threads))
+    for run, rank, offset_ns, pid in zip(runs, ranks, offsets_ns, pids, strict=True):
+        tid_of_thread = list(itertools.islice(tids, len(run.threads)))
+        process = _Process(trace, Timeline(run, offset_ns, advance), pid, tid_of_thread)
+        process.write_process(process_name(run, rank if len(runs) > 1 else None), rank)
         process.write_steps()
         process.write_phases()
         process.write_syncs()
@@ -48,24 +57,18 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
     trace.end()
 
 
-def _process_name(run: RunData, rank: int, runs: int) -> str:
-    parts = [f"rank {rank}"] if "rank" in run.environment or runs > 1 else []
-    parts += [
-        f"{fact} {run.environment[fact]}" for fact in ("host", "pid") if fact in run.environment
-    ]
-    return ", ".join(parts) or "run"
-
-
 class _Trace:
     """The file: events one after the other.
 
     Attributes:
-        ids: numbers for processes and tracks; viewers show tracks in this order.
+        tids: numbers for tracks.
+        order: viewers show tracks in this order.
         first_flow: the first number for flows that no process has taken.
     """
 
     def __init__(self, sink: BinaryIO, about: dict[str, Any]) -> None:
-        self.ids = itertools.count(1)
+        self.tids = UniqueIds(_ID_LIMIT)
+        self.order = itertools.count(1)
         self.first_flow = 1
         self._sink = sink
         self._before = b""
@@ -83,11 +86,14 @@ class _Trace:
 class _Process:
     """The events of one run."""
 
-    def __init__(self, trace: _Trace, timeline: Timeline) -> None:
+    def __init__(
+        self, trace: _Trace, timeline: Timeline, pid: int, tid_of_thread: Sequence[int]
+    ) -> None:
         self._trace = trace
         self._timeline = timeline
         self._run = timeline.run
-        self._pid = next(trace.ids)
+        self._pid = pid
+        self._tid_of_thread = tid_of_thread
         self._labels = _labels(self._run)
         self._paths_of_modules = [b""]
         if len(self._run.module_spans):
@@ -232,7 +238,7 @@ class _Process:
         heads: list[bytes] = []
         for placed, lanes in self._timeline.placed(track):
             for lane in range(len(heads) // len(categories), lanes.max() + 1):
-                heads += self._new_lane(lane_name(track.name, lane), categories)
+                heads += self._new_lane(track, lane, categories)
             for part in slices_of(len(lanes), chunk_rows(heads, *rest_texts)):
                 ranges = placed.some(part)
                 is_module = ranges.number < 0
@@ -244,29 +250,37 @@ class _Process:
                 if then is not None:
                     then(ranges.number)
 
-    def _new_lane(self, name: str, categories: Sequence[str]) -> list[bytes]:
+    def _new_lane(self, track: Track, lane: int, categories: Sequence[str]) -> list[bytes]:
         """Name a viewer's track; returns how its events of each category begin."""
-        tid = next(self._trace.ids)
-        self.write_metadata("thread", tid, name, tid)
+        is_thread = track.thread is not None and lane == 0
+        tids = self._trace.tids
+        tid = self._tid_of_thread[track.thread or 0] if is_thread else tids.lowest_free()
+        name = lane_name(track.name, lane)
+        self._write_metadata("thread_name", {"name": name}, tid)
+        self._write_metadata("thread_sort_index", {"sort_index": next(self._trace.order)}, tid)
         head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
         return [head % (category.encode(), self._pid, tid) for category in categories]
 
-    def write_metadata(self, kind: str, tid: int | None, name: str, sort_index: int) -> None:
-        """Name the process, or a track of it, and place it among the others."""
+    def write_process(self, name: str, rank: int) -> None:
+        """Name the process, say where it ran, and place it among the others."""
+        self._write_metadata("process_name", {"name": name})
+        if "host" in self._run.environment:
+            labels = f"host {self._run.environment['host']}"
+            self._write_metadata("process_labels", {"labels": labels})
+        self._write_metadata("process_sort_index", {"sort_index": rank})
+
+    def _write_metadata(self, name: str, args: dict[str, Any], tid: int | None = None) -> None:
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
-        named = of | {"name": f"{kind}_name", "args": {"name": name}}
-        placed = of | {"name": f"{kind}_sort_index", "args": {"sort_index": sort_index}}
-        self._trace.write(b"%b,\n%b,\n" % (json_text(named), json_text(placed)))
+        self._trace.write(b"%b,\n" % json_text(of | {"name": name, "args": args}))
 
 
 def _sync_label(run: RunData, site: SyncSite) -> bytes:
     """What the events of a site have behind their times."""
-    place = run.name_of_line(site.program)
     args: dict[str, object] = {"file": site.file, "line": site.line, "function": site.function}
     args |= {} if site.library is None else {"library": run.name_of_line(site.library)}
     args |= {"allowed": True} if site.is_allowed else {}
     return b',"name":%b,"args":%b' % (
-        json_text(f"wait: {site.kind.label} {place}"),
+        json_text(sync_name(run, site)),
         json_text(args)[:-1],
     )
 

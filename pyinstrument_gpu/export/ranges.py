@@ -85,10 +85,10 @@ def range_tables(
             rows += len(places)
             # Of one thread among many, each part holds little.
             if 2 * rows >= WINDOW_ROWS:
-                yield _joined(waiting)
+                yield joined(waiting)
                 waiting, rows = [], 0
         if rows:
-            yield _joined(waiting)
+            yield joined(waiting)
 
     for key in sorted(slices):
         if key >= 0:
@@ -114,7 +114,7 @@ def by_begin(*tables: RangeTable) -> Iterator[Ranges]:
     for after_ns, window in heapq.merge(*map(_windows_by_begin, tables), key=itemgetter(0)):
         is_due = waiting.begin_ns <= after_ns
         yield from _in_order(waiting.some(is_due))
-        waiting = _joined([waiting.some(~is_due), window])
+        waiting = joined([waiting.some(~is_due), window])
     yield from _in_order(waiting)
 
 
@@ -132,13 +132,13 @@ def _windows_by_begin(table: RangeTable) -> Iterator[tuple[int, Ranges]]:
         strays.append(window.some(window.begin_ns <= latest_ns))
         latest_ns = max(latest_ns, int(window.begin_ns.max()), int(window.end_ns.max()))
         ends_ns.append(latest_ns)
-    stray = _joined(strays)
+    stray = joined(strays)
     begins_after_ns = [_BEFORE_ALL_NS, *ends_ns]
     for after_ns, until_ns, window in zip(begins_after_ns, ends_ns, table(), strict=False):
         own = window.some(window.begin_ns > after_ns)
         others = stray.some((after_ns < stray.begin_ns) & (stray.begin_ns <= until_ns))
-        yield after_ns, _joined([own, others])
+        yield after_ns, joined([own, others])
 
 
-def _joined(windows: Sequence[Ranges]) -> Ranges:
+def joined(windows: Sequence[Ranges]) -> Ranges:
     return Ranges(*map(np.concatenate, zip(_NOTHING, *windows, strict=True)))

@@ -1,84 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spans of a run, or its passes through modules, as a table: a row for each, in the order in
+"""The spans of a run, and its passes through modules, as tables: a row for each, in the order in
 which the run has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.export.table import Column, Part, on_axis, slices
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 
 _TIMES = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
 
-
-@dataclass(frozen=True)
-class SpanTable:
-    """One of the two tables.
-
-    Attributes:
-        names: of its columns. They are those of the records, with names for the numbers of phases,
-            paths, modules and kinds, and the names of threads and streams beside their numbers.
-        text_numbers: the columns of text, each with that column of the records which has their
-            numbers; -1 is for no text.
-        of: the records of a run.
-    """
-
-    names: tuple[str, ...]
-    text_numbers: dict[str, str]
-    of: Callable[[RunData], NDArray[np.void]]
-
-    def texts_of(self, run: RunData) -> dict[str, Sequence[str]]:
-        """For each column of text what its numbers stand for."""
-        texts = {
-            "phase": run.names,
-            "path": run.paths,
-            "module": run.module_names,
-            "kind": [kind.name.lower() for kind in ModulePass],
-            "thread_name": [thread.name for thread in run.threads],
-            "stream_name": [stream.name for stream in run.streams],
-        }
-        return {column: texts[column] for column in self.text_numbers}
-
-    def columns(
-        self, run: RunData, rows: slice, offset_ns: int
-    ) -> Iterator[tuple[str, NDArray[Any]]]:
-        """The name and the numbers of each column, of some rows; below 0 is missing. Times are on
-        the axis that begins `offset_ns` before the run."""
-        records = self.of(run)
-        for column in self.names:
-            if column == "device_ns":
-                yield column, run.span_device_ns[rows]
-                continue
-            values = records[self.text_numbers.get(column, column)][rows]
-            if column in _TIMES and offset_ns:
-                values = np.where(values < 0, values, values + offset_ns)
-            yield column, values
-
-
-_NAMES_OF_NUMBERS = {"path": "path", "thread_name": "thread", "stream_name": "stream"}
-
-SPANS = SpanTable(
-    names=(
-        *("phase", "path", "step", "depth", "thread", "thread_name"),
-        *("device", "stream", "stream_name", *_TIMES, "device_ns", "blocked_ns", "flags"),
-    ),
-    text_numbers={"phase": "phase", **_NAMES_OF_NUMBERS},
-    of=lambda run: run.spans,
+_SPANS = (
+    *("phase", "path", "step", "depth", "thread", "thread_name"),
+    *("device", "stream", "stream_name", *_TIMES, "device_ns", "blocked_ns", "flags"),
 )
-"""Those of `SPAN_DTYPE`, and the exact stream time."""
+"""The columns of `SPAN_DTYPE`, with names for the numbers of phases and paths, and beside those of
+threads and streams; and the exact stream time."""
 
-MODULES = SpanTable(
-    names=(
-        *("module", "kind", "path", "step", "depth", "thread", "thread_name"),
-        *("stream", "stream_name", *_TIMES),
-    ),
-    text_numbers={"module": "module", "kind": "kind", **_NAMES_OF_NUMBERS},
-    of=lambda run: run.module_spans,
+_MODULES = (
+    *("module", "kind", "path", "step", "depth", "thread", "thread_name"),
+    *("stream", "stream_name", *_TIMES),
 )
-"""Those of `MODULE_SPAN_DTYPE`."""
+"""The same of `MODULE_SPAN_DTYPE`."""
+
+_NUMBERS_OF_NAMES = {"thread_name": "thread", "stream_name": "stream"}
+
+
+def spans(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+    texts = _texts(run) | {"phase": run.names}
+    for rows in slices(len(run.spans)):
+        more = {"device_ns": run.span_device_ns[rows]}
+        yield _part(_SPANS, run.spans[rows], texts, more, offset_ns)
+
+
+def modules(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+    kinds = [kind.name.lower() for kind in ModulePass]
+    texts = _texts(run) | {"module": run.module_names, "kind": kinds}
+    for rows in slices(len(run.module_spans)):
+        yield _part(_MODULES, run.module_spans[rows], texts, {}, offset_ns)
+
+
+def _texts(run: RunData) -> dict[str, Sequence[str]]:
+    return {
+        "path": run.paths,
+        "thread_name": [thread.name for thread in run.threads],
+        "stream_name": [stream.name for stream in run.streams],
+    }
+
+
+def _part(
+    names: Sequence[str],
+    records: NDArray[np.void],
+    texts: Mapping[str, Sequence[str]],
+    more: Mapping[str, NDArray[np.int64]],
+    offset_ns: int,
+) -> Part:
+    part = {}
+    for name in names:
+        values = more[name] if name in more else records[_NUMBERS_OF_NAMES.get(name, name)]
+        if name in _TIMES:
+            values = on_axis(values, offset_ns)
+        part[name] = Column(values, texts.get(name))
+    return part

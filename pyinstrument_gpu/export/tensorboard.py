@@ -4,27 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu import analysis
-from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.export import event_file
 from pyinstrument_gpu.export.atomic_file import atomic_write
-from pyinstrument_gpu.export.ranges import by_begin, range_tables
+from pyinstrument_gpu.export.phases_by_step import matrix, phases_by_step
+from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import ranks_of
-from pyinstrument_gpu.model.paths import labels_of
+from pyinstrument_gpu.model.paths import labels_of, without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, summed
-from pyinstrument_gpu.sinks.tensorboard import MAX_PATHS, Scalar, metric_scalars, step_scalars
+from pyinstrument_gpu.sinks.tensorboard import GROUPS, MAX_PATHS
 from pyinstrument_gpu.sinks.update import steps_of_metrics
 
-_FORMAT = "brain.Event:2"
+_STEPS_AT_ONCE = 1 << 13
 
 
 def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], None]) -> None:
@@ -34,22 +30,12 @@ def write(runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], Non
 
     Raises:
         ExportError: the directory is a file.
-        MissingDependencyError: tensorboard is not installed.
     """
-    try:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-    except ImportError as error:
-        raise MissingDependencyError(
-            "writing for TensorBoard needs tensorboard: pip install 'pyinstrument-gpu[tensorboard]'"
-        ) from error
     for run, rank in zip(runs, ranks_of(runs), strict=True):
         target = folder / f"rank{rank}" if len(runs) > 1 else folder
         target.mkdir(parents=True, exist_ok=True)
         with atomic_write(target / _file_name(run)) as sink:
-            records = RecordWriter(sink)
-            for event in _events(run):
-                records.write(event)
-        advance(len(run.spans))
+            sink.writelines(_events(run, advance))
 
 
 def _file_name(run: RunData) -> str:
@@ -61,66 +47,69 @@ def _file_name(run: RunData) -> str:
     return f"events.out.tfevents.{began_s:010d}.{name}"
 
 
-def _events(run: RunData) -> Iterator[bytes]:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
+def _events(run: RunData, advance: Callable[[int], None]) -> Iterator[bytes]:
+    """The scalars of all steps, and then those of the metrics."""
+    yield event_file.head((run.began_realtime_ns or 0) / 1e9)
+    curves = _Curves(run)
+    done = 0
+    for some_steps, times, spans in phases_by_step(run, run.steps.closed):
+        for rows in slices_of(len(some_steps), _STEPS_AT_ONCE):
+            yield from curves.events(some_steps[rows], times)
+        advance(spans)
+        done += spans
+    yield from _metric_events(run)
+    advance(len(run.spans) - done)  # those outside steps
 
-    began_s = (run.began_realtime_ns or 0) / 1e9
-    yield Event(wall_time=began_s, file_version=_FORMAT).SerializeToString()
-    for (step, walltime), of_step in groupby(_scalars(run), attrgetter("step", "walltime")):
-        values = [Summary.Value(tag=each.tag, simple_value=each.value) for each in of_step]
-        event = Event(wall_time=walltime, step=step, summary=Summary(value=values))
-        yield event.SerializeToString()
+
+class _Curves:
+    """The tags of a run's steps and phases, each with its values."""
+
+    def __init__(self, run: RunData) -> None:
+        labels = labels_of(run.paths, MAX_PATHS)
+        names = list(dict.fromkeys(labels))
+        self._began_ns = run.began_realtime_ns or 0
+        self._column_of_path = np.array([names.index(label) for label in labels], np.int64)
+        self._columns = len(names)
+        self._tags = ["step/time_ms", "step/samples_per_s"]
+        self._scopes = [scope for scope in GROUPS if (span_scopes(run.spans) == scope).any()]
+        for scope in self._scopes:
+            for group in (GROUPS[scope], f"{GROUPS[scope]}_device"):
+                self._tags += [f"{group}/{name}" for name in names]
+
+    def events(self, steps: NDArray[np.void], times: NDArray[np.void]) -> Iterator[bytes]:
+        """Those of some steps; `times` may be of more."""
+        duration_ns = steps["end_ns"] - steps["begin_ns"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = steps["samples"] / duration_ns * 1e9
+        values = [duration_ns[None] / 1e6, rate[None]]
+        is_present = [np.ones((1, len(steps)), np.bool_), np.isfinite(rate)[None]]
+        for scope in self._scopes:
+            of_scope = times[times["scope"] == scope]
+            for ns in matrix(steps, of_scope, self._column_of_path, self._columns):
+                values.append(ns / 1e6)
+                is_present.append(ns >= 0)
+        wall_times = (self._began_ns + steps["end_ns"]) / 1e9
+        return event_file.events(
+            wall_times,
+            steps["index"],
+            self._tags,
+            np.concatenate(values),
+            np.concatenate(is_present),
+        )
 
 
-def _scalars(run: RunData) -> Iterator[Scalar]:
-    """The scalars of all steps, and then those of the metrics.
-
-    Where spans were lost for another reason than their age, and it is not known of which steps, no
-    step has phase times. Where they were lost for their age, those of other threads are left
-    out.
-    """
-    began_ns = run.began_realtime_ns or 0
-    labels = labels_of(run.paths, MAX_PATHS)
+def _metric_events(run: RunData) -> Iterator[bytes]:
     steps = run.steps.closed
-    known = analysis.of(run).kept_steps["index"]
-    if not analysis.of(run).span_losses.are_located:
-        known = known[:0]
-    scopes = [Scope.STEP]
-    if len(run.spans) == run.phases_recorded:
-        scopes.append(Scope.OTHER_THREADS)
-    for some_steps, rows in _steps_and_spans(run, steps):
-        spans = run.spans[rows]
-        wanted = np.isin(spans["step"], known) & np.isin(span_scopes(spans), scopes)
-        phase_times = _phase_times(spans[wanted], run.span_device_ns[rows][wanted])
-        yield from step_scalars(began_ns, labels, some_steps, phase_times)
-    metric_steps = steps_of_metrics(run.metrics, steps["index"], steps["end_ns"])
-    yield from metric_scalars(began_ns, run.metric_names, run.metrics, metric_steps)
-
-
-def _steps_and_spans(
-    run: RunData, steps: NDArray[np.void]
-) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64]]]:
-    """Some of the steps, and the places of all their spans."""
-    # Spans are put in order by their steps, as if those were moments; outside steps, nowhere.
-    in_steps = range_tables(
-        run.spans, lambda spans: np.minimum(spans["step"], 0), itemgetter("step", "step")
-    )
-    begin = 0
-    for window in by_begin(*(table for _, table in in_steps)):
-        end = int(np.searchsorted(steps["index"], window.begin_ns[-1], side="right"))
-        yield steps[begin:end], np.sort(window.number)
-        begin = end
-    yield steps[begin:], np.empty(0, np.int64)
-
-
-def _phase_times(spans: NDArray[np.void], device_ns: NDArray[np.int64]) -> NDArray[np.void]:
-    timed = device_ns >= 0
-    rows = rows_of(
-        keys_of(spans["step"], spans["path"], span_scopes(spans)),
-        count=1,
-        host_ns=spans["host_end_ns"] - spans["host_begin_ns"],
-        timed=timed,
-        device_ns=np.where(timed, device_ns, 0),
-    )
-    return phase_times(summed(rows))
+    metrics, step = run.metrics, steps_of_metrics(run.metrics, steps["index"], steps["end_ns"])
+    began_ns = run.began_realtime_ns or 0
+    for number, name in enumerate(run.metric_names):
+        places = np.flatnonzero((metrics["name"] == number) & (step >= 0))
+        for rows in slices_of(len(places)):
+            some = metrics[places[rows]]
+            yield from event_file.events(
+                (began_ns + some["host_ns"]) / 1e9,
+                step[places[rows]],
+                [f"metrics/{without_surrogates(name)}"],
+                some["value"][None],
+                np.ones((1, len(some)), np.bool_),
+            )

@@ -21,11 +21,17 @@ _PAD = 0xFF
 _CHUNK_ROWS = 16_384
 _CHUNK_BYTES = 16 << 20  # fewer rows per chunk when texts are long
 _NUMBERS_BYTES = 400  # no row's numbers and constant parts are wider
+_NUMBER_BYTES = 25
 
 
-def chunk_rows(*fields: Sequence[bytes]) -> int:
-    """How many rows to format at once, where each has one text of every sequence."""
-    widest_row = _NUMBERS_BYTES + sum(max(map(len, each), default=0) for each in fields)
+def chunk_rows(*fields: Sequence[bytes], numbers: int = 0) -> int:
+    """How many rows to format at once, where each has one text of every sequence. `numbers` are
+    columns of them beyond the usual ones."""
+    widest_row = (
+        _NUMBERS_BYTES
+        + numbers * _NUMBER_BYTES
+        + sum(max(map(len, each), default=0) for each in fields)
+    )
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // widest_row))
 
 
@@ -67,6 +73,16 @@ def integers(column: NDArray[Any]) -> Column:
         rest = higher
     digits[-1:, values == 0] = ord("0")
     text: Column = digits.T
+    return text
+
+
+def reals(column: NDArray[np.float64], is_missing: NDArray[np.bool_]) -> Column:
+    """Each value as Python writes it; nothing for one that is missing."""
+    values = zip(column.tolist(), is_missing.tolist(), strict=True)
+    cells = np.array([b"" if missing else b"%r" % value for value, missing in values], np.bytes_)
+    width = cells.dtype.itemsize
+    text: Column = np.frombuffer(cells.tobytes(), np.uint8).reshape(len(cells), width).copy()
+    text[text == 0] = _PAD
     return text
 
 

@@ -57,6 +57,7 @@ class PrometheusSink(Sink):
         self._max_paths = max_paths
         self._max_metrics = max_metrics
         self._metrics: dict[str, float] = {}
+        self._last_step_s: float | None = None
         self._families: Iterable[Metric] = ()
         self._server: Any = None
 
@@ -97,7 +98,13 @@ class PrometheusSink(Sink):
         for name, value in update.metrics[["name", "value"]].tolist():
             if name < self._max_metrics:
                 self._metrics[without_surrogates(update.metric_names[name])] = value
-        self._families = list(_families(update, self._max_paths, self._metrics))
+        if len(update.steps):
+            end_ns = int(update.steps["end_ns"][-1])
+            self._last_step_s = (update.began_realtime_ns + end_ns) / 1e9
+        self._families = [
+            *_families(update, self._max_paths, self._metrics),
+            *_of_last_step(self._last_step_s),
+        ]
 
     def collect(self) -> Iterable[Metric]:
         """Called by prometheus_client, on a thread of its own, to collect the metrics."""
@@ -152,6 +159,14 @@ def _of_steps(totals: StepTotals) -> Iterator[Metric]:
     if totals.sampled:
         what = "Samples of the steps of which they are known."
         yield CounterMetricFamily("pyinstrument_gpu_samples", what, totals.samples)
+
+
+def _of_last_step(end_s: float | None) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    if end_s is not None:
+        what = "When the last step ended, by the clock of its machine."
+        yield GaugeMetricFamily("pyinstrument_gpu_last_step_timestamp_seconds", what, end_s)
 
 
 def _of_phases(

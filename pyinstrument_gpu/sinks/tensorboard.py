@@ -16,7 +16,8 @@ from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate
 
-_GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}
+GROUPS = {Scope.STEP: "phase", Scope.OTHER_THREADS: "other_threads"}
+"""What the tags of each scope begin with."""
 MAX_PATHS = 64
 _STEPS_PER_UPDATE = 100
 
@@ -121,7 +122,7 @@ def _phase_values(times: NDArray[np.void], labels: Sequence[str]) -> dict[str, f
     device_ns: dict[str, float] = {}
     columns = ["path", "scope", "host_ns", "device_ns"]
     for path, scope, on_host_ns, on_device_ns in times[columns].tolist():
-        group, label = _GROUPS[Scope(scope)], labels[path]
+        group, label = GROUPS[Scope(scope)], labels[path]
         host_tag, device_tag = f"{group}/{label}", f"{group}_device/{label}"
         known_ns = on_device_ns if on_device_ns >= 0 else math.nan
         host_ns[host_tag] = host_ns.get(host_tag, 0) + on_host_ns

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CSV export and the door to all exports."""
 
+import gzip
 import io
 import json
 import os
@@ -293,7 +294,9 @@ def test_export_by_suffix_and_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "format", "message"),
     [
-        ("out", None, r"no format has the suffix '' of .*out'; known: \.csv \(csv\)"),
+        ("out", None, r"no format has the suffix '' of .*out'; known: \.csv/\.csv\.gz \(csv\)"),
+        ("out", None, r"by name only: tensorboard\. For a folder .*, write '.*out/'; for a log"),
+        ("out.gz", None, r"no format has the suffix '\.gz'"),
         ("out.cvs", None, r"no format has the suffix '\.cvs'"),
         ("out.csv", "cvs", r"unknown format 'cvs'; known: csv"),
     ],
@@ -311,7 +314,7 @@ def test_unknown_format_names_the_known(
     [
         (
             "out.csv",
-            "csv has no option 'sumary'; it has summary, metrics, syncs, modules, "
+            "csv has no option 'sumary'; it has summary, steps, metrics, syncs, modules, "
             "neutralize_formulas",
         ),
         ("out.json", "perfetto has no option 'sumary'; it has none"),
@@ -404,6 +407,23 @@ def test_run_file_is_never_replaced(tmp_path: Path) -> None:
 def test_missing_folder_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"nowhere/out\.csv': No such file or directory"):
         run_of(SPANS).export(tmp_path / "nowhere" / "out.csv")
+
+
+@pytest.mark.parametrize(("suffix", "format"), [(".csv", "csv"), (".json", "perfetto")])
+def test_compressed_files_hold_the_same(tmp_path: Path, suffix: str, format: str) -> None:
+    run = run_of(SPANS)
+    run.export(tmp_path / f"x{suffix}")
+    run.export(tmp_path / f"x{suffix}.gz")
+    run.export(tmp_path / "x.txt.GZ", format)
+
+    plain = (tmp_path / f"x{suffix}").read_bytes()
+    for name in (f"x{suffix}.gz", "x.txt.GZ"):
+        compressed = (tmp_path / name).read_bytes()
+        assert gzip.decompress(compressed) == plain
+        assert compressed[3:8] == b"\0" * 5  # neither a name nor a time
+    if suffix == ".csv":
+        document = json.loads((tmp_path / "x.csv.gz-metadata.json").read_text())
+        assert document["url"] == "x.csv.gz"
 
 
 def test_table_of_formats_is_consistent() -> None:

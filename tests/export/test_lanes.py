@@ -17,7 +17,7 @@ from pyinstrument_gpu.export import nsys_sqlite, nvtxt, perfetto, ranges
 from pyinstrument_gpu.export.lanes import Lanes
 from pyinstrument_gpu.export.ranges import RangeTable, by_begin, range_tables
 from pyinstrument_gpu.run import Run
-from tests.helpers.made_runs import runs, written
+from tests.helpers.made_runs import runs, with_lengths_on_device, written
 from tests.helpers.nsight import read_nvtxt
 
 Times = list[tuple[int, int]]
@@ -117,7 +117,7 @@ def test_a_part_is_a_window_and_what_was_open_around_it() -> None:
 
 
 @settings(max_examples=30)
-@given(runs(with_modules=True))
+@given(runs(with_modules=True).map(with_lengths_on_device))
 def test_formats_say_the_same_window_by_window(run: Run) -> None:
     def said() -> list[Any]:
         trace = json.loads(written(perfetto.write, run))["traceEvents"]

@@ -29,6 +29,9 @@ STEPS = 4
 SPANS = 3 * STEPS
 METRICS = ("count", "loss", "loss_last", "accuracy@1", "nonfinite")
 DEVICE = torch.device(*["cpu"])
+NSIGHT_STREAMS = {"GPU 0 default stream": 3 * STEPS, "GPU 0 stream 1": 2 * STEPS}
+"""With the steps there."""
+NSIGHT_WAITS = {"MainThread waits": STEPS}
 STREAMS = {"GPU 0 default stream": 2 * STEPS, "GPU 0 stream 1": STEPS}
 
 
@@ -135,7 +138,8 @@ def test_nvtxt(run: Run, tmp_path: Path) -> None:
     found = read_nvtxt((tmp_path / "trace.nvtxt").read_bytes())
 
     rows = Counter(found.rows[each.process, each.row] for each in found.ranges)
-    assert rows == {"MainThread": SPANS + STEPS, **STREAMS}
+    readings = {f"metrics/{name}": STEPS for name in METRICS}
+    assert rows == {"MainThread": SPANS + STEPS, **NSIGHT_WAITS, **NSIGHT_STREAMS, **readings}
 
 
 def test_nsys_sqlite(run: Run, tmp_path: Path) -> None:
@@ -145,7 +149,13 @@ def test_nsys_sqlite(run: Run, tmp_path: Path) -> None:
         " JOIN StringIds ON nameId = id WHERE eventType = 59 GROUP BY value"
     )
     with closing(sqlite3.connect(tmp_path / "trace.sqlite")) as database:
-        assert dict(database.execute(query)) == {"MainThread": SPANS + STEPS, **STREAMS}
+        assert dict(database.execute(query)) == {
+            "MainThread": SPANS + STEPS,
+            **NSIGHT_WAITS,
+            **NSIGHT_STREAMS,
+        }
+        marks = dict(database.execute(query.replace("59", "34")))
+        assert marks == {f"metrics/{name}": STEPS for name in METRICS}
 
 
 def test_tensorboard(run: Run, tmp_path: Path) -> None:

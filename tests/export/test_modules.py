@@ -188,6 +188,7 @@ def test_nsys_reads_modules(tmp_path: Path) -> None:
         "pyinstrument_gpu:step": (1, 90),
         "pyinstrument_gpu:forward": (1, 20),
         "pyinstrument_gpu:backward": (1, 50),
+        "pyinstrument_gpu.gpu:step": (1, 20),
         "pyinstrument_gpu.gpu:forward": (1, 20),
         f"pyinstrument_gpu:{layer}": (2, 20),
         f"pyinstrument_gpu:{attention}": (1, 8),

@@ -3,6 +3,7 @@
 
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,13 @@ from click.testing import CliRunner
 
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
-from pyinstrument_gpu.export import nsight_tools, nvtxt
+from pyinstrument_gpu.export import export, nsight_tools, nvtxt
 from pyinstrument_gpu.export.palette import color_of
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.run import Run
-from tests.helpers.made_runs import ANCHOR, run_of, written
+from tests.helpers.made_runs import ANCHOR, rank, run_of, steps_on_streams, written
 from tests.helpers.nsight import exported, needs_nsight, nvtx_sum, profile, read_nvtxt
 from tests.helpers.run_encoder import save
 
@@ -99,6 +100,19 @@ def test_writes_text_and_database_beside_the_report(tmp_path: Path, fake_nsight:
     assert call.startswith("--cmd create -n ")
     assert libraries == f"libraries {fake_nsight.parent}"
     assert "LD_LIBRARY_PATH" not in os.environ
+
+
+def test_progress_counts_the_report_and_the_database_too(
+    tmp_path: Path, fake_nsight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = [(0, 0, 0, 0, 0, -1, -1, 10 * i, 10 * i + 9, -1, -1, -1, 1) for i in range(100)]
+    monkeypatch.setenv("FAKE_EVENTS", "200")
+    done: list[int] = []
+    export([run_of(spans)], tmp_path / "x.nsys-rep", advance=done.append)
+
+    assert done[0] == 20  # the text
+    assert done[1] == 50  # the report
+    assert sum(done) == 100
 
 
 def test_release_that_cannot_show_created_reports_merges(
@@ -250,7 +264,8 @@ def test_report_equals_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     found = exported(tmp_path / "x.nsys-rep")
     expected = read_nvtxt((tmp_path / "x.nvtxt").read_bytes())
-    assert len(found.imported) == len(expected.ranges) == 2_001 + 1_000 + 100 + 1
+    on_streams = steps_on_streams(run)
+    assert len(found.imported) == len(expected.ranges) == 2_001 + 1_000 + 100 + 1 + len(on_streams)
     assert found.imported == expected.ranges
     assert (found.processes, found.rows) == (expected.processes, expected.rows)
     # The text itself has tests of its own; ends move by 1 ns where a span has no length.
@@ -262,6 +277,7 @@ def test_report_equals_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             if begin_ns >= 0
         ]
         + [step.end_ns for step in run.steps]
+        + [end_ns for _, _, end_ns in on_streams]
         + [run.duration_ns]
     )
     assert sorted(each.end_ns for each in found.imported) == ends
@@ -271,6 +287,20 @@ def test_report_equals_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     # `nsys stats` takes the database beside the report.
     printed = nvtx_sum(tmp_path / "x.nsys-rep")
     assert re.search(r",100,.*,pyinstrument_gpu:step$", printed, re.MULTILINE)
+
+
+@needs_nsight
+def test_ranks_keep_the_names_of_their_rows(tmp_path: Path) -> None:
+    """ImportNvtxt names one row of each name."""
+    ranks = [rank(number, 0, SPANS) for number in range(3)]
+    export(ranks, tmp_path / "x.nsys-rep")
+
+    found = exported(tmp_path / "x.nsys-rep")
+    names = ("MainThread", "thread 12", "GPU 0 stream 7", "GPU 0 stream 13")
+    assert Counter(name.rstrip() for name in found.rows.values()) == dict.fromkeys(names, 3)
+    assert {name.rstrip() for name in found.processes.values()} == {
+        f"rank {number}: process" for number in range(3)
+    }
 
 
 TRAINING = """
@@ -300,12 +330,10 @@ def test_merged_report_is_aligned_with_live_ranges(tmp_path: Path) -> None:
     for name in ("data", "forward", "über 🚀", "backward"):
         ours = [each for each in found.imported if each.text == name]
         theirs = [each for each in found.live if each.text == name]
-        assert len(ours) == 200
-        # The last `data` of a loader that has ended is not recorded, but was live.
-        assert len(theirs) == 200 + (name == "data")
+        assert len(ours) == len(theirs) == 200
         assert {each.color for each in (*ours, *theirs)} == {color_of(name)}
-        begins = [a.begin_ns - b.begin_ns for a, b in zip(ours, theirs, strict=False)]
-        ends = [a.end_ns - b.end_ns for a, b in zip(ours, theirs, strict=False)]
+        begins = [a.begin_ns - b.begin_ns for a, b in zip(ours, theirs, strict=True)]
+        ends = [a.end_ns - b.end_ns for a, b in zip(ours, theirs, strict=True)]
         # The live range is first at both ends. On a busy machine ours may come much later, but not
         # each of 200 times.
         assert -20_000 < min(begins) < 20_000

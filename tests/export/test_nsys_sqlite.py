@@ -22,13 +22,23 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.nsys_sqlite import write
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.model.open_phase import OpenPhase
-from pyinstrument_gpu.model.schema import STEP_DTYPE
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.run import Run
-from tests.helpers.made_runs import ANCHOR, rank, run_of, runs, written
+from tests.helpers.made_runs import (
+    ANCHOR,
+    rank,
+    run_of,
+    runs,
+    steps_on_streams,
+    syncs_of,
+    with_lengths_on_device,
+    written,
+)
 from tests.helpers.nsight import needs_nsight, nvtx_sum
 
 HOST, DEVICE = 1, 2
+WAIT_OF_COPY = "wait: copy from pageable memory /home/a, b/data.py:7"
 PHASE, STEP = 1, 2
 MACHINE = 1 << 48
 
@@ -83,6 +93,31 @@ def test_names_of_domains_categories_processes_and_rows() -> None:
         *((11, "MainThread"), (12, "thread 12")),
         *((13, "GPU 0 stream 7"), (14, "GPU 0 stream 13")),
     ]
+
+
+def test_waits_are_ranges_and_readings_of_metrics_are_marks() -> None:
+    metrics = [(1, 4, 25, 0, 0.5), (2, 4, 45, 0, 1 / 3)]
+    run = run_of(
+        SPANS, steps=STEPS, metric_names=("loss",), metrics=np.array(metrics, METRIC_DTYPE)
+    )
+    run.syncs = syncs_of(run)
+    data = written(write, run)
+
+    events = "SELECT {} FROM NVTX_EVENTS JOIN ThreadNames USING (globalTid) JOIN StringIds"
+    waits = events.format("value, start, end, text, int64Value") + " ON nameId = id"
+    assert rows(data, f"{waits} WHERE eventType = 59 AND category = 4") == [
+        ("MainThread waits", 100, 150, "wait: .item() /home/a, b/train.py:57", 3),
+        ("MainThread waits", 200, 1_201, "wait: .item() /home/a, b/train.py:57", None),
+        ("MainThread waits", 2_000, 2_005, WAIT_OF_COPY, 4),
+        ("thread 12 waits", 150, 150, "wait: .item() /home/a, b/train.py:57", 3),
+    ]
+    marks = events.format("value, start, end, text, doubleValue, category") + " ON nameId = id"
+    assert rows(data, f"{marks} WHERE eventType = 34") == [
+        ("metrics/loss", 25, None, "loss", 0.5, 5),
+        ("metrics/loss", 45, None, "loss", 1 / 3, 5),
+    ]
+    named = "SELECT text FROM NVTX_EVENTS WHERE eventType = 33 AND domainId = 1"
+    assert rows(data, named) == [("phase",), ("step",), ("sync",), ("metric",)]
 
 
 def test_facts_about_the_export() -> None:
@@ -145,7 +180,7 @@ def test_full_disk_is_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["run.sqlite"]
 
 
-@given(runs(with_modules=True))
+@given(runs(with_modules=True).map(with_lengths_on_device))
 def test_any_run(run: Run) -> None:
     """Nothing is lost, moved, or counted twice."""
     found = Counter((*each[:2], *each[4:5], *each[6:]) for each in ranges(written(write, run)))
@@ -159,6 +194,8 @@ def test_any_run(run: Run) -> None:
             expected[begin_ns, end_ns, name, DEVICE, number] += 1
     for step in run.steps:
         expected[step.begin_ns, step.end_ns, "step", HOST, step.index] += 1
+    for index, begin_ns, end_ns in steps_on_streams(run):
+        expected[begin_ns, end_ns, "step", DEVICE, index] += 1
     for span in run.module_spans:
         suffix = ("", " (backward)", " (recompute)")[span["kind"]]
         name = _stored(run.module_names[span["module"]]) + suffix
@@ -199,6 +236,8 @@ def test_nsys_stats_sums_to_the_ns(tmp_path: Path) -> None:
         for row in csv.DictReader(io.StringIO(nvtx_sum(tmp_path / "run.sqlite")))
     }
     expected = {"pyinstrument_gpu:step": (300, sum(range(300)))}
+    on_streams = [end - begin for _, begin, end in steps_on_streams(run)]
+    expected["pyinstrument_gpu.gpu:step"] = len(on_streams), sum(on_streams)
     for domain, column in (("pyinstrument_gpu", "host"), ("pyinstrument_gpu.gpu", "device")):
         for i, name in enumerate(names):
             of_phase = run.spans[run.spans["phase"] == i]

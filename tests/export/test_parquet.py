@@ -173,6 +173,20 @@ def test_each_rank_can_add_its_own_partition(tmp_path: Path) -> None:
     assert sorted(table["rank"].to_pylist()) == [0, 0, 1]
 
 
+def test_a_folder_named_as_a_partition_is_that_partition(tmp_path: Path) -> None:
+    rank(3, 0, SPANS).export(f"{tmp_path}/x/rank=3/")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")] == [
+        "x/rank=3/part-0.parquet"
+    ]
+
+
+@pytest.mark.parametrize("ranks", [[2], [2, 3]])
+def test_a_folder_named_as_the_partition_of_another_rank(tmp_path: Path, ranks: list[int]) -> None:
+    with pytest.raises(ExportError, match="'rank=3' is the name of a partition, and the runs are"):
+        export([rank(each, 0, SPANS) for each in ranks], f"{tmp_path}/rank=3/")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_folder_of_summaries(tmp_path: Path) -> None:
     export([run_of(SPANS), run_of(SPANS[:1])], tmp_path, "parquet-folder", summary=True)
     table = pa.dataset.dataset(tmp_path, partitioning="hive").to_table()

@@ -20,9 +20,17 @@ from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.stream import named_streams
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
-from tests.helpers.made_runs import rank, run_of, runs, syncs_of, written
+from tests.helpers.made_runs import (
+    rank,
+    run_of,
+    runs,
+    syncs_of,
+    with_lengths_on_device,
+    written,
+)
 
 UNKNOWN = -1
 
@@ -194,17 +202,17 @@ def test_main_thread_comes_behind_the_steps_and_before_the_others() -> None:
     threads = [Thread(11, "loader"), Thread(12, "main")]
     trace = trace_of(run_of(spans, environment=environment, steps=steps, threads=threads))
     assert trace.names == {
-        (1, None): "rank 3, host box, pid 12",
-        (1, 2): "steps",
-        (1, 3): "main",
-        (1, 4): "loader",
+        (12, None): "rank 3: process",
+        (12, 1): "steps",
+        (12, 12): "main",
+        (12, 11): "loader",
     }
     order = {
         event["tid"]: event["args"]["sort_index"]
         for event in trace.events
         if event["name"] == "thread_sort_index"
     }
-    assert sorted(order, key=lambda tid: order[tid]) == [2, 3, 4]
+    assert sorted(order, key=lambda tid: order[tid]) == [1, 12, 11]
 
 
 def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
@@ -252,6 +260,44 @@ def test_stream_time_without_a_place_on_the_axis_is_not_drawn() -> None:
     assert not any(event["ph"] == "C" or "bind_id" in event for event in trace.events)
 
 
+def test_processes_and_threads_have_their_own_numbers_where_these_differ() -> None:
+    """Viewers show them behind the names. The second rank is of another machine."""
+    threads = [Thread(12, "MainThread"), Thread(13, "loader"), Thread(13, "loader")]
+    spans = [host(0, 0, 9, thread=thread) for thread in range(3)]
+    ranks = [rank(number, 0, spans, threads=threads) for number in range(2)]
+    for each in ranks:
+        each.environment |= {"pid": 12, "command": ["/usr/bin/python3", "train.py", "--lr", "1"]}
+    trace = trace_of(*ranks)
+
+    assert trace.names == {
+        (12, None): "rank 0: python3 train.py --lr 1",
+        (12, 12): "MainThread",
+        (12, 13): "loader",
+        (12, 14): "loader",
+        (13, None): "rank 1: python3 train.py --lr 1",
+        (13, 15): "MainThread",
+        (13, 16): "loader",
+        (13, 17): "loader",
+    }
+    labels = [one["args"]["labels"] for one in trace.events if one["name"] == "process_labels"]
+    assert labels == ["host box", "host box"]
+
+
+def test_the_default_stream_is_the_first() -> None:
+    streams = named_streams([(0, 7), (0, 0), (1, 9), (1, 8), (1, 2)])
+    spans = [
+        (0, 0, 0, 0, 0, of.device, number, 10, 20, 30, 40, -1, 1)
+        for number, of in enumerate(streams)
+    ]
+    trace = trace_of(run_of(spans, streams=streams))
+
+    names = {tid: name for (_, tid), name in trace.names.items() if tid is not None}
+    assert [names[tid] for tid in sorted(names) if names[tid].startswith("GPU")] == [
+        *("GPU 0 default stream", "GPU 0 stream 1"),
+        *("GPU 1 default stream", "GPU 1 stream 1", "GPU 1 stream 2"),
+    ]
+
+
 def test_ranks_are_processes_on_one_axis() -> None:
     spans = [(0, 0, 0, 0, 0, 0, 0, 10, 20, 30, 40, -1, 1)]
     trace = trace_of(rank(3, 1_000, spans), rank(1, 0, spans))
@@ -262,7 +308,7 @@ def test_ranks_are_processes_on_one_axis() -> None:
     assert [(one.begin_ns, one.end_ns) for one in trace.slices("gpu")] == [(1_030, 1_040), (30, 40)]
     assert [one["begin_ns"] for one in trace.about] == [1_000, 0]
     processes = {pid: name for (pid, tid), name in trace.names.items() if tid is None}
-    assert list(processes.values()) == ["rank 3, host box", "rank 1, host box"]
+    assert list(processes.values()) == ["rank 3: process", "rank 1: process"]
     assert len({one["bind_id"] for one in trace.of("phase")}) == 2
     ids = [one[1] for one in trace.names if one[1] is not None]
     assert len(set(ids)) == len(ids)
@@ -280,7 +326,7 @@ def test_ranks_without_clocks_are_refused() -> None:
 
 def test_empty_run_is_a_trace_with_a_process() -> None:
     trace = trace_of(Run())
-    assert trace.names == {(1, None): "run"}
+    assert trace.names == {(1, None): "process"}
     assert {event["ph"] for event in trace.events} == {"M"}
 
 
@@ -303,7 +349,7 @@ def test_names_are_data() -> None:
     assert "über 🚀".encode() in written(write, run)
 
 
-@given(runs(with_modules=True))
+@given(runs(with_modules=True).map(with_lengths_on_device))
 def test_every_run_is_read_back_exactly(run: Run) -> None:
     trace = trace_of(run)
     assert phases_of(trace.slices("phase")) == expected_phases(run, "host")

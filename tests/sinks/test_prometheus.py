@@ -132,6 +132,25 @@ def test_device_histograms() -> None:
         assert within == (durations_ns <= bound_ns).sum()
 
 
+def test_when_the_last_step_ended() -> None:
+    sink = pig.PrometheusSink(port=0)
+    with fake_clock() as tick, pig.record() as recording:
+        recording.add_sink(sink, interval_s=SOON_S)
+        before = scrape(sink)
+        for _ in range(2):
+            with gpu_step():
+                tick(1_000_000_000)
+    # The port is closed, but this is what it served last.
+    last = {sample.name: sample.value for family in sink.collect() for sample in family.samples}
+
+    name = "pyinstrument_gpu_last_step_timestamp_seconds"
+    assert (name, ()) not in before
+    began_ns = recording.run.began_realtime_ns
+    assert began_ns is not None
+    end_s = (began_ns + recording.run.steps[1].end_ns) / 1e9
+    assert last[name] == pytest.approx(end_s, rel=0, abs=1e-6)
+
+
 def device_times(update: pig.RunUpdate, path: str) -> int:
     if update.totals is None or path not in update.totals.phases:
         return 0

@@ -87,7 +87,7 @@ def test_last_update_has_the_totals_of_the_run() -> None:
 def test_passes_through_modules_are_no_phases() -> None:
     sink = KeepingSink()
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    with pig.watch_modules(model, "all"), pig.record() as recording:
+    with pig.watch_modules(model, "all", every=1), pig.record() as recording:
         recording.add_sink(sink)
         for _ in range(3):
             with gpu_step():

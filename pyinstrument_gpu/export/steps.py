@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a run as a table, with the time that each spent in each phase.
+
+The columns of phases are `host_ns/PATH` and, where device times are known, `device_ns/PATH`. Runs
+that are written together have those of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.step_times import phases_ns
+from pyinstrument_gpu.export.phases_by_step import known_steps, matrix, phases_by_step
+from pyinstrument_gpu.export.ranges import slices_of
+from pyinstrument_gpu.export.table import Column, Part, on_axis
+from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.paths import labels_of
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.sinks.phase_times import PHASE_TIME_DTYPE
+
+MAX_PATHS = 64
+"""The paths that have columns of their own. Later ones share one."""
+
+
+def steps(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+    columns = _PhaseColumns(run, runs)
+    is_written = False
+    for some, times, _ in phases_by_step(run, run.steps.array):
+        for rows in slices_of(len(some), 1 << 14):
+            yield _part(run, some[rows], times, columns, offset_ns)
+            is_written = True
+    if not is_written:
+        yield _part(run, run.steps.array[:0], None, columns, offset_ns)
+
+
+class _PhaseColumns:
+    """The columns of phases, and what is known of the steps that they are filled for.
+
+    Attributes:
+        host, device: the labels of the columns.
+        of_path: for each path of the run the place in `host`.
+        known: the steps that ended and lack no span of their own thread (`STEP_DTYPE`).
+        known_phases_ns: the time of each of them inside phases.
+    """
+
+    def __init__(self, run: RunData, runs: Sequence[RunData]) -> None:
+        labels = {id(each): labels_of(each.paths, MAX_PATHS) for each in runs}
+        host, device = (
+            dict.fromkeys(
+                labels[id(each)][path] for each in runs for path in _paths_in_steps(each, on_device)
+            )
+            for on_device in (False, True)
+        )
+        self.host, self.device = list(host), list(device)
+        place = {label: number for number, label in enumerate(self.host)}
+        self.of_path = np.array([place.get(label, 0) for label in labels[id(run)]], np.int64)
+        known = known_steps(run)
+        self.known = known[known["end_ns"] >= 0]
+        self.known_phases_ns = phases_ns(run, self.known)
+
+
+def _paths_in_steps(run: RunData, on_device: bool) -> list[int]:
+    """The paths that the threads of steps were in during these."""
+    is_wanted = span_scopes(run.spans) == Scope.STEP
+    if on_device:
+        is_wanted &= run.span_device_ns >= 0
+    paths: list[int] = distinct(run.spans["path"][is_wanted]).tolist()
+    return paths
+
+
+def _part(
+    run: RunData,
+    some: NDArray[np.void],
+    times: NDArray[np.void] | None,
+    columns: _PhaseColumns,
+    offset_ns: int,
+) -> Part:
+    is_open = some["end_ns"] < 0
+    duration_ns = np.where(is_open, -1, some["end_ns"] - some["begin_ns"])
+    is_known = np.isin(some["index"], columns.known["index"])
+    place = np.searchsorted(columns.known["index"], some["index"][is_known])
+    unattributed_ns = np.full(len(some), -1)
+    unattributed_ns[is_known] = duration_ns[is_known] - columns.known_phases_ns[place]
+    names = [thread.name for thread in run.threads]
+    part = {
+        "step": Column(some["index"]),
+        "begin_ns": Column(on_axis(some["begin_ns"], offset_ns)),
+        "duration_ns": Column(duration_ns),
+        "samples": Column(some["samples"], gaps=np.isnan(some["samples"])),
+        "items": Column(some["items"]),
+        "complete": Column(some["complete"].astype(np.uint8)),
+        "thread": Column(some["thread"]),
+        "thread_name": Column(some["thread"], names),
+        "unattributed_ns": Column(unattributed_ns),
+    }
+    if times is None:
+        times = np.empty(0, PHASE_TIME_DTYPE)
+    times = times[times["scope"] == Scope.STEP]
+    host_ns, device_ns = matrix(some, times, columns.of_path, len(columns.host))
+    host_ns = np.where(is_known, np.maximum(host_ns, 0), -1)
+    device_ns[:, ~is_known] = -1
+    for label, of_phase in zip(columns.host, host_ns, strict=True):
+        part[f"host_ns/{label}"] = Column(of_phase)
+    for label in columns.device:
+        part[f"device_ns/{label}"] = Column(device_ns[columns.host.index(label)])
+    return part

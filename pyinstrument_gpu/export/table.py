@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of a run, some rows at a time: what CSV and Parquet are written from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.model.run_data import RunData
+
+
+@dataclass(frozen=True)
+class Column:
+    """Some rows of a column.
+
+    Attributes:
+        values: integers or floats.
+        texts: where it is one of text, what its values stand for; the same of all parts of a
+            run.
+        gaps: which values are missing; None where those below 0 are.
+    """
+
+    values: NDArray[Any]
+    texts: Sequence[str] | None = None
+    gaps: NDArray[np.bool_] | None = None
+
+    @property
+    def is_missing(self) -> NDArray[np.bool_]:
+        missing: NDArray[np.bool_] = self.values < 0 if self.gaps is None else self.gaps
+        return missing
+
+    def some(self, rows: slice) -> Column:
+        gaps = None if self.gaps is None else self.gaps[rows]
+        return Column(self.values[rows], self.texts, gaps)
+
+
+Part: TypeAlias = Mapping[str, Column]
+"""Rows: the columns of a table by name, in their order."""
+
+Table: TypeAlias = Callable[[RunData, int, Sequence[RunData]], Iterator[Part]]
+"""Of a run the rows, in parts; at least one, without rows if there are none. Times are on the axis
+that begins so many ns before the run. The last argument are all runs that are written together:
+their parts have the same columns."""
+
+
+def on_axis(times_ns: NDArray[np.int64], offset_ns: int) -> NDArray[np.int64]:
+    """Times of a run on the axis; what is missing stays so."""
+    return np.where(times_ns < 0, times_ns, times_ns + offset_ns) if offset_ns else times_ns
+
+
+def slices(rows: int) -> Iterator[slice]:
+    """So many rows in parts; at least one."""
+    for begin in range(0, max(1, rows), _PART_ROWS):
+        yield slice(begin, min(begin + _PART_ROWS, rows))
+
+
+_PART_ROWS = 1 << 17
