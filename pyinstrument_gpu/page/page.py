@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTML file: its words, its data, its script and its style in one text.
+
+Names come from run files, which strangers may have made. They are escaped where they are written:
+by the templates, and in the data for the script, which holds no "<". The page allows itself no
+connection and no script but its own, which it names by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pyinstrument_gpu.analysis.compare import Comparison
+from pyinstrument_gpu.errors import ExportError, MissingDependencyError
+from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
+from pyinstrument_gpu.model.job import not_one_job
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.page.comparison_view import comparison_view
+from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
+from pyinstrument_gpu.page.run_view import run_view
+from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
+from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
+from pyinstrument_gpu.report.rank_comparison import ranks_parts
+from pyinstrument_gpu.report.table import printable
+from pyinstrument_gpu.version import __version__
+
+_SCRIPTS = ("uPlot.iife.min.js", "timeline.js", "page.js")
+_STYLES = ("uPlot.min.css", "page.css")
+_LEAST_STEPS = 200
+_MARK = '<meta name="generator" content="pyinstrument_gpu'
+_HEAD_BYTES = 1_000
+"""Of a page, in which the mark stands."""
+
+
+def html_page(runs: Sequence[RunData], files: Sequence[str]) -> str:
+    """The page of one run or more: ranks of a job, or any others side by side.
+
+    It costs the analysis of each run, and looks at each span some twenty times.
+
+    Args:
+        files: what the files of the runs are called.
+
+    Raises:
+        MissingDependencyError: jinja2 is not installed.
+    """
+    environment = _jinja()
+    names = _names(runs, files)
+    series = [step_series(run, max(_LEAST_STEPS, MAX_STEPS // len(runs))) for run in runs]
+    views = [
+        run_view(run, file, name, number, of)
+        for number, (run, file, name, of) in enumerate(zip(runs, files, names, series, strict=True))
+    ]
+    is_job = len(runs) > 1 and all(run.environment.get("world_size", 1) > 1 for run in runs)
+    is_job = is_job and not_one_job(runs, files) is None
+    is_together = is_job and any(run.step_totals.count for run in runs)
+    everything = list(range(len(runs)))
+    timelines = []
+    for numbers in [everything] if is_together else [[number] for number in everything]:
+        found = timeline(
+            [runs[number] for number in numbers],
+            [series[number] for number in numbers],
+            MAX_BARS * len(numbers) // len(runs),
+        )
+        plain = plain_timeline(found, numbers, [names[number] for number in numbers])
+        timelines.append((found, plain))
+    return _written(
+        environment,
+        "report.html.jinja",
+        {
+            "runs": [view.data for view in views],
+            "timelines": [plain for _, plain in timelines],
+            "overlaid": [],
+        },
+        title=names[0] if len(runs) == 1 else f"{len(runs)} runs",
+        runs=views,
+        is_job=is_job,
+        ranks=_ranks(runs) if is_job else [],
+        is_together=is_together,
+        timelines=[found for found, _ in timelines],
+    )
+
+
+def _ranks(runs: Sequence[RunData]) -> list[Sentence | PartTable]:
+    """The ranks of a job next to each other; of a job all have different ones."""
+    by_rank = {run.environment.get("rank", number): run for number, run in enumerate(runs)}
+    return report_parts(ranks_parts(by_rank, ()))
+
+
+def comparison_page(
+    comparison: Comparison,
+    before: Sequence[RunData],
+    after: Sequence[RunData],
+    files: Sequence[str],
+) -> str:
+    """The page of two sides of runs.
+
+    Args:
+        files: what the files of `before` and then of `after` are called.
+
+    Raises:
+        MissingDependencyError: jinja2 is not installed.
+    """
+    environment = _jinja()
+    view = comparison_view(comparison, before, after, files)
+    return _written(
+        environment,
+        "comparison.html.jinja",
+        {"runs": [], "timelines": [], "overlaid": view.overlaid},
+        title=f"{comparison.verdict.value}: {len(before)} before, {len(after)} after",
+        view=view,
+        verdict_lines=next(
+            place for place, part in enumerate(view.parts) if isinstance(part, PartTable)
+        ),
+    )
+
+
+def write_page(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a page; what is there is replaced once the new one is whole, but a run file never is.
+
+    Raises:
+        ExportError: the path is that of a run file.
+    """
+    check_replaceable(path)
+    with atomic_write(path) as sink:
+        sink.write(text.encode("utf-8", "replace"))
+
+
+def page_beside(run_file: Path) -> Path:
+    """Where the page of a run goes if nothing else was asked for; raises what `check_page` does."""
+    return check_page(run_file.with_suffix(".html"))
+
+
+def check_page(page: Path) -> Path:
+    """The path, if nothing is there but a page that was made before.
+
+    Raises:
+        ExportError: there is a file that is no such page, and would be replaced.
+    """
+    if page.is_file():
+        with page.open("rb") as file:
+            if _MARK.encode() not in file.read(_HEAD_BYTES):
+                raise ExportError(
+                    f"{str(page)!r} is there and is no page of a run: choose another with --output"
+                )
+    return page
+
+
+def _names(runs: Sequence[RunData], files: Sequence[str]) -> list[str]:
+    """What the runs are called: by their ranks where these are known and differ."""
+    ranks = [run.environment.get("rank") for run in runs]
+    if len(runs) > 1 and None not in ranks and len(set(ranks)) == len(runs):
+        return [f"rank {rank}" for rank in ranks]
+    return list(files)
+
+
+def _written(environment: Any, template: str, data: dict[str, Any], **values: Any) -> str:
+    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text: str = environment.get_template(template).render(
+        **values,
+        version=__version__,
+        style="\n".join(_asset(name) for name in _STYLES),
+        script=script,
+        script_hash=f"sha256-{digest}",
+        licence=_asset("uPlot.LICENSE"),
+        data=_json(data),
+    )
+    return text
+
+
+def _json(value: Any) -> str:
+    """JSON that can stand in a script element, where "</script>" or "<!--" would end it."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text("utf-8").rstrip("\n")
+
+
+def _jinja() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the page needs jinja2: pip install 'pyinstrument-gpu[html]'"
+        ) from error
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        # Names may hold what does not print, or turns the direction of text around.
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run as the template sets it: rows and sentences made of its document."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyinstrument_gpu.document.document import Document, document_of
+from pyinstrument_gpu.document.findings import Finding
+from pyinstrument_gpu.document.ledger import LedgerEntry
+from pyinstrument_gpu.document.phases import PhaseInSteps
+from pyinstrument_gpu.document.syncs import listed_sites
+from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
+from pyinstrument_gpu.model.paths import names_of
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.page.bars import css_color
+from pyinstrument_gpu.page.curves import Curves, memory_curves, metric_curves, plain_curves
+from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
+from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
+from pyinstrument_gpu.page.source_lines import SourceContext, source_context
+from pyinstrument_gpu.page.step_series import StepSeries, plain_series
+from pyinstrument_gpu.report.overview import sections
+from pyinstrument_gpu.report.phase_tree import MAX_PATHS
+from pyinstrument_gpu.report.table import UNKNOWN, Unit, printable
+
+_WIDTH = 1000
+"""Of the terminal that the tables are made for: they have all columns, and no name is broken."""
+_MAX_FINDINGS = 5
+"""In the overview; all others are among the savings."""
+_MAX_SITES = 20
+_MAX_SLOWEST = 20
+_MAX_PIECES = 30
+_SPARK = (150, 22)
+_COLOR_OF_REST = "var(--panel)"
+_IDLE = (
+    ("data_wait_ns", "idle: the host waits for data", "pattern-data"),
+    ("host_blocked_ns", "idle: the host was blocked", "pattern-blocked"),
+    ("host_late_ns", "idle: the host is late", "pattern-late"),
+    ("unattributed_ns", "busy or idle: events can't tell", "pattern-unknown"),
+)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The times of a phase, for the picture.
+
+    Attributes:
+        path: the phase, with where it ran if that is not the steps' own thread.
+        of: columns by "host", "device" and "blocked".
+    """
+
+    path: str
+    of: Mapping[str, list[list[int]]]
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """A row of the table of phases.
+
+    Attributes:
+        depth: how many phases are around it.
+        cells: its numbers, without the share.
+        share: of the step, None unknown.
+        histogram: its place among the histograms; None without one.
+        spark: that histogram as the path of a small picture.
+    """
+
+    name: str
+    path: str
+    depth: int
+    color: str
+    cells: tuple[str, ...]
+    share: float | None = None
+    histogram: int | None = None
+    spark: str = ""
+    is_sum: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a stacked bar: its share of the whole, and how it looks."""
+
+    name: str
+    share: float
+    text: str
+    color: str = ""
+    pattern: str = ""
+
+    @property
+    def ink(self) -> str:
+        """The colour of a name on it: black or white, whichever can be read better."""
+        if not self.color.startswith("#"):
+            return "inherit"
+        parts = [int(self.color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (part**2.2 for part in parts)
+        return "#000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#fff"
+
+
+@dataclass(frozen=True)
+class SavingRow:
+    """A row of the savings. The places on the axis are shares of its length."""
+
+    about: str
+    cells: tuple[str, ...]
+    low: float
+    high: float
+    likely: float | None
+    at_most: float | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A line that waits, in its context."""
+
+    title: str
+    line: int
+    context: SourceContext
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run on the page. `parts` are those of the terminal's report, by their names."""
+
+    number: int
+    name: str
+    file: str
+    document: Document
+    parts: Mapping[str, list[Sentence | PartTable]]
+    data: Mapping[str, Any]
+    tiles: tuple[tuple[str, str, str], ...]
+    findings: tuple[tuple[Finding, str], ...]
+    phases: tuple[PhaseRow, ...]
+    more_phases: int
+    phase_headers: tuple[str, ...]
+    histograms: tuple[Histogram, ...]
+    first_histogram: int
+    slowest: tuple[tuple[int, str, str, bool], ...]
+    series_note: str
+    ledger_bars: tuple[tuple[str, tuple[Piece, ...]], ...]
+    savings: tuple[SavingRow, ...]
+    savings_headers: tuple[str, ...]
+    sources: tuple[Source, ...]
+    metrics: tuple[Curves, ...]
+    memory: tuple[Curves, ...]
+    environment: tuple[tuple[str, str], ...]
+
+
+def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries) -> RunView:
+    """The view of a run. Costs its whole analysis."""
+    document = document_of(run, file)
+    parts = sections(document, _WIDTH)
+    histograms, places = _histograms(run)
+    headers, rows = _phase_rows(run, document, places)
+    metrics, memory = metric_curves(run), memory_curves(run)
+    savings_headers, savings = _saving_rows(document)
+    return RunView(
+        number=number,
+        name=name,
+        file=file,
+        document=document,
+        parts={name: report_parts(found) for name, found in parts.items()},
+        data={
+            "command_name": shlex.quote(printable(file)),
+            "series": plain_series(run, series),
+            "histograms": [{"path": one.path, "of": one.of} for one in histograms],
+            "metrics": [plain_curves(one) for one in metrics],
+            "memory": [plain_curves(one) for one in memory],
+        },
+        tiles=tuple(_tiles(document)),
+        findings=tuple((one, _worth(one)) for one in document.findings[:_MAX_FINDINGS]),
+        phases=tuple(rows[:MAX_PATHS] + [row for row in rows[MAX_PATHS:] if row.is_sum]),
+        more_phases=max(0, sum(not row.is_sum for row in rows) - MAX_PATHS),
+        phase_headers=headers,
+        histograms=tuple(histograms),
+        first_histogram=_largest(document, places),
+        slowest=tuple(_slowest(series)),
+        series_note=_series_note(run, series),
+        ledger_bars=tuple(_ledger_bars(document)),
+        savings=tuple(savings),
+        savings_headers=savings_headers,
+        sources=tuple(_sources(run)),
+        metrics=tuple(metrics),
+        memory=tuple(memory),
+        environment=tuple(_environment(run)),
+    )
+
+
+def _tiles(document: Document) -> Iterator[tuple[str, str, str]]:
+    """The numbers that stand first: name, value, and what belongs to it."""
+    steps, run = document.steps, document.run
+    if steps is not None:
+        yield "steps", f"{steps.count:,}", f"in {duration(run.duration_ns)}"
+        quantiles = ""
+        if steps.p50_ns is not None and steps.p95_ns is not None:
+            quantiles = f"p50 {duration(steps.p50_ns)}, p95 {duration(steps.p95_ns)}"
+        yield "mean step", duration(steps.mean_ns), quantiles
+        if steps.samples_per_second is not None:
+            yield "samples", f"{steps.samples_per_second:,.0f}/s", "of step time"
+        elif steps.steps_per_second is not None:
+            yield "steps", f"{steps.steps_per_second:,.3g}/s", "of step time"
+        if steps.unattributed_ns is not None and steps.total_ns:
+            share = small_percent(steps.unattributed_ns, steps.total_ns)
+            yield "in no phase", share, "of the steps"
+        if run.duration_ns:
+            outside = small_percent(steps.outside_ns, run.duration_ns)
+            yield "outside steps", outside, duration(steps.outside_ns)
+    else:
+        yield "steps", "0", f"in {duration(run.duration_ns)}"
+    savings = document.savings
+    if savings is not None and savings.busy_ns is not None and savings.step_ns:
+        busy = small_percent(savings.busy_ns, savings.step_ns)
+        yield "device busy", f">= {busy}", "of a step, proven"
+    yield "recording", "complete" if run.is_complete else "cut short", ""
+
+
+def _worth(one: Finding) -> str:
+    if one.high_ns is None or one.low_ns is None or not one.of_ns:
+        return ""
+    low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
+    if one.low_ns <= 0:
+        return f"saves at most {high} of the {one.of} ({duration(one.high_ns)})"
+    reach = high if low == high else f"{low} to {high}"
+    if low == high:
+        return f"saves {reach} of the {one.of} ({duration(one.high_ns)})"
+    times = f"{duration(one.low_ns)} to {duration(one.high_ns)}"
+    likely = "" if one.likely_ns is None else f", likely {duration(one.likely_ns)}"
+    return f"saves {reach} of the {one.of} ({times}{likely})"
+
+
+def _histograms(run: RunData) -> tuple[list[Histogram], dict[str, tuple[int, str]]]:
+    """The histograms, and of phases in steps (or of all, without steps) their places and paths of
+    small pictures."""
+    # As the tables of phases, without steps that were profiled.
+    where = {
+        Scope.STEP: "",
+        Scope.OTHER_THREADS: ", on another thread",
+        Scope.OUTSIDE: ", outside steps",
+    }
+    chosen = [one for one in run.statistics.items() if one[0][1] in where]
+    if not run.step_totals.count:
+        where = dict.fromkeys(where, "")
+        chosen = [
+            ((path, chosen[0][0][1]), run.phases[run.paths[path]])
+            for path in dict.fromkeys(path for (path, _), _ in chosen)
+        ]
+    chosen.sort(key=lambda one: one[0][1])
+    bounds = time_bounds(
+        phase.host
+        for (_, scope), phase in chosen
+        if scope == Scope.STEP or not run.step_totals.count
+    )
+    found: list[Histogram] = []
+    places: dict[str, tuple[int, str]] = {}
+    for (path, scope), phase in chosen[:MAX_PATHS]:
+        if phase.host is None or not phase.host.count:
+            continue
+        name = run.paths[path]
+        if scope == Scope.STEP or not run.step_totals.count:
+            places[name] = (len(found), spark_path(phase.host, bounds, *_SPARK))
+        blocked = phase.blocked if phase.blocked is None or phase.blocked.max_ns else None
+        sides: dict[str, Statistic | None] = {
+            "host": phase.host,
+            "device": phase.device,
+            "blocked": blocked,
+        }
+        found.append(Histogram(printable(name) + where[scope], plain_histograms(sides)))
+    return found, places
+
+
+def _largest(document: Document, places: Mapping[str, tuple[int, str]]) -> int:
+    """The histogram of the phase that takes most of a step."""
+    largest = max(document.phases, key=lambda phase: phase.self_ns or 0.0, default=None)
+    return places[largest.path][0] if largest is not None and largest.path in places else 0
+
+
+def _phase_rows(
+    run: RunData, document: Document, places: Mapping[str, tuple[int, str]]
+) -> tuple[tuple[str, ...], list[PhaseRow]]:
+    steps = document.steps
+    if steps is None:
+        return (), []
+    unit = Unit.fitting(steps.mean_ns)
+    headers = ("calls", "mean", "p50", "p95", "self", "device", "blocked", "% step")
+    rows: dict[tuple[str, ...], PhaseRow] = {}
+    for phase in document.phases:
+        names = names_of(phase.path)
+        for depth in range(len(names) - 1):
+            around = names[: depth + 1]
+            if around not in rows:
+                rows[around] = PhaseRow(
+                    around[-1], "/".join(around), depth, _color(around[-1]), ("",) * 8
+                )
+        rows[names] = _phase_row(phase, names, unit, places.get(phase.path))
+    sums = [
+        PhaseRow(
+            name,
+            name,
+            0,
+            "",
+            ("", unit.text(ns), *[""] * 5, _share_text(share)),
+            share,
+            is_sum=True,
+        )
+        for name, ns, share in (
+            (
+                "sum of phases",
+                steps.phases_ns / steps.count,
+                _ratio(steps.phases_ns, steps.total_ns),
+            ),
+            (
+                "unattributed",
+                None if steps.unattributed_ns is None else steps.unattributed_ns / steps.count,
+                _ratio(steps.unattributed_ns, steps.total_ns),
+            ),
+        )
+    ]
+    whole = (f"{steps.count:,}", *map(unit.text, (steps.mean_ns, steps.p50_ns, steps.p95_ns)))
+    sums.append(PhaseRow("step", "step", 0, "", (*whole, "", "", "", "100.0"), 1.0, is_sum=True))
+    return (f"{unit.name} per step", *headers), [*rows.values(), *sums]
+
+
+def _phase_row(
+    phase: PhaseInSteps, names: Sequence[str], unit: Unit, place: tuple[int, str] | None
+) -> PhaseRow:
+    times_ns = (phase.host_ns, phase.p50_ns, phase.p95_ns, phase.self_ns, phase.stream_ns)
+    return PhaseRow(
+        name=names[-1],
+        path=phase.path,
+        depth=len(names) - 1,
+        color=_color(names[-1]),
+        cells=(
+            f"{phase.calls:,}",
+            *map(unit.text, (*times_ns, phase.blocked_ns)),
+            _share_text(phase.share),
+        ),
+        share=phase.share,
+        histogram=None if place is None else place[0],
+        spark="" if place is None else place[1],
+    )
+
+
+def _ratio(part_ns: float | None, whole_ns: float) -> float | None:
+    return part_ns / whole_ns if part_ns is not None and 0 <= part_ns <= whole_ns > 0 else None
+
+
+def _share_text(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f}"
+
+
+def _color(name: str) -> str:
+    return css_color(color_of(name))
+
+
+def _slowest(series: StepSeries) -> Iterator[tuple[int, str, str, bool]]:
+    """The longest steps: index, duration, begin, and whether each is an outlier."""
+    durations_ns = series.steps["end_ns"] - series.steps["begin_ns"]
+    for place in (-durations_ns).argsort(kind="stable")[:_MAX_SLOWEST].tolist():
+        step = series.steps[place]
+        yield (
+            int(step["index"]),
+            duration(int(durations_ns[place])),
+            duration(int(step["begin_ns"])),
+            bool(series.is_outlier[place]),
+        )
+
+
+def _series_note(run: RunData, series: StepSeries) -> str:
+    drawn = len(series.steps)
+    sentences = []
+    if drawn < series.total:
+        sentences.append(
+            f"Drawn: {drawn:,} of {series.total:,} steps, the shortest, the median and the longest "
+            "of each stretch."
+        )
+    if series.fence_ns is not None and series.outliers:
+        shown = int(series.is_outlier.sum())
+        which = "all of them drawn" if shown == series.outliers else f"the longest {shown:,} drawn"
+        sentences.append(
+            f"{counted(series.outliers, 'outlier')} beyond {duration(series.fence_ns)}, {which}."
+        )
+    elif series.fence_ns is not None:
+        sentences.append(f"No outlier: no step took more than {duration(series.fence_ns)}.")
+    if series.total < run.step_totals.count:
+        gone = run.step_totals.count - series.total
+        sentences.append(f"{counted(gone, 'older step')} left the history.")
+    return " ".join(sentences)
+
+
+def _ledger_bars(document: Document) -> Iterator[tuple[str, tuple[Piece, ...]]]:
+    """The host's side and, if it was timed, the device's: two bars with the same total."""
+    ledger = document.ledger
+    if ledger is None or not ledger.step_ns:
+        return
+    whole_ns = ledger.step_ns
+
+    def piece(name: str, ns: float | None, color: str = "", pattern: str = "") -> Iterator[Piece]:
+        if ns:
+            text = f"{name}: {duration(ns)}, {100 * ns / whole_ns:.1f} %"
+            yield Piece(name, ns / whole_ns, text, color, pattern)
+
+    def of_phase(one: LedgerEntry) -> tuple[str, str]:
+        if one.path is None:
+            return "outside phases", _COLOR_OF_REST
+        return one.path, _color(names_of(one.path)[-1])
+
+    def of_phases(prefix: str, times_ns: Mapping[int, float]) -> Iterator[Piece]:
+        """The largest phases, and one piece for all others."""
+        largest = sorted(times_ns, key=lambda place: -times_ns[place])[:_MAX_PIECES]
+        for place in sorted(largest):
+            name, color = of_phase(ledger.entries[place])
+            yield from piece(prefix + name, times_ns[place], color)
+        rest_ns = sum(times_ns.values()) - sum(times_ns[place] for place in largest)
+        yield from piece(f"{prefix}other phases", max(0.0, rest_ns), css_color(STEP_COLOR))
+
+    entries = dict(enumerate(ledger.entries))
+    host_ns = {
+        place: (one.host_ns if one.computing_ns is None else one.computing_ns) or 0.0
+        for place, one in entries.items()
+    }
+    blocked = piece("waiting for the device", ledger.total.blocked_ns, "", "pattern-blocked")
+    yield "host", (*of_phases("", host_ns), *blocked)
+    if ledger.total.busy_ns is None:
+        return
+    busy = "busy: " if ledger.doubt is None else "busy or waiting: "
+    idle = [
+        part
+        for column, name, pattern in _IDLE
+        for part in piece(name, getattr(ledger.total, column), "", pattern)
+    ]
+    busy_ns = {place: one.busy_ns or 0.0 for place, one in entries.items()}
+    yield "device", (*of_phases(busy, busy_ns), *idle)
+
+
+def _saving_rows(document: Document) -> tuple[tuple[str, ...], list[SavingRow]]:
+    savings = document.savings
+    if savings is None or not savings.rows or savings.step_ns is None:
+        return (), []
+    unit = Unit.fitting(max(row.time_ns for row in savings.rows))
+    longest_ns = max(max(row.high_ns, row.time_ns, row.at_most_ns or 0) for row in savings.rows)
+    whole_ns = longest_ns or 1.0
+    rows = []
+    for row in savings.rows[:MAX_PATHS]:
+        likely = "?" if row.likely_ns is None else unit.text(row.likely_ns)
+        rows.append(
+            SavingRow(
+                row.about,
+                (
+                    f"{row.calls:.2f}",
+                    *map(unit.text, (row.time_ns, row.low_ns)),
+                    likely,
+                    *map(unit.text, (row.high_ns, row.at_most_ns)),
+                ),
+                row.low_ns / whole_ns,
+                row.high_ns / whole_ns,
+                None if row.likely_ns is None else row.likely_ns / whole_ns,
+                None if row.at_most_ns is None else row.at_most_ns / whole_ns,
+            )
+        )
+    names = ("calls", "takes", "low", "likely", "high", "at most")
+    return (f"{unit.name} per step, without", *names), rows
+
+
+def _sources(run: RunData) -> Iterator[Source]:
+    for site in listed_sites(run.syncs)[:_MAX_SITES]:
+        for line in (site.program, site.library):
+            if line is not None:
+                yield Source(
+                    f"{site.kind.label} at {run.name_of_line(line)}, in {line.function}",
+                    line.line,
+                    source_context(line.file, line.line, run.began_realtime_ns),
+                )
+
+
+def _environment(run: RunData) -> Iterator[tuple[str, str]]:
+    for name, value in run.environment.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if name == "command" and isinstance(value, list):
+            text = shlex.join(map(str, value))
+        yield name.replace("_", " "), text

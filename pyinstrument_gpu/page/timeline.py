@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some steps of a run in full: what each thread and each stream did, when, and inside of what.
+
+The steps are chosen before anything is drawn: the slowest, the median, the newest, and further
+outliers as far as there is room. A window is the time of such a step, until the device has done
+what was enqueued in it. All that happened in a window is in it, of other steps too, unless it says
+how much was left out.
+
+With the ranks of one job a window is the same step of all of them, on one time axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.profiled_steps import were_profiled
+from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.steps import Step
+from pyinstrument_gpu.page.bars import Bars, Label, Labels, RunBars, css_color, rows_of
+from pyinstrument_gpu.page.step_series import StepSeries
+from pyinstrument_gpu.report.table import printable
+
+MAX_BARS = 20_000
+"""In all windows together; each has at least `_LEAST_BARS`, where there are so many."""
+_LEAST_BARS = 4_000
+MAX_WINDOWS = 12
+_SLOWEST = 3
+_LONGEST_WINDOW = 4
+"""In lengths of the step: a device far behind the host makes no window longer than that."""
+_BARS_WITHOUT_STEPS = 2_000
+
+
+@dataclass(frozen=True)
+class Track:
+    """The bars of one thread or stream, in the order in which they began.
+
+    Attributes:
+        run: whose it is, by its place among the runs.
+        name: of the thread or stream.
+        is_device: whether it is a stream.
+        begin_ns: since the window began, an array like those that follow.
+        duration_ns: of each bar.
+        row: how many bars it lies in, as drawn.
+        label: into `Window.labels`.
+        step: index of its step, -1 none.
+        blocked_ns: how long the host waited in it; -1 unknown, or not a phase of a thread.
+        pair: of a phase with a device time the number that its bars on thread and stream share; -1
+            where one of the two is not in the window.
+    """
+
+    run: int
+    name: str
+    is_device: bool
+    begin_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    row: NDArray[np.int64]
+    label: NDArray[np.int64]
+    step: NDArray[np.int64]
+    blocked_ns: NDArray[np.int64]
+    pair: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time.
+
+    Attributes:
+        why: it was chosen.
+        step: index of the step; None where a run has none.
+        begins_ns: for each run what its clock read when the window began; None of a run whose step
+            is not there.
+        duration_ns: how long it is.
+        step_ns: for each run when the step began and ended, since the window began.
+        labels: of the bars.
+        tracks: threads and then streams of each run.
+        left_out: how many bars there was no room for, the shortest.
+        shortest_ns: the length of the longest of them.
+        is_cut: whether device work of the step goes on behind the window.
+    """
+
+    why: str
+    step: int | None
+    begins_ns: tuple[int | None, ...]
+    duration_ns: int
+    step_ns: tuple[tuple[int, int] | None, ...]
+    labels: tuple[Label, ...]
+    tracks: tuple[Track, ...]
+    left_out: int = 0
+    shortest_ns: int = 0
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Windows of one run, or of the ranks of a job.
+
+    Attributes:
+        windows: by what they are about: the slowest steps first.
+        missing: why there is no window; empty where there is one.
+        is_aligned: whether the ranks are placed by their machines' clocks; otherwise each window
+            begins where each rank began the step.
+    """
+
+    windows: tuple[Window, ...]
+    missing: str = ""
+    is_aligned: bool = True
+
+
+def timeline(
+    runs: Sequence[RunData], series: Sequence[StepSeries], max_bars: int = MAX_BARS
+) -> Timeline:
+    """The windows of runs that belong together, of which `series` are the steps' times."""
+    try:
+        offsets_ns: list[int] | None = offsets_ns_of(runs)
+    except ExportError:
+        offsets_ns = None
+    bars = [RunBars(run, number) for number, run in enumerate(runs)]
+    wanted = _choose(runs, series)
+    windows: list[Window] = []
+    room = max_bars
+    for why, index in wanted[:MAX_WINDOWS]:
+        window = _window(bars, offsets_ns, why, index, max(room, _LEAST_BARS))
+        if windows and room < _bars(window):
+            continue
+        windows.append(window)
+        room -= _bars(window)
+    missing = ""
+    if not windows:
+        ended = any(run.step_totals.count for run in runs)
+        tail = None if ended or len(bars) > 1 else _tail(bars[0])
+        if tail is not None:
+            windows.append(tail)
+        else:
+            missing = "no step has all of its spans in the history" if ended else "no phase ended"
+    return Timeline(tuple(windows), missing, offsets_ns is not None)
+
+
+def _bars(window: Window) -> int:
+    return sum(len(track.begin_ns) for track in window.tracks)
+
+
+def _choose(runs: Sequence[RunData], series: Sequence[StepSeries]) -> list[tuple[str, int]]:
+    """The steps to show, the most wanted first, each with the reason. Of ranks those that all have
+    are taken, and of each step the longest time."""
+    common: NDArray[np.int64] | None = None
+    for run in runs:
+        kept = analysis.of(run).kept_steps
+        kept = kept[kept["end_ns"] >= 0]
+        kept = kept[~were_profiled(run, kept["index"])]
+        if not len(kept):
+            continue
+        common = kept["index"] if common is None else np.intersect1d(common, kept["index"])
+    if common is None or not len(common):
+        return []
+    times_ns = np.zeros(len(common), np.int64)
+    for run in runs:
+        steps = run.steps.closed
+        place = np.searchsorted(steps["index"], common)
+        there = place < len(steps)
+        there[there] = steps["index"][place[there]] == common[there]
+        of_run_ns = (steps["end_ns"] - steps["begin_ns"])[place[there]]
+        times_ns[there] = np.maximum(times_ns[there], of_run_ns)
+    order = np.argsort(-times_ns, kind="stable")
+    chosen: dict[int, str] = {}
+
+    def take(position: int, why: str) -> None:
+        chosen.setdefault(int(common[position]), why)
+
+    take(int(order[0]), "slowest")
+    take(int(order[len(order) // 2]), "median")
+    take(len(common) - 1, "newest")
+    for run in runs:
+        if run.open_step is not None:
+            chosen.setdefault(run.open_step.index, "not ended")
+    for rank, position in enumerate(order[1:_SLOWEST].tolist(), 2):
+        take(position, f"{_ordinal(rank)} slowest")
+    fence_ns = max((one.fence_ns for one in series if one.fence_ns is not None), default=None)
+    for position in order[_SLOWEST:MAX_WINDOWS].tolist():
+        if fence_ns is not None and times_ns[position] > fence_ns:
+            take(position, "outlier")
+    return [(why, index) for index, why in chosen.items()]
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _window(
+    bars: Sequence[RunBars],
+    offsets_ns: Sequence[int] | None,
+    why: str,
+    index: int,
+    room: int,
+) -> Window:
+    """The window of one step. Looks at every span of each run once."""
+    runs = [each.run for each in bars]
+    steps = [_step(run, index) for run in runs]
+    begins_ns: list[int | None] = []
+    lengths_ns: list[int] = []
+    shared_ns = min(
+        (step.begin_ns + (offsets_ns[i] if offsets_ns is not None else 0))
+        for i, step in enumerate(steps)
+        if step is not None
+    )
+    is_cut = False
+    for i, (run, step) in enumerate(zip(runs, steps, strict=True)):
+        if step is None:
+            begins_ns.append(None)
+            continue
+        begin_ns = step.begin_ns if offsets_ns is None else shared_ns - offsets_ns[i]
+        end_ns = step.end_ns if step.end_ns >= 0 else run.duration_ns
+        done_ns = bars[i].device_is_done_ns(index)
+        most_ns = step.begin_ns + _LONGEST_WINDOW * (end_ns - step.begin_ns)
+        is_cut |= done_ns > most_ns
+        begins_ns.append(begin_ns)
+        lengths_ns.append(max(end_ns, min(done_ns, most_ns)) - begin_ns)
+    step_ns = tuple(
+        None
+        if step is None or begin_ns is None
+        else (
+            step.begin_ns - begin_ns,
+            (step.end_ns if step.end_ns >= 0 else run.duration_ns) - begin_ns,
+        )
+        for run, step, begin_ns in zip(runs, steps, begins_ns, strict=True)
+    )
+    return _filled(bars, why, index, begins_ns, max(lengths_ns), step_ns, room, is_cut)
+
+
+def _step(run: RunData, index: int) -> Step | None:
+    try:
+        return run.steps.by_index(index)
+    except KeyError:
+        return None
+
+
+def _tail(bars: RunBars) -> Window | None:
+    """The newest phases of a run without steps."""
+    run = bars.run
+    if not (len(run.spans) or run.open_phases):
+        return None
+    newest = run.spans[-_BARS_WITHOUT_STEPS:]
+    begin_ns = int(newest["host_end_ns"].min(initial=run.duration_ns))
+    if len(newest) == len(run.spans):
+        begin_ns = int(newest["host_begin_ns"].min(initial=begin_ns))
+    for phase in run.open_phases if not len(run.spans) else ():
+        begin_ns = min(begin_ns, phase.begin_ns)
+    end_ns = max(run.duration_ns, int(newest["host_end_ns"].max(initial=begin_ns)), begin_ns + 1)
+    length_ns = end_ns - begin_ns
+    return _filled(
+        [bars], "newest phases", None, [begin_ns], length_ns, (None,), _LEAST_BARS, False
+    )
+
+
+def _filled(
+    bars: Sequence[RunBars],
+    why: str,
+    index: int | None,
+    begins_ns: Sequence[int | None],
+    duration_ns: int,
+    step_ns: tuple[tuple[int, int] | None, ...],
+    room: int,
+    is_cut: bool,
+) -> Window:
+    labels = Labels()
+    found: list[tuple[int, str, bool, Bars]] = []
+    for which, (each, begin_ns) in enumerate(zip(bars, begins_ns, strict=True)):
+        if begin_ns is not None:
+            tracks_of_run = each.tracks(begin_ns, begin_ns + duration_ns, labels)
+            found += [(which, *track) for track in tracks_of_run]
+    times_ns = np.concatenate(
+        [np.empty(0, np.int64), *(of.end_ns - of.begin_ns for *_, of in found)]
+    )
+    left_out = max(0, len(times_ns) - room)
+    shortest_ns = int(np.partition(times_ns, left_out - 1)[left_out - 1]) if left_out else 0
+    tracks = []
+    for which, name, is_device, of in found:
+        if left_out:
+            of = of.some(of.end_ns - of.begin_ns > shortest_ns)
+        begin_ns = begins_ns[which]
+        assert begin_ns is not None
+        tracks.append(
+            Track(
+                which,
+                name,
+                is_device,
+                of.begin_ns - begin_ns,
+                of.end_ns - of.begin_ns,
+                rows_of(of),
+                of.label,
+                of.step,
+                of.blocked_ns,
+                of.pair,
+            )
+        )
+    drawn = sum(len(track.begin_ns) for track in tracks)
+    return Window(
+        why,
+        index,
+        tuple(begins_ns),
+        duration_ns,
+        step_ns,
+        tuple(labels.labels),
+        tuple(_with_pairs(tracks)),
+        len(times_ns) - drawn,
+        shortest_ns,
+        is_cut,
+    )
+
+
+def _with_pairs(tracks: Sequence[Track]) -> Iterator[Track]:
+    """The tracks with numbers only for pairs of which both bars are there."""
+    sides = [
+        {
+            (track.run, pair)
+            for track in tracks
+            if track.is_device == is_device
+            for pair in track.pair[track.pair >= 0].tolist()
+        }
+        for is_device in (False, True)
+    ]
+    number_of = {pair: number for number, pair in enumerate(sorted(sides[0] & sides[1]))}
+    for track in tracks:
+        pairs = [number_of.get((track.run, pair), -1) for pair in track.pair.tolist()]
+        yield replace(track, pair=np.array(pairs, np.int64))
+
+
+def plain_timeline(found: Timeline, numbers: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+    """The timeline as the page's script has it.
+
+    Args:
+        numbers: of the runs, among all on the page.
+        names: what they are called.
+    """
+    return {
+        "numbers": list(numbers),
+        "runs": [printable(name) for name in names],
+        "is_aligned": found.is_aligned,
+        "windows": [
+            {
+                "step": window.step,
+                "duration": window.duration_ns,
+                "begins": window.begins_ns,
+                "step_times": window.step_ns,
+                "left_out": window.left_out,
+                "shortest": window.shortest_ns,
+                "is_cut": window.is_cut,
+                "labels": [
+                    (printable(one.name), printable(one.path), one.kind, css_color(one.color))
+                    for one in window.labels
+                ],
+                "tracks": [_plain_track(track) for track in window.tracks],
+            }
+            for window in found.windows
+        ],
+    }
+
+
+def _plain_track(track: Track) -> dict[str, Any]:
+    columns = {
+        "begin": track.begin_ns,
+        "duration": track.duration_ns,
+        "row": track.row,
+        "label": track.label,
+        "step": track.step,
+        "pair": track.pair,
+    }
+    if (track.blocked_ns >= 0).any():
+        columns["blocked"] = track.blocked_ns
+    return {
+        "run": track.run,
+        "name": printable(track.name),
+        "device": track.is_device,
+        **{name: column.tolist() for name, column in columns.items()},
+    }

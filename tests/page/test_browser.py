@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page in a real browser that reaches no network. Skipped where there is none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.page.page import comparison_page, html_page
+from pyinstrument_gpu.run import Run
+from tests.helpers.browser import Browser, browser
+from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training
+
+pytest.importorskip("jinja2", reason="jinja2 is not installed")
+
+SLOW = 7
+TIMELINE = "document.querySelector('.timeline').timeline"
+CHART = "document.querySelector('.step-chart').chart"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def run() -> Run:
+    durations = [STEP_NS + 1_000 * i for i in range(20)]
+    durations[SLOW] = 3 * STEP_NS + 1_230
+    return training(durations, **metrics([1.0 / (i + 1) for i in range(20)]))
+
+
+@pytest.fixture
+def page(chromium: Browser, run: Run, tmp_path: Path) -> Iterator[Browser]:
+    """The page of the run, open. Nothing may be wrong with it when the test is done."""
+    show(chromium, run, tmp_path)
+    yield chromium
+    assert chromium.messages() == []
+    assert chromium.requests() == []
+
+
+def show(chromium: Browser, run: Run, folder: Path) -> None:
+    file = folder / "page.html"
+    file.write_text(html_page([run], ["train.gpurun"]), "utf-8")
+    chromium.dark(False)
+    chromium.size(1280, 900)
+    chromium.open(file)
+
+
+def facts(page: Browser, panel: str) -> dict[str, str]:
+    script = (
+        "return [...document.querySelectorAll(arguments[0] + ' dl > div')].map("
+        "row => [row.children[0].textContent, row.children[1].textContent])"
+    )
+    return dict(page.run(script, panel))
+
+
+def us(ns: int) -> str:
+    return f"{ns // 1000:,}.{ns % 1000:03d} us"
+
+
+def place_of(page: Browser, path: str, on_device: bool = False) -> tuple[float, float]:
+    """The middle of the first bar of a path that is in view, on the canvas."""
+    script = f"""
+        const timeline = {TIMELINE};
+        for (const track of timeline.tracks) {{
+          if (track.device !== arguments[1]) continue;
+          for (let i = 0; i < track.begin.length; i++) {{
+            if (timeline.labels[track.label[i]].path !== arguments[0]) continue;
+            const middle = track.begin[i] + track.duration[i] / 2;
+            if (middle < timeline.from) continue; // of the step before
+            const x = (middle - timeline.from) / (timeline.to - timeline.from) * timeline.width;
+            return [x, 26 + track.top + 22 + track.row[i] * 20 + 10 - timeline.scroll.scrollTop];
+          }}
+        }}"""
+    x, y = page.run(script, path, on_device)
+    return x, y
+
+
+def test_a_bar_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run) -> None:
+    slow = run.steps.by_index(SLOW)
+    unit = (slow.duration_ns or 0) // 10
+    canvas = page.find(".timeline canvas")
+    page.click_at(canvas, *place_of(page, "forward/attention"))
+
+    assert page.text(".bar-panel h3") == "forward/attention"
+    assert facts(page, ".bar-panel") == {
+        "what": "phase",
+        "where": "MainThread",
+        "took": us(2 * unit),
+        "began": f"{us(slow.begin_ns + unit)} into the run",
+        "in its step": f"after {us(unit)}",
+        "step": str(SLOW),
+        "on the stream": f"{us(2 * unit)}, GPU 0 default stream",
+        "run-ahead": f"{us(2 * MS)} from the host's begin to the device's",
+    }
+
+    page.click_at(canvas, *place_of(page, "backward", True))
+    assert page.text(".bar-panel h3") == "backward"
+    found = facts(page, ".bar-panel")
+    assert (found["what"], found["where"]) == ("phase, on the stream", "GPU 0 default stream")
+
+    page.click_at(canvas, *place_of(page, ".item() at /nowhere/train.py:57"))
+    assert page.text(".bar-panel h3") == "wait: .item() at /nowhere/train.py:57"
+    assert facts(page, ".bar-panel")["took"] == us(3 * unit)
+
+
+def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run) -> None:
+    slow = run.steps.by_index(SLOW)
+    place = page.run(
+        f"const plot = {CHART}.plot, i = plot.data[0].indexOf({SLOW});"
+        "return [plot.valToPos(plot.data[0][i], 'x'), plot.valToPos(plot.data[1][i], 'y')]"
+    )
+    page.click_at(page.find(".step-chart .u-over"), *place)
+
+    assert page.text(".step-panel h3") == f"Step {SLOW}"
+    assert facts(page, ".step-panel") == {
+        "took": us(slow.duration_ns or 0),
+        "began": f"{us(slow.begin_ns)} into the run",
+        "samples": "16",
+    }
+    rows = page.run(
+        "return [...document.querySelectorAll('.step-panel tbody tr')].map("
+        "row => [...row.children].map(cell => cell.textContent))"
+    )
+    unit = (slow.duration_ns or 0) // 10
+    rest = (slow.duration_ns or 0) - 9 * unit
+    assert [(name, time) for name, time, _ in rows] == [
+        ("backward", us(5 * unit)),
+        ("forward", us(2 * unit)),
+        ("forward/attention", us(2 * unit)),
+        ("no phase", us(rest)),
+    ]
+
+    page.find(".step-panel button").click()
+    assert page.run(f"return {TIMELINE}.window.step") == SLOW
+
+
+def test_a_step_that_is_not_in_the_timeline_has_a_command(page: Browser) -> None:
+    page.run(f"{CHART}.chooseIndex(4)")
+
+    assert page.text(".step-panel code") == "pyinstrument-gpu report train.gpurun --step 4"
+
+
+def test_the_keyboard_does_all(page: Browser) -> None:
+    scroll = page.find(".timeline-scroll")
+    page.run("arguments[0].focus()", scroll)
+
+    def view() -> list[float]:
+        found: list[float] = page.run(f"return [{TIMELINE}.from, {TIMELINE}.to]")
+        return found
+
+    whole = view()
+    page.keys("+")
+    closer = view()
+    assert closer[1] - closer[0] == pytest.approx(0.7 * (whole[1] - whole[0]))
+    page.keys("\ue014")  # right
+    assert view()[0] > closer[0]
+    page.keys("-", "0")
+    assert view() == whole
+    page.keys("n")
+    assert page.text(".bar-panel h3") == f"step {SLOW}"
+    page.keys("n", "n")
+    assert page.text(".bar-panel h3") == "forward/attention"
+    page.keys("p")
+    assert page.text(".bar-panel h3") == "forward"
+    page.keys("\ue015")  # down: the stream
+    assert facts(page, ".bar-panel")["where"] == "GPU 0 default stream"
+
+    page.keys("/", *"attention", "\ue007")
+    assert page.run("return document.activeElement.id") == "search"
+    assert page.text("#search-count") == "4 rows, 2 bars"
+    assert page.text(".bar-panel h3") == "forward/attention"
+    page.keys("\ue00c")  # escape
+    assert page.run("return document.querySelectorAll('tr.unlike').length") == 0
+
+    page.run("arguments[0].focus()", page.find(".step-chart"))
+    page.keys("n")
+    assert page.text(".step-panel h3") == f"Step {SLOW}"
+    page.keys("\ue012")  # left
+    assert page.text(".step-panel h3") == f"Step {SLOW - 1}"
+
+
+def test_tables_stand_behind_the_pictures(page: Browser, run: Run) -> None:
+    page.run("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    page.wait("document.querySelector('.timeline details tbody')")
+    rows = page.run(
+        "return [...document.querySelectorAll('.timeline details tbody tr')].map("
+        "row => [row.children[0].textContent, row.children[3].textContent])"
+    )
+    slow = run.steps.by_index(SLOW)
+    assert rows[0] == [f"step {SLOW}", us(slow.duration_ns or 0)]
+
+    page.wait("document.querySelector('.histogram-box tbody')")
+    counts = page.run(
+        "return [...document.querySelectorAll('.histogram-box tbody tr')]"
+        ".filter(row => row.children[0].textContent === 'on the host')"
+        ".map(row => Number(row.children[3].textContent))"
+    )
+    assert sum(counts) == 20
+
+
+def test_every_picture_has_a_name_and_all_can_be_reached(page: Browser) -> None:
+    nameless = page.run(
+        "return [...document.querySelectorAll('[role=img], [role=application], input, select, "
+        "button, [tabindex]')].filter(each => !(each.getAttribute('aria-label') || "
+        "each.getAttribute('aria-labelledby') || each.textContent.trim() || each.labels?.length))"
+        ".map(each => each.outerHTML.slice(0, 100))"
+    )
+    assert nameless == []
+    twice = page.run(
+        "const ids = [...document.querySelectorAll('[id]')].map(each => each.id);"
+        "return ids.filter((id, i) => ids.indexOf(id) !== i)"
+    )
+    assert twice == []
+
+
+def contrast(page: Browser, first: str, second: str) -> float:
+    """By the formula of WCAG 2, between two colours of the style."""
+
+    def luminance(name: str) -> float:
+        hexadecimal = page.run(
+            "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])", name
+        ).strip()[1:]
+        parts = [int(hexadecimal[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_light_and_dark_follow_the_system_and_can_be_read(page: Browser, is_dark: bool) -> None:
+    page.dark(is_dark)
+    page.next_frame()
+    for ink in ("--ink", "--faint", "--accent", "--second", "--third", "--alarm"):
+        for paper in ("--paper", "--panel"):
+            assert contrast(page, ink, paper) >= 4.5, (ink, paper)
+    corner = page.run(
+        f"const t = {TIMELINE}; return [...t.context.getImageData(2, 2, 1, 1).data].slice(0, 3)"
+    )
+    assert (max(corner) < 60) is is_dark
+
+
+def test_a_phone_needs_no_scrolling_sideways(page: Browser) -> None:
+    page.size(390, 844, 2)
+    page.next_frame()
+    assert page.run("return document.documentElement.scrollWidth") <= 390
+
+
+def test_nor_does_a_name_that_is_too_long_for_it(chromium: Browser, tmp_path: Path) -> None:
+    show(chromium, training(names=["f" * 300, "attention" * 30, "b" * 300]), tmp_path)
+    chromium.size(390, 844, 2)
+    chromium.next_frame()
+    assert chromium.run("return document.documentElement.scrollWidth") <= 390
+
+
+def test_names_of_strangers_run_nothing(chromium: Browser, tmp_path: Path) -> None:
+    run = training(
+        names=[HOSTILE, '"><img src=x onerror=alert(1)>', "${alert(1)}"],
+        environment={"command": [HOSTILE], "host": "<img src=http://example.com/x>"},
+    )
+    show(chromium, run, tmp_path)
+    chromium.run("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    chromium.keys("n", "n", "n")
+    chromium.run(f"{CHART}.choose(0)")
+    chromium.next_frame()
+
+    assert chromium.messages() == []
+    assert chromium.requests() == []
+    assert chromium.run("return document.images.length + document.scripts.length") == 2
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"durations_ns": []},
+        {"durations_ns": [STEP_NS]},
+        {"durations_ns": [0, 0]},
+        {"on_device": False, "syncs": None},
+        metrics([float("nan")] * 3),
+    ],
+    ids=["no-steps", "one-step", "no-time", "no-device", "not-finite"],
+)
+def test_runs_that_lack_something_open(
+    chromium: Browser, tmp_path: Path, parts: dict[str, Any]
+) -> None:
+    show(chromium, training(**parts), tmp_path)
+    chromium.next_frame()
+
+    assert chromium.messages() == []
+
+
+def test_an_empty_run_opens(chromium: Browser, tmp_path: Path) -> None:
+    show(chromium, Run(), tmp_path)
+
+    assert chromium.messages() == []
+    assert "There is none: no phase ended." in chromium.text("main")
+
+
+def test_both_sides_of_a_comparison_are_overlaid(chromium: Browser, tmp_path: Path) -> None:
+    pytest.importorskip("scipy", reason="scipy is not installed")
+    before = [training([STEP_NS + noise] * 20) for noise in (0, 1_000, 2_000)]
+    after = [training([STEP_NS // 2 + noise] * 20) for noise in (0, 1_000, 2_000)]
+    file = tmp_path / "comparison.html"
+    comparison = compare(before, after)
+    file.write_text(comparison_page(comparison, before, after, list("abcdef")), "utf-8")
+    chromium.open(file)
+    choice = "document.querySelector('.overlaid select')"
+    chromium.run(
+        f"{choice}.selectedIndex = [...{choice}.options].findIndex(one => one.text === 'backward');"
+        f"{choice}.dispatchEvent(new Event('change'));"
+        "document.querySelector('.overlaid details').open = true"
+    )
+    chromium.wait("document.querySelector('.overlaid tbody')")
+
+    rows = chromium.run(
+        "return [...document.querySelectorAll('.overlaid tbody tr')].map("
+        "row => [row.children[0].textContent, row.children[3].textContent])"
+    )
+    assert {side: sum(int(n) for name, n in rows if name == side) for side, _ in rows} == {
+        "before": 60,
+        "after": 60,
+    }
+    assert chromium.messages() == []
+    assert chromium.requests() == []
+
+
+def test_runs_side_by_side_have_tabs(chromium: Browser, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(html_page([run, training()], ["one.gpurun", "two.gpurun"]), "utf-8")
+    chromium.size(1280, 900)
+    chromium.open(file)
+    shown = "return [...document.querySelectorAll('.run')].map(each => each.offsetHeight > 0)"
+    assert chromium.run(shown) == [True, False]
+    chromium.find("#tab-1").click()
+    assert chromium.run(shown) == [False, True]
+    chromium.next_frame()
+    width = "document.querySelector('#run-1 .timeline').timeline.width"
+    chromium.wait(f"{width} > 800 && document.querySelector('#run-1 .u-over').offsetWidth > 300")
+    page_of_second = "document.querySelector('#run-1 .timeline').timeline"
+    assert chromium.run(f"return {page_of_second}.data.numbers") == [1]
+    assert chromium.messages() == []
