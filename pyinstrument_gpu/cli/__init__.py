@@ -22,7 +22,7 @@ from pyinstrument_gpu.cli.run import Leave
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
 from pyinstrument_gpu.version import __version__
 
-_COMMANDS = ("run", "report", "export", "compare", "gate", "overhead", "info")
+_COMMANDS = ("run", "watch", "report", "export", "compare", "gate", "overhead", "info")
 """Each is the function of its name in the module of its name."""
 
 

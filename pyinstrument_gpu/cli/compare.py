@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,6 +67,18 @@ class _ManyRuns(click.Command):
     help="Exit with code 4 if the verdict is SLOWER and the change is more than PCT percent.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option(
+    "--html",
+    "as_html",
+    is_flag=True,
+    help="Also write an HTML page, which opens without a network.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Where --html writes.  [default: comparison.html in the working directory]",
+)
 @click.pass_context
 def compare(
     context: click.Context,
@@ -73,6 +87,8 @@ def compare(
     after: tuple[str, ...],
     fail_percent: float | None,
     as_json: bool,
+    as_html: bool,
+    output: str | None,
     **options: Any,
 ) -> None:
     """Tell whether a change made training faster or slower.
@@ -82,16 +98,24 @@ def compare(
     three or more runs per side, recorded in turn: fewer cannot separate the change from noise,
     however many steps they have.
     """
+    if output is not None and not as_html:
+        raise click.UsageError("--output is for --html")
+    runs = [[Run.load(file) for file in side] for side in (before, after)]
     try:
-        comparison = compare_runs(
-            *([Run.load(f) for f in side] for side in (before, after)), **options
-        )
+        comparison = compare_runs(*runs, **options)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         print(json.dumps(comparison_facts(comparison), indent=2))
     else:
         print(comparison_report(comparison))
+    if as_html:
+        from pyinstrument_gpu.page.page import check_page, comparison_page, write_page
+
+        page = check_page(Path("comparison.html")) if output is None else Path(output)
+        files = [click.format_filename(file) for file in (*before, *after)]
+        write_page(comparison_page(comparison, runs[0], runs[1], files), page)
+        print(f"Page: {click.format_filename(page)}", file=sys.stderr if as_json else None)
     is_slower = comparison.verdict is Verdict.SLOWER
     if fail_percent is not None and is_slower and 100 * comparison.elapsed.change > fail_percent:
         context.exit(EXIT_SLOWER)

@@ -35,8 +35,15 @@ _LONG_SPANS = 500_000  # fewer take less than a second
 @click.option(
     "--summary", is_flag=True, help="CSV and Parquet: write one row per phase, not one per span."
 )
-@click.option("--metrics", is_flag=True, help="CSV: write one row per value of a metric.")
-@click.option("--syncs", is_flag=True, help="CSV: write one row per wait for a device.")
+@click.option(
+    "--steps",
+    is_flag=True,
+    help="CSV and Parquet: write one row per step, with a column for each phase.",
+)
+@click.option(
+    "--metrics", is_flag=True, help="CSV and Parquet: write one row per value of a metric."
+)
+@click.option("--syncs", is_flag=True, help="CSV and Parquet: write one row per wait for a device.")
 @click.option(
     "--modules", is_flag=True, help="CSV and Parquet: write one row per pass through a module."
 )
@@ -63,17 +70,19 @@ def export(
 
     \b
       .csv         a table of all spans
+      .csv.gz      the same, compressed
       .parquet     the same as Parquet
       OUT/         a folder with a Parquet file for each rank
       .json        a trace for ui.perfetto.dev or chrome://tracing
+      .json.gz     the same, compressed
       .nsys-rep    a report for Nsight Systems
       .nvtxt       text that Nsight Systems can import
       .sqlite      a database for `nsys stats`
 
     A run that lacks spans, or was cut short, is named on standard error.
 
-    With --format tensorboard, OUT is a log directory. Standard output (-o -) is CSV unless --format
-    names another text format.
+    --format tensorboard writes an event file into the log directory OUT. Standard output (-o -)
+    is CSV unless --format names another text format.
     """
     if output is None:
         *runs_before, last = paths

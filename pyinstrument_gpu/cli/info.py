@@ -25,7 +25,7 @@ def info(path: str, as_json: bool) -> None:
         "file_bytes": os.path.getsize(path),
         "complete": run.complete,
         "duration_ns": run.duration_ns,
-        "steps": run.step_totals.count,
+        "steps": run.steps_ended,
         "steps_kept": len(run.steps),
         "spans": run.phases_recorded,
         "spans_kept": len(run.spans),

@@ -89,6 +89,13 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
     "(coarse, also if no value is given), all, or those whose names match.",
 )
 @click.option(
+    "--modules-every",
+    type=click.IntRange(min=1, max=1_000_000),
+    metavar="N",
+    help="Time modules in one of every N steps.  [default: as many as cost at most 0.2 % of the "
+    "time]",
+)
+@click.option(
     "--profile-steps",
     type=click.IntRange(min=1),
     metavar="N",
@@ -107,12 +114,18 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
 )
 @click.option(
     "--memory",
-    type=click.Choice(["sampled", "off"]),
+    type=click.Choice(["sampled", "exact", "off"]),
     default="sampled",
     show_default=True,
-    help="Read memory where phases begin and end, in some of the steps.",
+    help="Read memory where phases begin and end: in some of the steps, or in all of them with the "
+    "exact peak of each phase on a GPU.",
 )
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
+@click.option(
+    "--html",
+    is_flag=True,
+    help="Also write the report as an HTML page, beside RUN and with its name.",
+)
 @click.option("--no-report", is_flag=True, help="Don't print the report.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -137,6 +150,8 @@ def run(
         raise click.UsageError(
             "--no-sync-watch can't be combined with --as-if-cuda or --fail-on-sync"
         )
+    if options["modules_every"] is not None and options["modules"] is None:
+        raise click.UsageError("--modules-every needs --modules")
     if options["profile_steps"] is None:
         for option in ("profile_at", "keep_trace"):
             if options[option] is not None:

@@ -19,13 +19,16 @@ from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.json_text import json_text
+from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.export import FOLDER, FORMATS
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.thread import Thread
-from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
+from tests.document.programs import run_of_phases
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of
 from tests.helpers.run_encoder import save
@@ -120,12 +123,34 @@ def test_report_of_several_files_has_headings(file: str, tmp_path: Path) -> None
 def test_report_as_json_has_a_line_for_each_run(file: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other.gpurun")
     save(made_run(environment={"host": "elsewhere"}), other)
-    for options, step in (([], None), (["--step", "1"], 1)):
-        result = invoke("report", file, other, "--json", *options)
-        assert (result.exit_code, result.stderr) == (0, "")
-        assert [json.loads(line) for line in result.stdout.splitlines()] == [
-            {"file": path, **report_facts(Run.load(path), step)} for path in (file, other)
-        ]
+    result = invoke("report", file, other, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        json_text(document_of(Run.load(path), path)) for path in (file, other)
+    ]
+    result = invoke("report", file, other, "--json", "--step", "1")
+    assert result.stdout.splitlines() == [
+        json_text(step_document(Run.load(path), 1, path)) for path in (file, other)
+    ]
+
+
+def test_json_has_all_rows_if_asked(tmp_path: Path) -> None:
+    many = str(tmp_path / "many.gpurun")
+    save(run_of_phases(30), many)
+    rows = {
+        option: len(json.loads(invoke("report", many, "--json", *option).stdout)[_WITHOUT_STEPS])
+        for option in [(), ("--all-rows",)]
+    }
+    assert rows == {(): 10, ("--all-rows",): 30}
+
+
+def test_all_rows_is_for_json(file: str) -> None:
+    result = invoke("report", file, "--all-rows")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--all-rows is for --json" in result.stderr
+
+
+_WITHOUT_STEPS = "phases_without_steps"
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -176,7 +201,7 @@ def test_wrong_usage(file: str, arguments: list[str]) -> None:
 
 
 def test_unknown_format_names_the_known(file: str) -> None:
-    assert "known: .csv (csv)" in " ".join(invoke("export", file, "out.xyz").stderr.split())
+    assert "known: .csv/.csv.gz (csv)" in " ".join(invoke("export", file, "out.xyz").stderr.split())
     errors = invoke("export", file, "-o", "out", "--format", "xyz").stderr
     assert "'xyz' is not one of 'csv', 'perfetto'," in errors
 
@@ -375,15 +400,15 @@ def test_info_of_a_killed_run_as_json(tmp_path: Path) -> None:
 def test_run_with_modules(tmp_path: Path) -> None:
     path = str(tmp_path / "train.gpurun")
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
-    with pyinstrument_gpu.watch_modules(model), pyinstrument_gpu.record(path):
+    with pyinstrument_gpu.watch_modules(model, every=1), pyinstrument_gpu.record(path):
         for _ in range(5):
             with pyinstrument_gpu.gpu_step():
                 model(torch.ones(4, 2)).sum().backward()
 
     facts = json.loads(invoke("info", path, "--json").stdout)
     assert (facts["modules"], facts["passes"], facts["passes_kept"]) == (2, 20, 20)
-    (module,) = json.loads(invoke("report", path, "--json").stdout)["modules"]
-    assert (module["name"], module["modules"], module["calls"]) == ("*", 2, 10)
+    (module,) = json.loads(invoke("report", path, "--json").stdout)["modules"]["rows"]
+    assert (module["name"], module["modules"], module["calls"]) == ("*", 2, 2.0)
     rows = csv_rows(invoke("export", path, "-o", "-", "--modules").stdout)
     assert sorted((row["step"], row["module"], row["kind"]) for row in rows) == [
         (str(step), module, kind)
@@ -416,3 +441,44 @@ def test_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 1
+
+
+def test_report_as_a_page(file: str, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    beside = invoke("report", "--html", file)
+    assert (beside.exit_code, beside.output) == (0, f"Page: {tmp_path / 'train.html'}\n")
+    assert "über" in (tmp_path / "train.html").read_text("utf-8")
+
+    chosen = invoke("report", "--html", file, "-o", str(tmp_path / "page.html"))
+    assert (chosen.exit_code, chosen.output) == (0, f"Page: {tmp_path / 'page.html'}\n")
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "train.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-o", "x.html"), "--output is for --html"),
+        (("--html", "--json"), "--html can't be combined with --json, --step or --width"),
+        (("--html", "--step", "1"), "--html can't be combined with --json, --step or --width"),
+    ],
+)
+def test_what_makes_no_sense_with_a_page(
+    file: str, arguments: tuple[str, ...], message: str
+) -> None:
+    result = invoke("report", file, *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_comparison_as_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    pytest.importorskip("scipy", reason="scipy is not installed")
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.gpurun", "b.gpurun"):
+        save(made_run(), tmp_path / name)
+    arguments = ("compare", "--before", "a.gpurun", "--after", "b.gpurun")
+    result = invoke(*arguments, "--html")
+    assert result.exit_code == 0
+    assert result.output == invoke(*arguments).output + "Page: comparison.html\n"
+    assert "AMBIGUOUS" in (tmp_path / "comparison.html").read_text("utf-8")
+    assert invoke(*arguments, "-o", "x.html").exit_code == 2

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu watch`: look at a recording while it goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.watch.run_files import run_files
+from pyinstrument_gpu.watch.watch import Watch
+
+_INTERVAL_S = 1.0
+
+
+@click.command()
+@click.argument("target", metavar="[FILE|DIR|PID]", required=False)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print an object a second, and end with the run."
+)
+def watch(target: str | None, as_json: bool) -> None:
+    """Look at a recording while it goes on.
+
+    FILE is a run file, DIR a folder of them, of which the newest run is taken with all ranks of its
+    job, and PID a process that records. Without any, it is the newest run below the working
+    directory, or the process of yours that records. The file is only read.
+    """
+    watched = Watch(run_files(target))
+    if not as_json:
+        show = _show()
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError("the screen needs a terminal; watch --json does not")
+        show(watched)
+        return
+    from pyinstrument_gpu.watch.stream import stream
+
+    try:
+        stream(watched, _print_line, _wait_for_next_second, Clocks.now)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Otherwise the interpreter, when it ends, tries to write the rest and fails.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show() -> Callable[[Watch], None]:
+    try:
+        from pyinstrument_gpu.watch.app import show
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise MissingDependencyError(
+            "watch needs textual: pip install 'pyinstrument-gpu[watch]'. `watch --json` does not"
+        ) from error
+    return show
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _wait_for_next_second() -> None:
+    time.sleep(_INTERVAL_S - time.monotonic() % _INTERVAL_S)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which run files to watch: those of a file, a folder, a process, or whatever is recording."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.format.follower import RunFollower
+from pyinstrument_gpu.format.reader import decode_blocks
+from pyinstrument_gpu.model.job import not_one_job
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.watch import process
+
+SUFFIX = ".gpurun"
+HOW_TO_BEGIN = (
+    "To record a program:\n"
+    "    pyinstrument-gpu run train.py\n"
+    "or, if it imports pyinstrument_gpu and names its phases and steps itself:\n"
+    "    PYINSTRUMENT_GPU_RECORD=train.gpurun python train.py"
+)
+_MOST_FOLDERS = 10_000
+_NUMBER = re.compile(r"\d+")
+
+
+def run_files(target: str | None, proc: Path = Path("/proc")) -> Callable[[], list[Path]]:
+    """A function that says which files to watch, by rank. They may become more: ranks of a job
+    begin one after the other.
+
+    Args:
+        target: a run file, a folder, the number of a process, or None.
+
+    Raises:
+        RunFileError: there is none; the message says what to do.
+    """
+    if target is None:
+        return _of_anything(proc)
+    path = Path(target)
+    if path.is_dir():
+        newest = _newest(_in_folder(path))
+        if newest is None:
+            raise RunFileError(f"there is no run file ({SUFFIX}) in {path}. {HOW_TO_BEGIN}")
+        return _of_job(newest)
+    if not path.exists() and target.isascii() and target.isdecimal():
+        found = _of_process(int(target), proc)
+        return lambda: found
+    if not path.exists():
+        raise RunFileError(f"there is no file {path}. {HOW_TO_BEGIN}")
+    _check(path)
+    return lambda: [path]
+
+
+def _check(path: Path) -> None:
+    follower = RunFollower(path)
+    try:
+        follower.look()
+    except RunFileError as error:
+        raise type(error)(f"{path}: {error}") from None
+    finally:
+        follower.close()
+
+
+def _of_anything(proc: Path) -> Callable[[], list[Path]]:
+    newest = _newest(_below(Path.cwd()))
+    if newest is not None:
+        return _of_job(newest)
+    found: dict[Path, int] = {}
+    for pid in process.own_processes(proc):
+        try:
+            found.update(dict.fromkeys(process.recorded_files(pid, proc)[0], pid))
+        except OSError:
+            continue
+    if not found:
+        raise RunFileError(
+            f"there is no run file ({SUFFIX}) below {Path.cwd()}, and no process of yours records "
+            f"into one. {HOW_TO_BEGIN}"
+        )
+    newest = _newest(found)
+    assert newest is not None
+    job = _of_job(newest)
+    others = set(found) - set(job())
+    if others:
+        lines = [f"    pyinstrument-gpu watch {pid}    {path}" for path, pid in found.items()]
+        raise RunFileError("\n".join(["several processes record; choose one:", *lines]))
+    return job
+
+
+def _of_process(pid: int, proc: Path) -> list[Path]:
+    try:
+        found, in_memory = process.recorded_files(pid, proc)
+    except FileNotFoundError:
+        raise RunFileError(f"there is no process {pid}, and no file of that name") from None
+    except PermissionError:
+        raise RunFileError(
+            f"the files of process {pid} can't be seen: it belongs to another user. Give the path "
+            "of its run file, if you may read that"
+        ) from None
+    if found:
+        return found
+    for child in process.children(pid, proc):
+        try:
+            found += process.recorded_files(child, proc)[0]
+        except OSError:
+            continue
+    if found:
+        return found
+    if in_memory:
+        raise RunFileError(
+            f"process {pid} records in memory, where nobody else can look: give record() a path"
+        )
+    raise RunFileError(f"process {pid} records nothing. {HOW_TO_BEGIN}")
+
+
+def _in_folder(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if path.suffix == SUFFIX)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for count, (where, folders, files) in enumerate(os.walk(folder)):
+        if count == _MOST_FOLDERS:
+            return
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in files if name.endswith(SUFFIX))
+
+
+def _newest(paths: Iterable[Path]) -> Path | None:
+    """The file that was written last, of those that are run files. If none is, any."""
+    written: list[tuple[float, Path]] = []
+    for path in paths:
+        try:
+            written.append((path.stat().st_mtime, path))
+        except OSError:
+            continue
+    newest_first = [path for _, path in sorted(written, reverse=True)]
+    readable = (path for path in newest_first if _run_of(path) is not None)
+    return next(readable, newest_first[0] if newest_first else None)
+
+
+def _of_job(newest: Path) -> Callable[[], list[Path]]:
+    """The run files of all ranks of the job of which this is one, as far as they are there."""
+    run = _run_of(newest)
+    rank = None if run is None else run.environment.get("rank")
+    if run is None or rank is None or run.environment.get("world_size", 1) < 2:
+        return lambda: [newest]
+    known: dict[Path, RunData | None] = {newest: run}
+
+    def find() -> list[Path]:
+        for path in _named_alike(newest, rank):
+            if known.get(path) is None:
+                known[path] = _run_of(path)
+        of_job = {newest: run}
+        for path, other in sorted(known.items()):
+            if other is not None and path not in of_job:
+                runs, names = [*of_job.values(), other], [*map(str, of_job), str(path)]
+                if not_one_job(runs, names) is None and other.environment.get("world_size", 1) > 1:
+                    of_job[path] = other
+        return sorted(of_job, key=lambda path: (of_job[path].environment.get("rank", 0), path))
+
+    return find
+
+
+def _named_alike(path: Path, rank: int) -> list[Path]:
+    """The files beside one whose names differ by the number of the rank."""
+    patterns = []
+    for place in _NUMBER.finditer(path.name):
+        if int(place[0]) == rank:
+            before, after = path.name[: place.start()], path.name[place.end() :]
+            patterns.append(re.compile(rf"{re.escape(before)}\d+{re.escape(after)}"))
+    names = [other for other in _in_folder(path.parent) if other != path]
+    return [other for other in names if any(one.fullmatch(other.name) for one in patterns)]
+
+
+def _run_of(path: Path) -> RunData | None:
+    follower = RunFollower(path)
+    try:
+        return decode_blocks(follower.look(), RunData)
+    except (OSError, RunFileError):
+        return None
+    finally:
+        follower.close()

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a recording is, in words: whether it goes on, where it is, or where it stopped.
+
+The recorder has a thread of its own, which writes ten times a second whatever the program does. So
+a fresh file whose steps don't end is a program that hangs, and an old file is a process that is
+gone or stopped, or whose recorder can't write. Which of these it is says /proc, if the program runs
+on this machine. Otherwise nothing is claimed but for how long the file has not changed.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from pyinstrument_gpu.format.follower import Whereabouts
+from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.watch.process import ProcessState
+
+FRESH_NS = 2 * 10**9
+"""Twenty times as long as the recorder needs to write again."""
+_HANGS_AFTER_NS = 10 * 10**9
+_TIMES_THE_LONGEST = 3
+
+
+class Condition(str, enum.Enum):
+    """How a recording is."""
+
+    RUNNING = "running"
+    HANGING = "hanging"
+    """Its process lives, and its step has lasted far longer than any before."""
+    SILENT = "silent"
+    """Its process lives, and its recorder has stopped writing."""
+    STOPPED = "stopped"
+    """Its process is gone, and the recording was not ended."""
+    FAILED = "failed"
+    """Its history ended early, because the file could not be written."""
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+    """It does not change, and whether its process lives can't be seen from here."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing more will come."""
+        return self in (Condition.STOPPED, Condition.FAILED, Condition.FINISHED)
+
+
+@dataclass(frozen=True)
+class SignOfLife:
+    """How a recording is.
+
+    Attributes:
+        condition: in one word.
+        words: in a sentence.
+        age_ns: how old the last sign of life is; None if that is not known.
+        is_age_at_least: whether it may be older, because its machine's clock can't be compared with
+            ours, and this is how long it has been seen not to change.
+    """
+
+    condition: Condition
+    words: str
+    age_ns: int | None
+    is_age_at_least: bool
+
+
+def sign_of_life(
+    run: RunData,
+    state: State,
+    *,
+    age_ns: int | None,
+    unchanged_ns: int,
+    has_changed: bool,
+    process: ProcessState,
+    whereabouts: Whereabouts = Whereabouts.HERE,
+) -> SignOfLife:
+    """How a recording is.
+
+    Args:
+        age_ns: how old the last sign of life is by the clock of its machine; None if that is
+            another machine.
+        unchanged_ns: how long it has been seen not to change.
+        has_changed: whether it has been seen to change before that.
+        process: what is known of the process.
+        whereabouts: of its file.
+    """
+    is_at_least = age_ns is None
+    known_ns = unchanged_ns if age_ns is None else age_ns
+    is_fresh = known_ns < FRESH_NS and (has_changed or not is_at_least)
+    condition = _condition(run, state, known_ns, is_fresh, process)
+    ago = ("at least " if is_at_least else "") + time_text(known_ns)
+    place = place_of(run)
+    pid = run.environment.get("pid")
+    its_process = "its process" if pid is None else f"its process {pid}"
+    if condition is Condition.FINISHED:
+        words = f"finished {ago} ago" if not is_at_least else f"finished{_at(state)}"
+    elif condition is Condition.FAILED:
+        words = f"the recording failed {ago} ago: {state.error}; the program may go on"
+    elif condition is Condition.RUNNING:
+        words = f"running {place}"
+    elif condition is Condition.HANGING:
+        words = f"no step has ended for {_in_step_text(run, known_ns)}: {place}"
+    elif condition is Condition.STOPPED:
+        words = f"stopped {ago} ago {place}: {its_process} is gone"
+    elif condition is Condition.SILENT:
+        why = (
+            "is stopped by a signal"
+            if process is ProcessState.STOPPED
+            else "is alive, but its recorder does not write"
+        )
+        words = f"silent for {ago} {place}: {its_process} {why}"
+    elif known_ns < FRESH_NS:
+        words = f"last sign of life{_at(state)}, {place}; on another machine, so its age is unknown"
+    else:
+        words = (
+            f"no sign of life for {ago}, last {place}; whether its process lives can't be seen "
+            "from here"
+        )
+    if whereabouts is not Whereabouts.HERE:
+        words += f" ({_WHEREABOUTS[whereabouts]})"
+    is_known = not is_at_least or is_fresh or known_ns >= FRESH_NS
+    return SignOfLife(condition, words, known_ns if is_known else None, is_at_least)
+
+
+_WHEREABOUTS = {
+    Whereabouts.MOVED: "the file has been moved",
+    Whereabouts.REMOVED: "the file has been removed",
+    Whereabouts.REPLACED: "the file has been replaced by something that is no run",
+    Whereabouts.SHORTENED: "another program has made the file shorter",
+}
+
+
+def _condition(
+    run: RunData, state: State, known_ns: int, is_fresh: bool, process: ProcessState
+) -> Condition:
+    if state.final:
+        return Condition.FINISHED
+    if is_fresh:
+        return Condition.HANGING if _hangs(run, known_ns) else Condition.RUNNING
+    if process is ProcessState.GONE:
+        return Condition.STOPPED
+    if state.error is not None:
+        return Condition.FAILED
+    if process is ProcessState.UNKNOWN:
+        return Condition.UNKNOWN
+    return Condition.SILENT
+
+
+def _hangs(run: RunData, age_ns: int) -> bool:
+    longest_ns = run.step_totals.duration.max_ns
+    limit_ns = max(_HANGS_AFTER_NS, _TIMES_THE_LONGEST * longest_ns)
+    in_step_ns = _in_step_ns(run, age_ns)
+    # Of the first step nobody knows how long it should take.
+    return longest_ns > 0 and in_step_ns is not None and in_step_ns > limit_ns
+
+
+def _in_step_ns(run: RunData, age_ns: int) -> int | None:
+    step = run.open_step
+    return None if step is None else run.duration_ns + age_ns - step.begin_ns
+
+
+def _in_step_text(run: RunData, age_ns: int) -> str:
+    in_step_ns = _in_step_ns(run, age_ns)
+    return "some time" if in_step_ns is None else time_text(in_step_ns)
+
+
+def place_of(run: RunData) -> str:
+    """Where the program was last seen: "in backward/allreduce, step 1812"."""
+    step = run.open_step
+    phases = run.open_phases
+    if step is not None:
+        phases = tuple(phase for phase in phases if phase.thread == step.thread) or phases
+    innermost = max(phases, key=lambda phase: phase.depth, default=None)
+    closed = run.steps.closed["index"]
+    if step is not None:
+        where = f"step {step.index}"
+        return f"in {where}" if innermost is None else f"in {innermost.path}, {where}"
+    after = f"after step {closed[-1]}" if len(closed) else "before the first step"
+    return after if innermost is None else f"in {innermost.path}, {after}"
+
+
+def time_text(time_ns: int) -> str:
+    """A time for people, in the largest fitting unit."""
+    seconds = time_ns / 1e9
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86400:.0f} days"
+
+
+def _at(state: State) -> str:
+    realtime_ns = state.anchor.get("realtime_ns")
+    if realtime_ns is None or not 0 < realtime_ns < 1 << 62:
+        return ""
+    moment = datetime.fromtimestamp(realtime_ns // 10**9, timezone.utc)
+    return f" at {moment:%Y-%m-%d %H:%M:%S} UTC by its own clock"

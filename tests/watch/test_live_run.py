@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shown of a run: the whole run beside the newest steps."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.format import follower
+from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
+from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE, ModulePass
+from pyinstrument_gpu.model.operations import Operations
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+from pyinstrument_gpu.watch import live_run as live_run_module
+from pyinstrument_gpu.watch.live_run import (
+    SERIES,
+    LiveMemory,
+    LiveMetric,
+    LiveModule,
+    LivePhase,
+    LiveRecorder,
+    LiveStep,
+    LiveSteps,
+    LiveWait,
+    spread,
+)
+from pyinstrument_gpu.watch.watched_run import Unreadable
+from tests.helpers.watched import MS, S, clocks_at, live, replace_file, running, watched
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.gpurun"
+
+
+def test_steps(path: Path) -> None:
+    assert live(running(), path).steps == LiveSteps(
+        count=5,
+        open_index=5,
+        open_ns=60 * MS,
+        mean_ns=100 * MS,
+        p50_ns=100 * MS,
+        p99_ns=100 * MS,
+        max_ns=100 * MS,
+        window_steps=5,
+        window_ns=500 * MS,
+        window_mean_ns=100 * MS,
+        window_per_s=10.0,
+        window_samples_per_s=320.0,
+        series_ns=(100 * MS,) * 5,
+        newest=tuple(LiveStep(i, 100 * MS, True) for i in range(5)),
+    )
+
+
+def phases_of(path: Path) -> dict[str, LivePhase]:
+    return {phase.path: phase for phase in live(running(), path).phases}
+
+
+def test_phases(path: Path) -> None:
+    phases = phases_of(path)
+    assert phases["forward"] == LivePhase(
+        path="forward",
+        is_open=False,
+        calls=5,
+        mean_ns=36 * MS,
+        p99_ns=60 * MS,
+        per_step_ns=36 * MS,
+        device_mean_ns=None,
+        window_calls=5,
+        window_calls_per_s=10.0,
+        window_mean_ns=36 * MS,
+        window_per_step_ns=36 * MS,
+        window_share=0.36,
+        series_ns=(*[30 * MS] * 4, 60 * MS),
+    )
+    assert phases["load"] == LivePhase(  # it is outside of steps, and before the window
+        path="load",
+        is_open=False,
+        calls=1,
+        mean_ns=40 * MS,
+        p99_ns=40 * MS,
+        per_step_ns=None,
+        device_mean_ns=None,
+        window_calls=0,
+        window_calls_per_s=0.0,
+        window_mean_ns=None,
+        window_per_step_ns=None,
+        window_share=None,
+        series_ns=(),
+    )
+    assert [path for path, phase in phases.items() if phase.is_open] == [
+        "backward",
+        "backward/allreduce",
+    ]
+
+
+def test_the_window_has_the_newest_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_run_module, "WINDOW_NS", 310 * MS)
+    run = live(running(20), path)
+    assert (run.steps.window_steps, run.steps.window_ns) == (4, 400 * MS)
+    phases = {phase.path: phase for phase in run.phases}
+    forward = phases["forward"]
+    assert (forward.calls, forward.window_calls) == (20, 4)
+    assert forward.window_per_step_ns == (3 * 30 + 60) / 4 * MS
+    assert forward.per_step_ns == (19 * 30 + 60) / 20 * MS
+    assert run.waits is not None
+    assert (run.waits[0].count, run.waits[0].window_count) == (20, 4)
+
+    monkeypatch.setattr(live_run_module, "WINDOW_NS", 1)  # at least three
+    assert live(running(20), path).steps.window_steps == 3
+
+
+def test_steps_whose_spans_are_not_all_kept_are_not_in_the_window(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "KEPT_BLOCKS", dict.fromkeys(follower.KEPT_BLOCKS, 3))
+    run = live(running(1000), path)
+    # Of 3001 spans the last three blocks have 408 and 408 and 145. The first may lack some of a
+    # step, so the window has the steps of the others.
+    assert run.steps.window_steps == 553 // 3
+    backward = next(phase for phase in run.phases if phase.path == "backward")
+    assert (backward.calls, backward.window_calls) == (1000, 553 // 3)
+    assert backward.window_per_step_ns == 50 * MS
+    assert len(backward.series_ns) == SERIES
+    assert set(backward.series_ns) == {50 * MS}
+
+
+def test_waits(path: Path) -> None:
+    assert live(running(), path).waits == (
+        LiveWait(
+            line="train.py:57",
+            function="train",
+            kind=".item()",
+            is_allowed=False,
+            count=5,
+            blocked_ns=50 * MS,
+            window_count=5,
+            window_blocked_ns=50 * MS,
+            window_per_step_ns=10 * MS,
+            series_ns=(10 * MS,) * 5,
+        ),
+    )
+    assert live(running(syncs=None), path).waits is None
+
+
+def test_metrics(path: Path) -> None:
+    run = running()
+    assert live(run, path).metrics == (
+        LiveMetric("loss", None, "nan", 5, MS, (2.5, 2.4, 2.3, 2.2, 2.1, None)),
+    )
+    run.metrics = run.metrics[:-1]
+    assert live(run, path).metrics[0].value == 2.1
+
+
+def test_memory_and_modules(path: Path) -> None:
+    points = np.array([(1, 5000, 6000), (3, 7000, -1)], MEMORY_POINT_DTYPE)
+    passes = [
+        (60 * MS, 70 * MS, 0, ModulePass.FORWARD, 0, 0, 1, 0, -1, -1, -1),
+        (70 * MS, 90 * MS, 1, ModulePass.FORWARD, 0, 0, 1, 0, -1, -1, -1),
+        (110 * MS, 130 * MS, 0, ModulePass.BACKWARD, 0, 0, 2, 0, -1, -1, -1),
+        (600 * MS, 630 * MS, 1, ModulePass.FORWARD, -1, 0, -1, 0, -1, -1, -1),  # outside of steps
+    ]
+    run = running(
+        memory=Memory(device=0, steps=2, peak_bytes=9000, points=points, out_of_memory_count=1),
+        module_names=["h.0", "h.1"],
+        module_spans=np.array(passes, MODULE_SPAN_DTYPE),
+    )
+    followed = live_run_module.live_run(
+        "a", run, State(spans=16, steps=5), live(running(), path).sign_of_life
+    )
+    assert followed.memory == LiveMemory(0, 3, 7000, None, 9000, 1, (5000, 7000))
+    assert followed.modules == (LiveModule("h.*", 2, 3, 20 * MS, 20 * MS, 30 * MS, 20 * MS),)
+
+
+def test_steps_that_were_profiled_are_in_no_times(path: Path) -> None:
+    run = running(operations=Operations(profiled=((3, 4),)))
+    seen = live_run_module.live_run("a", run, State(), live(running(), path).sign_of_life)
+    assert (seen.steps.count, seen.steps.window_steps, len(seen.steps.newest)) == (5, 3, 5)
+    forward = next(phase for phase in seen.phases if phase.path == "forward")
+    assert (forward.calls, forward.per_step_ns) == (3, 30 * MS)
+    assert (forward.window_calls, forward.window_per_step_ns) == (3, 30 * MS)
+    assert seen.profiled == ((3, 4),)
+
+
+def test_the_recorder(path: Path) -> None:
+    run = live(running(dropped={"ring_full": 3, "depth": 0}), path)
+    assert run.recorder == LiveRecorder(0.01, {"ring_full": 3}, 0, None)
+    assert run.notes == ()
+    assert (run.host, run.pid, run.rank, run.command) == ("box", 4242, None, ("python", "train.py"))
+
+
+def test_a_run_with_statistics_alone(path: Path) -> None:
+    statistic = Statistic.of(np.array([7 * MS] * 9))
+    run = running(
+        0,
+        spans=None,
+        span_self_ns=None,
+        open_step=None,
+        open_phases=(),
+        steps=None,
+        syncs=None,
+        statistics={(1, Scope.OTHER_THREADS): PhaseStatistics(host=statistic)},
+    )
+    seen = live(run, path)
+    assert (seen.steps.count, seen.steps.window_per_s, seen.steps.series_ns) == (0, None, ())
+    assert [phase.calls for phase in seen.phases] == [0, 9, 0, 0]
+    assert seen.phases[1].per_step_ns is None
+
+
+def test_nothing_is_not_a_number(path: Path) -> None:
+    def check(value: object) -> None:
+        if isinstance(value, dict):
+            for key, one in value.items():
+                assert isinstance(key, str)
+                check(one)
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                check(one)
+        else:
+            assert value is None or isinstance(value, (str, bool, int, float))
+            assert not isinstance(value, float) or math.isfinite(value)
+            assert not isinstance(value, np.generic)
+
+    check(asdict(live(running(), path)))
+
+
+def test_a_file_that_is_no_run_any_more(path: Path) -> None:
+    watching = watched(path)
+    assert watching.look(clocks_at(S)) == Unreadable(str(path), "No such file or directory")
+    path.write_text("a text")
+    seen = watching.look(clocks_at(S))
+    assert isinstance(seen, Unreadable)
+    assert seen.reason.startswith("not a run file")
+    replace_file(running(), path)
+    assert not isinstance(watching.look(clocks_at(S)), Unreadable)
+    watching.close()
+
+
+def test_the_spread_of_ranks() -> None:
+    assert spread([2.0, 3.0, None, 2.5]) == 0.5
+    assert spread([2.0, None]) is None
+    assert spread([0.0, 1.0]) is None
+    assert spread([]) is None

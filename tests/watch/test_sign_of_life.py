@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `watch` says of how a recording is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.watch.live_run import LiveRun
+from pyinstrument_gpu.watch.process import ProcessState
+from pyinstrument_gpu.watch.sign_of_life import Condition, SignOfLife, time_text
+from tests.helpers.run_encoder import save
+from tests.helpers.watched import (
+    MS,
+    S,
+    anchor_at,
+    clocks_at,
+    finished,
+    live,
+    replace_file,
+    running,
+    watched,
+)
+
+RUNNING, GONE = ProcessState.ALIVE, ProcessState.GONE
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.gpurun"
+
+
+@pytest.mark.parametrize(
+    ("later_ns", "state", "condition", "words"),
+    [
+        (0, RUNNING, "running", "running in backward/allreduce, step 5"),
+        (1 * S, GONE, "running", "running in backward/allreduce, step 5"),
+        (
+            12 * S,
+            GONE,
+            "stopped",
+            "stopped 12 s ago in backward/allreduce, step 5: its process 4242 is gone",
+        ),
+        (
+            12 * S,
+            ProcessState.ALIVE,
+            "silent",
+            "silent for 12 s in backward/allreduce, step 5: its process 4242 is alive, but its "
+            "recorder does not write",
+        ),
+        (
+            600 * S,
+            ProcessState.STOPPED,
+            "silent",
+            "silent for 10 min in backward/allreduce, step 5: its process 4242 is stopped by a "
+            "signal",
+        ),
+        (
+            12 * S,
+            ProcessState.UNKNOWN,
+            "unknown",
+            "no sign of life for 12 s, last in backward/allreduce, step 5; whether its process "
+            "lives can't be seen from here",
+        ),
+    ],
+)
+def test_on_the_same_machine(
+    path: Path, later_ns: int, state: ProcessState, condition: str, words: str
+) -> None:
+    sign = live(running(), path, later_ns, state).sign_of_life
+    assert sign == SignOfLife(Condition(condition), words, later_ns, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "in backward/allreduce, step 5"),
+        ({"open_phases": ()}, "in step 5"),
+        ({"open_phases": (), "open_step": None}, "after step 4"),
+        ({"open_step": None}, "in backward/allreduce, after step 4"),
+    ],
+)
+def test_the_place(path: Path, changes: dict[str, Any], words: str) -> None:
+    assert live(running(**changes), path).sign_of_life.words == f"running {words}"
+    nothing = running(0, open_phases=(), open_step=None)
+    assert live(nothing, path).sign_of_life.words == "running before the first step"
+
+
+def test_a_finished_run(path: Path) -> None:
+    sign = live(finished(), path, 180 * S, GONE).sign_of_life
+    assert sign == SignOfLife(Condition.FINISHED, "finished 3 min ago", 180 * S, False)
+
+
+def test_a_step_that_does_not_end(path: Path) -> None:
+    # The recorder goes on: its last sign of life is new, and the step that is open old.
+    for since_ns, words in (
+        (9 * S, "running in backward/allreduce, step 5"),
+        (11 * S, "no step has ended for 11 s: in backward/allreduce, step 5"),
+    ):
+        now_ns = 550 * MS + since_ns
+        run = running(duration_ns=now_ns, anchor=anchor_at(now_ns))
+        assert live(run, path).sign_of_life.words == words
+
+
+def test_a_first_step_may_take_long(path: Path) -> None:
+    run = running(0, duration_ns=100 * S, anchor=anchor_at(100 * S))
+    assert live(run, path).sign_of_life.condition is Condition.RUNNING
+
+
+@pytest.mark.parametrize("host", ["elsewhere", "box"])
+def test_on_another_machine_only_what_was_seen_is_said(path: Path, host: str) -> None:
+    run = running()
+    save(run, path)
+    watching = watched(path, GONE)
+
+    def look(run_ns: int) -> SignOfLife:
+        now = clocks_at(run_ns, host)
+        if host == "box":  # of the same name, but not the same: its clock began at another time
+            now = Clocks(host, now.monotonic_ns, now.boottime_ns, now.realtime_ns + 99 * S)
+        seen = watching.look(now)
+        assert isinstance(seen, LiveRun)
+        return seen.sign_of_life
+
+    assert look(700 * S) == SignOfLife(
+        Condition.UNKNOWN,
+        "last sign of life at 2023-11-14 22:21:40 UTC by its own clock, in backward/allreduce, "
+        "step 5; on another machine, so its age is unknown",
+        None,
+        True,
+    )
+    assert look(705 * S) == SignOfLife(
+        Condition.UNKNOWN,
+        "no sign of life for at least 5 s, last in backward/allreduce, step 5; whether its process "
+        "lives can't be seen from here",
+        5 * S,
+        True,
+    )
+    replace_file(running(6), path)
+    assert look(706 * S).condition is Condition.RUNNING
+    assert look(707 * S) == SignOfLife(
+        Condition.RUNNING, "running in backward/allreduce, step 6", 1 * S, True
+    )
+    replace_file(finished(6), path)
+    assert look(708 * S).words == "finished at 2023-11-14 22:21:40 UTC by its own clock"
+    watching.close()
+
+
+def test_a_removed_file(path: Path) -> None:
+    save(running(), path)
+    watching = watched(path)
+    assert isinstance(watching.look(clocks_at(1 * S)), LiveRun)
+    path.unlink()
+    seen = watching.look(clocks_at(1 * S))
+    assert isinstance(seen, LiveRun)
+    assert seen.sign_of_life.words.endswith("step 5 (the file has been removed)")
+    watching.close()
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [
+        (0, "0 s"),
+        (119 * S, "119 s"),
+        (180 * S, "3 min"),
+        (9000 * S, "2 h"),
+        (1 << 60, "13344 days"),
+    ],
+)
+def test_times(time_ns: int, text: str) -> None:
+    assert time_text(time_ns) == text

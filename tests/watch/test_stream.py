@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`watch --json`: the objects, and how it ends."""
+
+import dataclasses
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyinstrument_gpu
+from pyinstrument_gpu.watch import live_run, sign_of_life
+from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.watch.stream import stream
+from pyinstrument_gpu.watch.watch import Watch
+from tests.cli.test_commands import command, invoke
+from tests.helpers.run_encoder import save
+from tests.helpers.watched import BEGAN_NS, BOOTED_NS, S, clocks_at, finished, replace_file, running
+
+DOCS = Path(pyinstrument_gpu.__file__).parents[1] / "docs"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.gpurun"
+
+
+def test_a_line_for_each_look_until_the_run_ends(path: Path) -> None:
+    save(running(), path)
+    lines: list[str] = []
+    states = [running(6), running(7), finished(8)]
+    watch = Watch(lambda: [path])
+    stream(watch, lines.append, lambda: replace_file(states.pop(0), path), lambda: clocks_at(S))
+    watch.close()
+    objects = [json.loads(line) for line in lines]
+    assert [run["steps"]["count"] for one in objects for run in one["runs"]] == [5, 6, 7, 8]
+    assert [one["runs"][0]["sign_of_life"]["condition"] for one in objects] == [
+        *["running"] * 3,
+        "finished",
+    ]
+    assert {one["version"] for one in objects} == {1}
+    assert {one["realtime_ns"] for one in objects} == {BOOTED_NS + BEGAN_NS + S}
+
+
+def test_of_several_it_goes_on_until_all_have_ended(path: Path) -> None:
+    other = path.with_name("other.gpurun")
+    save(finished(), path)
+    files = [path]
+    lines: list[str] = []
+
+    def wait() -> None:
+        if len(lines) == 1:
+            files.append(other)  # it is not there yet
+        elif len(lines) == 2:
+            save(finished(), other)
+
+    watch = Watch(lambda: files)
+    save(running(), path)
+    waits = 0
+
+    def end_first() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            replace_file(finished(), path)
+        wait()
+
+    stream(watch, lines.append, end_first, lambda: clocks_at(S))
+    watch.close()
+    last = [json.loads(line)["runs"] for line in lines]
+    assert [len(runs) for runs in last] == [1, 2, 2]
+    assert last[1][1] == {"file": str(other), "reason": "No such file or directory"}
+
+
+def keys_of(kind: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def test_the_page_names_every_key() -> None:
+    text = (DOCS / "watch.md").read_text()
+    kinds = [one for name, one in vars(live_run).items() if name.startswith("Live")]
+    keys = set().union(*map(keys_of, [*kinds, sign_of_life.SignOfLife]))
+    assert keys - set(re.findall(r"`(\w+)`", text)) == set()
+    assert {one.value for one in sign_of_life.Condition} <= set(re.findall(r"`(\w+)`", text))
+
+
+def test_a_finished_run_is_one_object(path: Path) -> None:
+    save(finished(), path)
+    done = invoke("watch", "--json", str(path))
+    assert done.exit_code == 0
+    assert json.loads(done.output)["runs"][0]["file"] == str(path)
+
+
+def test_what_is_no_run(path: Path) -> None:
+    path.write_text("a text")
+    done = invoke("watch", "--json", str(path))
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {path}: not a run file: it starts with b'a text', but")
+
+
+@pytest.fixture
+def followed(path: Path) -> Any:
+    """`watch --json` of a run of this process, which goes on."""
+    pid, now = 1, Clocks.now()
+    anchor = {
+        "run_ns": 650_000_000,
+        "monotonic_ns": now.monotonic_ns,
+        "monotonic_raw_ns": now.monotonic_ns,
+        "realtime_ns": now.realtime_ns,
+    }
+    save(running(anchor=anchor, environment={"host": now.host, "pid": pid}), path)
+    process = command("watch", "--json", str(path))
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_is_a_good_end(followed: "subprocess.Popen[bytes]") -> None:
+    assert followed.stdout is not None
+    json.loads(followed.stdout.readline())
+    followed.send_signal(signal.SIGINT)
+    _, errors = followed.communicate(timeout=60)
+    assert (followed.returncode, errors) == (0, b"")
+
+
+def test_so_is_a_reader_that_has_had_enough(followed: "subprocess.Popen[bytes]") -> None:
+    assert followed.stdout is not None and followed.stderr is not None
+    followed.stdout.readline()
+    followed.stdout.close()
+    assert followed.stderr.read() == b""
+    assert followed.wait(timeout=60) == 0
+
+
+def test_it_works_without_textual(path: Path) -> None:
+    save(finished(), path)
+    script = """
+import sys
+sys.modules["textual"] = None
+from pyinstrument_gpu.cli import main
+main(["watch", *sys.argv[1:]])
+"""
+    for options, code in (["--json"], 0), ([], 1):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *options, str(path)], capture_output=True, text=True
+        )
+        assert done.returncode == code
+    assert done.stderr == (
+        "Error: watch needs textual: pip install 'pyinstrument-gpu[watch]'. "
+        "`watch --json` does not\n"
+    )
+
+
+def test_screen_needs_a_terminal(path: Path) -> None:
+    """Where there is none, textual reads the end of its input for ever."""
+    pytest.importorskip("textual", reason="textual is not installed: pip install '.[watch]'")
+    save(finished(), path)
+    done = invoke("watch", str(path))
+    assert done.exit_code == 2
+    assert "the screen needs a terminal" in done.output

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of `watch` as text."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pyinstrument_gpu.watch.live_run import LiveMemory, LiveModule, LiveRun
+from pyinstrument_gpu.watch.views import VIEWS, Choice, heading, sparkline
+from tests.helpers.watched import MS, live, running
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> LiveRun:
+    return live(running(), tmp_path / "train.gpurun")
+
+
+def table(name: str, run: LiveRun, sort: str | None = None, width: int = 78) -> list[str]:
+    view = next(view for view in VIEWS if view.name == name)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(view.render(run, [run], Choice(sort or view.sorts[0]), width))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("values", "from_zero", "text"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6], True, "▁▂▃▄▅▆▇"),
+        ([100, 101, 100], True, "▇▇▇"),
+        ([100, 101, 100], False, "▁▇▁"),
+        ([-1, None, 1], False, "▁ ▇"),
+        ([0, 0], True, "▁▁"),
+        ([None], True, ""),
+        ([], True, ""),
+    ],
+)
+def test_a_row_of_blocks(values: list[float | None], from_zero: bool, text: str) -> None:
+    assert sparkline(values, from_zero) == text
+
+
+def test_modules(run: LiveRun) -> None:
+    modules = (
+        LiveModule("encoder", 1, 12, 1 * MS, None, 2 * MS, None),
+        LiveModule("layers.*", 4, 48, 3 * MS, 5 * MS, 12 * MS, 20 * MS),
+    )
+    found = table("Modules", replace(run, modules=modules))
+    assert found[0].split() == [
+        "ms",
+        "per",
+        "step",
+        "forward",
+        "backward",
+        "ms",
+        "a",
+        "call",
+        "backward",
+    ]
+    assert [line.split() for line in found[2:]] == [
+        [
+            *("layers.*", "12.000", "20.000", "3.000", "5.000"),
+            *("48", "calls", "of", "4", "modules"),
+        ],
+        ["encoder", "2.000", "-", "1.000", "-", "12", "calls"],
+    ]
+    assert table("Modules", replace(run, modules=modules), "first")[2].startswith("encoder")
+
+
+def test_what_is_wrong_is_in_the_heading(run: LiveRun) -> None:
+    memory = LiveMemory(0, 3, 5 << 30, None, 7 << 29, 2, (1, 2))
+    recorder = replace(run.recorder, dropped={"ring_full": 2000, "depth": 1}, damaged_blocks=1)
+    lines = heading(replace(run, memory=memory, recorder=recorder), 200).plain.splitlines()
+    assert lines[3] == (
+        "▇▇▇▇▇  cuda:0 5.0 GiB, peak 3.5 GiB  recorder 1.0 % of a core  ! 2,001 dropped, 1 damaged "
+        "block, out of memory 2 times"
+    )
+    assert table("Recorder", replace(run, recorder=recorder, profiled=((3, 5),)))[-4:] == [
+        "dropped (ring_full): 2,000",
+        "dropped (depth): 1",
+        "1 block of the file can't be read",
+        "steps 3 to 5 were profiled: `pyinstrument-gpu report` shows them",
+    ]
