@@ -4,9 +4,10 @@
 `python -m benchmarks.module_times [--seconds 60] [--results FILE]`
 
 Blocks of training steps take turns, each with its model watched in another way, or with a peer. A
-recording with the phases of a step goes on in all of them. What counts is the CPU time of the
-thread that trains, so that other programs disturb less; the second block without gives the floor:
-the difference seen where there is none.
+recording with the phases of a step goes on in all of them. Modules are timed in each step, or, as
+in the steps that sampling leaves out, in none. What counts is the CPU time of the thread that
+trains, so that other programs disturb less; the second block without gives the floor: the
+difference seen where there is none.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ from benchmarks.interleave import interleaved
 WITHOUT = "without"
 FLOOR = "without, once more: the floor"
 GOALS_US = {"coarse": 70.0, "all": 150.0}
+LEFT_OUT = "a step that is left out, of all modules"
+NEVER = 1_000_000
 ROUNDS = 60
 STEPS = 8
 WARM_UPS = 2
+FIRST_STEPS = 3
+"""Of a recording, in which modules are timed in any case."""
 
 
 class Attention(nn.Module):
@@ -149,12 +154,16 @@ def figures(seconds: float) -> Iterator[Figure]:
     ways: dict[str, Callable[[], AbstractContextManager[object]]] = {
         WITHOUT: contextlib.nullcontext,
         FLOOR: contextlib.nullcontext,
-        "coarse": lambda: pig.watch_modules(model, "coarse"),
-        "all": lambda: pig.watch_modules(model, "all"),
+        "coarse": lambda: pig.watch_modules(model, "coarse", every=1),
+        "all": lambda: pig.watch_modules(model, "all", every=1),
+        LEFT_OUT: lambda: pig.watch_modules(model, "all", every=NEVER),
         "torch's hooks, forward and full backward": lambda: _FullBackwardHooks(model),
         "torch.profiler, CPU": _profiler,
     }
     with pig.record():
+        with pig.watch_modules(model, every=NEVER):
+            for _ in range(FIRST_STEPS):
+                step()
         results = interleaved(
             {name: block(way) for name, way in ways.items()}, rounds=ROUNDS, seconds=seconds
         )

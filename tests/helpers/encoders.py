@@ -17,6 +17,7 @@ import numpy as np
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.statistics import StatisticsDocument
 from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.model.sync_kind import ALLOWED
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite
 from pyinstrument_gpu.model.thread import Thread
@@ -66,19 +67,10 @@ def encode_state(state: State) -> bytes:
 
 
 def encode_statistics(document: StatisticsDocument) -> bytes:
-    totals = document.step_totals
     chunks = [
         struct.pack("<QQQ", document.spans, document.steps, document.device_times),
-        struct.pack(
-            "<QQQQQd",
-            totals.count,
-            totals.complete,
-            totals.items,
-            totals.sampled,
-            totals.sampled_ns,
-            totals.samples,
-        ),
-        _encode_statistic(totals.duration),
+        _encode_step_totals(document.step_totals),
+        _encode_step_totals(document.profiled_totals),
     ]
     for (path, scope), phase in document.phases.items():
         statistics = (phase.host, phase.self_host, phase.device, phase.blocked)
@@ -86,6 +78,19 @@ def encode_statistics(document: StatisticsDocument) -> bytes:
         chunks.append(struct.pack("<IIII", path, scope, mask, 0))
         chunks += [_encode_statistic(one) for one in statistics if one is not None]
     return b"".join(chunks)
+
+
+def _encode_step_totals(totals: StepTotals) -> bytes:
+    sums = struct.pack(
+        "<QQQQQd",
+        totals.count,
+        totals.complete,
+        totals.items,
+        totals.sampled,
+        totals.sampled_ns,
+        totals.samples,
+    )
+    return sums + _encode_statistic(totals.duration)
 
 
 def _encode_statistic(statistic: Statistic) -> bytes:

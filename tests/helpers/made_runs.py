@@ -131,3 +131,28 @@ def runs(draw: st.DrawFn, with_modules: bool = False) -> Run:
         for _ in range(draw(st.integers(0, 2)))
     )
     return run
+
+
+def with_lengths_on_device(run: Run) -> Run:
+    """Make every range of a stream at least 1 ns long: exports move what meets one without
+    length."""
+    for spans in (run.spans, run.module_spans):
+        has_no_length = spans["device_end_ns"] == spans["device_begin_ns"]
+        spans["device_end_ns"] += has_no_length & (spans["device_begin_ns"] >= 0)
+    return run
+
+
+def steps_on_streams(run: Run) -> list[tuple[int, int, int]]:
+    """The index of each step, and its first begin and last end, on each stream that it has phases
+    on."""
+    found: dict[tuple[int, int, int], tuple[int, int]] = {}
+    indices = {step.index for step in run.steps}
+    for span in run.spans:
+        begin, end, step = (
+            int(span[each]) for each in ("device_begin_ns", "device_end_ns", "step")
+        )
+        if 0 <= begin <= end and step in indices:
+            key = int(span["device"]), int(span["stream"]), step
+            first, last = found.get(key, (begin, end))
+            found[key] = min(first, begin), max(last, end)
+    return [(step, *times) for (_, _, step), times in found.items()]

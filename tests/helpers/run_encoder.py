@@ -69,7 +69,7 @@ def encode(run: RunData) -> bytearray:
     writer.append(BlockType.METRIC_NAMES, [encode_name(name) for name in run.metric_names])
     writer.append_records(BlockType.METRICS, _metrics(run))
     counts = len(run.spans), len(run.steps.closed), len(device_times)
-    statistics = StatisticsDocument(*counts, run.step_totals, run.statistics)
+    statistics = StatisticsDocument(*counts, run.step_totals, run.statistics, run.profiled_totals)
     writer.write_document(BlockType.STATISTICS, encode_statistics(statistics))
     writer.write_document(BlockType.STATE, encode_state(_state(run, *counts)))
     return writer.data

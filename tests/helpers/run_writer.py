@@ -31,7 +31,7 @@ _HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES)
 
 def pack_file_header(run_id: int) -> bytes:
     """The bytes before the first slot."""
-    header = _FILE_HEADER.pack(MAGIC, MAJOR_VERSION, 1, SLOT_BYTES, SLOTS_OFFSET, run_id)
+    header = _FILE_HEADER.pack(MAGIC, MAJOR_VERSION, 0, SLOT_BYTES, SLOTS_OFFSET, run_id)
     return (header + struct.pack("<I", zlib.crc32(header))).ljust(SLOTS_OFFSET, b"\0")
 
 

@@ -18,11 +18,11 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import syncs
+from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
-from pyinstrument_gpu.report.facts import report_facts
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
@@ -487,8 +487,11 @@ def test_waits_outside_steps_are_none_per_step(advance: Callable[[int], None]) -
     section = run.report(width=120).partition("Syncs: where the host waits")[2]
     (row,) = [line for line in section.splitlines() if ".item()" in line]
     assert row.split()[1:8] == [".item()", "104", "1.00", "5.000", "100", "520.000", "416"]
-    (site,) = report_facts(run)["syncs"]["sites"]
-    assert (site["count"], site["count_per_step"], site["blocked_ns_per_step"]) == (104, 1, WAIT_NS)
+    found = document_of(run).syncs
+    assert found is not None
+    (site,) = found.sites
+    assert (site.count, site.count_outside) == (104, 100)
+    assert (site.count_per_step, site.blocked_ns_per_step) == (1, WAIT_NS)
 
 
 def test_line_is_in_one_piece_however_narrow_the_report(
@@ -778,12 +781,36 @@ def test_compiled_functions() -> None:
         assert step(torch.ones(3)).item() == 4.0
 
 
-@pytest.mark.parametrize("function", [math.sqrt, math.hypot, sorted])
-def test_functions_that_the_interpreter_calls_without_asking(function: object) -> None:
-    def hears(*_: object) -> None:
-        pass
+@pytest.mark.parametrize(
+    "function, call",
+    [
+        (math.sqrt, lambda: math.sqrt(4.0)),
+        (math.hypot, lambda: math.hypot(3.0, 4.0)),
+        (sorted, lambda: sorted([2, 1])),
+    ],
+)
+def test_functions_that_the_interpreter_calls_without_asking(
+    function: Any, call: Callable[[], object]
+) -> None:
+    heard = []
 
-    assert not native.hook_vectorcall(function, 0, enter=hears, leave=hears, hears_of_host=True)
+    def hears(*_: object) -> None:
+        heard.append(1)
+
+    known = {function: "as before"}
+    # So often that the interpreter has specialised the call.
+    before = [call() for _ in range(50)]
+    assert native.hook_vectorcall(function, 0, enter=hears, leave=hears, hears_of_host=True)
+    assert [call() for _ in range(50)] == before
+    assert len(heard) == 50
+    with pytest.raises(TypeError):
+        function.__call__(None)
+    assert len(heard) == 51
+    assert known[function] == "as before"
+    assert pickle.loads(pickle.dumps(function)) is function
+    native.unhook(hears)
+    assert [call() for _ in range(50)] == before
+    assert len(heard) == 51
 
 
 def test_interrupted_while_hooking(monkeypatch: pytest.MonkeyPatch) -> None:
