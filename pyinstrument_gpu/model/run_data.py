@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.distinct import distinct
@@ -29,6 +30,7 @@ from pyinstrument_gpu.model.schema import (
     span_scopes,
 )
 from pyinstrument_gpu.model.source_line import SourceLine
+from pyinstrument_gpu.model.stall import Stall
 from pyinstrument_gpu.model.statistics import (
     PhaseStatistics,
     Scope,
@@ -107,6 +109,8 @@ class RunData:
         memory: Memory by phase and over steps, and when there was none left; None if it was not
             read.
         energy: The energy counters of GPUs, those that were read.
+        collectives: The collective operations, if PyTorch's flight recorder was read.
+        stalls: The times in which no step began or ended for far longer than steps take.
     """
 
     def __init__(
@@ -148,6 +152,8 @@ class RunData:
         operations: Operations | None = None,
         memory: Memory | None = None,
         energy: Sequence[GpuEnergy] = (),
+        collectives: Collectives | None = None,
+        stalls: Sequence[Stall] = (),
     ) -> None:
         """Make a run by hand.
 
@@ -225,6 +231,8 @@ class RunData:
         self.syncs = Syncs() if syncs is None else syncs
         self.memory = memory
         self.energy = tuple(energy)
+        self.collectives = Collectives() if collectives is None else collectives
+        self.stalls = tuple(stalls)
         self.module_names = tuple(module_names)
         if module_spans is None:
             module_spans = np.empty(0, MODULE_SPAN_DTYPE)

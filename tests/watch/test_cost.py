@@ -17,7 +17,7 @@ import pyinstrument_gpu
 ROOT = Path(pyinstrument_gpu.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 STRACE = ["strace", "-f", "-s", "64", "-o"]
-# A call is counted where it begins: strace writes a second line, "<... write resumed>", where another
+# A call counts where it begins: strace writes a second line, "<... write resumed>", where another
 # thread's call came between.
 CALL = re.compile(r"^(\d+) +(\w+)(.*)$", re.MULTILINE)
 

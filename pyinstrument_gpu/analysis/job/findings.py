@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found about the ranks of a job, as plain data."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Pattern(str, enum.Enum):
+    """Which ranks others wait for."""
+
+    BALANCED = "balanced"
+    """None that stands out."""
+    ALWAYS = "always"
+    """The same one in most steps."""
+    SOME_STEPS = "some steps"
+    """The same one, in a few steps that stand out."""
+    IN_TURN = "in turn"
+    """Now one, now another. None is named."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that the others wait for.
+
+    Attributes:
+        rank: its number.
+        pattern: ALWAYS or SOME_STEPS.
+        path: the phase in which most of its delay arises; None if it is slower everywhere.
+        steps: number of steps in which it came last and stood out.
+        lateness_ns: by how much it is later than the second latest, on average over all steps.
+        path_share: the part of the delay that arises in `path`.
+        p_value: the chance of coming last so often if all ranks were alike; None if not tested.
+    """
+
+    rank: int
+    pattern: Pattern
+    path: str | None
+    steps: int
+    lateness_ns: float
+    path_share: float
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Who is waited for.
+
+    Attributes:
+        pattern: the whole job's.
+        straggler: whom to look at; None if nobody can be named.
+        loss_ns: what a step takes longer than if every rank were as the median, on average.
+        loss_share: the same as a share of the step.
+        steps: number of steps that all ranks have and that were judged.
+        is_by_arrivals: whether phases with collectives were split into work and waiting. If not, a
+            rank that is slower in such a phase alone can't be seen.
+        reason: why the pattern is unknown, in a sentence; None otherwise.
+    """
+
+    pattern: Pattern
+    straggler: Straggler | None
+    loss_ns: float | None
+    loss_share: float | None
+    steps: int
+    is_by_arrivals: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class PhaseAcrossRanks:
+    """A phase over the ranks, in times per step.
+
+    Attributes:
+        path: the phase.
+        ranks: how many ranks have it.
+        median_ns: median over ranks of their mean host self time per step.
+        low_ns, high_ns: the least and the most of any rank.
+        slowest_rank: whose `work_ns` is largest.
+        work_ns: of the slowest rank: own work per step, waits for other ranks taken out.
+        distance_ns: by how much that is more than the median of the ranks' own work.
+        is_significant: whether that is more than what ranks differ by from step to step.
+        imbalance_ns: the part of `Stragglers.loss_ns` that arises in this phase.
+        waiting_ns: median over ranks of what the phase waits for other ranks; None if not known.
+        pattern: who is slowest in it.
+    """
+
+    path: str
+    ranks: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    slowest_rank: int
+    work_ns: float
+    distance_ns: float
+    is_significant: bool
+    imbalance_ns: float
+    waiting_ns: float | None
+    pattern: Pattern
+
+
+@dataclass(frozen=True)
+class CollectiveUse:
+    """The operations of one kind of one process group in one phase.
+
+    Attributes:
+        group: description of the process group.
+        operation: such as "all_reduce".
+        path: the phase in which they were asked for; None outside phases, or if unknown.
+        count: of operations per rank that were matched on all ranks of the group.
+        bytes: of one rank's operations together.
+        transfer_ns: at most what moving the data took per operation; None if durations are not
+            known, as with gloo.
+        waiting_ns: what a rank waited for the others per operation, on average; None as well. Where
+            only creation times are known and all ranks share one machine, how far apart the ranks
+            asked for it.
+        bytes_per_s: bandwidth, from bytes and `transfer_ns`.
+        exposed_ns: how much of the operations' time the step's thread or compute stream waited for,
+            per step; None if that can't be told.
+        last_rank: who most often asked for it last; None if that can't be told.
+        last_share: in how many of the operations.
+    """
+
+    group: str
+    operation: str
+    path: str | None
+    count: int
+    bytes: int
+    transfer_ns: float | None
+    waiting_ns: float | None
+    bytes_per_s: float | None
+    exposed_ns: float | None
+    last_rank: int | None
+    last_share: float | None
