@@ -26,6 +26,7 @@ from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
     ExportError,
     GateError,
+    JobError,
     MissingDependencyError,
     PhaseNameError,
     PyinstrumentGpuError,
@@ -49,6 +50,7 @@ from pyinstrument_gpu.syncs import allow_sync, watch_syncs
 from pyinstrument_gpu.version import __version__
 
 if TYPE_CHECKING:
+    from pyinstrument_gpu.job import Job
     from pyinstrument_gpu.metrics import (
         BinaryAccumulator,
         MetricAccumulator,
@@ -64,6 +66,8 @@ __all__ = [
     "BinaryAccumulator",
     "ExportError",
     "GateError",
+    "Job",
+    "JobError",
     "MetricAccumulator",
     "MissingDependencyError",
     "ModuleWatch",
@@ -107,6 +111,7 @@ dynamo.register_when_imported()
 
 # These need numpy, whose import takes longer than everything else here.
 _HEAVY = {
+    "Job": "job",
     "Run": "run",
     **dict.fromkeys(
         (

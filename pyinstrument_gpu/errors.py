@@ -7,6 +7,7 @@ PyinstrumentGpuError
 │   ├── RecordingActiveError               a recording is already active in this process
 │   └── RunPathError                       the run file cannot be created or written
 ├── RunFileError
+│   ├── JobError                           the runs are not the ranks of one job
 │   ├── RunFileDamagedError                not a run file, or damaged beyond reading
 │   └── RunFileVersionError                written by a newer, incompatible version
 ├── ExportError                            a run cannot be written in the format asked for
@@ -42,6 +43,10 @@ class RunPathError(RecordingError):
 
 class RunFileError(PyinstrumentGpuError):
     """A run file cannot be read."""
+
+
+class JobError(RunFileError):
+    """Runs that should be the ranks of one job are not; the message says which, and what to do."""
 
 
 class RunFileDamagedError(RunFileError):

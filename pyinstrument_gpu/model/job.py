@@ -7,18 +7,29 @@ is said here may still be of several.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
-from typing import Any
-
-from pyinstrument_gpu.model.run_data import RunData
+from typing import Any, Protocol
 
 _LONGEST_WAIT_NS = 30 * 60 * 10**9
 """The longer of the times that the process groups of torch wait by default (NCCL's: 10 minutes,
 Gloo's: 30). Ranks of a job that begin later than that after one another have lost each other."""
 
 
-def same_run_twice(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
+class Recorded(Protocol):
+    """What tells of which job a run is: a `RunData`, or what was kept of it as a `RankData`."""
+
+    @property
+    def environment(self) -> Mapping[str, Any]: ...
+
+    @property
+    def began_realtime_ns(self) -> int | None: ...
+
+    @property
+    def duration_ns(self) -> int: ...
+
+
+def same_run_twice(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     """Which of the runs, called by these names, are one and the same, in words; None if none are
     known to be."""
     run_ids = [run.environment.get("run_id") for run in runs]
@@ -26,7 +37,7 @@ def same_run_twice(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
     return None if same is None else f"{same[0]} and {same[1]} are the same run: give it once"
 
 
-def not_one_job(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
+def not_one_job(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     """Which of the runs can't be ranks of the same job, in words; None if none are known to be.
 
     Ranks of a job agree on how many they are and on torchrun's run id. They are different ranks,
@@ -51,25 +62,28 @@ def not_one_job(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
     alike = _first_two_alike(names, facts("rank"))
     if alike is not None:
         return _apart(*alike, "both have the same rank")
-    for host in {host: None for host in facts("host") if host is not None}:
-        here = [(name, run) for name, run in named if run.environment.get("host") == host]
-        ended = min(here, key=lambda one: (one[1].began_realtime_ns or 0) + one[1].duration_ns)
-        began = max(here, key=lambda one: one[1].began_realtime_ns or 0)
+    by_host: dict[str, list[tuple[str, Recorded]]] = {}
+    for name, run in named:
+        if run.environment.get("host") is not None:
+            by_host.setdefault(run.environment["host"], []).append((name, run))
+    for here in by_host.values():
+        ended, began = _first_to_end(here), _last_to_begin(here)
         if _had_ended(ended[1], began[1]):
             return _apart(ended[0], began[0], "the first had ended long before the other began")
-        for earlier, later in permutations(here, 2):
+        by_restarts: dict[int, list[tuple[str, Recorded]]] = {}
+        for name, run in here:
+            restarts = run.environment.get("restarts")
+            if restarts is not None:
+                by_restarts.setdefault(restarts, []).append((name, run))
+        for before, after in permutations(by_restarts.values(), 2):
             # Two agents of one machine may count apart from each other, while their ranks overlap.
-            restarts = [run.environment.get("restarts") for _, run in (earlier, later)]
-            if (
-                None not in restarts
-                and restarts[0] != restarts[1]
-                and _had_ended(earlier[1], later[1], before_ns=0)
-            ):
-                return _apart(earlier[0], later[0], "torchrun restarted the ranks in between")
+            ended, began = _first_to_end(before), _last_to_begin(after)
+            if _had_ended(ended[1], began[1], before_ns=0):
+                return _apart(ended[0], began[0], "torchrun restarted the ranks in between")
     return None
 
 
-def different_ranks(runs: Sequence[RunData], names: Sequence[str]) -> str | None:
+def different_ranks(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     """Which of the runs are different ranks of jobs of several, in words; None if none are known
     to be."""
     ranks = [
@@ -78,6 +92,14 @@ def different_ranks(runs: Sequence[RunData], names: Sequence[str]) -> str | None
     ]
     found = _first_two_unlike(names, ranks)
     return None if found is None else "{0} is of rank {2}, and {1} of rank {3}".format(*found)
+
+
+def _first_to_end(named: Sequence[tuple[str, Recorded]]) -> tuple[str, Recorded]:
+    return min(named, key=lambda one: (one[1].began_realtime_ns or 0) + one[1].duration_ns)
+
+
+def _last_to_begin(named: Sequence[tuple[str, Recorded]]) -> tuple[str, Recorded]:
+    return max(named, key=lambda one: one[1].began_realtime_ns or 0)
 
 
 def _apart(name: str, other: str, reason: str) -> str:
@@ -106,7 +128,7 @@ def _first_two_alike(names: Sequence[str], values: Sequence[Any]) -> tuple[str, 
     return None
 
 
-def _had_ended(run: RunData, other: RunData, before_ns: int = _LONGEST_WAIT_NS) -> bool:
+def _had_ended(run: Recorded, other: Recorded, before_ns: int = _LONGEST_WAIT_NS) -> bool:
     """Whether by both clocks of a machine a run had ended that long before the other began. The
     wall clock may have been set in between, and the monotonic one begins anew when the machine
     does."""
@@ -118,7 +140,7 @@ def _had_ended(run: RunData, other: RunData, before_ns: int = _LONGEST_WAIT_NS) 
     )
 
 
-def _begins_ns(run: RunData) -> tuple[int | None, int | None]:
+def _begins_ns(run: Recorded) -> tuple[int | None, int | None]:
     anchor = run.environment.get("anchor", {})
     is_known = {"monotonic_ns", "run_ns"} <= anchor.keys()
     return run.began_realtime_ns, anchor["monotonic_ns"] - anchor["run_ns"] if is_known else None

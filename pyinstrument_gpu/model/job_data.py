@@ -30,14 +30,18 @@ class RankData(ArrayFields):
         duration_ns: from the start of the run to its end or last sign of life.
         began_realtime_ns: when the run began by the wall clock of its machine; None unknown. Not
             comparable between machines.
-        steps: indices of the closed steps of the history that were not profiled, ascending (int64).
+        steps: indices of the closed steps whose spans are all in the history, ascending (int64);
+            without those that were profiled.
         steps_ended: how many steps ended in the whole run.
         step_begin_ns, step_ns: begin and duration of each step (int64).
         paths: the phases on the steps' own thread.
         first_begin_ns: by path and step, when the first call of the phase began (int64); -1 where
             the step has no such call.
-        self_ns: by path and step the host time without nested phases (int64).
-        stream_ns: by path and step the stream time (int64); -1 where the device was not timed.
+        last_end_ns: by path and step, when the last call of the phase ended (int64); -1 as well.
+        self_ns: by path and step the host time without nested phases (int64); 0 where the step has
+            no such call.
+        stream_ns: by path and step the stream time (int64), that of nested phases included; -1
+            where the step has no such call, or not all of its calls were timed on the device.
         open_phases: the phases that had not ended.
         open_step: index of the step that had not ended; -1 none.
         collectives: its collective operations.
@@ -58,6 +62,7 @@ class RankData(ArrayFields):
     step_ns: NDArray[np.int64]
     paths: tuple[str, ...]
     first_begin_ns: NDArray[np.int64]
+    last_end_ns: NDArray[np.int64]
     self_ns: NDArray[np.int64]
     stream_ns: NDArray[np.int64]
     open_phases: tuple[OpenPhase, ...] = ()
@@ -66,9 +71,9 @@ class RankData(ArrayFields):
     stalls: tuple[Stall, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobData:
-    """The ranks of one job.
+    """The ranks of one job. Two are equal only if they are the same object.
 
     Attributes:
         ranks: those whose runs are there, by number.

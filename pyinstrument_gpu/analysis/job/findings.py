@@ -6,6 +6,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+STEP = ""
+"""The path of what is said of whole steps."""
+OUTSIDE_PHASES = "/outside phases"
+"""The path of what a step spends outside of phases. No phase has such a path."""
+BETWEEN_STEPS = "/between steps"
+"""The path of the time before a step, from the end of the one before."""
+
 
 class Pattern(str, enum.Enum):
     """Which ranks others wait for."""
@@ -28,7 +35,8 @@ class Straggler:
     Attributes:
         rank: its number.
         pattern: ALWAYS or SOME_STEPS.
-        path: the phase in which most of its delay arises; None if it is slower everywhere.
+        path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`;
+            None if it is slower everywhere.
         steps: number of steps in which it came last and stood out.
         lateness_ns: by how much it is later than the second latest, on average over all steps.
         path_share: the part of the delay that arises in `path`.
@@ -73,7 +81,8 @@ class PhaseAcrossRanks:
     """A phase over the ranks, in times per step.
 
     Attributes:
-        path: the phase.
+        path: the phase; `OUTSIDE_PHASES` and `BETWEEN_STEPS` for the rest of the time, `STEP` for
+            all of it.
         ranks: how many ranks have it.
         median_ns: median over ranks of their mean host self time per step.
         low_ns, high_ns: the least and the most of any rank.

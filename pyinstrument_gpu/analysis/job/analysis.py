@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis of one job: what its ranks show together, each part computed when it is asked
+for."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from pyinstrument_gpu.analysis.job import joined, phases
+from pyinstrument_gpu.analysis.job.findings import (
+    CollectiveUse,
+    Pattern,
+    PhaseAcrossRanks,
+    Stragglers,
+)
+from pyinstrument_gpu.model.job_data import JobData
+
+_analyses: MutableMapping[JobData, JobAnalysis] = WeakKeyDictionary()
+
+
+def of(job: JobData) -> JobAnalysis:
+    """The analysis of a job. All that read it share its parts, as long as the job exists.
+
+    The job must not change once a part of its analysis has been computed.
+    """
+    found = _analyses.get(job)
+    if found is None:
+        found = _analyses[job] = JobAnalysis(joined.joined(job))
+    return found
+
+
+class JobAnalysis:
+    """What follows from the runs of a job's ranks. `of` makes it."""
+
+    # It holds no reference to the job, so that it goes when that goes.
+
+    def __init__(self, joined: joined.Joined) -> None:
+        self._joined = joined
+
+    @cached_property
+    def stragglers(self) -> Stragglers:
+        """Who is waited for."""
+        return Stragglers(
+            pattern=Pattern.UNKNOWN,
+            straggler=None,
+            loss_ns=None,
+            loss_share=None,
+            steps=len(self._joined.steps),
+            is_by_arrivals=False,
+            reason="it was not looked for",
+        )
+
+    @cached_property
+    def step(self) -> PhaseAcrossRanks | None:
+        """Whole steps over the ranks, with the time before them; None if no step is common."""
+        return None
+
+    @cached_property
+    def phases(self) -> tuple[PhaseAcrossRanks, ...]:
+        """Each phase over the ranks, in the order of their appearance."""
+        return phases.phases(self._joined)
+
+    @cached_property
+    def collectives(self) -> tuple[CollectiveUse, ...]:
+        """The collective operations by process group, operation and phase, the longest first."""
+        return ()

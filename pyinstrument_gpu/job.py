@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job that users hold: its ranks, and the files that they come from."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pyinstrument_gpu.analysis.job.gather import job_of
+from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.errors import JobError, RunFileError
+from pyinstrument_gpu.model.job_data import JobData, RankData
+from pyinstrument_gpu.run import Run
+
+__all__ = ["Job"]
+
+SUFFIX = ".gpurun"
+_RANK_IN_NAME = re.compile(r"rank[._-]?(\d+)")
+
+
+class Job(JobData):
+    # Users ask `help` of this class; what it holds is written down where it is made.
+    __doc__ = JobData.__doc__
+
+    @classmethod
+    def load(cls, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Job:
+        """Read the run files of a job's ranks, one after the other, and keep of each what is
+        compared: 24 bytes per phase and step, 32 where the device was timed.
+
+        A file that can't be read is left out, and `missing` or `notes` say so; so are runs in a
+        folder that are of no rank.
+
+        Args:
+            paths: a run file or a folder, or several. Of a folder all files `*.gpurun` in it.
+
+        Raises:
+            OSError: a path does not exist, or a folder cannot be read.
+            JobError: the runs are not ranks of one job, or none can be read; the message says
+                which are, and what to do.
+        """
+        ranks: list[RankData] = []
+        unreadable: dict[int, str] = {}
+        notes: list[str] = []
+        for path, is_named in _files(paths):
+            try:
+                run = Run.load(path)
+            except FileNotFoundError:
+                raise
+            except (OSError, RunFileError) as error:
+                found = _RANK_IN_NAME.search(path.name)
+                if found is None:
+                    notes.append(f"left out: {error}")
+                else:
+                    unreadable[int(found[1])] = str(error)
+                continue
+            if "rank" in run.environment and run.environment.get("world_size") != 1:
+                ranks.append(rank_data(run, str(path)))
+            elif is_named and run.environment:
+                raise JobError(
+                    f"{path} is of no rank of a job: it was recorded by a single process, or "
+                    "outside of torchrun before its process group was made. Look at it by itself"
+                )
+            else:
+                notes.append(f"left out: {path} does not say of which rank it is")
+        data = job_of(ranks, unreadable, notes)
+        return cls(data.ranks, data.world_size, data.job_id, data.missing, data.notes)
+
+    def run(self, rank: int) -> Run:
+        """The whole run of a rank, read again from its file; errors as in `Run.load`.
+
+        Raises:
+            KeyError: there is no run file of this rank.
+        """
+        for found in self.ranks:
+            if found.rank == rank and found.file is not None:
+                return Run.load(found.file)
+        raise KeyError(f"no run file of rank {rank}: {self.missing.get(rank, 'no such rank')}")
+
+    def __repr__(self) -> str:
+        return f"<Job of {self.world_size} ranks, {len(self.ranks)} of them here>"
+
+
+def _files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> Iterator[tuple[Path, bool]]:
+    """The run files, and whether each was named itself."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise JobError("no run files were given")
+    for path in map(Path, given):
+        if not path.is_dir():
+            yield path, True
+            continue
+        inside = sorted(one for one in path.iterdir() if one.suffix == SUFFIX)
+        if not inside:
+            raise JobError(f"there is no run file ({SUFFIX}) in {path}")
+        yield from ((one, False) for one in inside)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a job's ranks become a job, or an error that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu import Job, JobError
+from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.operations import Operations
+from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.run import Run
+from tests.helpers.job_files import rank_environment, rank_run
+from tests.helpers.run_encoder import encode, save
+
+TIMES_NS = {"data": [10, 20, 30], "backward": [5, 6, 7]}
+
+
+def run(rank: int, world_size: int = 2, times_ns: Any = TIMES_NS, **facts: Any) -> Run:
+    return rank_run(rank, times_ns, environment=rank_environment(rank, world_size, **facts))
+
+
+def saved(folder: Path, *runs: Run) -> list[Path]:
+    paths = [folder / f"run.rank{one.environment['rank']}.gpurun" for one in runs]
+    for one, path in zip(runs, paths, strict=True):
+        save(one, path)
+    return paths
+
+
+def test_what_is_kept_of_a_rank() -> None:
+    kept = rank_data(run(1), "x")
+    assert (kept.rank, kept.file, kept.paths, kept.steps_ended) == (1, "x", ("data", "backward"), 3)
+    assert kept.steps.tolist() == [0, 1, 2]
+    assert kept.step_begin_ns.tolist() == [1000, 2015, 3041]
+    assert kept.step_ns.tolist() == [15, 26, 37]
+    assert kept.self_ns.tolist() == [[10, 20, 30], [5, 6, 7]]
+    assert kept.first_begin_ns.tolist() == [[1000, 2015, 3041], [1010, 2035, 3071]]
+    assert kept.last_end_ns.tolist() == [[1010, 2035, 3071], [1015, 2041, 3078]]
+    assert (kept.stream_ns == -1).all() and kept.stream_ns.shape == (2, 3)
+
+
+def test_several_calls_and_none_at_all_in_a_step() -> None:
+    one = run(0)
+    one.spans["path"][0] = 1  # "data" of step 0 becomes another "backward"
+    kept = rank_data(one)
+    assert kept.self_ns.tolist() == [[0, 20, 30], [15, 6, 7]]
+    assert kept.first_begin_ns.tolist() == [[-1, 2015, 3041], [1000, 2035, 3071]]
+    assert kept.last_end_ns.tolist() == [[-1, 2035, 3071], [1015, 2041, 3078]]
+
+
+def test_stream_times_where_all_calls_have_one() -> None:
+    one = run(0)
+    one.span_device_ns = np.array([7, 8, -1, 9, 1, 2])
+    one.spans["path"][4] = 1
+    kept = rank_data(one)
+    assert kept.stream_ns.tolist() == [[7, -1, -1], [8, 9, 3]]
+
+
+def test_profiled_steps_are_left_out() -> None:
+    kept = rank_data(rank_run(0, TIMES_NS, operations=Operations(profiled=((1, 1),))))
+    assert kept.steps.tolist() == [0, 2] and kept.self_ns.tolist() == [[10, 30], [5, 7]]
+    assert kept.steps_ended == 3
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    paths = saved(tmp_path, run(1, 3, job="j"), run(0, 3, job="j"))
+    for given in (tmp_path, str(tmp_path), paths, [tmp_path]):
+        job = Job.load(given)
+        assert [rank.rank for rank in job.ranks] == [0, 1]
+        assert (job.world_size, job.job_id, job.notes) == (3, "j", ())
+        assert job.missing == {2: "there is no run file of it"}
+        assert [rank.file for rank in job.ranks] == [str(paths[1]), str(paths[0])]
+    assert job.run(1).environment["rank"] == 1
+    assert repr(job) == "<Job of 3 ranks, 2 of them here>"
+    with pytest.raises(KeyError, match="no run file of rank 2: there is no run file of it"):
+        job.run(2)
+    with pytest.raises(KeyError, match="no run file of rank 5: no such rank"):
+        job.run(5)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="no run files were given"):
+        Job.load([])
+    with pytest.raises(JobError, match=r"there is no run file \(.gpurun\) in"):
+        Job.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        Job.load(tmp_path / "x.gpurun")
+    (tmp_path / "x.gpurun").write_bytes(b"x")
+    with pytest.raises(JobError, match=r"(?s)there is no run of a rank.*left out: .*x\.gpurun"):
+        Job.load(tmp_path)
+
+
+def test_damaged_files_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    saved(tmp_path, run(0, 4), run(1, 4), run(2, 4))
+    (tmp_path / "run.rank3.gpurun").write_bytes(b"nothing")
+    (tmp_path / "other.gpurun").write_bytes(b"nothing")
+    whole = encode(run(2, 4))
+    (tmp_path / "run.rank2.gpurun").write_bytes(whole[: len(whole) // 2])
+    job = Job.load(tmp_path)
+    assert [rank.rank for rank in job.ranks][:2] == [0, 1]
+    assert set(job.missing) == {3} and "run.rank3.gpurun" in job.missing[3]
+    assert "other.gpurun" in job.notes[0]
+    assert any(note.startswith("rank 2: ") for note in job.notes)
+
+
+def test_ranks_of_two_jobs(tmp_path: Path) -> None:
+    saved(tmp_path, run(0, job="x"), run(1, job="x"))
+    save(run(0, job="y", run_id="a" * 16), tmp_path / "z.gpurun")
+    with pytest.raises(JobError) as raised:
+        Job.load(tmp_path)
+    assert str(raised.value).splitlines() == [
+        f"{tmp_path}/run.rank0.gpurun and {tmp_path}/z.gpurun are not two ranks of one job: "
+        "the run ids differ (x and y). Give the runs of one job:",
+        f"    job x, 2 ranks: {tmp_path}/run.rank0.gpurun {tmp_path}/run.rank1.gpurun",
+        f"    job y, 2 ranks: {tmp_path}/z.gpurun",
+    ]
+
+
+def test_a_world_that_shrank(tmp_path: Path) -> None:
+    for rank in range(3):
+        save(run(rank, 3, job="x", restarts=0), tmp_path / f"a{rank}.gpurun")
+    for rank in range(2):
+        one = run(rank, 2, job="x", restarts=1, run_id=f"b{rank:015x}")
+        save(one, tmp_path / f"b{rank}.gpurun")
+    with pytest.raises(JobError) as raised:
+        Job.load(tmp_path)
+    assert str(raised.value).splitlines()[1:] == [
+        f"    job x, 3 ranks: {tmp_path}/a0.gpurun {tmp_path}/a1.gpurun {tmp_path}/a2.gpurun",
+        f"    job x, 2 ranks, after 1 restart: {tmp_path}/b0.gpurun {tmp_path}/b1.gpurun",
+    ]
+
+
+def test_a_rank_twice(tmp_path: Path) -> None:
+    save(run(0), tmp_path / "a.gpurun")
+    save(run(0), tmp_path / "b.gpurun")
+    with pytest.raises(JobError, match="are the same run: give it once"):
+        Job.load(tmp_path)
+    save(run(0, run_id="b" * 16), tmp_path / "b.gpurun")
+    with pytest.raises(JobError, match=r"both have the same rank\. Give the runs of one job"):
+        Job.load(tmp_path)
+
+
+def test_runs_that_are_of_no_rank(tmp_path: Path) -> None:
+    alone = rank_run(0, TIMES_NS, environment={"host": "box"})
+    saved(tmp_path, run(0), run(1))
+    save(alone, tmp_path / "alone.gpurun")
+    with pytest.raises(JobError, match=r"alone\.gpurun is of no rank of a job"):
+        Job.load(tmp_path / "alone.gpurun")
+    job = Job.load(tmp_path)
+    assert len(job.ranks) == 2
+    assert job.notes == (f"left out: {tmp_path}/alone.gpurun does not say of which rank it is",)
+    save(run(0, 1), tmp_path / "alone.gpurun")
+    with pytest.raises(JobError, match="of no rank"):
+        Job.load(tmp_path / "alone.gpurun")
+
+
+def test_differences_are_said(tmp_path: Path) -> None:
+    other = run(
+        2,
+        4,
+        {"data": [1, 2], "forward": [1, 2]},
+        revision="b",
+    )
+    other.complete = False
+    other.open_phases = (OpenPhase("data", 0, 5, 1, 0),)
+    saved(tmp_path, run(0, 4, revision="a"), run(1, 4, revision="a"), other, run(3, 4))
+    job = Job.load(tmp_path)
+    assert job.notes == (
+        "the ranks ran different code revisions: a on ranks 0-1, b on rank 2",
+        "rank 2: other phases; has forward alone and lacks backward",
+        "rank 2: the recording was not stopped, so the process ended before that or is still "
+        "running",
+        "most ranks ended 3 steps, but rank 2 ended 2",
+    )
+    assert job.ranks[2].open_phases == other.open_phases
+
+
+def test_clocks_of_hosts_that_are_apart_by_hours(tmp_path: Path) -> None:
+    later = {"run_ns": 0, "monotonic_ns": 5, "realtime_ns": 10**18 + 5 * 3600 * 10**9}
+    saved(tmp_path, run(0), run(1, host="other", anchor=later))
+    assert len(Job.load(tmp_path).ranks) == 2
+    saved(tmp_path, run(0), run(1, anchor={**later, "monotonic_ns": 10**12 + 5}))
+    assert len(Job.load(tmp_path).ranks) == 2
+
+
+def test_a_world_of_billions(tmp_path: Path) -> None:
+    saved(tmp_path, run(0, 2**31 - 1))
+    job = Job.load(tmp_path)
+    assert job.world_size == 2**31 - 1 and len(job.missing) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([1, 0], "ranks 0-1"),
+        ([0, 1, 2, 7, 9], "ranks 0-2, 7 and 9"),
+        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12 and 13 more"),
+    ],
+)
+def test_ranks_in_words(ranks: Any, text: str) -> None:
+    assert ranks_text(ranks) == text
