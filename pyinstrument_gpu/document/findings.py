@@ -16,7 +16,7 @@ from pyinstrument_gpu.analysis.rules import EDIT_SHARE
 from pyinstrument_gpu.analysis.rules import findings as guides_of
 from pyinstrument_gpu.analysis.savings import Saving, Savings
 from pyinstrument_gpu.document.memory import allocator_advice
-from pyinstrument_gpu.document.words import size
+from pyinstrument_gpu.document.words import size, size_interval
 from pyinstrument_gpu.model.memory import Memory
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -118,10 +118,11 @@ def _failures(run: RunData, commands: _Commands) -> Iterator[Finding]:
     if memory is not None and growth is not None and _matters(growth, memory):
         slope = growth.per_step
         by = {None: "which phase leaves it behind can't be told", OUTSIDE: "left outside phases"}
+        interval = size_interval(slope.slope, slope.low, slope.high)
         left = by.get(growth.path, f"left behind by {growth.path}")
         yield _failure(
             "memory of the process grows" if memory.device is None else "GPU memory grows",
-            f"{size(slope.slope)} per step ({size(slope.low)} to {size(slope.high)}), {left}",
+            f"{size(slope.slope)} per step{interval}, {left}",
             None,
             commands.memory,
         )

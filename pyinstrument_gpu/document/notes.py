@@ -66,7 +66,9 @@ def _unknown(run: RunData) -> Iterator[str]:
             why = "device timing was off"
         yield f"Times on the device: {why}."
     if not run.syncs.was_watched:
-        yield "Where the host waits for the device: syncs were not watched (pig.watch_syncs())."
+        # What was known of the watch may be in the part of the file that is missing.
+        watched = "syncs were not watched" if run.complete else "nothing of a watch is in the file"
+        yield f"Where the host waits for the device: {watched} (pig.watch_syncs())."
     elif run.syncs.is_as_if:
         yield "How long the host waits for a device: the run was a preview without one."
     if not run.step_totals.count:

@@ -40,9 +40,11 @@ def verdict(
         takes += f", of which the host spends {share} in {most.path}"
     if steps < MIN_STEPS:
         are = "is" if steps == 1 else "are"
-        few = f"{counted(steps, 'step')} {are} too few"
-        return f"{takes}; {few} to say what a change could save."
-    return f"{takes}; {_what_helps(run, findings, guides)}."
+        helps = f"{counted(steps, 'step')} {are} too few to say what a change could save"
+    else:
+        helps = _what_helps(run, findings, guides)
+    end = "" if run.complete else "; the recording was not stopped, so its end is not here"
+    return f"{takes}; {helps}{end}."
 
 
 def _takes(run: RunData) -> str:

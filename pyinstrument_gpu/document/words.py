@@ -21,6 +21,13 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} bytes"
 
 
+def size_interval(size_bytes: float, low_bytes: float, high_bytes: float, what: str = "") -> str:
+    """The interval of a size as it stands behind it, and what that is: " (1 KiB to 2 KiB)"; nothing
+    where it reads the same at both ends."""
+    low, high = size(low_bytes), size(high_bytes)
+    return "" if size(size_bytes) == low == high else f" ({low} to {high}{what})"
+
+
 def percent(part: float, whole: float) -> str:
     """A share in percent, without the sign; "-" for what is no share of the whole."""
     return f"{100 * part / whole:.1f}" if whole and 0 <= part <= whole else UNKNOWN

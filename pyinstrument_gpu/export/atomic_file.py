@@ -32,7 +32,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with part.open("xb") as sink:
             yield sink
         os.replace(part, target)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == str(part):
+            error.filename, error.filename2 = os.fspath(path), None  # the name that was asked for
         part.unlink(missing_ok=True)
         raise
 

@@ -14,6 +14,7 @@ from pyinstrument_gpu.document.memory import (
     MemoryUse,
     OutOfMemory,
 )
+from pyinstrument_gpu.document.words import size_interval
 from pyinstrument_gpu.report.phase_tree import phase_table
 from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, size
 
@@ -101,10 +102,9 @@ def _totals(memory: MemoryUse) -> str:
 
 
 def _growth(growth: MemoryGrowth) -> str:
-    text = (
-        f"Memory grows by {size(growth.step_bytes)} per step ({size(growth.low_bytes)} to "
-        f"{size(growth.high_bytes)}, 99 % interval)"
-    )
+    sizes_bytes = growth.step_bytes, growth.low_bytes, growth.high_bytes
+    interval = size_interval(*sizes_bytes, ", 99 % interval")
+    text = f"Memory grows by {size(growth.step_bytes)} per step{interval}"
     if growth.is_outside_phases:
         return f"{text}, left behind in steps outside all phases"
     if growth.path is None:

@@ -192,6 +192,18 @@ def test_killed_run_without_steps_does_not_say_that_none_ended() -> None:
     assert "Times per step: no step that ended is in the file." in document.unknown
 
 
+def test_killed_run_says_so_and_claims_nothing_of_what_the_file_lacks() -> None:
+    run = program()
+    whole = document_of(run)
+    run.complete = False
+    killed = document_of(run)
+    assert (
+        killed.verdict
+        == f"{whole.verdict[:-1]}; the recording was not stopped, so its end is not here."
+    )
+    assert not any("were not watched (pig" in sentence for sentence in killed.unknown)
+
+
 def test_device_timing_is_off_only_where_it_was_turned_off() -> None:
     modes = {"auto": "the run has none", False: "device timing was off"}
     for mode, why in modes.items():

@@ -255,6 +255,13 @@ def test_a_run_file_is_never_replaced(tmp_path: Path) -> None:
         write_page("page", path)
 
 
+def test_error_names_the_page_that_was_asked_for(tmp_path: Path) -> None:
+    page = tmp_path / "missing" / "a.html"
+    with pytest.raises(FileNotFoundError) as caught:
+        write_page("page", page)
+    assert caught.value.filename == str(page)
+
+
 def test_only_a_page_is_replaced_without_being_asked(tmp_path: Path) -> None:
     page = page_beside(tmp_path / "train.gpurun")
     assert page == tmp_path / "train.html"
