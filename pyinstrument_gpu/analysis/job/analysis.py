@@ -8,13 +8,15 @@ from collections.abc import MutableMapping
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from pyinstrument_gpu.analysis.job import joined, phases
+from pyinstrument_gpu.analysis.job import late_start, own_work, phases, stragglers
 from pyinstrument_gpu.analysis.job.findings import (
     CollectiveUse,
-    Pattern,
+    LateStart,
     PhaseAcrossRanks,
     Stragglers,
 )
+from pyinstrument_gpu.analysis.job.joined import Joined, joined
+from pyinstrument_gpu.analysis.job.own_work import OwnWork
 from pyinstrument_gpu.model.job_data import JobData
 
 _analyses: MutableMapping[JobData, JobAnalysis] = WeakKeyDictionary()
@@ -27,7 +29,7 @@ def of(job: JobData) -> JobAnalysis:
     """
     found = _analyses.get(job)
     if found is None:
-        found = _analyses[job] = JobAnalysis(joined.joined(job))
+        found = _analyses[job] = JobAnalysis(joined(job))
     return found
 
 
@@ -36,31 +38,32 @@ class JobAnalysis:
 
     # It holds no reference to the job, so that it goes when that goes.
 
-    def __init__(self, joined: joined.Joined) -> None:
+    def __init__(self, joined: Joined) -> None:
         self._joined = joined
+
+    @cached_property
+    def _work(self) -> OwnWork | str:
+        return own_work.own_work(self._joined)
 
     @cached_property
     def stragglers(self) -> Stragglers:
         """Who is waited for."""
-        return Stragglers(
-            pattern=Pattern.UNKNOWN,
-            straggler=None,
-            loss_ns=None,
-            loss_share=None,
-            steps=len(self._joined.steps),
-            is_by_arrivals=False,
-            reason="it was not looked for",
-        )
+        return stragglers.stragglers(self._joined, self._work)
+
+    @cached_property
+    def late_start(self) -> LateStart | None:
+        """For whom the others waited at the start; None if for nobody, or if that is not known."""
+        return late_start.late_start(self._joined, self._work)
 
     @cached_property
     def step(self) -> PhaseAcrossRanks | None:
         """Whole steps over the ranks, with the time before them; None if no step is common."""
-        return None
+        return phases.whole_step(self._joined, self._work, self.stragglers)
 
     @cached_property
     def phases(self) -> tuple[PhaseAcrossRanks, ...]:
         """Each phase over the ranks, in the order of their appearance."""
-        return phases.phases(self._joined)
+        return phases.phases(self._joined, self._work, self.stragglers)
 
     @cached_property
     def collectives(self) -> tuple[CollectiveUse, ...]:

@@ -37,7 +37,7 @@ class Straggler:
         pattern: ALWAYS or SOME_STEPS.
         path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`;
             None if it is slower everywhere.
-        steps: number of steps in which it came last and stood out.
+        steps: number of steps in which it came last; of SOME_STEPS, and stood out.
         lateness_ns: by how much it is later than the second latest, on average over all steps.
         path_share: the part of the delay that arises in `path`.
         p_value: the chance of coming last so often if all ranks were alike; None if not tested.
@@ -53,13 +53,30 @@ class Straggler:
 
 
 @dataclass(frozen=True)
+class LateStart:
+    """A rank for which the others waited at the start.
+
+    Attributes:
+        rank: its number.
+        lateness_ns: by how much it was later than the next one.
+        began_late: whether it began to be recorded that much later; otherwise it took that much
+            longer to its first collective operation.
+    """
+
+    rank: int
+    lateness_ns: float
+    began_late: bool
+
+
+@dataclass(frozen=True)
 class Stragglers:
     """Who is waited for.
 
     Attributes:
         pattern: the whole job's.
         straggler: whom to look at; None if nobody can be named.
-        loss_ns: what a step takes longer than if every rank were as the median, on average.
+        loss_ns: what a step takes longer than if every rank were as the median (of two, as the
+            quicker one), on average.
         loss_share: the same as a share of the step.
         steps: number of steps that all ranks have and that were judged.
         is_by_arrivals: whether phases with collectives were split into work and waiting. If not, a
@@ -83,12 +100,13 @@ class PhaseAcrossRanks:
     Attributes:
         path: the phase; `OUTSIDE_PHASES` and `BETWEEN_STEPS` for the rest of the time, `STEP` for
             all of it.
-        ranks: how many ranks have it.
+        ranks: how many ranks have it; for the others it counts as 0.
         median_ns: median over ranks of their mean host self time per step.
         low_ns, high_ns: the least and the most of any rank.
         slowest_rank: whose `work_ns` is largest.
-        work_ns: of the slowest rank: own work per step, waits for other ranks taken out.
-        distance_ns: by how much that is more than the median of the ranks' own work.
+        work_ns: of the slowest rank: own work per step, waits for other ranks taken out. If it is
+            not known which part of the phase waits, what the quickest rank spends.
+        distance_ns: by how much that is more than the median of the other ranks' own work.
         is_significant: whether that is more than what ranks differ by from step to step.
         imbalance_ns: the part of `Stragglers.loss_ns` that arises in this phase.
         waiting_ns: median over ranks of what the phase waits for other ranks; None if not known.

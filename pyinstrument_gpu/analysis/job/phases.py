@@ -1,36 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each phase over the ranks."""
+"""Each phase over the ranks: what it takes, who is slowest in it, and what that costs."""
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 import numpy as np
+from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.findings import Pattern, PhaseAcrossRanks
+from pyinstrument_gpu.analysis.job.findings import STEP, Pattern, PhaseAcrossRanks, Stragglers
 from pyinstrument_gpu.analysis.job.joined import Joined
+from pyinstrument_gpu.analysis.job.own_work import OwnWork
+from pyinstrument_gpu.analysis.job.stragglers import lateness, typical_step_ns
+
+_CHANCE = 1e-3
 
 
-def phases(joined: Joined) -> tuple[PhaseAcrossRanks, ...]:
-    found = []
-    for path, self_ns in zip(joined.paths, joined.self_ns, strict=True):
+def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[PhaseAcrossRanks, ...]:
+    """Each phase, in the order of appearance, and the rest of the time. Nothing if no step is
+    common to the ranks."""
+    if not len(joined.steps):
+        return ()
+    parts_ns = _parts_ns(work, found)
+    rows = []
+    for row, path in enumerate(joined.paths):
+        self_ns = joined.self_ns[row]
         if not self_ns.any():
             continue
-        means_ns = self_ns.mean(axis=1)
-        median_ns = float(np.median(means_ns))
-        slowest = int(np.argmax(means_ns))
-        found.append(
-            PhaseAcrossRanks(
-                path=path,
-                ranks=int(np.count_nonzero(means_ns)),
-                median_ns=median_ns,
-                low_ns=float(means_ns.min()),
-                high_ns=float(means_ns.max()),
-                slowest_rank=joined.ranks[slowest].rank,
-                work_ns=float(means_ns[slowest]),
-                distance_ns=float(means_ns[slowest]) - median_ns,
-                is_significant=False,
-                imbalance_ns=0.0,
-                waiting_ns=None,
-                pattern=Pattern.UNKNOWN,
-            )
+        if isinstance(work, str):
+            rows.append(_across(joined, path, self_ns, self_ns, None, Pattern.UNKNOWN, 0.0))
+            continue
+        is_whole = work.is_by_arrivals or not work.waits[row]
+        pattern = _pattern(joined, work, row) if is_whole else Pattern.UNKNOWN
+        waiting_ns = None
+        if is_whole:
+            waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
+        own_ns = work.own_ns[row]
+        rows.append(
+            _across(joined, path, self_ns, own_ns, waiting_ns, pattern, float(parts_ns[row]))
         )
-    return tuple(found)
+    return tuple(rows)
+
+
+def whole_step(joined: Joined, work: OwnWork | str, found: Stragglers) -> PhaseAcrossRanks | None:
+    """Steps as a whole, with the time before them; None if no step is common to the ranks."""
+    if not len(joined.steps):
+        return None
+    period_ns = joined.period_ns
+    if isinstance(work, str):
+        return _across(joined, STEP, period_ns, period_ns, None, Pattern.UNKNOWN, 0.0)
+    waiting_ns = None
+    if work.is_by_arrivals:
+        waiting_ns = float(np.median(work.waiting_ns.sum(axis=0).mean(axis=1)))
+    return _across(
+        joined, STEP, period_ns, work.total_ns, waiting_ns, found.pattern, found.loss_ns or 0.0
+    )
+
+
+def _across(
+    joined: Joined,
+    path: str,
+    self_ns: NDArray[np.float64],
+    own_ns: NDArray[np.float64],
+    waiting_ns: float | None,
+    pattern: Pattern,
+    imbalance_ns: float,
+) -> PhaseAcrossRanks:
+    means_ns = self_ns.mean(axis=1)
+    works_ns = own_ns.mean(axis=1)
+    slowest = int(np.argmax(works_ns))
+    distances_ns = np.zeros(own_ns.shape[1])
+    if len(own_ns) > 1:
+        distances_ns = own_ns[slowest] - np.median(np.delete(own_ns, slowest, axis=0), axis=0)
+    return PhaseAcrossRanks(
+        path=path,
+        ranks=int(np.count_nonzero(means_ns)),
+        median_ns=float(np.median(means_ns)),
+        low_ns=float(means_ns.min()),
+        high_ns=float(means_ns.max()),
+        slowest_rank=joined.ranks[slowest].rank,
+        work_ns=float(works_ns[slowest]),
+        distance_ns=float(distances_ns.mean()),
+        is_significant=pattern != Pattern.UNKNOWN and _is_sure(distances_ns, len(own_ns)),
+        imbalance_ns=imbalance_ns,
+        waiting_ns=waiting_ns,
+        pattern=pattern,
+    )
+
+
+def _is_sure(distances_ns: NDArray[np.float64], ranks: int) -> bool:
+    """Whether the mean distance of the slowest of so many ranks is more than chance."""
+    if len(distances_ns) < 2:
+        return False
+    error_ns = float(distances_ns.std(ddof=1)) / math.sqrt(len(distances_ns))
+    limit = NormalDist().inv_cdf(1 - _CHANCE / ranks)
+    return float(distances_ns.mean()) > limit * error_ns
+
+
+def _pattern(joined: Joined, work: OwnWork, row: int) -> Pattern:
+    late = lateness(work.own_ns[row], typical_step_ns(joined, work))
+    if late.always is not None:
+        return Pattern.ALWAYS
+    if late.sometimes is not None:
+        return Pattern.SOME_STEPS
+    return Pattern.IN_TURN if late.are_several else Pattern.BALANCED
+
+
+def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64]:
+    """By path the part of the loss: what the last rank of each step spends there more than the
+    median rank."""
+    if isinstance(work, str) or found.loss_ns is None:
+        return np.zeros(0)
+    last = np.argmax(work.total_ns, axis=0)
+    steps = np.arange(len(last))
+    of_last_ns = work.own_ns[:, last, steps]
+    if work.own_ns.shape[1] == 2:
+        center_ns = work.own_ns[:, 1 - last, steps]
+    else:
+        center_ns = np.stack([np.median(own_ns, axis=0) for own_ns in work.own_ns])
+    excess_ns = np.maximum((of_last_ns - center_ns).mean(axis=1), 0)
+    parts: NDArray[np.float64] = found.loss_ns * excess_ns / max(float(excess_ns.sum()), 1.0)
+    return parts

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank the others wait for, and in which phase it loses the time.
+
+The thresholds were set on simulated and real jobs with known causes and judged on others, see
+docs/ranks.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyinstrument_gpu.analysis.job.binomial import binomial_tail
+from pyinstrument_gpu.analysis.job.findings import Pattern, Straggler, Stragglers
+from pyinstrument_gpu.analysis.job.joined import Joined
+from pyinstrument_gpu.analysis.job.own_work import OwnWork
+
+_DOMINANCE = 3.0
+"""A straggler is so many times as much later than the next rank."""
+_LEAST_SHIFT = 0.03
+"""Of a step, what a rank that is always late is later than the others;"""
+_LEAST_SHIFT_OF_MANY = 0.01
+"""where so many ranks show what is usual:"""
+_MANY = 8
+_LEAST_PART = 0.5
+"""of the loss, at least."""
+_MOST_CHANCE = 1e-3
+_STANDS_OUT = 0.1
+"""In a step that stands out, the last rank is by so much of a step later than the next one."""
+_LEAST_STEPS = 3
+_LEAST_LOSS = 0.03
+"""What such steps cost, as a share of all time."""
+_ONE_PHASE = 0.7
+"""Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lateness:
+    """How late ranks are, by their own work per step.
+
+    Attributes:
+        typical_ns: a step.
+        center_ns: by step, the work of the median rank; of two, of the quicker.
+        last: by step, who has most to do.
+        late_ns: by step, how much more than the next one.
+        shift_ns: by rank, by how much it usually is above the median.
+    """
+
+    typical_ns: float
+    center_ns: NDArray[np.float64]
+    last: NDArray[np.intp]
+    late_ns: NDArray[np.float64]
+    shift_ns: NDArray[np.float64]
+    loss_ns: float
+
+    @property
+    def ranks(self) -> int:
+        return len(self.shift_ns)
+
+    @property
+    def always(self) -> tuple[int, float] | None:
+        """The place of the rank that is always late, and the chance of that."""
+        place = int(np.argmax(self.shift_ns))
+        shift_ns, ranks, steps = float(self.shift_ns[place]), self.ranks, len(self.last)
+        next_ns = float(np.delete(self.shift_ns, place).max())
+        least = _LEAST_SHIFT_OF_MANY if ranks >= _MANY else _LEAST_SHIFT
+        counts = np.bincount(self.last, minlength=ranks)
+        chance = min(1.0, ranks * binomial_tail(int(counts[place]), steps, 1 / ranks))
+        is_late = (
+            shift_ns > least * self.typical_ns
+            and shift_ns > _DOMINANCE * next_ns
+            and shift_ns > _LEAST_PART * self.loss_ns
+            and chance < _MOST_CHANCE
+        )
+        return (place, chance) if is_late else None
+
+    @property
+    def standing_out(self) -> NDArray[np.bool_]:
+        """Of each step whether one rank is far later than the others."""
+        found: NDArray[np.bool_] = self.late_ns > _STANDS_OUT * self.typical_ns
+        return found
+
+    @property
+    def sometimes(self) -> int | None:
+        """The place of the rank that is late in the steps that stand out."""
+        out = self.standing_out
+        counts = np.bincount(self.last[out], minlength=self.ranks)
+        place = int(np.argmax(counts))
+        rest = int(np.delete(counts, place).max())
+        late_ns = float(self.late_ns[out & (self.last == place)].sum())
+        is_late = (
+            counts[place] >= _LEAST_STEPS
+            and counts[place] > _DOMINANCE * rest
+            and late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
+        )
+        return place if is_late else None
+
+    @property
+    def are_several(self) -> bool:
+        """Whether now one, now another is late, or several always are."""
+        out = self.standing_out
+        counts = np.bincount(self.last[out], minlength=self.ranks)
+        late_ns = float(self.late_ns[out].sum())
+        in_turn = np.count_nonzero(
+            counts >= _LEAST_STEPS
+        ) > 1 and late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
+        least_ns = max(_LEAST_SHIFT * self.typical_ns, _LEAST_PART * self.loss_ns)
+        return bool(in_turn) or int(np.count_nonzero(self.shift_ns > least_ns)) > 1
+
+
+def lateness(work_ns: NDArray[np.float64], typical_ns: float) -> Lateness:
+    """How late the ranks are by their work, by rank and step."""
+    ranks = len(work_ns)
+    largest_ns = np.partition(work_ns, ranks - 2, axis=0)[-2:]
+    center_ns = work_ns.min(axis=0) if ranks == 2 else np.median(work_ns, axis=0)
+    return Lateness(
+        typical_ns=typical_ns,
+        center_ns=center_ns,
+        last=np.argmax(work_ns, axis=0),
+        late_ns=largest_ns[1] - largest_ns[0],
+        shift_ns=np.median(work_ns - _others_ns(work_ns, center_ns), axis=1),
+        loss_ns=float((largest_ns[1] - center_ns).mean()),
+    )
+
+
+def typical_step_ns(joined: Joined, work: OwnWork) -> float:
+    """A usual step with the time before it."""
+    return float(np.median(np.median(joined.period_ns[:, work.steps], axis=0)))
+
+
+def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
+    """Who is waited for."""
+    if isinstance(work, str):
+        return Stragglers(Pattern.UNKNOWN, None, None, None, len(joined.steps), False, reason=work)
+    typical_ns = typical_step_ns(joined, work)
+    late = lateness(work.total_ns, typical_ns)
+    straggler = _always(joined, work, late) or _sometimes(joined, work, late)
+    pattern = Pattern.BALANCED
+    if straggler is not None:
+        pattern = straggler.pattern
+    elif _are_several(work, late):
+        pattern = Pattern.IN_TURN
+    return Stragglers(
+        pattern=pattern,
+        straggler=straggler,
+        loss_ns=late.loss_ns,
+        loss_share=late.loss_ns / typical_ns if typical_ns else None,
+        steps=len(work.steps),
+        is_by_arrivals=work.is_by_arrivals,
+    )
+
+
+def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
+    found = late.always
+    if found is None:
+        return None
+    place, chance = found
+    shares = _shares(work, place, np.ones(len(late.last), dtype=bool))
+    time_shares = _time_shares(work)
+    row = int(np.argmax(shares))
+    # Slower everywhere, it loses most where most time is spent: more than that is a phase's own.
+    is_one = shares[row] > (1 + time_shares[row]) / 2
+    out = late.last == place
+    return Straggler(
+        rank=joined.ranks[place].rank,
+        pattern=Pattern.ALWAYS,
+        path=joined.paths[row] if is_one else None,
+        steps=int(np.count_nonzero(out)),
+        lateness_ns=_lateness_ns(work, place),
+        path_share=float(shares[row]) if is_one else 1.0,
+        p_value=chance,
+    )
+
+
+def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
+    place = late.sometimes
+    if place is None:
+        return None
+    out = late.standing_out
+    steps = out & (late.last == place)
+    shares = _shares(work, place, steps)
+    row = int(np.argmax(shares))
+    if shares[row] < _ONE_PHASE:
+        return None
+    count, cells = int(np.count_nonzero(steps)), late.ranks * len(joined.paths)
+    # By chance a delay hits any rank, and a phase as often as it is under way.
+    chance = float(_time_shares(work)[row]) / late.ranks
+    p_value = min(1.0, cells * binomial_tail(count, int(np.count_nonzero(out)), chance))
+    if p_value >= _MOST_CHANCE:
+        return None
+    return Straggler(
+        rank=joined.ranks[place].rank,
+        pattern=Pattern.SOME_STEPS,
+        path=joined.paths[row],
+        steps=count,
+        lateness_ns=float(late.late_ns[steps].sum()) / len(late.last),
+        path_share=float(shares[row]),
+        p_value=p_value,
+    )
+
+
+def _are_several(work: OwnWork, late: Lateness) -> bool:
+    if not late.are_several:
+        return False
+    out = late.standing_out
+    if not out.any():
+        return True
+    excess_ns = np.zeros(len(work.own_ns))
+    for place in range(late.ranks):
+        steps = out & (late.last == place)
+        if steps.any():
+            excess_ns += np.maximum(_excess_ns(work, place, steps), 0)
+    return bool(excess_ns.max() > _ONE_PHASE * excess_ns.sum())
+
+
+def _lateness_ns(work: OwnWork, place: int) -> float:
+    """By how much a rank is later than the latest of the others, on average."""
+    total_ns = work.total_ns
+    others_ns = np.delete(total_ns, place, axis=0).max(axis=0)
+    return float(np.maximum(total_ns[place] - others_ns, 0).mean())
+
+
+def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """By path what a rank works more than the median of the others, per chosen step."""
+    chosen_ns = work.own_ns[:, :, steps]
+    others_ns = np.median(np.delete(chosen_ns, place, axis=1), axis=1)
+    excess: NDArray[np.float64] = (chosen_ns[:, place] - others_ns).mean(axis=1)
+    return excess
+
+
+def _shares(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """By path the part of what a rank loses in some steps."""
+    excess_ns = np.maximum(_excess_ns(work, place, steps), 0)
+    shares: NDArray[np.float64] = excess_ns / max(float(excess_ns.sum()), 1.0)
+    return shares
+
+
+def _time_shares(work: OwnWork) -> NDArray[np.float64]:
+    """By path the part of the usual work."""
+    usual_ns = np.array([np.median(own_ns) for own_ns in work.own_ns])
+    shares: NDArray[np.float64] = usual_ns / max(float(usual_ns.sum()), 1.0)
+    return shares
+
+
+def _others_ns(work_ns: NDArray[np.float64], center_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """With what each rank is compared: the median rank; of two, the other."""
+    return work_ns[::-1] if len(work_ns) == 2 else center_ns

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is waited for, in simulated jobs of which that is known.
+
+The thresholds were set on other seeds: those below 1000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyinstrument_gpu.analysis.job import of
+from pyinstrument_gpu.analysis.job.binomial import binomial_tail
+from pyinstrument_gpu.analysis.job.findings import (
+    BETWEEN_STEPS,
+    OUTSIDE_PHASES,
+    STEP,
+    LateStart,
+    Pattern,
+    Stragglers,
+)
+from pyinstrument_gpu.model.collectives import Collectives, ProcessGroup
+from pyinstrument_gpu.model.job_data import JobData
+from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
+
+SEEDS = range(1000, 1020)
+NOISE_OF_A_STEP = 0.0167
+"""Of each phase: 1 % of a step's work, as the phases' noise is independent."""
+
+
+def everywhere(factor: float) -> Mapping[str, float]:
+    return dict.fromkeys(WORK_NS, factor)
+
+
+def found(job: JobData) -> tuple[Any, ...]:
+    stragglers = of(job).stragglers
+    if stragglers.straggler is None:
+        return (stragglers.pattern,)
+    return stragglers.pattern, stragglers.straggler.rank, stragglers.straggler.path
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        (Slow(1, extra_ns={"data": 200 * MS}), (Pattern.ALWAYS, 1, "data")),
+        (Slow(1, extra_ns={"data": 200 * MS}, every=10), (Pattern.SOME_STEPS, 1, "data")),
+        (Slow(0, extra_ns={"forward": 200 * MS}, every=25), (Pattern.SOME_STEPS, 0, "forward")),
+        (Slow(0, everywhere(1.3)), (Pattern.ALWAYS, 0, None)),
+        (Slow(1, {"data": 3.0}), (Pattern.ALWAYS, 1, "data")),
+    ],
+)
+def test_a_slow_rank_and_its_phase(
+    slow: Slow, expected: tuple[Any, ...], ranks: int, has_arrivals: bool
+) -> None:
+    for seed in SEEDS:
+        assert found(simulated_job(ranks, seed, slow, has_arrivals=has_arrivals)) == expected
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_slow_phase_in_which_ranks_wait_is_seen_by_arrivals_alone(ranks: int) -> None:
+    slow = Slow(1, {"backward": 1.3})
+    for seed in SEEDS:
+        job = simulated_job(ranks, seed, slow)
+        assert found(job) == (Pattern.ALWAYS, 1, "backward")
+        assert of(job).stragglers.is_by_arrivals
+        job = simulated_job(ranks, seed, slow, has_arrivals=False)
+        assert found(job) == (Pattern.BALANCED,)
+        assert not of(job).stragglers.is_by_arrivals
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
+def test_equal_noise_on_all_names_nobody(ranks: int, noise: float, has_arrivals: bool) -> None:
+    for seed in SEEDS:
+        job = simulated_job(ranks, seed, noise=noise, has_arrivals=has_arrivals)
+        assert of(job).stragglers.straggler is None
+        if noise == 0.01:
+            assert found(job) == (Pattern.BALANCED,)
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+@pytest.mark.parametrize(("hiccups", "hiccup_ns"), [(0.02, 50 * MS), (0.003, 200 * MS)])
+def test_hiccups_of_the_machine_name_nobody(
+    hiccups: float, hiccup_ns: int, has_arrivals: bool
+) -> None:
+    for ranks in (2, 4, 8):
+        for seed in SEEDS:
+            job = simulated_job(
+                ranks, seed, hiccups=hiccups, hiccup_ns=hiccup_ns, has_arrivals=has_arrivals
+            )
+            assert of(job).stragglers.straggler is None
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_that_are_slow_in_turn(ranks: int, has_arrivals: bool) -> None:
+    for seed in SEEDS:
+        job = simulated_job(
+            ranks,
+            seed,
+            Slow(0, extra_ns={"data": 60 * MS}),
+            is_turning=True,
+            has_arrivals=has_arrivals,
+        )
+        assert found(job) == (Pattern.IN_TURN,)
+
+
+def test_two_of_four_ranks_are_slow() -> None:
+    job = simulated_job(4, 1, Slow(0, everywhere(1.3)), Slow(2, everywhere(1.3)))
+    assert found(job) == (Pattern.IN_TURN,)
+    assert of(job).stragglers.loss_share == pytest.approx(0.15 / 1.3, rel=0.05)
+
+
+def test_what_a_straggler_costs() -> None:
+    job = simulated_job(4, 1, Slow(1, extra_ns={"data": 200 * MS}))
+    found = of(job).stragglers
+    straggler = found.straggler
+    assert straggler is not None and found.loss_ns is not None and found.loss_share is not None
+    assert found.steps == 299 and found.reason is None
+    assert found.loss_ns == pytest.approx(200 * MS, rel=0.01)
+    assert found.loss_share == pytest.approx(200 / 405, rel=0.01)
+    assert straggler.lateness_ns == pytest.approx(199 * MS, rel=0.01)
+    assert straggler.steps == 299 and straggler.path_share > 0.98
+    assert straggler.p_value is not None and straggler.p_value < 1e-9
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+def test_phases_across_ranks(has_arrivals: bool) -> None:
+    job = simulated_job(4, 1, Slow(1, extra_ns={"data": 200 * MS}), has_arrivals=has_arrivals)
+    analysis = of(job)
+    rows = {row.path: row for row in analysis.phases}
+    assert [*rows] == [*WORK_NS, OUTSIDE_PHASES, BETWEEN_STEPS]
+    data, forward, backward = (rows[path] for path in ("data", "forward", "backward"))
+    assert (data.pattern, data.slowest_rank, data.ranks) == (Pattern.ALWAYS, 1, 4)
+    assert data.is_significant and not forward.is_significant
+    assert data.median_ns == pytest.approx(20 * MS, rel=0.01)
+    assert data.high_ns == data.work_ns == pytest.approx(220 * MS, rel=0.01)
+    assert data.distance_ns == pytest.approx(200 * MS, rel=0.01)
+    assert data.imbalance_ns == pytest.approx(200 * MS, rel=0.01)
+    assert sum(row.imbalance_ns for row in rows.values()) == pytest.approx(
+        analysis.stragglers.loss_ns
+    )
+    assert data.waiting_ns == 0
+    # Who waits for rank 1 has the longer backward.
+    assert backward.low_ns == pytest.approx(102 * MS, rel=0.02)
+    assert backward.median_ns == pytest.approx(302 * MS, rel=0.02)
+    if has_arrivals:
+        assert backward.waiting_ns == pytest.approx(200 * MS, rel=0.01)
+        assert backward.work_ns == pytest.approx(100 * MS, rel=0.01)
+        assert backward.pattern == Pattern.BALANCED
+    else:
+        assert (backward.waiting_ns, backward.pattern) == (None, Pattern.UNKNOWN)
+        assert not backward.is_significant
+    step = analysis.step
+    assert step is not None
+    assert (step.path, step.slowest_rank, step.pattern) == (STEP, 1, Pattern.ALWAYS)
+    assert step.high_ns - step.low_ns < MS
+    assert step.imbalance_ns == analysis.stragglers.loss_ns
+
+
+def test_analysis_is_computed_once() -> None:
+    job = simulated_job(2, 1)
+    assert of(job) is of(job) and of(job).stragglers is of(job).stragglers
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+def test_late_starters(has_arrivals: bool) -> None:
+    for ranks in (2, 4, 8):
+        for seed in SEEDS:
+            slow = Slow(1, starts_ns=4000 * MS)
+            late = of(simulated_job(ranks, seed, slow, has_arrivals=has_arrivals)).late_start
+            assert late is not None
+            assert (late.rank, late.began_late) == (1, True)
+            assert late.lateness_ns == pytest.approx(4000 * MS, rel=0.01)
+            job = simulated_job(ranks, seed, has_arrivals=has_arrivals)
+            assert of(job).late_start is None
+
+
+def test_a_rank_that_takes_long_until_the_first_collective() -> None:
+    for ranks in (2, 4):
+        job = simulated_job(ranks, 1, Slow(1, prepares_ns=4000 * MS))
+        late = of(job).late_start
+        assert late is not None
+        assert late == LateStart(1, late.lateness_ns, began_late=False)
+        assert late.lateness_ns == pytest.approx(4000 * MS, rel=0.01)
+        job = simulated_job(ranks, 1, Slow(1, prepares_ns=4000 * MS), has_arrivals=False)
+        assert of(job).late_start is None
+
+
+def test_clocks_of_ranks_do_not_matter() -> None:
+    job = simulated_job(4, 1, Slow(1, {"backward": 1.3}))
+    hour_ns = 3600 * 10**9
+    moved = []
+    for rank in job.ranks:
+        later_ns = rank.rank * hour_ns
+        events = rank.collectives.events.copy()
+        events["created_ns"] += later_ns
+        moved.append(
+            replace(
+                rank,
+                step_begin_ns=rank.step_begin_ns + later_ns,
+                first_begin_ns=rank.first_begin_ns + later_ns,
+                last_end_ns=rank.last_end_ns + later_ns,
+                collectives=replace(rank.collectives, events=events),
+            )
+        )
+    apart = JobData(tuple(moved), 4)
+    assert of(apart).stragglers == of(job).stragglers and of(apart).phases == of(job).phases
+
+
+def unknown(job: JobData) -> str:
+    stragglers = of(job).stragglers
+    assert stragglers == Stragglers(
+        Pattern.UNKNOWN, None, None, None, stragglers.steps, False, stragglers.reason
+    )
+    assert all(row.pattern == Pattern.UNKNOWN for row in of(job).phases)
+    assert stragglers.reason is not None
+    return stragglers.reason
+
+
+def test_what_is_not_known() -> None:
+    few = simulated_job(2, 1, steps=10)
+    assert unknown(few) == "9 steps are there of all ranks, besides the first; 20 are needed"
+    assert of(few).phases and of(few).step is not None
+    one = JobData(simulated_job(2, 1).ranks[:1], 2)
+    assert unknown(one) == "there is one rank with steps"
+    none = JobData((), 2)
+    assert unknown(none) == "there is no rank with steps"
+    assert (of(none).phases, of(none).step, of(none).late_start) == ((), None, None)
+
+
+def test_ranks_that_do_not_wait_for_each_other() -> None:
+    jobs = [simulated_job(2, seed, has_arrivals=False) for seed in (1, 2)]
+    free = JobData((jobs[0].ranks[0], jobs[1].ranks[1]), 2)
+    assert unknown(free) == "no phase was found in which the ranks wait for each other"
+
+
+def without_records_before(job: JobData, moment_ns: int) -> JobData:
+    ranks = []
+    for rank in job.ranks:
+        events = rank.collectives.events
+        kept = events[events["created_ns"] >= moment_ns]
+        collectives = replace(rank.collectives, events=kept, missed=len(events) - len(kept))
+        ranks.append(replace(rank, collectives=collectives))
+    return JobData(tuple(ranks), job.world_size)
+
+
+def test_steps_whose_records_are_lost_are_not_judged() -> None:
+    job = simulated_job(4, 1, Slow(1, {"backward": 1.3}))
+    begins_ns = job.ranks[0].step_begin_ns
+    stragglers = of(without_records_before(job, int(begins_ns[100]))).stragglers
+    assert stragglers.is_by_arrivals and stragglers.straggler is not None
+    assert 195 <= stragglers.steps <= 200 and stragglers.straggler.path == "backward"
+    # With half of them lost, the rest may not be typical.
+    stragglers = of(without_records_before(job, int(begins_ns[200]))).stragglers
+    assert not stragglers.is_by_arrivals and stragglers.steps == 299
+
+
+def test_one_rank_has_other_phases() -> None:
+    job = simulated_job(2, 1, Slow(1, extra_ns={"data": 200 * MS}))
+    other = replace(job.ranks[1], paths=("loading", *job.ranks[1].paths[1:]))
+    analysis = of(JobData((job.ranks[0], other), 2))
+    assert analysis.stragglers.straggler is not None
+    assert analysis.stragglers.straggler.path == "loading"
+    assert {row.path: row.ranks for row in analysis.phases}["loading"] == 1
+
+
+def test_operations_on_streams_are_no_arrivals() -> None:
+    job = simulated_job(2, 1)
+    group = ProcessGroup("0", "default_pg", (0, 1), "nccl")
+    ranks = [
+        replace(rank, collectives=replace(rank.collectives, groups=(group,))) for rank in job.ranks
+    ]
+    assert not of(JobData(tuple(ranks), 2)).stragglers.is_by_arrivals
+    nothing = [replace(rank, collectives=Collectives(was_read=True)) for rank in job.ranks]
+    assert not of(JobData(tuple(nothing), 2)).stragglers.is_by_arrivals
+
+
+@pytest.mark.parametrize("has_arrivals", [True, False])
+def test_one_of_many_ranks(has_arrivals: bool) -> None:
+    """A small version of the slow test below."""
+    for seed in SEEDS[:3]:
+        slow = Slow(77, everywhere(1.03))
+        job = simulated_job(
+            256, seed, slow, noise=NOISE_OF_A_STEP, steps=300, has_arrivals=has_arrivals
+        )
+        assert found(job) == (Pattern.ALWAYS, 77, None)
+        job = simulated_job(256, seed, noise=NOISE_OF_A_STEP, steps=300, has_arrivals=has_arrivals)
+        assert found(job) == (Pattern.BALANCED,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_arrivals", [True, False])
+def test_one_of_1024_ranks(has_arrivals: bool) -> None:
+    for seed in SEEDS:
+        slow = Slow(seed % 1024, everywhere(1.03))
+        job = simulated_job(
+            1024, seed, slow, noise=NOISE_OF_A_STEP, steps=1000, has_arrivals=has_arrivals
+        )
+        assert found(job) == (Pattern.ALWAYS, seed % 1024, None)
+        job = simulated_job(
+            1024, seed, noise=NOISE_OF_A_STEP, steps=1000, has_arrivals=has_arrivals
+        )
+        assert found(job) == (Pattern.BALANCED,)
+
+
+def test_binomial_tail() -> None:
+    assert binomial_tail(0, 10, 0.5) == 1
+    assert binomial_tail(11, 10, 0.5) == 0
+    assert binomial_tail(3, 10, 0.0) == 0 and binomial_tail(3, 10, 1.0) == 1
+    assert binomial_tail(10, 10, 0.5) == pytest.approx(2**-10)
+    assert binomial_tail(1, 10, 0.01) == pytest.approx(1 - 0.99**10)
+    assert binomial_tail(500, 1000, 0.5) == pytest.approx(0.5126, abs=1e-4)
+    assert 0 <= binomial_tail(999, 999, 1 / 1024) < 1e-300
+    rng = np.random.default_rng(0)
+    hits = rng.binomial(40, 0.2, 100_000)
+    assert binomial_tail(12, 40, 0.2) == pytest.approx(np.mean(hits >= 12), rel=0.05)
