@@ -418,8 +418,15 @@ def take_tap(recording: object) -> bytes:
 
 def close_tap(recording: object) -> None: ...
 def set_document(recording: object, name: str, json: bytes) -> None:
-    """The new version of "environment", "operations", "memory" or "energy", to be written by the
-    recorder's thread: never waits for a disk."""
+    """The new version of "environment", "operations", "memory", "energy" or "collective_groups", to
+    be written by the recorder's thread: never waits for a disk."""
+
+def append_collectives(recording: object, items: bytes) -> int:
+    """Adds items of the log of collectives (docs/run-file.md). Returns for how many there was room,
+    the first ones; 0 where the recording is not the owner."""
+
+def read_clocks() -> tuple[int, int]:
+    """The clock of the active recording and that of the wall, in ns, read together."""
 
 def status() -> dict[str, Any]:
     """`{"recording": bool, "error": str | None}`; error is what ended the writing of history."""

@@ -15,8 +15,9 @@
 // and whose payload is not. It is the newest of its log, and the journal that stands has what it
 // began with; or it is a document's, of which the other version stands.
 //
-// When the bound is reached, the oldest block of history (spans, steps, device times, syncs) gives
-// its slot away. The first failing write ends the logs; `error()` says which it was.
+// When the bound is reached, the oldest block of history (spans, steps, device times, syncs,
+// collectives) gives its slot away. The first failing write ends the logs; `error()` says which it
+// was.
 #pragma once
 
 #include <array>
@@ -126,7 +127,8 @@ class BlockLog {
 
   static bool is_history(BlockType type) {
     return type == BlockType::kSpans || type == BlockType::kSteps ||
-           type == BlockType::kDeviceTimes || type == BlockType::kSyncs;
+           type == BlockType::kDeviceTimes || type == BlockType::kSyncs ||
+           type == BlockType::kCollectives;
   }
   uint64_t max_blocks(BlockType type) const;
   bool has_new_slot(BlockType type) const;

@@ -21,6 +21,7 @@ enum class BlockType : uint16_t {
   kOperations = 6,
   kMemory = 7,
   kEnergy = 8,
+  kCollectiveGroups = 9,
   kNames = 16,
   kPaths = 17,
   kThreads = 18,
@@ -34,6 +35,7 @@ enum class BlockType : uint16_t {
   kSyncs = 27,
   kMetricNames = 28,
   kMetrics = 29,
+  kCollectives = 30,
 };
 
 /// Numbers below this one are documents, all others logs.
@@ -143,6 +145,22 @@ struct MetricItem {
   uint32_t step;  ///< serial; 0xFFFFFFFF none
 };
 static_assert(sizeof(MetricItem) == 32);
+
+/// One collective operation. Times are -1 where they are unknown.
+struct CollectiveItem {
+  static constexpr BlockType kBlock = BlockType::kCollectives;
+
+  int64_t created_ns;
+  int64_t started_ns;
+  int64_t ended_ns;
+  int64_t duration_ns;  ///< by the device's clock
+  int64_t sequence;     ///< in its group
+  int64_t bytes;        ///< -1: unknown
+  uint32_t group;
+  uint16_t operation;
+  uint16_t flags;  ///< 1: point to point
+};
+static_assert(sizeof(CollectiveItem) == 56);
 
 struct ThreadInfo {
   uint64_t native_id;

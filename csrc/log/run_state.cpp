@@ -85,6 +85,7 @@ std::string to_json(const RunState& state, const DropCounters& drops, const Bloc
   print_integer(json, "device_times", log.items(BlockType::kDeviceTimes));
   print_integer(json, "step_drops", log.items(BlockType::kDroppedSteps));
   print_integer(json, "metrics", log.items(BlockType::kMetrics));
+  print_integer(json, "collectives", log.items(BlockType::kCollectives));
   print_integer(json, "phases_recorded", state.phases_recorded);
   print_integer(json, "harvester_cpu_ns", state.harvester_cpu_ns);
   json += "\"dropped\":{";

@@ -99,6 +99,7 @@ constexpr std::pair<std::string_view, BlockType> kDocuments[] = {
     {"operations", BlockType::kOperations},
     {"memory", BlockType::kMemory},
     {"energy", BlockType::kEnergy},
+    {"collective_groups", BlockType::kCollectiveGroups},
 };
 
 void set_document(const py::object& recording, std::string_view name, std::string json) {
@@ -110,6 +111,20 @@ void set_document(const py::object& recording, std::string_view name, std::strin
     return;
   }
   throw py::value_error("no such document");
+}
+
+/// With the GIL, which lasts for microseconds: so the recording is the owner until its end.
+size_t append_collectives(const py::object& recording, const py::bytes& items) {
+  if (RecordingOwner::of(recording) == nullptr) return 0;
+  const std::string_view bytes = items;
+  return Recorder::instance().append_collectives(
+      {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
+/// The run's clock and that of the wall, read together.
+py::tuple read_clocks() {
+  const ClockAnchor anchor = Recorder::instance().clock().anchor();
+  return py::make_tuple(anchor.run_ns, anchor.realtime_ns);
 }
 
 void open_tap(const py::object& recording) {
@@ -211,7 +226,8 @@ void add_recording_functions(py::module_& module) {
   module.def("release", &release, "recording"_a);
   module.def("owner", &owner);
   module.def("owner_is_left_over", &owner_is_left_over);
-  module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
+  module.def(
+      "harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",
@@ -227,6 +243,8 @@ void add_recording_functions(py::module_& module) {
   module.def("take_tap", &take_tap, "recording"_a);
   module.def("close_tap", &close_tap, "recording"_a);
   module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);
+  module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
+  module.def("read_clocks", &read_clocks);
   module.def("status", &status);
   py::class_<Scratch>(module, "Scratch")
       .def(py::init<>())

@@ -95,6 +95,7 @@ ClockAnchor Recorder::start(const Options& options) {
   syncs_.reset(&clock_);
   threads_.reset();
   metrics_.reset();
+  collectives_.reset();
   ClockAnchor anchor{};
   uint64_t number = 0;
   {
@@ -219,7 +220,7 @@ void Recorder::turn(uint64_t number, bool asked) {
 /// Another number whenever what a tick writes may have changed, but for what devices have done.
 uint64_t Recorder::activity() const {
   const uint64_t changes = steps_.changes() + paths_.size() + metrics_.size() + syncs_.changes() +
-                           drops_.total() + documents_set_.load(std::memory_order_acquire);
+                           drops_.total() + handed_in_.load(std::memory_order_acquire);
   return threads_.activity() + (changes << 32);
 }
 
@@ -276,7 +277,7 @@ void Recorder::last_turn(uint64_t number) {
 void Recorder::set_document(BlockType type, std::string json) {
   const std::lock_guard lock(documents_mutex_);
   documents_[type] = {std::move(json), true};
-  documents_set_.fetch_add(1, std::memory_order_release);
+  handed_in_.fetch_add(1, std::memory_order_release);
 }
 
 void Recorder::write_documents(RunLog& log, Documents which) {
@@ -354,6 +355,12 @@ void Recorder::append_reading(uint64_t update, const std::vector<MetricValue>& v
     if (!metrics_.append(name, update, now_ns, value, step)) drops_.add(Drop::kMetrics);
 }
 
+size_t Recorder::append_collectives(std::span<const uint8_t> items) {
+  const size_t count = collectives_.append(items);
+  if (count != 0) handed_in_.fetch_add(1, std::memory_order_release);
+  return count;
+}
+
 ThreadState* Recorder::attach(uint32_t epoch, std::string thread_name) {
   return threads_.attach({&paths_, &drops_, &overflow_, wake_harvester}, epoch,
                          {static_cast<uint64_t>(gettid()), std::move(thread_name)});
@@ -409,6 +416,7 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   log_->append(steps.steps);
   log_->append(metrics);
   log_->append(syncs);
+  log_->append(collectives_.take());
   if (final || state.now_ns - anchor_.run_ns >= kAnchorIntervalNs) anchor_ = clock_.anchor();
   state.anchor = anchor_;
 

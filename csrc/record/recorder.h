@@ -25,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@
 #include "hot/thread_state.h"
 #include "log/log_tap.h"
 #include "log/run_log.h"
+#include "record/collective_series.h"
 #include "record/device_time_join.h"
 #include "record/harvester.h"
 #include "record/metric_series.h"
@@ -112,6 +114,10 @@ class Recorder {
   };
   void append_reading(uint64_t update, const std::vector<MetricValue>& values);
 
+  /// Adds collective operations, as CollectiveItem has them, for the harvester to write. Returns
+  /// how many there was room for.
+  size_t append_collectives(std::span<const uint8_t> items);
+
   ThreadRegistry& threads() { return threads_; }
   /// The steps that the calling thread opens and closes.
   StepTracker& steps() { return is_scratch() ? scratch_->steps : steps_; }
@@ -175,6 +181,7 @@ class Recorder {
   SyncLog syncs_;
   ThreadRegistry threads_;
   MetricSeries metrics_;
+  CollectiveSeries collectives_;
   Harvester harvester_;
   std::unique_ptr<Scratch> scratch_;
   ThreadState* set_aside_ = nullptr;
@@ -215,7 +222,8 @@ class Recorder {
   };
   std::mutex documents_mutex_;  ///< the innermost; held for as long as strings are copied
   std::map<BlockType, JsonDocument> documents_;
-  std::atomic<uint64_t> documents_set_{0};  ///< how often
+  /// How often a document was set, or collectives were appended.
+  std::atomic<uint64_t> handed_in_{0};
 };
 
 }  // namespace pig

@@ -30,6 +30,7 @@ class BlockType(enum.IntEnum):
     OPERATIONS = 6
     MEMORY = 7
     ENERGY = 8
+    COLLECTIVE_GROUPS = 9
     NAMES = 16
     PATHS = 17
     THREADS = 18
@@ -43,6 +44,7 @@ class BlockType(enum.IntEnum):
     SYNCS = 27
     METRIC_NAMES = 28
     METRICS = 29
+    COLLECTIVES = 30
 
 
 class LogBlock(NamedTuple):

@@ -37,6 +37,7 @@ from pyinstrument_gpu.format.framing import (
     read_file_header,
 )
 from pyinstrument_gpu.format.items import (
+    COLLECTIVE_ITEM,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     METRIC_ITEM,
@@ -53,6 +54,7 @@ KEPT_BLOCKS = {
     BlockType.SYNCS: 32,
     BlockType.METRICS: 32,
     BlockType.DEVICE_CLOCKS: 32,
+    BlockType.COLLECTIVES: 32,
 }
 _ITEM_BYTES = {
     BlockType.SPANS: SPAN_ITEM.itemsize,
@@ -61,6 +63,7 @@ _ITEM_BYTES = {
     BlockType.SYNCS: SYNC_ITEM.itemsize,
     BlockType.METRICS: METRIC_ITEM.itemsize,
     BlockType.DEVICE_CLOCKS: DEVICE_CLOCK_ITEM.itemsize,
+    BlockType.COLLECTIVES: COLLECTIVE_ITEM.itemsize,
 }
 """How many of the newest blocks of a log are kept: 52,000 spans, for example. Other logs, those of
 names, are kept from their beginning."""

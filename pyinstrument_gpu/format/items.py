@@ -50,6 +50,19 @@ SYNC_ITEM = item_dtype(
     begin_ns="i8", duration_ns="i8", bytes="u8", site="u4", path="u4", step="u4", thread="u4"
 )
 
+COLLECTIVE_ITEM = item_dtype(
+    created_ns="i8",
+    started_ns="i8",
+    ended_ns="i8",
+    duration_ns="i8",
+    sequence="i8",
+    bytes="i8",
+    group="u4",
+    operation="u2",
+    flags="u2",
+)
+COLLECTIVE_P2P = 1
+
 
 def columns(items: NDArray[np.void], dtype: np.dtype[Any], **others: Any) -> NDArray[np.void]:
     """Items of a log as `dtype`: the columns of the same name, and the others as they are given."""

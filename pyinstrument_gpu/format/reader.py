@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.blocks import INDEX_LIMIT, Blocks, BlockType, Records
+from pyinstrument_gpu.format.collectives import known_collectives
 from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.format.energy import decode_energy
@@ -229,6 +230,11 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         notes.append(
             f"the energy of {energy.left_out:,} GPUs was left out, because it makes no sense"
         )
+    collectives = _read_apart(
+        notes, "what was noted of collective operations", lambda: known_collectives(blocks, state)
+    )
+    if collectives is not None:
+        notes += collectives.notes
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
         notes.append(
@@ -277,6 +283,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         operations=operations,
         memory=None if memory is None else memory.memory,
         energy=() if energy is None else energy.gpus,
+        collectives=None if collectives is None else collectives.collectives,
     )
     if kinds.any():
         take_modules_out(columns, kinds)

@@ -52,6 +52,7 @@ class State:
     device_times: int = 0
     step_drops: int = 0
     metrics: int = 0
+    collectives: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     harvester_cpu_ns: int = 0
     phases_recorded: int = 0
@@ -72,6 +73,7 @@ def decode_state(data: bytes) -> State:
         device_times=state.integer("device_times"),
         step_drops=state.integer("step_drops"),
         metrics=state.integer("metrics") if "metrics" in state.document else 0,
+        collectives=state.integer("collectives") if "collectives" in state.document else 0,
         dropped=state.integers("dropped"),
         harvester_cpu_ns=state.integer("harvester_cpu_ns"),
         phases_recorded=state.integer("phases_recorded"),

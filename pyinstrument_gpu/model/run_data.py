@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -249,7 +250,7 @@ class RunData:
         return cls(notes=(reason,))
 
     def with_history_of(self: _Run, earlier: RunData) -> _Run:
-        """This run with the spans, closed steps and metrics of another copy of it.
+        """This run with the spans, closed steps, metrics and collectives of another copy of it.
 
         For a recording whose file failed: its history stands in the file, up to the failure, and
         all else is known from memory.
@@ -269,6 +270,7 @@ class RunData:
         run.metric_names, run.metrics = earlier.metric_names, earlier.metrics
         run.module_names, run.module_spans = earlier.module_names, earlier.module_spans
         run.module_step_weights = earlier.module_step_weights
+        run.collectives = replace(self.collectives, events=earlier.collectives.events)
         return run
 
     def name_of_line(self, line: SourceLine) -> str:

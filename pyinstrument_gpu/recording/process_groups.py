@@ -13,6 +13,7 @@ from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import Arguments, Glance, Options
 from pyinstrument_gpu.patching.tensor_device import HOST_TYPES
 
+_MOST_GROUPS = 1024
 _MAKERS = ("init_process_group", "new_group")
 
 
@@ -32,6 +33,7 @@ class ProcessGroups:
 
     Attributes:
         ranks: of the largest group; 0 if there was none.
+        members: of each group, by its name, which ranks are in it.
         use_device: whether one has a backend for a device: that has streams of its own.
         may_be_missed: whether there may be a group of which nothing is known here: a function that
             makes one is not built as the hooks expect, or a group does not say what it is.
@@ -41,6 +43,7 @@ class ProcessGroups:
         self._tell = tell
         self._leave = self._has_made  # the same object each time: it tells whose hooks they are
         self.ranks = 0
+        self.members: dict[str, tuple[int, ...]] = {}
         self.use_device = False
         self.may_be_missed = False
 
@@ -71,8 +74,12 @@ class ProcessGroups:
     def look(self) -> None:
         """Look at the groups that there are."""
         try:
-            for group in list(distributed_c10d._world.pg_map):
+            world = distributed_c10d._world
+            for group in list(world.pg_map):
                 self.ranks = max(self.ranks, group.size())
                 self.use_device |= any(one.type not in HOST_TYPES for one in group._device_types)
+                name = world.pg_names.get(group, "")
+                if name not in self.members and len(self.members) < _MOST_GROUPS:
+                    self.members[name] = tuple(sorted(world.pg_group_ranks.get(group, ())))
         except Exception:
             self.may_be_missed = True

@@ -75,6 +75,16 @@ class ProgramWatch:
         known = {name: value for name, value in facts.items() if value is not None}
         return {**known, **loader_use.facts()}
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether there was a process group of several ranks."""
+        return self._groups is not None and self._groups.ranks > 1
+
+    def members(self, group: str) -> tuple[int, ...] | None:
+        """The ranks that are in a process group, by its name; None unknown."""
+        known = self._groups
+        return None if known is None else known.members.get(group) or None
+
     def _other_streams(self) -> bool | None:
         streams, groups = self._streams, self._groups
         if streams is None:

@@ -18,6 +18,7 @@ from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFil
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead
+from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
 from pyinstrument_gpu.recording.energy_watch import EnergyWatch
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
 from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
@@ -69,6 +70,7 @@ class Recording:
         self._program = ProgramWatch()
         self._memory = MemoryWatch(exact=options.memory == "exact")
         self._energy = EnergyWatch()
+        self._collectives = CollectiveWatch()
 
     @property
     def path(self) -> Path | None:
@@ -126,6 +128,7 @@ class Recording:
         self._tell_of_program()
         self._memory.write()
         self._energy.write()
+        self._collectives.read()
         native.harvest()
         error = native.status()["error"]
         if active() is not self:
@@ -295,6 +298,7 @@ class Recording:
             self._environment.update(environment.torch_facts())
             self._environment.update(self._facts)
             self._tell_of_program()
+            self._collectives.end()
             self._program.end()
             self._memory.end()
             self._energy.end()
@@ -316,6 +320,8 @@ class Recording:
             return
         try:
             facts = self._program.facts()
+            if self._program.has_ranks:
+                self._collectives.begin(self, self._environment["anchor"], self._program.members)
             if facts != self._environment.get(program_facts.KEY):
                 # A new one: other threads may be reading the one that there is.
                 self._environment = {**self._environment, program_facts.KEY: facts}

@@ -4,6 +4,7 @@
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.native import native
 
 
@@ -13,6 +14,7 @@ from pyinstrument_gpu.native import native
         ("operations", "what was profiled"),
         ("memory", "what was noted of memory"),
         ("energy", "what was noted of energy"),
+        ("collective_groups", "what was noted of collective operations"),
     ],
 )
 @pytest.mark.parametrize("damaged", [b"{", b"[]", b"\xff"])
@@ -20,6 +22,7 @@ def test_one_that_is_damaged_is_left_out_alone(name: str, what: str, damaged: by
     with pig.record(memory=False) as recording, pig.gpu_step(), pig.gpu_phase("forward"):
         native.set_document(recording, name, damaged)
     run = recording.run
-    assert getattr(run, name) in (None, ())
+    assert getattr(run, name, None) in (None, ())
+    assert run.collectives == Collectives()
     assert any(note.startswith(f"{what} was left out") for note in run.notes)
     assert run.phases["forward"].count == 1

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
 
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.model.sync_kind import ALLOWED
@@ -48,6 +49,7 @@ def encode_state(state: State) -> bytes:
             "device_times": state.device_times,
             "step_drops": state.step_drops,
             "metrics": state.metrics,
+            "collectives": state.collectives,
             "dropped": dict(state.dropped),
             "harvester_cpu_ns": state.harvester_cpu_ns,
             "phases_recorded": state.phases_recorded,
@@ -106,6 +108,19 @@ def _encode_statistic(statistic: Statistic) -> bytes:
         len(buckets),
     )
     return head + buckets.tobytes()
+
+
+def encode_collective_groups(collectives: Collectives) -> bytes:
+    return encode_json(
+        {
+            "groups": [asdict(group) for group in collectives.groups],
+            "operations": collectives.operations,
+            "missed": collectives.missed,
+            "was_read": collectives.was_read,
+            "notes": [],
+            "cost_ns": 0,
+        }
+    )
 
 
 def encode_sync_sites(sites: Sequence[SyncSite]) -> list[bytes]:

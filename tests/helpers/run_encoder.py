@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.items import (
+    COLLECTIVE_ITEM,
+    COLLECTIVE_P2P,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     METRIC_ITEM,
@@ -29,6 +31,7 @@ from pyinstrument_gpu.format.statistics import StatisticsDocument
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 from tests.helpers.encoders import (
+    encode_collective_groups,
     encode_json,
     encode_name,
     encode_state,
@@ -68,6 +71,10 @@ def encode(run: RunData) -> bytearray:
         writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(run.syncs))
     writer.append(BlockType.METRIC_NAMES, [encode_name(name) for name in run.metric_names])
     writer.append_records(BlockType.METRICS, _metrics(run))
+    if run.collectives.was_read or run.collectives.groups:
+        writer.append_records(BlockType.COLLECTIVES, _collectives(run))
+        groups = encode_collective_groups(run.collectives)
+        writer.write_document(BlockType.COLLECTIVE_GROUPS, groups)
     counts = len(run.spans), len(run.steps.closed), len(device_times)
     statistics = StatisticsDocument(*counts, run.step_totals, run.statistics, run.profiled_totals)
     writer.write_document(BlockType.STATISTICS, encode_statistics(statistics))
@@ -148,6 +155,16 @@ def _metrics(run: RunData) -> NDArray[np.void]:
     return items
 
 
+def _collectives(run: RunData) -> NDArray[np.void]:
+    events = run.collectives.events
+    items = np.empty(len(events), COLLECTIVE_ITEM)
+    for column in events.dtype.names or ():
+        if column != "is_p2p":
+            items[column] = events[column]
+    items["flags"] = np.where(events["is_p2p"], COLLECTIVE_P2P, 0)
+    return items
+
+
 def _state(run: RunData, spans: int, closed_steps: int, device_times: int) -> State:
     path_ids = {path: number for number, path in enumerate(run.paths)}
     step = run.open_step
@@ -160,6 +177,7 @@ def _state(run: RunData, spans: int, closed_steps: int, device_times: int) -> St
         device_times=device_times,
         step_drops=0,
         metrics=len(run.metrics),
+        collectives=len(run.collectives.events),
         dropped=run.dropped,
         harvester_cpu_ns=run.harvester_cpu_ns,
         phases_recorded=run.phases_recorded,

@@ -26,7 +26,7 @@ from pyinstrument_gpu.format.framing import (
 _FILE_HEADER = struct.Struct("<8s4IQ28x")
 _BLOCK_MAGIC = 0x4B424750
 BLOCK_HEADER = struct.Struct("<IHHQIIQQ")
-_HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES)
+_HISTORY = (BlockType.SPANS, BlockType.STEPS, BlockType.DEVICE_TIMES, BlockType.COLLECTIVES)
 
 
 def pack_file_header(run_id: int) -> bytes:

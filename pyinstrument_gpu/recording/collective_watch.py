@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads PyTorch's flight recorder while one recording goes on.
+
+A thread does it, from the moment when the program has a process group of several ranks. Each time
+it needs the GIL for some 10 us per operation in the ring, so it waits a thousand times as long
+before the next one: what has left the ring by then is counted, and not in the run.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyinstrument_gpu.native import native
+from pyinstrument_gpu.recording import flight_recorder
+from pyinstrument_gpu.recording.collective_log import Clocks, CollectiveLog
+from pyinstrument_gpu.recording.flight_recorder import Dump, FlightRecorderError, GroupStatus
+
+SHORTEST_INTERVAL_S = 1.0
+LARGEST_SHARE = 0.001
+_PATIENCE_S = 1.0
+
+
+class CollectiveWatch:
+    """What is learnt of collective operations while one recording goes on.
+
+    Args:
+        read: what is in the flight recorder, as `flight_recorder.read`.
+    """
+
+    def __init__(self, read: Callable[[], Dump] = flight_recorder.read) -> None:
+        self._read = read
+        self._recording: object = None
+        self._log: CollectiveLog | None = None
+        self._begun = threading.Lock()  # taken by the first to begin, and never given back
+        self._reading = threading.Lock()
+        self._over = threading.Event()
+        self._was_read = False
+        self._problem: str | None = None
+        self._cost_ns = 0
+        self._written: dict[str, Any] | None = None
+        self._numbers: dict[str, str] = {}
+        self._operations: dict[str, str] = {}
+
+    def begin(
+        self,
+        recording: object,
+        anchor: Mapping[str, int],
+        members: Callable[[str], tuple[int, ...] | None],
+    ) -> None:
+        """Read from now on; where that has begun: nothing. After `native.start`.
+
+        Args:
+            anchor: the clocks when the recording began, as its environment has them.
+            members: the ranks that are in a process group, by its name; None unknown.
+        """
+        if recording is not native.owner() or not self._begun.acquire(blocking=False):
+            return
+        self._recording = recording
+        self._log = CollectiveLog(Clocks(anchor["run_ns"], anchor["realtime_ns"]), members)
+        # Not a `threading.Thread`: programs join all of those.
+        _thread.start_new_thread(self._run, ())
+
+    def end(self) -> None:
+        """Read a last time. Before `native.stop`. Again: nothing."""
+        if self._log is None or self._recording is None:
+            return
+        self._over.set()
+        self.read(is_last=True)
+        self._recording = None
+
+    def read(self, is_last: bool = False) -> list[tuple[str, GroupStatus, str | None]]:
+        """Read what is new. It raises nothing.
+
+        Args:
+            is_last: take also the operations that have not ended.
+
+        Returns:
+            How far the process groups are, by name, with their last operation if that is known.
+        """
+        recording, log = self._recording, self._log
+        if log is None or recording is None or recording is not native.owner():
+            return []
+        if not self._reading.acquire(timeout=_PATIENCE_S):
+            return []
+        began_ns = time.thread_time_ns()
+        try:
+            dump = self._read()
+            self._take(recording, log, dump, is_last)
+            progress = self._progress(dump)
+        except FlightRecorderError as error:
+            progress = []
+            self._give_up(recording, str(error))
+        except Exception as error:  # it is beside the program
+            progress = []
+            self._give_up(recording, f"an error of the recorder: {error!r}")
+        finally:
+            self._cost_ns += time.thread_time_ns() - began_ns
+            self._reading.release()
+        return progress
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._over.wait(wait_s) and self._problem is None:
+            if self._recording is None or self._recording is not native.owner():
+                return
+            before_ns = self._cost_ns
+            self.read()
+            wait_s = (self._cost_ns - before_ns) / 1e9 / LARGEST_SHARE
+            wait_s = max(SHORTEST_INTERVAL_S, wait_s)
+
+    def _take(self, recording: object, log: CollectiveLog, dump: Dump, is_last: bool) -> None:
+        items = log.add(dump.entries, Clocks(*native.read_clocks()), is_last)
+        for entry in dump.entries:
+            self._numbers[entry.number] = entry.group
+            if not entry.is_p2p:
+                self._operations[entry.number] = entry.operation
+        if dump.entries:
+            self._was_read = True
+        # First what the items refer to.
+        self._write(recording)
+        if items:
+            count = len(items) // log.ITEM_BYTES
+            kept = native.append_collectives(recording, items)
+            if kept < count:
+                log.missed += count - kept
+        if is_last:
+            self._write(recording)
+
+    def _progress(self, dump: Dump) -> list[tuple[str, GroupStatus, str | None]]:
+        return [
+            (self._numbers[number], status, self._operations.get(number))
+            for number, status in sorted(dump.status.items())
+            if number in self._numbers
+        ]
+
+    def _give_up(self, recording: object, problem: str) -> None:
+        self._problem = problem
+        with contextlib.suppress(Exception):
+            self._write(recording)
+
+    def _write(self, recording: object) -> None:
+        """Bring the document up to date, where there is something new to say."""
+        log = self._log
+        assert log is not None
+        facts = {**log.facts(), "was_read": self._was_read, "notes": []}
+        if self._problem is not None:
+            facts["notes"] = [f"PyTorch's flight recorder was not read: {self._problem}"[:200]]
+        if facts != self._written:
+            self._written = facts
+            document = json.dumps({**facts, "cost_ns": self._cost_ns}).encode()
+            native.set_document(recording, "collective_groups", document)
