@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.auto import auto_phases
 from pyinstrument_gpu.errors import (
+    ConfigurationError,
     ExportError,
     GateError,
     JobError,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BinaryAccumulator",
+    "ConfigurationError",
     "ExportError",
     "GateError",
     "Job",

@@ -12,6 +12,7 @@ PyinstrumentGpuError
 │   └── RunFileVersionError                written by a newer, incompatible version
 ├── ExportError                            a run cannot be written in the format asked for
 ├── SinkError (RuntimeError)               a live sink cannot be opened
+├── ConfigurationError (ValueError)        a setting in pyproject.toml or the environment is wrong
 ├── GateError (RuntimeError)               what a gate runs fails, or can't be compared
 └── MissingDependencyError (ImportError)   an optional package is not installed
 
@@ -63,6 +64,10 @@ class ExportError(PyinstrumentGpuError):
 
 class SinkError(PyinstrumentGpuError, RuntimeError):
     """A live sink cannot be opened."""
+
+
+class ConfigurationError(PyinstrumentGpuError, ValueError):
+    """A setting in pyproject.toml or in the environment is wrong; the message says where."""
 
 
 class GateError(PyinstrumentGpuError, RuntimeError):

@@ -18,11 +18,15 @@ from typing import Any
 
 import click
 
-from pyinstrument_gpu.cli.run import Leave
+from pyinstrument_gpu.cli.run import Leave, run_options
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
+from pyinstrument_gpu.recording.configuration import PREFIX, file_settings
 from pyinstrument_gpu.version import __version__
 
-_COMMANDS = ("run", "watch", "report", "export", "compare", "gate", "overhead", "info")
+_COMMANDS = (
+    *("run", "watch", "report", "export", "compare", "gate", "overhead", "info"),
+    "completion",
+)
 """Each is the function of its name in the module of its name."""
 
 
@@ -67,8 +71,16 @@ class _Commands(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="pyinstrument-gpu", message="%(prog)s %(version)s")
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX},
+)
+@click.version_option(
+    __version__,
+    prog_name="pyinstrument-gpu",
+    message="%(prog)s %(version)s",
+    allow_from_autoenv=False,
+)
 @click.pass_context
 def main(context: click.Context) -> None:
     """Time the phases of PyTorch training, and see where each step goes.
@@ -77,6 +89,8 @@ def main(context: click.Context) -> None:
     pig.record(...) in your own program.
     """
     if context.invoked_subcommand == "run":
+        settings = file_settings("run", run_options())
+        context.default_map = {"run": {name: one.value for name, one in settings.items()}}
         return  # it leaves the process to its program, as it is
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A phase name may hold what the encoding of the output does not.

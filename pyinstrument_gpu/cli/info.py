@@ -10,17 +10,34 @@ from typing import Any
 
 import click
 
+from pyinstrument_gpu.cli.settings import show_settings
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
 
 
 @click.command()
-@click.argument("path", metavar="RUN")
+@click.argument("path", metavar="[RUN]", required=False)
+@click.option(
+    "--config",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Show the options of `run` and of pig.record() instead, as the environment and "
+    "pyproject.toml set them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def info(path: str, as_json: bool) -> None:
+def info(path: str | None, config: bool, as_json: bool) -> None:
     """Show what a run file contains and what is missing."""
+    if config == (path is not None):
+        raise click.UsageError("give either RUN or --config")
+    if path is None:
+        show_settings(as_json)
+        return
+    _show(_facts(path), as_json)
+
+
+def _facts(path: str) -> dict[str, Any]:
     run = Run.load(path)
-    facts: dict[str, Any] = {
+    return {
         "file": os.fspath(click.format_filename(path)),
         "file_bytes": os.path.getsize(path),
         "complete": run.complete,
@@ -40,6 +57,9 @@ def info(path: str, as_json: bool) -> None:
         "notes": list(run.notes),
         "environment": run.environment,
     }
+
+
+def _show(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, indent=2))
         return

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+from pyinstrument_gpu.recording.configuration import file_settings, variable
 
 _COARSE = "coarse"
 
@@ -34,7 +37,22 @@ class _RunCommand(click.Command):
             if args[at] == "--modules":
                 args[at] += f"={_COARSE}"
             at += 2 if args[at] in with_value else 1
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            name = None if error.param is None else error.param.name
+            source = None if name is None else ctx.get_parameter_source(name)
+            if name is None or source not in ELSEWHERE:
+                raise
+            message = f"{error.message} (from {ELSEWHERE[source](name)})"
+            raise click.BadParameter(message, ctx, error.param) from None
+
+
+ELSEWHERE: dict[ParameterSource | None, Callable[[str], str]] = {
+    ParameterSource.ENVIRONMENT: lambda name: variable("run", name),
+    ParameterSource.DEFAULT_MAP: lambda name: file_settings("run", run_options())[name].source,
+}
+"""Where a value stands that is not on the command line."""
 
 
 def _check_selection(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -46,7 +64,13 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
 
 
 @click.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False})
-@click.option("-m", "is_module", is_flag=True, help="Run PROGRAM as a module, like python -m.")
+@click.option(
+    "-m",
+    "is_module",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Run PROGRAM as a module, like python -m.",
+)
 @click.option(
     "-o",
     "--output",
@@ -159,3 +183,12 @@ def run(
                 raise click.UsageError(f"--{name} needs --profile-steps")
     chosen = LaunchOptions(sync_watch=not no_sync_watch, **options)
     raise Leave(Launch(Program(program, arguments, is_module), chosen).run)
+
+
+def run_options() -> dict[str, object]:
+    """The options that settings may give, with their defaults."""
+    return {
+        option.name: option.default
+        for option in run.params
+        if isinstance(option, click.Option) and option.name not in (None, "is_module")
+    }

@@ -6,11 +6,14 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyinstrument_gpu.errors import ConfigurationError
+from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing
+from pyinstrument_gpu.recording.configuration import record_settings
 from pyinstrument_gpu.recording.device_timing import DeviceTimingMode
 
 if TYPE_CHECKING:
@@ -123,12 +126,29 @@ def _taking(
             except TypeError:
                 _check_call(function.__name__, make, *args, **kwargs)
                 raise
-            return function(options)
+            # What the call says is right by itself: else settings would be blamed for it.
+            return function(options if DISABLED else _with_settings(make, args, kwargs) or options)
 
         wrapper.__wrapped__ = make  # type: ignore[assignment]  # whose signature help() shows
         return wrapper
 
     return decorate
+
+
+def _with_settings(
+    make: Callable[..., RecordingOptions], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> RecordingOptions | None:
+    """The options with those settings that the call leaves open; None if there are none."""
+    settings = record_settings(SETTABLE)
+    values = {name: one.value for name, one in settings.items() if name not in kwargs}
+    if not values:
+        return None
+    for name in values:  # one by one, as an error has to name its source
+        try:
+            make(*args, **kwargs, **{name: values[name]})
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{settings[name].source}: {error}") from None
+    return make(*args, **kwargs, **values)
 
 
 def _check_call(name: str, make: Callable[..., object], *args: object, **kwargs: object) -> None:
@@ -143,6 +163,9 @@ def _check_call(name: str, make: Callable[..., object], *args: object, **kwargs:
         names = ", ".join(signature.parameters)
         raise TypeError(f"{name}() {error}; its arguments are {names}") from None
 
+
+SETTABLE: Mapping[str, object] = dict(RecordingOptions.__init__.__kwdefaults__ or {})
+"""The options that settings may give, with their defaults."""
 
 takes_options = _taking(RecordingOptions)
 """Makes a function of `RecordingOptions` one of their arguments, with their signature."""
