@@ -8,7 +8,7 @@ from collections.abc import MutableMapping
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from pyinstrument_gpu.analysis.job import late_start, own_work, phases, stragglers
+from pyinstrument_gpu.analysis.job import collectives, late_start, own_work, phases, stragglers
 from pyinstrument_gpu.analysis.job.findings import (
     CollectiveUse,
     LateStart,
@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.job.findings import (
     Stragglers,
 )
 from pyinstrument_gpu.analysis.job.joined import Joined, joined
+from pyinstrument_gpu.analysis.job.matched import MatchedGroup, matched
 from pyinstrument_gpu.analysis.job.own_work import OwnWork
 from pyinstrument_gpu.model.job_data import JobData
 
@@ -42,8 +43,12 @@ class JobAnalysis:
         self._joined = joined
 
     @cached_property
+    def _groups(self) -> list[MatchedGroup]:
+        return matched(self._joined.ranks)
+
+    @cached_property
     def _work(self) -> OwnWork | str:
-        return own_work.own_work(self._joined)
+        return own_work.own_work(self._joined, self._groups)
 
     @cached_property
     def stragglers(self) -> Stragglers:
@@ -68,4 +73,4 @@ class JobAnalysis:
     @cached_property
     def collectives(self) -> tuple[CollectiveUse, ...]:
         """The collective operations by process group, operation and phase, the longest first."""
-        return ()
+        return collectives.collectives(self._joined, self._groups, self._work)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.model.job_data import RankData
 
-_ON_STREAMS = ("nccl", "rccl", "xccl", "hccl")
+ON_STREAMS = ("nccl", "rccl", "xccl", "hccl")
+"""Backends whose operations are put on a stream, so that the host goes on."""
 _MOST_UNKNOWN = 0.5
 
 
@@ -72,7 +73,7 @@ def waited_by_hosts(rank: RankData) -> NDArray[np.void]:
     """The operations of a rank that have a request and for which its host waits."""
     events = rank.collectives.events
     on_host = np.array(
-        [group.backend.lower() not in _ON_STREAMS for group in rank.collectives.groups], dtype=bool
+        [group.backend.lower() not in ON_STREAMS for group in rank.collectives.groups], dtype=bool
     )
     if not len(on_host):
         return events[:0]

@@ -36,7 +36,7 @@ class Straggler:
         rank: its number.
         pattern: ALWAYS or SOME_STEPS.
         path: the phase in which most of its delay arises, or `OUTSIDE_PHASES` or `BETWEEN_STEPS`;
-            None if it is slower everywhere.
+            None if it is slower everywhere, or if that can't be told.
         steps: number of steps in which it came last; of SOME_STEPS, and stood out.
         lateness_ns: by how much it is later than the second latest, on average over all steps.
         path_share: the part of the delay that arises in `path`.
@@ -79,8 +79,9 @@ class Stragglers:
             quicker one), on average.
         loss_share: the same as a share of the step.
         steps: number of steps that all ranks have and that were judged.
-        is_by_arrivals: whether phases with collectives were split into work and waiting. If not, a
-            rank that is slower in such a phase alone can't be seen.
+        is_by_arrivals: whether phases with collectives were split into work and waiting, or the
+            waits on devices are known. If not, a rank that is slower in such a phase alone can't be
+            seen.
         reason: why the pattern is unknown, in a sentence; None otherwise.
     """
 
@@ -108,7 +109,8 @@ class PhaseAcrossRanks:
             not known which part of the phase waits, what the quickest rank spends.
         distance_ns: by how much that is more than the median of the other ranks' own work.
         is_significant: whether that is more than what ranks differ by from step to step.
-        imbalance_ns: the part of `Stragglers.loss_ns` that arises in this phase.
+        imbalance_ns: the part of `Stragglers.loss_ns` that arises in this phase; None if that is
+            not known.
         waiting_ns: median over ranks of what the phase waits for other ranks; None if not known.
         pattern: who is slowest in it.
     """
@@ -122,7 +124,7 @@ class PhaseAcrossRanks:
     work_ns: float
     distance_ns: float
     is_significant: bool
-    imbalance_ns: float
+    imbalance_ns: float | None
     waiting_ns: float | None
     pattern: Pattern
 

@@ -3,22 +3,42 @@
 
 The time of a step is the same on all ranks that wait for each other in it. Where they wait is known
 from the records of their collective operations. Without these it is found in the times: what a rank
-has lost before such a phase it has gained back at its end, by its own clock.
+has lost before such a phase it has gained back at its end, by its own clock. Where the operations
+run on a device, their durations tell how long a rank's kernels waited for those of the others.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.arrivals import arrivals
+from pyinstrument_gpu.analysis.job.arrivals import Arrivals, arrivals
+from pyinstrument_gpu.analysis.job.device_waits import (
+    DeviceWaits,
+    device_waits,
+    usual_stream_ns,
+)
 from pyinstrument_gpu.analysis.job.joined import Joined
+from pyinstrument_gpu.analysis.job.matched import MatchedGroup
 
 _GAINED = 0.5
 """By the end of a phase in which ranks wait, they are at most so far apart as at its begin."""
 MIN_STEPS = 20
+
+
+class HowKnown(enum.Enum):
+    """How it is known what ranks wait for each other."""
+
+    ARRIVALS = enum.auto()
+    """By when each asked for the collective operations for which its host waits."""
+    DURATIONS = enum.auto()
+    """By the durations of collective operations on streams."""
+    MEETINGS = enum.auto()
+    """Phases in which they wait were found in the times; what they work in these is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,28 +46,35 @@ class OwnWork:
     """The time of ranks that meet in each step, taken apart.
 
     Attributes:
-        steps: places of the steps in `Joined.steps` of which this is known.
-        own_ns: by path, rank and step, without waits for other ranks. Of a phase in which they wait
-            and that could not be split, what the quickest rank spends.
-        waiting_ns: by path, rank and step.
-        is_by_arrivals: whether phases in which ranks wait were split at their last request.
-        waits: for each path whether they wait in it.
+        how: from what it is known.
+        steps: places of the steps in `Joined.steps` of which it is.
+        total_ns: by rank and step all own work, without waits for other ranks.
+        own_ns: by path, rank and step. By MEETINGS, of a phase in which ranks wait, what the
+            quickest rank spends; by DURATIONS, the host's time, with its waits.
+        waiting_ns: by path, rank and step; None by DURATIONS.
+        rest_ns: by path, rank and step, what comes after the last request; None but by ARRIVALS.
+        usual_ns: by path and rank the means of the stream time without waits for other ranks; None
+            but by DURATIONS, and where the device was not timed.
+        waits: for each path whether ranks wait in it, as far as that is known.
     """
 
+    how: HowKnown
     steps: NDArray[np.intp]
+    total_ns: NDArray[np.float64]
     own_ns: NDArray[np.float64]
-    waiting_ns: NDArray[np.float64]
-    is_by_arrivals: bool
+    waiting_ns: NDArray[np.float64] | None
+    rest_ns: NDArray[np.float64] | None
+    usual_ns: NDArray[np.float64] | None
     waits: NDArray[np.bool_]
 
-    @property
-    def total_ns(self) -> NDArray[np.float64]:
-        """By rank and step all of its own work."""
-        total: NDArray[np.float64] = self.own_ns.sum(axis=0)
-        return total
+    def is_known(self, row: int) -> bool:
+        """Whether the own work of a phase is known."""
+        return self.how == HowKnown.ARRIVALS or (
+            self.how == HowKnown.MEETINGS and not self.waits[row]
+        )
 
 
-def own_work(joined: Joined) -> OwnWork | str:
+def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     """What each rank does itself, or why that is not known, in a sentence."""
     if len(joined.ranks) < 2:
         return f"there is {'one' if joined.ranks else 'no'} rank with steps"
@@ -56,20 +83,62 @@ def own_work(joined: Joined) -> OwnWork | str:
             f"{len(joined.steps)} steps are there of all ranks, besides the first; {MIN_STEPS} are "
             "needed"
         )
+    if any(group.is_on_stream for group in groups):
+        waits = device_waits(joined, groups)
+        return _by_meetings(joined) if waits is None else _by_durations(joined, waits)
     found = arrivals(joined)
     if found is not None and np.count_nonzero(found.known) >= MIN_STEPS:
-        steps = np.flatnonzero(found.known)
-        rest_ns = found.rest_ns[:, :, steps]
-        waiting_ns = rest_ns - rest_ns.min(axis=1, keepdims=True)
-        own_ns = joined.self_ns[:, :, steps] - rest_ns
-        return OwnWork(steps, own_ns, waiting_ns, True, found.paths)
+        return _by_arrivals(joined, found)
+    return _by_meetings(joined)
+
+
+def _by_arrivals(joined: Joined, found: Arrivals) -> OwnWork:
+    steps = np.flatnonzero(found.known)
+    rest_ns = found.rest_ns[:, :, steps]
+    own_ns = joined.self_ns[:, :, steps] - rest_ns
+    return OwnWork(
+        how=HowKnown.ARRIVALS,
+        steps=steps,
+        total_ns=own_ns.sum(axis=0),
+        own_ns=own_ns,
+        # What moving the data takes is the same for all: at most what it took the last.
+        waiting_ns=rest_ns - rest_ns.min(axis=1, keepdims=True),
+        rest_ns=rest_ns,
+        usual_ns=None,
+        waits=found.paths,
+    )
+
+
+def _by_durations(joined: Joined, found: DeviceWaits) -> OwnWork:
+    period_ns = joined.period_ns[:, found.steps]
+    return OwnWork(
+        how=HowKnown.DURATIONS,
+        steps=found.steps,
+        total_ns=np.median(period_ns, axis=0) - found.waits_ns,
+        own_ns=joined.self_ns[:, :, found.steps],
+        waiting_ns=None,
+        rest_ns=None,
+        usual_ns=usual_stream_ns(joined, found),
+        waits=found.paths,
+    )
+
+
+def _by_meetings(joined: Joined) -> OwnWork | str:
     waits = _meetings(joined)
     if not waits.any():
         return "no phase was found in which the ranks wait for each other"
     own_ns = joined.self_ns.copy()
     own_ns[waits] = joined.self_ns[waits].min(axis=1, keepdims=True)
-    waiting_ns = joined.self_ns - own_ns
-    return OwnWork(np.arange(len(joined.steps)), own_ns, waiting_ns, False, waits)
+    return OwnWork(
+        how=HowKnown.MEETINGS,
+        steps=np.arange(len(joined.steps)),
+        total_ns=own_ns.sum(axis=0),
+        own_ns=own_ns,
+        waiting_ns=joined.self_ns - own_ns,
+        rest_ns=None,
+        usual_ns=None,
+        waits=waits,
+    )
 
 
 def _meetings(joined: Joined) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.job.findings import STEP, Pattern, PhaseAcrossRanks, Stragglers
 from pyinstrument_gpu.analysis.job.joined import Joined
-from pyinstrument_gpu.analysis.job.own_work import OwnWork
+from pyinstrument_gpu.analysis.job.own_work import HowKnown, OwnWork
 from pyinstrument_gpu.analysis.job.stragglers import lateness, typical_step_ns
 
 _CHANCE = 1e-3
@@ -29,17 +29,16 @@ def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[Phas
         if not self_ns.any():
             continue
         if isinstance(work, str):
-            rows.append(_across(joined, path, self_ns, self_ns, None, Pattern.UNKNOWN, 0.0))
+            rows.append(_across(joined, path, self_ns, self_ns, None, Pattern.UNKNOWN, None))
             continue
-        is_whole = work.is_by_arrivals or not work.waits[row]
-        pattern = _pattern(joined, work, row) if is_whole else Pattern.UNKNOWN
-        waiting_ns = None
-        if is_whole:
-            waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
+        pattern, waiting_ns, part_ns = Pattern.UNKNOWN, None, None
+        if found.pattern != Pattern.UNKNOWN and work.is_known(row):
+            pattern = _pattern(joined, work, row)
+            part_ns = None if parts_ns is None else float(parts_ns[row])
+            if work.waiting_ns is not None:
+                waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
         own_ns = work.own_ns[row]
-        rows.append(
-            _across(joined, path, self_ns, own_ns, waiting_ns, pattern, float(parts_ns[row]))
-        )
+        rows.append(_across(joined, path, self_ns, own_ns, waiting_ns, pattern, part_ns))
     return tuple(rows)
 
 
@@ -49,13 +48,11 @@ def whole_step(joined: Joined, work: OwnWork | str, found: Stragglers) -> PhaseA
         return None
     period_ns = joined.period_ns
     if isinstance(work, str):
-        return _across(joined, STEP, period_ns, period_ns, None, Pattern.UNKNOWN, 0.0)
+        return _across(joined, STEP, period_ns, period_ns, None, Pattern.UNKNOWN, None)
     waiting_ns = None
-    if work.is_by_arrivals:
+    if work.how == HowKnown.ARRIVALS and work.waiting_ns is not None:
         waiting_ns = float(np.median(work.waiting_ns.sum(axis=0).mean(axis=1)))
-    return _across(
-        joined, STEP, period_ns, work.total_ns, waiting_ns, found.pattern, found.loss_ns or 0.0
-    )
+    return _across(joined, STEP, period_ns, work.total_ns, waiting_ns, found.pattern, found.loss_ns)
 
 
 def _across(
@@ -65,7 +62,7 @@ def _across(
     own_ns: NDArray[np.float64],
     waiting_ns: float | None,
     pattern: Pattern,
-    imbalance_ns: float,
+    imbalance_ns: float | None,
 ) -> PhaseAcrossRanks:
     means_ns = self_ns.mean(axis=1)
     works_ns = own_ns.mean(axis=1)
@@ -107,11 +104,11 @@ def _pattern(joined: Joined, work: OwnWork, row: int) -> Pattern:
     return Pattern.IN_TURN if late.are_several else Pattern.BALANCED
 
 
-def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64]:
+def _parts_ns(work: OwnWork | str, found: Stragglers) -> NDArray[np.float64] | None:
     """By path the part of the loss: what the last rank of each step spends there more than the
     median rank."""
-    if isinstance(work, str) or found.loss_ns is None:
-        return np.zeros(0)
+    if isinstance(work, str) or found.loss_ns is None or work.how == HowKnown.DURATIONS:
+        return None
     last = np.argmax(work.total_ns, axis=0)
     steps = np.arange(len(last))
     of_last_ns = work.own_ns[:, last, steps]

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
+from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.job_data import RankData
 from pyinstrument_gpu.model.run_data import RunData
@@ -17,6 +20,8 @@ from pyinstrument_gpu.model.statistics import Scope
 _MOST_CELLS = 16_000_000
 """Of all ranks together, so many phases of steps are kept: 32 bytes each, or 24 where there is no
 device."""
+_MOST_OPERATIONS = 4_000_000
+"""Of collective operations, 57 bytes each."""
 _MOST_RANKS = 10_000
 """A file that says there are more is not believed so far as to keep less of it."""
 
@@ -25,7 +30,7 @@ def rank_data(run: RunData, file: str | None = None) -> RankData:
     """What is kept of a rank's run; nothing of it refers to the run.
 
     Of a job of many ranks, phases and steps the newest steps are kept, as many as fit, and a note
-    says so. Takes about 1 ms per 10,000 spans.
+    says so; of collective operations the newest as well. Takes about 1 ms per 10,000 spans.
 
     Raises:
         ValueError: the run does not say which rank it is of.
@@ -95,6 +100,14 @@ def rank_data(run: RunData, file: str | None = None) -> RankData:
         stream_ns=stream_ns,
         open_phases=run.open_phases,
         open_step=-1 if run.open_step is None else run.open_step.index,
-        collectives=run.collectives,
+        collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         stalls=run.stalls,
     )
+
+
+def _newest(collectives: Collectives, most: int) -> Collectives:
+    cut = len(collectives.events) - most
+    if cut <= 0:
+        return collectives
+    events = collectives.events[cut:].copy()
+    return replace(collectives, events=events, missed=collectives.missed + cut)

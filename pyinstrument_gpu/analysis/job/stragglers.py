@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.job.arrivals import ON_STREAMS
 from pyinstrument_gpu.analysis.job.binomial import binomial_tail
 from pyinstrument_gpu.analysis.job.findings import Pattern, Straggler, Stragglers
 from pyinstrument_gpu.analysis.job.joined import Joined
-from pyinstrument_gpu.analysis.job.own_work import OwnWork
+from pyinstrument_gpu.analysis.job.own_work import MIN_STEPS, HowKnown, OwnWork
 
 _DOMINANCE = 3.0
 """A straggler is so many times as much later than the next rank."""
@@ -32,6 +33,10 @@ _STANDS_OUT = 0.1
 _LEAST_STEPS = 3
 _LEAST_LOSS = 0.03
 """What such steps cost, as a share of all time."""
+_DEVICES = (
+    "the ranks work on devices, and how long these wait for each other is not known; it is with "
+    "TORCH_NCCL_ENABLE_TIMING=1 in the environment"
+)
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
 
@@ -134,6 +139,9 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
     """Who is waited for."""
     if isinstance(work, str):
         return Stragglers(Pattern.UNKNOWN, None, None, None, len(joined.steps), False, reason=work)
+    if len(work.steps) < MIN_STEPS:
+        reason = f"{len(work.steps)} steps are known well enough; {MIN_STEPS} are needed"
+        return _unknown(len(work.steps), reason)
     typical_ns = typical_step_ns(joined, work)
     late = lateness(work.total_ns, typical_ns)
     straggler = _always(joined, work, late) or _sometimes(joined, work, late)
@@ -142,14 +150,53 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         pattern = straggler.pattern
     elif _are_several(work, late):
         pattern = Pattern.IN_TURN
+    if (
+        work.how == HowKnown.MEETINGS
+        and _on_devices(joined)
+        and not _devices_agree(joined, straggler)
+    ):
+        return _unknown(len(work.steps), _DEVICES)
     return Stragglers(
         pattern=pattern,
         straggler=straggler,
         loss_ns=late.loss_ns,
         loss_share=late.loss_ns / typical_ns if typical_ns else None,
         steps=len(work.steps),
-        is_by_arrivals=work.is_by_arrivals,
+        is_by_arrivals=work.how != HowKnown.MEETINGS,
     )
+
+
+def _unknown(steps: int, reason: str) -> Stragglers:
+    return Stragglers(Pattern.UNKNOWN, None, None, None, steps, False, reason)
+
+
+def _on_devices(joined: Joined) -> bool:
+    return any(
+        bool((rank.stream_ns >= 0).any())
+        or any(group.backend.lower() in ON_STREAMS for group in rank.collectives.groups)
+        for rank in joined.ranks
+    )
+
+
+def _devices_agree(joined: Joined, straggler: Straggler | None) -> bool:
+    """Whether the devices of the others wait in some phase, as they do for a rank that is late:
+    what hosts do may not matter where devices are behind."""
+    if straggler is None:
+        return False
+    place = [rank.rank for rank in joined.ranks].index(straggler.rank)
+    for path in joined.paths[:-2]:
+        means_ns = np.full(len(joined.ranks), np.nan)
+        for number, rank in enumerate(joined.ranks):
+            if path in rank.paths:
+                stream_ns = rank.stream_ns[rank.paths.index(path), joined.places[number]]
+                if (stream_ns >= 0).any():
+                    means_ns[number] = stream_ns[stream_ns >= 0].mean()
+        if np.isnan(means_ns).any():
+            continue
+        others_ns = float(np.median(np.delete(means_ns, place)))
+        if others_ns - means_ns[place] > _LEAST_PART * straggler.lateness_ns:
+            return True
+    return False
 
 
 def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
@@ -161,7 +208,7 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
     time_shares = _time_shares(work)
     row = int(np.argmax(shares))
     # Slower everywhere, it loses most where most time is spent: more than that is a phase's own.
-    is_one = shares[row] > (1 + time_shares[row]) / 2
+    is_one = bool(shares[row] > (1 + time_shares[row]) / 2)
     out = late.last == place
     return Straggler(
         rank=joined.ranks[place].rank,
@@ -224,6 +271,10 @@ def _lateness_ns(work: OwnWork, place: int) -> float:
 
 def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
     """By path what a rank works more than the median of the others, per chosen step."""
+    if work.usual_ns is not None and steps.all():
+        others_ns = np.median(np.delete(work.usual_ns, place, axis=1), axis=1)
+        usual: NDArray[np.float64] = work.usual_ns[:, place] - others_ns
+        return usual
     chosen_ns = work.own_ns[:, :, steps]
     others_ns = np.median(np.delete(chosen_ns, place, axis=1), axis=1)
     excess: NDArray[np.float64] = (chosen_ns[:, place] - others_ns).mean(axis=1)
@@ -231,15 +282,22 @@ def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[n
 
 
 def _shares(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """By path the part of what a rank loses in some steps."""
+    """By path the part of what a rank loses in some steps; all 0 if what is known of phases
+    doesn't show the loss."""
     excess_ns = np.maximum(_excess_ns(work, place, steps), 0)
-    shares: NDArray[np.float64] = excess_ns / max(float(excess_ns.sum()), 1.0)
+    total_ns = work.total_ns[:, steps]
+    others_ns = np.median(np.delete(total_ns, place, axis=0), axis=0)
+    lost_ns = float((total_ns[place] - others_ns).mean())
+    if float(excess_ns.sum()) < max(_LEAST_PART * lost_ns, 1.0):
+        return np.zeros(len(excess_ns))
+    shares: NDArray[np.float64] = excess_ns / float(excess_ns.sum())
     return shares
 
 
 def _time_shares(work: OwnWork) -> NDArray[np.float64]:
     """By path the part of the usual work."""
-    usual_ns = np.array([np.median(own_ns) for own_ns in work.own_ns])
+    by_path_ns = work.own_ns if work.usual_ns is None else work.usual_ns
+    usual_ns = np.array([np.median(own_ns) for own_ns in by_path_ns])
     shares: NDArray[np.float64] = usual_ns / max(float(usual_ns.sum()), 1.0)
     return shares
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import Job, JobError
+from pyinstrument_gpu.analysis.job import rank_data as rank_data_module
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.rank_numbers import ranks_text
@@ -65,6 +67,20 @@ def test_profiled_steps_are_left_out() -> None:
     kept = rank_data(rank_run(0, TIMES_NS, operations=Operations(profiled=((1, 1),))))
     assert kept.steps.tolist() == [0, 2] and kept.self_ns.tolist() == [[10, 30], [5, 7]]
     assert kept.steps_ended == 3
+
+
+def test_of_many_ranks_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = np.zeros(5, COLLECTIVE_DTYPE)
+    events["sequence"] = np.arange(5)
+    collectives = Collectives((), ("all_reduce",), events, missed=3, was_read=True)
+    one = rank_run(1, TIMES_NS, collectives=collectives)
+    monkeypatch.setattr(rank_data_module, "_MOST_CELLS", 8)
+    monkeypatch.setattr(rank_data_module, "_MOST_OPERATIONS", 4)
+    kept = rank_data(one)
+    assert kept.steps.tolist() == [1, 2] and kept.self_ns.tolist() == [[20, 30], [6, 7]]
+    assert kept.notes == ("of its 3 steps the last 2 are compared with those of other ranks",)
+    assert kept.collectives.events["sequence"].tolist() == [3, 4]
+    assert kept.collectives.missed == 6
 
 
 def test_files_and_folders(tmp_path: Path) -> None:

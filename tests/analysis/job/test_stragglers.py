@@ -144,7 +144,7 @@ def test_phases_across_ranks(has_arrivals: bool) -> None:
     assert data.high_ns == data.work_ns == pytest.approx(220 * MS, rel=0.01)
     assert data.distance_ns == pytest.approx(200 * MS, rel=0.01)
     assert data.imbalance_ns == pytest.approx(200 * MS, rel=0.01)
-    assert sum(row.imbalance_ns for row in rows.values()) == pytest.approx(
+    assert sum(row.imbalance_ns or 0 for row in rows.values()) == pytest.approx(
         analysis.stragglers.loss_ns
     )
     assert data.waiting_ns == 0
