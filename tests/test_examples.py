@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run, and docs/examples.md shows what they print."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pyinstrument_gpu as pig
+from docs.make_examples import COMMANDS, PAGE, block, printed
+
+QUICKLY = {
+    "language_model": ["--steps", "4", "--accumulate", "2", "--evaluate-every", "2"],
+    "image_classifier": ["--epochs", "1", "--batch-size", "256"],
+    "ddp": ["--steps", "5"],
+}
+STEPS = {"language_model": 4, "image_classifier": 8, "ddp": 5}
+TABLE = re.compile(r"^phase .*?^step ", re.MULTILINE | re.DOTALL)
+
+
+def rows_of(text: str) -> list[str]:
+    """The first words of the first table's rows: its phases."""
+    found = TABLE.search(text)
+    assert found is not None
+    return [line.split()[0] for line in found[0].splitlines() if line[:1].isalpha()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path) -> None:
+    text = printed(name, tmp_path, *QUICKLY[name])
+    on_page = block(name).search(PAGE.read_text("utf-8"))
+    assert on_page is not None
+    assert rows_of(text) == rows_of(on_page[0])
+    assert on_page[0].count("\n") > 20
+    files = sorted(tmp_path.glob("*.gpurun"))
+    assert len(files) == (2 if name == "ddp" else 1)
+    for file in files:
+        run = pig.Run.load(file)
+        assert run.complete and run.steps_ended == STEPS[name]
