@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.job_data import JobData, RankData
+from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.thread import Thread
+from pyinstrument_gpu.run import Run
 
 MS = 1_000_000
 WORK_NS = {"data": 20 * MS, "forward": 60 * MS, "backward": 100 * MS, "optimizer": 20 * MS}
@@ -182,3 +186,31 @@ def _recorded(
             )
         )
     return JobData(tuple(data), ranks)
+
+
+def run_of_rank(rank: RankData) -> Run:
+    """The run that such data is kept of, in which each phase is called once per step."""
+    steps = np.zeros(len(rank.steps), STEP_DTYPE)
+    steps["index"], steps["begin_ns"] = rank.steps, rank.step_begin_ns
+    steps["end_ns"] = rank.step_begin_ns + rank.step_ns
+    steps["samples"], steps["items"], steps["complete"] = np.nan, 1, True
+    spans = np.zeros(rank.self_ns.size, SPAN_DTYPE)
+    spans["host_begin_ns"] = rank.first_begin_ns.T.reshape(-1)
+    spans["host_end_ns"] = rank.last_end_ns.T.reshape(-1)
+    spans["path"] = spans["phase"] = np.tile(np.arange(len(rank.paths)), len(steps))
+    spans["step"] = np.repeat(rank.steps, len(rank.paths))
+    for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
+        spans[column] = -1
+    spans["flags"] = SpanFlag.STEP_THREAD
+    return Run(
+        names=rank.paths,
+        path_parents=[-1] * len(rank.paths),
+        path_names=range(len(rank.paths)),
+        threads=[Thread(11, "MainThread")],
+        spans=spans,
+        span_self_ns=rank.self_ns.T.reshape(-1),
+        steps=Steps(steps),
+        environment={**rank.environment, "run_id": f"{rank.rank:016x}"},
+        duration_ns=rank.duration_ns,
+        collectives=rank.collectives,
+    )

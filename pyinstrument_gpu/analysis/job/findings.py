@@ -83,6 +83,7 @@ class Stragglers:
             waits on devices are known. If not, a rank that is slower in such a phase alone can't be
             seen.
         reason: why the pattern is unknown, in a sentence; None otherwise.
+        left_out: the ranks that were not judged, because they have few of the steps that most have.
     """
 
     pattern: Pattern
@@ -92,6 +93,7 @@ class Stragglers:
     steps: int
     is_by_arrivals: bool
     reason: str | None = None
+    left_out: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

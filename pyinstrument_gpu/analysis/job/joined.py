@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.job.findings import BETWEEN_STEPS, OUTSIDE_PHASES
 from pyinstrument_gpu.model.job_data import JobData, RankData
 
+_LEAST_SHARE = 0.5
+"""Of the steps that most ranks have, what a rank has to have to be joined."""
+
 
 @dataclass(frozen=True, eq=False)
 class Joined:
@@ -19,6 +22,7 @@ class Joined:
 
     Attributes:
         ranks: those that were joined, in the order of the second axis.
+        left_out: the numbers of the others: they have few of the steps that most ranks have.
         steps: indices of the steps, in the order of the last axis.
         places: by rank and step the place of the step in `RankData.steps`.
         paths: the phases that any of them has, in the order of the first axis; last of all
@@ -28,6 +32,7 @@ class Joined:
     """
 
     ranks: tuple[RankData, ...]
+    left_out: tuple[int, ...]
     steps: NDArray[np.int64]
     places: NDArray[np.intp]
     paths: tuple[str, ...]
@@ -41,12 +46,18 @@ class Joined:
 
 
 def joined(job: JobData) -> Joined:
-    """Ranks that have none of the steps are left out."""
-    ranks = [rank for rank in job.ranks if (rank.steps > 0).any()]
-    common = ranks[0].steps if ranks else np.empty(0, np.int64)
-    for rank in ranks[1:]:
+    """The ranks of a job, those left out that ended early, so that the others can be compared."""
+    usual = _usual_steps(job)
+    ranks, left_out = [], []
+    for rank in job.ranks:
+        has = np.count_nonzero(np.isin(usual, rank.steps, assume_unique=True))
+        if has and has >= _LEAST_SHARE * len(usual):
+            ranks.append(rank)
+        else:
+            left_out.append(rank.rank)
+    common = usual
+    for rank in ranks:
         common = common[np.isin(common, rank.steps, assume_unique=True)]
-    common = common[common > 0]
     paths = tuple(dict.fromkeys(path for rank in ranks for path in rank.paths))
     row = {path: place for place, path in enumerate(paths)}
     self_ns = np.zeros((len(paths) + 2, len(ranks), len(common)))
@@ -62,4 +73,22 @@ def joined(job: JobData) -> Joined:
         follows = rank.steps[before] == common - 1
         gaps_ns = rank.step_begin_ns[place] - rank.step_begin_ns[before] - rank.step_ns[before]
         self_ns[-1, number] = np.where(follows, gaps_ns, 0)
-    return Joined(tuple(ranks), common, places, (*paths, OUTSIDE_PHASES, BETWEEN_STEPS), self_ns)
+    return Joined(
+        tuple(ranks),
+        tuple(left_out),
+        common,
+        places,
+        (*paths, OUTSIDE_PHASES, BETWEEN_STEPS),
+        self_ns,
+    )
+
+
+def _usual_steps(job: JobData) -> NDArray[np.int64]:
+    """The steps that at least half of the ranks have, ascending, without the first of the run."""
+    if not job.ranks:
+        return np.empty(0, np.int64)
+    found, counts = np.unique(
+        np.concatenate([rank.steps for rank in job.ranks]), return_counts=True
+    )
+    usual: NDArray[np.int64] = found[(2 * counts >= len(job.ranks)) & (found > 0)]
+    return usual

@@ -141,7 +141,7 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         return Stragglers(Pattern.UNKNOWN, None, None, None, len(joined.steps), False, reason=work)
     if len(work.steps) < MIN_STEPS:
         reason = f"{len(work.steps)} steps are known well enough; {MIN_STEPS} are needed"
-        return _unknown(len(work.steps), reason)
+        return _unknown(joined, len(work.steps), reason)
     typical_ns = typical_step_ns(joined, work)
     late = lateness(work.total_ns, typical_ns)
     straggler = _always(joined, work, late) or _sometimes(joined, work, late)
@@ -155,7 +155,7 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         and _on_devices(joined)
         and not _devices_agree(joined, straggler)
     ):
-        return _unknown(len(work.steps), _DEVICES)
+        return _unknown(joined, len(work.steps), _DEVICES)
     return Stragglers(
         pattern=pattern,
         straggler=straggler,
@@ -163,11 +163,12 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         loss_share=late.loss_ns / typical_ns if typical_ns else None,
         steps=len(work.steps),
         is_by_arrivals=work.how != HowKnown.MEETINGS,
+        left_out=joined.left_out,
     )
 
 
-def _unknown(steps: int, reason: str) -> Stragglers:
-    return Stragglers(Pattern.UNKNOWN, None, None, None, steps, False, reason)
+def _unknown(joined: Joined, steps: int, reason: str) -> Stragglers:
+    return Stragglers(Pattern.UNKNOWN, None, None, None, steps, False, reason, joined.left_out)
 
 
 def _on_devices(joined: Joined) -> bool:

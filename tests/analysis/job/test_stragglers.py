@@ -24,7 +24,7 @@ from pyinstrument_gpu.analysis.job.findings import (
     Stragglers,
 )
 from pyinstrument_gpu.model.collectives import Collectives, ProcessGroup
-from pyinstrument_gpu.model.job_data import JobData
+from pyinstrument_gpu.model.job_data import JobData, RankData
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
 SEEDS = range(1000, 1020)
@@ -218,7 +218,14 @@ def test_clocks_of_ranks_do_not_matter() -> None:
 def unknown(job: JobData) -> str:
     stragglers = of(job).stragglers
     assert stragglers == Stragglers(
-        Pattern.UNKNOWN, None, None, None, stragglers.steps, False, stragglers.reason
+        Pattern.UNKNOWN,
+        None,
+        None,
+        None,
+        stragglers.steps,
+        False,
+        stragglers.reason,
+        stragglers.left_out,
     )
     assert all(row.pattern == Pattern.UNKNOWN for row in of(job).phases)
     assert stragglers.reason is not None
@@ -230,9 +237,9 @@ def test_what_is_not_known() -> None:
     assert unknown(few) == "9 steps are there of all ranks, besides the first; 20 are needed"
     assert of(few).phases and of(few).step is not None
     one = JobData(simulated_job(2, 1).ranks[:1], 2)
-    assert unknown(one) == "there is one rank with steps"
+    assert unknown(one) == "there is one rank with the steps that most ranks have"
     none = JobData((), 2)
-    assert unknown(none) == "there is no rank with steps"
+    assert unknown(none) == "there is no rank with the steps that most ranks have"
     assert (of(none).phases, of(none).step, of(none).late_start) == ((), None, None)
 
 
@@ -240,6 +247,30 @@ def test_ranks_that_do_not_wait_for_each_other() -> None:
     jobs = [simulated_job(2, seed, has_arrivals=False) for seed in (1, 2)]
     free = JobData((jobs[0].ranks[0], jobs[1].ranks[1]), 2)
     assert unknown(free) == "no phase was found in which the ranks wait for each other"
+
+
+def cut(rank: RankData, steps: int) -> RankData:
+    """The rank as if its file ended after so many steps."""
+    columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    return replace(
+        rank,
+        steps=rank.steps[:steps],
+        step_begin_ns=rank.step_begin_ns[:steps],
+        step_ns=rank.step_ns[:steps],
+        **{column: getattr(rank, column)[:, :steps] for column in columns},
+    )
+
+
+def test_a_rank_that_ended_early_is_left_out() -> None:
+    job = simulated_job(4, 1, Slow(1, {"data": 3.0}))
+    stragglers = of(JobData((*job.ranks[:3], cut(job.ranks[3], 30)), 4)).stragglers
+    assert stragglers.straggler is not None and stragglers.straggler.rank == 1
+    assert (stragglers.left_out, stragglers.steps) == ((3,), 299)
+    stragglers = of(JobData((*job.ranks[:3], cut(job.ranks[3], 200)), 4)).stragglers
+    assert (stragglers.left_out, stragglers.steps) == ((), 199)
+    assert unknown(JobData((job.ranks[0], cut(job.ranks[1], 30)), 2)) == (
+        "there is one rank with the steps that most ranks have"
+    )
 
 
 def without_records_before(job: JobData, moment_ns: int) -> JobData:
