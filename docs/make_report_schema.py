@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the JSON Schema of `report --json`, and the reference of its keys in report-schema.md.
+"""Write the JSON Schemas of `report --json`, of runs and of jobs, and the reference of their keys
+in report-schema.md.
 
-Both come from the dataclasses of pyinstrument_gpu/document and their docstrings.
+All come from the dataclasses of the documents and their docstrings.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +18,83 @@ import msgspec
 
 from pyinstrument_gpu.document import json_text
 from pyinstrument_gpu.document.document import VERSION, Document
+from pyinstrument_gpu.document.job import JOB_VERSION, JobDocument
 from pyinstrument_gpu.document.one_step import StepDocument
 
 SCHEMA_FILE = Path(json_text.__file__).with_name("schema.json")
+JOB_SCHEMA_FILE = SCHEMA_FILE.with_name("job_schema.json")
 PAGE = Path(__file__).with_name("report-schema.md")
 _REFERENCE = "## Reference\n"
+_JOB_REFERENCE = "\n## Reference of jobs\n"
 _LEFT_OUT = {
     "type": "object",
     "additionalProperties": {"type": "integer", "minimum": 1},
     "description": "How many rows were left out of long lists, by the place of the list.",
 }
+_OF_RUNS = (Document, StepDocument)
+_OF_JOBS = (JobDocument,)
+_ABSENT = "A key that is not there is not known, or has nothing to say."
 
 
 def schema() -> dict[str, Any]:
-    """The schema of both documents: of a run, and of one of its steps."""
-    (_, _), types = msgspec.json.schema_components(
-        [Document, StepDocument], ref_template="#/$defs/{name}"
+    """The schema of both documents of runs: of a run, and of one of its steps."""
+    return _schema(
+        _OF_RUNS,
+        f"pyinstrument-gpu report --json, version {VERSION}",
+        f"A line of JSON for each run. {_ABSENT}",
     )
-    documented = {name: _documented(_type_named(name), types[name]) for name in sorted(types)}
-    for name in (Document.__name__, StepDocument.__name__):
-        documented[name]["properties"]["left_out"] = _LEFT_OUT
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"pyinstrument-gpu report --json, version {VERSION}",
-        "description": "A line of JSON for each run. A key that is not there is not known, or has "
-        "nothing to say.",
-        "oneOf": [{"$ref": f"#/$defs/{one.__name__}"} for one in (Document, StepDocument)],
-        "$defs": documented,
-    }
+
+
+def job_schema() -> dict[str, Any]:
+    """The schema of the document of a job."""
+    return _schema(
+        _OF_JOBS,
+        f"pyinstrument-gpu report --json of the ranks of a job, version {JOB_VERSION}",
+        f"A line of JSON for a job. {_ABSENT}",
+    )
 
 
 def schema_text() -> str:
-    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+    return _text(schema())
+
+
+def job_schema_text() -> str:
+    return _text(job_schema())
 
 
 def page_text() -> str:
     """The page with its reference brought up to date."""
     written, _, _ = PAGE.read_text().partition(_REFERENCE)
-    return written + _REFERENCE + "".join(_reference())
+    of_runs, of_jobs = _reference(schema(), _OF_RUNS), _reference(job_schema(), _OF_JOBS)
+    return written + _REFERENCE + "".join([*of_runs, _JOB_REFERENCE, *of_jobs])
 
 
-def _type_named(name: str) -> type:
-    pending: list[type] = [Document, StepDocument]
+def _schema(roots: Sequence[type], title: str, description: str) -> dict[str, Any]:
+    (*_,), types = msgspec.json.schema_components(roots, ref_template="#/$defs/{name}")
+    documented = {
+        name: _choice(types[name])
+        if "enum" in types[name]
+        else _documented(_type_named(name, roots), types[name])
+        for name in sorted(types)
+    }
+    for root in roots:
+        documented[root.__name__]["properties"]["left_out"] = _LEFT_OUT
+    refs = [{"$ref": f"#/$defs/{one.__name__}"} for one in roots]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "description": description,
+        **({"oneOf": refs} if len(refs) > 1 else refs[0]),
+        "$defs": documented,
+    }
+
+
+def _text(of: dict[str, Any]) -> str:
+    return json.dumps(of, indent=1, ensure_ascii=False) + "\n"
+
+
+def _type_named(name: str, roots: Sequence[type]) -> type:
+    pending: list[type] = [*roots]
     seen: set[type] = set()
     while pending:
         one = pending.pop()
@@ -80,12 +116,18 @@ def _dataclass_in(found: Any) -> type | None:
     return found.cls if isinstance(found, msgspec.inspect.DataclassType) else None
 
 
+def _choice(written: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type that is one of some texts."""
+    return {"type": "string", "description": written["description"], "enum": written["enum"]}
+
+
 def _documented(of: type, written: dict[str, Any]) -> dict[str, Any]:
     """The schema of a dataclass, with what its docstring says of each field. What is None or an
     empty list is never written, so it is neither required nor of another type."""
     summary, attributes = _docstring(of)
     properties, required = {}, []
     for name, described in written["properties"].items():
+        described.pop("default", None)
         kinds = described.pop("anyOf", None)
         if kinds is None:
             if described.get("type") != "array":
@@ -119,12 +161,16 @@ def _docstring(of: type) -> tuple[str, dict[str, str]]:
     return " ".join(summary.split()), found
 
 
-def _reference() -> Iterator[str]:
-    types = schema()["$defs"]
-    first = [Document.__name__, StepDocument.__name__]
+def _reference(of: dict[str, Any], roots: Sequence[type]) -> Iterator[str]:
+    types = of["$defs"]
+    first = [root.__name__ for root in roots]
     for name in [*first, *(name for name in types if name not in first)]:
         found = types[name]
-        yield f"\n### {name}\n\n{found['description']}\n\n| key | type | |\n|---|---|---|\n"
+        yield f"\n### {name}\n\n{found['description']}\n"
+        if "enum" in found:
+            yield f"\nOne of {', '.join(f'`{value}`' for value in found['enum'])}.\n"
+            continue
+        yield "\n| key | type | |\n|---|---|---|\n"
         for key, described in found["properties"].items():
             about = described.get("description", "").replace("|", "\\|")
             always = "" if key in found["required"] else ", may be missing"
@@ -142,4 +188,5 @@ def _type_of(described: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     SCHEMA_FILE.write_text(schema_text())
+    JOB_SCHEMA_FILE.write_text(job_schema_text())
     PAGE.write_text(page_text())

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pyinstrument_gpu import export as exports
+from pyinstrument_gpu.cli.run_paths import run_paths
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable, is_run_file
 from pyinstrument_gpu.export.run_facts import losses
@@ -22,7 +23,7 @@ _LONG_SPANS = 500_000  # fewer take less than a second
 
 
 @click.command(options_metavar="-o OUT [OPTIONS]")
-@click.argument("paths", metavar="RUN...", nargs=-1, required=True)
+@click.argument("given", metavar="RUN...", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="OUT", help="Write to this file or folder, or to standard output (-)."
 )
@@ -58,7 +59,7 @@ _LONG_SPANS = 500_000  # fewer take less than a second
     help="nsys: merge into an existing Nsight Systems report (OUT is a new one).",
 )
 def export(
-    paths: tuple[str, ...],
+    given: tuple[str, ...],
     output: str | None,
     format_name: str | None,
     merge_into: str | None,
@@ -66,7 +67,8 @@ def export(
 ) -> None:
     """Write runs in another format, for other tools to read.
 
-    Several RUNs, the ranks of one job, go into one output. The suffix of OUT chooses the format:
+    Several RUNs, the ranks of one job, go into one output. A RUN may also be a folder, which stands
+    for the run files in it. The suffix of OUT chooses the format:
 
     \b
       .csv         a table of all spans
@@ -85,11 +87,11 @@ def export(
     is CSV unless --format names another text format.
     """
     if output is None:
-        *runs_before, last = paths
+        *runs_before, last = given
         # `export RUN... OUT`, unless OUT was forgotten and this is one of the runs.
         if not runs_before or Path(last).suffix == ".gpurun" or is_run_file(last):
             raise click.UsageError("no output: say -o OUT, for example -o trace.json")
-        paths, output = tuple(runs_before), last
+        given, output = tuple(runs_before), last
     to_stdout = output == "-"
     try:
         name = exports.format_for(output, format_name or ("csv" if to_stdout else None))
@@ -109,6 +111,7 @@ def export(
             raise click.UsageError(
                 f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
             )
+    paths = run_paths(given)
     runs = [Run.load(path) for path in paths]
     exports.check_runs(runs)
     with _progress_bar(sum(len(run.spans) for run in runs)) as advance:

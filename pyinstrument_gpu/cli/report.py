@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pyinstrument-gpu report`: print runs as tables, or write them as a page."""
+"""`pyinstrument-gpu report`: print runs, or the ranks of a job, or write them as a page."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+from pyinstrument_gpu.cli.run_paths import are_of_a_job, run_paths
 from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
+from pyinstrument_gpu.job import Job
+from pyinstrument_gpu.report.job import job_report
 from pyinstrument_gpu.run import Run
 
 
 @click.command()
-@click.argument("paths", metavar="RUN...", nargs=-1, required=True)
+@click.argument("given", metavar="RUN...", nargs=-1, required=True)
 @click.option("--step", type=int, metavar="N", help="Show only the step with index N.")
+@click.option(
+    "--rank", type=int, metavar="N", help="Of the ranks of a job, show only the run of rank N."
+)
 @click.option(
     "--width",
     type=click.IntRange(min=20),
     metavar="COLUMNS",
     help="Format for this many columns.  [default: the width of the terminal]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per RUN, not tables.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one line of JSON per RUN, or for the job, not tables.",
+)
 @click.option(
     "--all-rows",
     is_flag=True,
@@ -41,21 +54,38 @@ from pyinstrument_gpu.run import Run
     help="Where --html writes.  [default: the first RUN with the suffix .html]",
 )
 def report(
-    paths: tuple[str, ...],
+    given: tuple[str, ...],
     step: int | None,
+    rank: int | None,
     width: int | None,
     as_json: bool,
     all_rows: bool,
     as_html: bool,
     output: str | None,
 ) -> None:
-    """Show where the time of each step went."""
+    """Show where the time of each step went.
+
+    A RUN may also be a folder, which stands for the run files in it. Of several ranks of one job,
+    the report is that of the job: which rank the others wait for, and in which phase.
+    """
     if all_rows and not as_json:
         raise click.UsageError("--all-rows is for --json; tables say what they leave out")
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")
     if as_html and (as_json or step is not None or width is not None):
         raise click.UsageError("--html can't be combined with --json, --step or --width")
+    paths = run_paths(given)
+    most_rows = None if all_rows else MOST_ROWS
+    if rank is not None:
+        paths = [_file_of_rank(Job.load(given), rank)]
+    elif step is None and are_of_a_job(given, paths):
+        job = Job.load(given)
+        document = job_document_of(job)
+        if as_html:
+            _write_job_page(job, document, paths[0], output)
+        else:
+            print(json_text(document, most_rows) if as_json else job_report(document, width))
+        return
     file_of_run: dict[str, str] = {}
     runs: list[Run] = []
     for i, path in enumerate(paths):
@@ -72,10 +102,8 @@ def report(
             continue
         try:
             if as_json:
-                document = (
-                    document_of(run, shown) if step is None else step_document(run, step, shown)
-                )
-                text = json_text(document, None if all_rows else MOST_ROWS)
+                found = document_of(run, shown) if step is None else step_document(run, step, shown)
+                text = json_text(found, most_rows)
             else:
                 text = run.report(step=step, width=width)
         except KeyError as error:
@@ -85,8 +113,34 @@ def report(
         print(text)
     if as_html:
         # Not above: the tables need none of it.
-        from pyinstrument_gpu.page.page import html_page, page_beside, write_page
+        from pyinstrument_gpu.page.page import html_page
 
-        page = page_beside(Path(paths[0])) if output is None else Path(output)
-        write_page(html_page(runs, list(file_of_run.values())), page)
-        print(f"Page: {click.format_filename(page)}")
+        _write_page(lambda: html_page(runs, list(file_of_run.values())), paths[0], output)
+
+
+def _file_of_rank(job: Job, rank: int) -> str:
+    file = next((found.file for found in job.ranks if found.rank == rank), None)
+    if file is None:
+        reason = job.missing.get(rank, f"the job has {job.world_size} ranks")
+        raise click.ClickException(f"there is no run of rank {rank}: {reason}")
+    return file
+
+
+def _write_job_page(job: Job, document: JobDocument, first: str, output: str | None) -> None:
+    """The page of a job: of many ranks it has the runs of a few that matter."""
+    from pyinstrument_gpu.page.job_view import ranks_on_page
+    from pyinstrument_gpu.page.page import html_page
+
+    ranks = ranks_on_page(document)
+    runs = [job.run(rank) for rank in ranks]
+    files = [click.format_filename(_file_of_rank(job, rank)) for rank in ranks]
+    _write_page(lambda: html_page(runs, files, document), first, output)
+
+
+def _write_page(text: Callable[[], str], first: str, output: str | None) -> None:
+    """Writes the page that a function makes, beside the first run file if nothing else is said."""
+    from pyinstrument_gpu.page.page import page_beside, write_page
+
+    page = page_beside(Path(first)) if output is None else Path(output)
+    write_page(text(), page)
+    print(f"Page: {click.format_filename(page)}")

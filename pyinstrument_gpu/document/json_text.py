@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A document as JSON.
 
-`schema.json` beside this file describes it, and docs/report-schema.md explains it.
+`schema.json` and `job_schema.json` beside this file describe it, and docs/report-schema.md explains
+it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from typing import Any
 
 from pyinstrument_gpu.document.document import Document
+from pyinstrument_gpu.document.job import JobDocument
 from pyinstrument_gpu.document.one_step import StepDocument
 from pyinstrument_gpu.document.plain import plain
 
@@ -18,11 +20,13 @@ _FEWER = {"findings": 5, "savings.rows": 5, "operations": 5}
 """Of some lists, by the begin of their place."""
 
 
-def json_text(document: Document | StepDocument, most_rows: int | None = MOST_ROWS) -> str:
+def json_text(
+    document: Document | StepDocument | JobDocument, most_rows: int | None = MOST_ROWS
+) -> str:
     """The document as one line.
 
     Args:
-        document: of a run, or of one of its steps.
+        document: of a run, of one of its steps, or of a job.
         most_rows: of a longer list only so many are kept, the first, or half as many;
             `left_out` says how many are not. None keeps all.
     """

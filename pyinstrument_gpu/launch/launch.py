@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,7 +25,7 @@ from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.child_report import report_by_child
 from pyinstrument_gpu.launch.no_steps import what_was_seen
 from pyinstrument_gpu.launch.program import Program, note_interrupt
-from pyinstrument_gpu.launch.rank_files import complete_runs, start_of_job
+from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
 from pyinstrument_gpu.launch.spare_limits import spare_limits
 from pyinstrument_gpu.modules import RootWatch
 from pyinstrument_gpu.native import DISABLED
@@ -37,7 +37,7 @@ from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.model.run_data import RunData
+    from pyinstrument_gpu.document.job import JobDocument
 
 _OTHER_RANKS_DEADLINE_S = 5.0
 _PROFILE_AT = 10
@@ -266,35 +266,51 @@ class Launch:
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
 
     def _report_ending(self, ranks: int) -> Iterator[str]:
-        """The other ranks, where the run file is, and how to look at it."""
+        """The job's ranks, where the run file is, and how to look at it."""
         assert self._recording is not None
-        runs: Mapping[int, RunData] = {}
+        job = document = None
         if ranks > 1:
-            from pyinstrument_gpu.report.rank_comparison import ranks_report
-
             paths = {i: path_of_rank(self._path, i) for i in range(ranks)}
-            runs, missing = complete_runs(paths, _OTHER_RANKS_DEADLINE_S)
+            try:
+                job = finished_job(paths, _OTHER_RANKS_DEADLINE_S)
+            except (PyinstrumentGpuError, OSError) as error:
+                self._say(f"there is no report of the ranks together: {error}")
+        if job is not None:
+            from pyinstrument_gpu.document.job import job_document_of
+            from pyinstrument_gpu.report.job import job_report
+
+            document = job_document_of(job)
             if not self._options.no_report:
                 yield ""
-                yield ranks_report(runs, missing)
+                yield job_report(document)
         yield ""
         yield f"Run file: {self._recording.path}"
         if self._options.html:
-            yield self._write_page(runs or {0: self._recording.run})
+            yield self._write_page(document)
         else:
-            command = shlex.join(
-                ["pyinstrument-gpu", "report", "--html", str(self._recording.path)]
-            )
-            yield f"Look at it: {command}"
+            files = None
+            if document is not None and len(document.ranks) > 1:
+                files = pattern_of_ranks(*(path_of_rank(self._path, rank) for rank in (0, 1)))
+            files = files or shlex.quote(str(self._recording.path))
+            yield f"Look at it: pyinstrument-gpu report --html {files}"
 
-    def _write_page(self, runs: Mapping[int, RunData]) -> str:
-        """Writes the page of all ranks, and says where it is, or why it is not."""
+    def _write_page(self, job: JobDocument | None) -> str:
+        """Writes the page of the run, or of the job, and says where it is, or why it is not."""
+        from pyinstrument_gpu.page.job_view import ranks_on_page
         from pyinstrument_gpu.page.page import html_page, page_beside, write_page
+        from pyinstrument_gpu.run import Run
 
-        paths = [path_of_rank(self._path, rank) for rank in runs]
+        assert self._recording is not None
         try:
-            page = page_beside(paths[0])
-            write_page(html_page(list(runs.values()), [path.name for path in paths]), page)
+            path = path_of_rank(self._path)
+            page = page_beside(path)
+            if job is None:
+                text = html_page([self._recording.run], [path.name])
+            else:
+                paths = [path_of_rank(self._path, rank) for rank in ranks_on_page(job)]
+                runs = [Run.load(path) for path in paths]
+                text = html_page(runs, [path.name for path in paths], job)
+            write_page(text, page)
         except (PyinstrumentGpuError, OSError) as error:
             return f"pyinstrument-gpu: no page was written: {error}"
         return f"Page: {page}"

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.recording.environment import launcher_number
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.run import Run
+    from pyinstrument_gpu.model.job_data import JobData, RankData
 
 _POLL_S = 0.05
 
@@ -38,34 +41,73 @@ def _start_of_process(pid: int) -> float:
     return boot_s + since_boot_s
 
 
-def complete_runs(paths: Mapping[int, Path], deadline_s: float) -> tuple[dict[int, Run], list[str]]:
-    """The runs of the ranks whose files are complete, or become so before the deadline; and a
-    sentence for each of the others."""
+def finished_job(paths: Mapping[int, Path], deadline_s: float) -> JobData:
+    """The job of the ranks whose files are complete, or become so before the deadline; of the
+    others it says why they are missing. Files are read for as long again at most.
+
+    The first of the paths is that of this process, whose recording is over.
+
+    Raises:
+        JobError: nothing can be said of the ranks together.
+        OSError, RunFileError: the first file can't be read.
+    """
+    from pyinstrument_gpu.analysis.job.gather import job_of
+    from pyinstrument_gpu.analysis.job.rank_data import rank_data
     from pyinstrument_gpu.model.job import not_one_job
     from pyinstrument_gpu.run import Run
 
     until_s = time.monotonic() + deadline_s
-    runs: dict[int, Run] = {}
-    missing = []
+    found: list[RankData] = []
+    missing: dict[int, str] = {}
     for rank, path in paths.items():
+        names = [f"rank {next(iter(paths))}", str(path)]
+        while not path.exists() and is_local(rank) and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+        if not path.exists():
+            missing[rank] = f"{path} does not exist"
+            if not is_local(rank):
+                missing[rank] += ": it ran on another machine. `report` takes the files of all"
+            continue
         while not _is_finished(path) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
         try:
-            if not path.exists():
-                missing.append(f"rank {rank}: {path} does not exist")
-            elif not _is_finished(path):
-                missing.append(f"rank {rank}: still recording into {path}")
+            if not _is_finished(path):
+                missing[rank] = f"still recording into {path}"
+            elif found and time.monotonic() >= until_s + deadline_s:
+                missing[rank] = f"there was no time left to read {path}. `report` takes all"
             else:
-                run = Run.load(path)
-                names = [*(f"rank {earlier}" for earlier in runs), str(path)]
-                wrong = not_one_job([*runs.values(), run], names)
+                of_rank = rank_data(Run.load(path), str(path))
+                # Files of an earlier job may be where those of this one were to be.
+                own = found[0] if found else of_rank
+                wrong = None if own is of_rank else not_one_job([own, of_rank], names)
                 if wrong is None:
-                    runs[rank] = run
-                else:  # of an earlier job: it was in the way of the file of this one
-                    missing.append(f"rank {rank}: {wrong}")
-        except (OSError, RunFileError) as error:
-            missing.append(f"rank {rank}: {error}")
-    return runs, missing
+                    found.append(of_rank)
+                else:
+                    missing[rank] = wrong
+        except (OSError, RunFileError, ValueError) as error:
+            if not found:
+                raise
+            missing[rank] = str(error)
+    return job_of(found, missing)
+
+
+def is_local(rank: int) -> bool:
+    """Whether a rank runs on this machine, or may do so: torchrun numbers the ranks of a machine in
+    a row."""
+    own, place, count = map(launcher_number, ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    if own is None or place is None or count is None:
+        return True
+    return own - place <= rank < own - place + count
+
+
+def pattern_of_ranks(first: Path, second: Path) -> str | None:
+    """What a shell takes for the files of all ranks, of which these are those of ranks 0 and 1.
+    None if their names differ by more than that number."""
+    for place in re.finditer("0", str(first)):
+        before, behind = str(first)[: place.start()], str(first)[place.end() :]
+        if f"{before}1{behind}" == str(second):
+            return f"{shlex.quote(before)}*{shlex.quote(behind) if behind else ''}"
+    return None
 
 
 def _is_finished(path: Path) -> bool:

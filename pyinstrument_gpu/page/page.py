@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.analysis.compare import Comparison
-from pyinstrument_gpu.errors import ExportError, MissingDependencyError
+from pyinstrument_gpu.analysis.job.gather import job_of
+from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.document.job import JobDocument, job_document_of
+from pyinstrument_gpu.errors import ExportError, JobError, MissingDependencyError
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
-from pyinstrument_gpu.model.job import not_one_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.page.comparison_view import comparison_view
-from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
+from pyinstrument_gpu.page.job_view import job_view
+from pyinstrument_gpu.page.report_parts import PartTable
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
 from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
-from pyinstrument_gpu.report.rank_comparison import ranks_parts
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.version import __version__
 
@@ -40,13 +42,15 @@ _HEAD_BYTES = 1_000
 """Of a page, in which the mark stands."""
 
 
-def html_page(runs: Sequence[RunData], files: Sequence[str]) -> str:
+def html_page(runs: Sequence[RunData], files: Sequence[str], job: JobDocument | None = None) -> str:
     """The page of one run or more: ranks of a job, or any others side by side.
 
     It costs the analysis of each run, and looks at each span some twenty times.
 
     Args:
         files: what the files of the runs are called.
+        job: of a job of which these are some ranks; None makes it of the runs, if they can be of
+            one job.
 
     Raises:
         MissingDependencyError: jinja2 is not installed.
@@ -58,9 +62,9 @@ def html_page(runs: Sequence[RunData], files: Sequence[str]) -> str:
         run_view(run, file, name, number, of)
         for number, (run, file, name, of) in enumerate(zip(runs, files, names, series, strict=True))
     ]
-    is_job = len(runs) > 1 and all(run.environment.get("world_size", 1) > 1 for run in runs)
-    is_job = is_job and not_one_job(runs, files) is None
-    is_together = is_job and any(run.step_totals.count for run in runs)
+    if job is None:
+        job = _job_of(runs, files)
+    is_together = job is not None and any(run.step_totals.count for run in runs)
     everything = list(range(len(runs)))
     timelines = []
     for numbers in [everything] if is_together else [[number] for number in everything]:
@@ -79,19 +83,35 @@ def html_page(runs: Sequence[RunData], files: Sequence[str]) -> str:
             "timelines": [plain for _, plain in timelines],
             "overlaid": [],
         },
-        title=names[0] if len(runs) == 1 else f"{len(runs)} runs",
+        title=_title(names, job),
         runs=views,
-        is_job=is_job,
-        ranks=_ranks(runs) if is_job else [],
+        job=None if job is None else job_view(job, _ranks(runs)),
         is_together=is_together,
         timelines=[found for found, _ in timelines],
     )
 
 
-def _ranks(runs: Sequence[RunData]) -> list[Sentence | PartTable]:
-    """The ranks of a job next to each other; of a job all have different ones."""
-    by_rank = {run.environment.get("rank", number): run for number, run in enumerate(runs)}
-    return report_parts(ranks_parts(by_rank, ()))
+def _job_of(runs: Sequence[RunData], files: Sequence[str]) -> JobDocument | None:
+    """The document of the job of which all runs are ranks; None if they are of none, or of two."""
+    if len(runs) < 2 or not all(
+        "rank" in run.environment and run.environment.get("world_size", 1) > 1 for run in runs
+    ):
+        return None
+    try:
+        job = job_of([rank_data(run, file) for run, file in zip(runs, files, strict=True)])
+    except JobError:
+        return None
+    return job_document_of(job)
+
+
+def _ranks(runs: Sequence[RunData]) -> list[int]:
+    return [run.environment["rank"] for run in runs if "rank" in run.environment]
+
+
+def _title(names: Sequence[str], job: JobDocument | None) -> str:
+    if job is not None:
+        return f"Job of {job.job.world_size:,} ranks"
+    return names[0] if len(names) == 1 else f"{len(names)} runs"
 
 
 def comparison_page(

@@ -15,9 +15,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.analysis.job.gather import job_of
+from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.document.job import job_document_of
 from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
@@ -26,7 +29,7 @@ from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
-from pyinstrument_gpu.report.rank_comparison import ranks_report
+from pyinstrument_gpu.report.job import job_report
 from pyinstrument_gpu.run import Run
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
@@ -236,7 +239,10 @@ def _use(trial: Trial, environment: dict[str, Any], data: bytes | None = None) -
     run.report(width=100).encode("utf-8", "surrogatepass")
     json_text(document_of(run), None)
     RunStep.of(run)
-    ranks_report({0: run, 1: others[0]}, [])
+    with contextlib.suppress(PyinstrumentGpuError, ValueError):
+        job = job_document_of(job_of([rank_data(run), rank_data(others[0])]))
+        job_report(job, width=100).encode("utf-8", "surrogatepass")
+        json_text(job, None)
     for runs in ([run], [others[0], run]):
         for name in FORMATS.keys() - {
             "nsys"

@@ -2,6 +2,7 @@
 """Documents read back from JSON."""
 
 import dataclasses
+import enum
 import types
 import typing
 from typing import Any, TypeVar
@@ -28,4 +29,6 @@ def _read(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return read_document(hint, value)  # type: ignore[arg-type]
     assert value is not None, f"{hint} is missing"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(value)
     return value

@@ -196,7 +196,7 @@ def test_runs_of_one_job_have_one_timeline() -> None:
     page = page_of(*ranks)
 
     assert [each["runs"] for each in page.data["timelines"]] == [["rank 0", "rank 1"]]
-    assert "Ranks: 2 of 2" in page.text
+    assert "Job of 2 ranks" in page.text
     assert [each["numbers"] for each in page_of(training(), whole).data["timelines"]] == [[0], [1]]
 
 

@@ -42,6 +42,11 @@ class JobAnalysis:
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
 
+    @property
+    def joined(self) -> Joined:
+        """The steps that the ranks have in common."""
+        return self._joined
+
     @cached_property
     def _groups(self) -> list[MatchedGroup]:
         return matched(self._joined.ranks)

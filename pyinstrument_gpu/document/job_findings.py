@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one should know of a job of ranks first."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyinstrument_gpu.analysis.job.findings import (
+    CollectiveUse,
+    LateStart,
+    PhaseAcrossRanks,
+    Stragglers,
+)
+from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
+from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.model.job_data import JobData
+from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.model.stall import Stall
+
+_WORTH_A_WORD = 0.01
+"""Of the step: from this share on, what phases or collectives cost is a finding."""
+
+
+@dataclass(frozen=True)
+class JobFinding:
+    """One thing that matters.
+
+    Attributes:
+        kind: "failure" (a rank stalled, was cut short or is missing), "straggler" (a rank that the
+            others wait for), "imbalance" (a phase that takes ranks differently long), "collective"
+            (a step waits for it) or "start" (a rank that the others waited for before the steps).
+        about: what it is about.
+        cost_ns: what it costs per step; unknown where nothing says it.
+        of_ns: the time per step that this is a part of.
+        evidence: the numbers that say so.
+        look: a command that shows more.
+    """
+
+    kind: str
+    about: str
+    cost_ns: float | None
+    of_ns: float | None
+    evidence: str
+    look: str | None
+
+
+@dataclass(frozen=True)
+class StallOfRank:
+    """A time in which no step of a rank began or ended for far longer than steps take.
+
+    Attributes:
+        rank: whose watchdog saw it.
+        step: the step that was open; unknown where none was.
+        stalled_ns: how long nothing had happened when the watchdog noticed, or until it went on.
+        limit_ns: how long nothing had to happen for that.
+        has_ended: whether it went on afterwards.
+        open_phases: the innermost open phase of each thread that had one.
+    """
+
+    rank: int
+    step: int | None
+    stalled_ns: int
+    limit_ns: int
+    has_ended: bool
+    open_phases: tuple[str, ...]
+
+
+def stalls_of(job: JobData) -> tuple[StallOfRank, ...]:
+    """Those that never ended first, each kind by rank."""
+    found = [_stall(rank.rank, stall) for rank in job.ranks for stall in rank.stalls]
+    return tuple(sorted(found, key=lambda stall: stall.has_ended))
+
+
+def job_findings(
+    job: JobData,
+    steps: JobSteps | None,
+    stragglers: Stragglers,
+    phases: Sequence[PhaseAcrossRanks],
+    collectives: Sequence[CollectiveUse],
+    stalls: Sequence[StallOfRank],
+    late_start: LateStart | None,
+) -> tuple[JobFinding, ...]:
+    """What went wrong, then who is waited for, then what costs time, the most of it first."""
+    step_ns = None if steps is None else steps.mean_ns
+    costs = [*_imbalances(step_ns, stragglers, phases), *_collectives(step_ns, collectives)]
+    costs.sort(key=lambda one: -(one.cost_ns or 0.0))
+    late = [] if late_start is None else [_late_start(late_start)]
+    return (*_failures(job, stalls), *_straggler(job, step_ns, stragglers), *costs, *late)
+
+
+def _failures(job: JobData, stalls: Sequence[StallOfRank]) -> Iterator[JobFinding]:
+    why = f"pyinstrument-gpu why {_folder(job)}"
+    standing = [stall for stall in stalls if not stall.has_ended]
+    if standing:
+        longest = max(standing, key=lambda stall: stall.stalled_ns)
+        opened = f", in {', '.join(longest.open_phases)}" if longest.open_phases else ""
+        where = "outside steps" if longest.step is None else f"in step {longest.step:,}"
+        yield _failure(
+            f"{ranks_text({stall.rank for stall in standing})} stalled",
+            f"no step of rank {longest.rank} began or ended for {duration(longest.stalled_ns)}, "
+            f"{where}{opened}",
+            why,
+        )
+    cut = [rank.rank for rank in job.ranks if not rank.complete]
+    if cut:
+        what = "the recording was not stopped: the process died, or still runs"
+        yield _failure(
+            f"{ranks_text(cut)} {'was' if len(cut) == 1 else 'were'} cut short", what, why
+        )
+    if job.missing:
+        reasons = list(dict.fromkeys(job.missing.values()))
+        more = f", and {counted(len(reasons) - 1, 'other reason')}" if len(reasons) > 1 else ""
+        is_are = "is" if len(job.missing) == 1 else "are"
+        yield _failure(
+            f"{ranks_text(job.missing)} {is_are} missing", f"{reasons[0].rstrip('.')}{more}", None
+        )
+
+
+def _folder(job: JobData) -> str:
+    file = next((rank.file for rank in job.ranks if rank.file is not None), None)
+    return "FOLDER" if file is None else shlex.quote(os.path.dirname(file) or ".")
+
+
+def _failure(about: str, evidence: str, look: str | None) -> JobFinding:
+    return JobFinding("failure", about, None, None, evidence, look)
+
+
+def _straggler(job: JobData, step_ns: float | None, stragglers: Stragglers) -> Iterator[JobFinding]:
+    found = stragglers.straggler
+    if found is None:
+        return
+    of_file = next((rank.file for rank in job.ranks if rank.rank == found.rank), None)
+    where = "" if found.path is None else f" {where_text(found.path)}"
+    chance = ""
+    if found.p_value is not None:
+        chance = f" (probability {found.p_value:.2g} if all ranks were alike)"
+    yield JobFinding(
+        kind="straggler",
+        about=f"rank {found.rank} is slower{where}",
+        cost_ns=stragglers.loss_ns,
+        of_ns=step_ns,
+        evidence=(
+            f"it comes last in {found.steps:,} of {counted(stragglers.steps, 'step')}, "
+            f"{duration(found.lateness_ns)} after the next rank on average{chance}"
+        ),
+        look=None if of_file is None else f"pyinstrument-gpu report {shlex.quote(of_file)}",
+    )
+
+
+def _late_start(found: LateStart) -> JobFinding:
+    later = f"{duration(found.lateness_ns)} later than the next rank"
+    how = f"its recording began {later}"
+    if not found.began_late:
+        how = f"it came to its first collective operation {later}, though it did not begin so late"
+    return JobFinding("start", f"rank {found.rank} was late at the start", None, None, how, None)
+
+
+def _imbalances(
+    step_ns: float | None, stragglers: Stragglers, phases: Sequence[PhaseAcrossRanks]
+) -> Iterator[JobFinding]:
+    named = None if stragglers.straggler is None else stragglers.straggler.path
+    for phase in phases:
+        is_much = step_ns is not None and (phase.imbalance_ns or 0.0) >= _WORTH_A_WORD * step_ns
+        if is_much and phase.is_significant and phase.path != named:
+            yield JobFinding(
+                kind="imbalance",
+                about=f"the time {where_text(phase.path)} is uneven over the ranks",
+                cost_ns=phase.imbalance_ns,
+                of_ns=step_ns,
+                evidence=_unevenness(phase),
+                look=None,
+            )
+
+
+def _unevenness(phase: PhaseAcrossRanks) -> str:
+    if phase.pattern not in NAMING:
+        spread = f"{duration(phase.low_ns)} to {duration(phase.high_ns)} on average"
+        return f"now one rank is slowest there, now another; they take {spread}"
+    more = f"{duration(phase.distance_ns)} more than the median"
+    return f"rank {phase.slowest_rank} works for {duration(phase.work_ns)} there, {more}"
+
+
+def _collectives(
+    step_ns: float | None, collectives: Sequence[CollectiveUse]
+) -> Iterator[JobFinding]:
+    for use in collectives:
+        if step_ns is None or (use.exposed_ns or 0.0) < _WORTH_A_WORD * step_ns:
+            continue
+        parts = [
+            f"{name} {duration(ns)} each"
+            for name, ns in (
+                ("moving data takes at most", use.transfer_ns),
+                ("waiting for other ranks", use.waiting_ns),
+            )
+            if ns is not None
+        ]
+        share = small_percent(use.exposed_ns or 0.0, step_ns)
+        yield JobFinding(
+            kind="collective",
+            about=f"{use.operation} of {use.group}" + (f" in {use.path}" if use.path else ""),
+            cost_ns=use.exposed_ns,
+            of_ns=step_ns,
+            evidence=", ".join([f"a step waits for it for {share} of its time", *parts]),
+            look=None,
+        )
+
+
+def _stall(rank: int, stall: Stall) -> StallOfRank:
+    until_ns = stall.noticed_ns if stall.ended_ns is None else stall.ended_ns
+    return StallOfRank(
+        rank=rank,
+        step=None if stall.step < 0 else stall.step,
+        stalled_ns=until_ns - stall.since_ns,
+        limit_ns=stall.limit_ns,
+        has_ended=stall.ended_ns is not None,
+        open_phases=tuple(path for _, path in stall.paths),
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job as the template sets it: its sections, and a map of its ranks and phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pyinstrument_gpu.document.job import JobDocument
+from pyinstrument_gpu.document.job_ranks import phase_text
+from pyinstrument_gpu.document.words import UNKNOWN, duration
+from pyinstrument_gpu.export.palette import color_of
+from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.page.bars import css_color
+from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
+from pyinstrument_gpu.report.job import job_sections
+from pyinstrument_gpu.report.table import Unit
+
+MAX_RANKS = 8
+"""Of a job on a page, whose runs are there in full."""
+_MAX_MAP_ROWS = 64
+_MAX_MAP_PHASES = 12
+_STRONGEST = 55
+"""Percent of a phase's colour in a cell; more would make its number hard to read."""
+_WIDTH = 1000
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """A rank in a phase: its time, and how strong its colour is, in percent."""
+
+    text: str
+    title: str
+    strength: int
+    color: str
+
+
+@dataclass(frozen=True)
+class MapRow:
+    rank: int
+    step: str
+    cells: tuple[MapCell, ...]
+    remarks: str
+
+
+@dataclass(frozen=True)
+class RankMap:
+    """The ranks and phases of a job as a table whose colours show who takes longer than others.
+
+    Attributes:
+        unit: of all times.
+        left_out: how many ranks have no row.
+    """
+
+    unit: str
+    phases: tuple[str, ...]
+    rows: tuple[MapRow, ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job on the page. `parts` are those of the terminal's report, by their names."""
+
+    document: JobDocument
+    parts: Mapping[str, list[Sentence | PartTable]]
+    rank_map: RankMap | None
+    embedded: str
+
+
+def ranks_on_page(document: JobDocument) -> list[int]:
+    """The ranks whose runs belong on the page: all of a few, of many those that matter."""
+    there = [one.rank for one in document.ranks if one.file is not None]
+    return sorted(there[:MAX_RANKS])
+
+
+def job_view(document: JobDocument, ranks: Sequence[int]) -> JobView:
+    """The view of a job on a page that has the runs of these ranks."""
+    parts = {name: report_parts(found) for name, found in job_sections(document, _WIDTH).items()}
+    embedded = ""
+    if len(ranks) < len(document.ranks):
+        embedded = (
+            f"Below are the runs of {ranks_text(ranks)} of {len(document.ranks):,}; "
+            "pyinstrument-gpu report --rank N --html makes the page of another."
+        )
+    return JobView(document, parts, _rank_map(document), embedded)
+
+
+def _rank_map(document: JobDocument) -> RankMap | None:
+    ranks = sorted(document.ranks[:_MAX_MAP_ROWS], key=lambda one: one.rank)
+    by_phase: dict[str, dict[int, float]] = {}
+    for one in document.ranks:
+        for phase in one.phases:
+            by_phase.setdefault(phase.path, {})[one.rank] = phase.self_ns
+    if not by_phase:
+        return None
+    most = sorted(by_phase, key=lambda path: -max(by_phase[path].values()))[:_MAX_MAP_PHASES]
+    by_phase = {path: times_ns for path, times_ns in by_phase.items() if path in most}
+    medians_ns = {path: median(times_ns.values()) for path, times_ns in by_phase.items()}
+    farthest_ns = max(
+        ns - medians_ns[path] for path, times_ns in by_phase.items() for ns in times_ns.values()
+    )
+    step_ns = [one.step_ns for one in ranks if one.step_ns is not None]
+    unit = Unit.fitting(max(step_ns, default=max(medians_ns.values())))
+
+    def cell(path: str, ns: float | None) -> MapCell:
+        name = path.rpartition("/")[2]
+        if ns is None:
+            return MapCell(UNKNOWN, "no such phase", 0, css_color(color_of(name)))
+        more_ns = ns - medians_ns[path]
+        strength = round(_STRONGEST * more_ns / farthest_ns) if more_ns > 0 else 0
+        than = f"{duration(abs(more_ns))} {'less' if more_ns < 0 else 'more'} than the median"
+        return MapCell(unit.text(ns), than, strength, css_color(color_of(name)))
+
+    return RankMap(
+        unit=unit.name,
+        phases=tuple(map(phase_text, by_phase)),
+        rows=tuple(
+            MapRow(
+                rank=one.rank,
+                step=unit.text(one.step_ns),
+                cells=tuple(cell(path, by_phase[path].get(one.rank)) for path in by_phase),
+                remarks=", ".join(one.remarks),
+            )
+            for one in ranks
+        ),
+        left_out=len(document.ranks) - len(ranks),
+    )

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a job: its ranks side by side, who is waited for, and in which phase."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pyinstrument_gpu.analysis.job.findings import (
+    BETWEEN_STEPS,
+    OUTSIDE_PHASES,
+    CollectiveUse,
+    PhaseAcrossRanks,
+)
+from pyinstrument_gpu.document.job import JobDocument
+from pyinstrument_gpu.document.job_findings import JobFinding, StallOfRank
+from pyinstrument_gpu.document.job_ranks import (
+    FEW_RANKS,
+    NAMING,
+    JobSteps,
+    MissingRank,
+    RankOfJob,
+    phase_text,
+)
+from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.table import (
+    UNKNOWN,
+    Row,
+    Unit,
+    counted,
+    duration,
+    percent,
+    printable,
+    size,
+    small_percent,
+    table,
+)
+
+_MAX_PHASE_COLUMNS = 5
+_MAX_ROWS = 30
+_MAX_MISSING = 8
+_MAX_STALLS = 8
+
+
+def job_report(document: JobDocument, width: int | None = None, color: bool | None = None) -> str:
+    """The report of a job as text.
+
+    Args:
+        width: columns; None takes the terminal's, or 80.
+        color: whether to use colours; None does where standard output is a terminal and
+            `NO_COLOR` is not set.
+    """
+    stdout = Console()
+    width = stdout.width if width is None else width
+    color = (stdout.is_terminal and not stdout.no_color) if color is None else color
+    return printed(job_overview(document, width), width, color=color)
+
+
+def job_overview(document: JobDocument, width: int) -> list[Text | Table]:
+    """The report of a job, as `rich` prints it."""
+    return [part for parts in job_sections(document, width).values() for part in parts]
+
+
+def job_sections(document: JobDocument, width: int) -> dict[str, list[Text | Table]]:
+    """The parts of the report by what they are about, in order."""
+    found = {
+        "heading": _heading(document),
+        "findings": _findings(document.findings),
+        "ranks": _ranks(document, width),
+        "phases": _phases(document, width),
+        "collectives": _collectives(document.collectives, document.steps, width),
+        "stalls": _stalls(document.stalls),
+        "notes": _notes(document),
+    }
+    return {name: list(parts) for name, parts in found.items()}
+
+
+def _heading(document: JobDocument) -> Iterator[Text]:
+    job, steps = document.job, document.steps
+    if job.command:
+        yield Text(printable(shlex.join(job.command)), "bold")
+    facts = [f"{job.ranks_read:,} of {counted(job.world_size, 'rank')}"]
+    if job.hosts is not None:
+        facts.append(f"on {counted(job.hosts, 'host')}")
+    if job.torch:
+        facts.append(f"torch {job.torch}")
+    if job.job_id:
+        facts.append(f"job {job.job_id}")
+    yield Text(printable(", ".join(facts)))
+    if steps is None:
+        yield Text(f"No step that can be compared, in {duration(job.duration_ns)}")
+    else:
+        yield Text(
+            f"{counted(steps.count, 'step')} compared, in {duration(job.duration_ns)}; on the rank "
+            f"on which it takes longest, a step takes {duration(steps.mean_ns)} (p50 "
+            f"{duration(steps.p50_ns)}, p95 {duration(steps.p95_ns)})"
+        )
+    yield Text(printable(document.verdict), "bold")
+
+
+def _findings(findings: Sequence[JobFinding]) -> Iterator[Text]:
+    if findings:
+        yield Text()
+        yield Text("What matters", "bold")
+    for one in findings:
+        cost = ""
+        if one.cost_ns is not None and one.of_ns:
+            cost = f" ({duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step)"
+        yield Text(printable(f"{one.about}{cost}: {one.evidence}"))
+        if one.look is not None:
+            yield Text(printable(f"  {one.look}"), "dim")
+
+
+def _ranks(document: JobDocument, width: int) -> Iterator[Text | Table]:
+    """All ranks of a few, and of many those that matter, with what the others are."""
+    job = document.job
+    yield Text()
+    yield Text(f"Ranks: {job.ranks_read:,} of {job.world_size:,}", "bold")
+    if not document.ranks:
+        return
+    is_few = len(document.ranks) <= FEW_RANKS
+    shown = [one for one in document.ranks if is_few or one.remarks][:_MAX_ROWS]
+    others = document.ranks[len(shown) :]
+    columns = _columns(document)
+    step_ns = [one.step_ns for one in document.ranks if one.step_ns is not None]
+    unit = Unit.fitting(max(step_ns)) if step_ns else None
+    rows = [_rank_row(one, columns, unit) for one in sorted(shown, key=lambda one: one.rank)]
+    if rows:
+        times = [] if unit is None else [f"{unit.name} per step", *columns]
+        yield table(["rank", "steps", *times], [rows], width)
+    if others:
+        known_ns = [one.step_ns for one in others if one.step_ns is not None]
+        which = "others" if shown else "ranks"
+        span = ""
+        if known_ns:
+            span = f", whose steps take {duration(min(known_ns))} to {duration(max(known_ns))}"
+        yield Text(f"{len(others):,} {which} not shown{span}")
+
+
+def _columns(document: JobDocument) -> list[str]:
+    """The phases that have a column of their own: those that take most, in their order."""
+    times_ns: dict[str, float] = {}
+    for one in document.ranks:
+        for phase in one.phases:
+            if phase.path in (OUTSIDE_PHASES, BETWEEN_STEPS):
+                continue  # these are in the table of phases
+            times_ns[phase.path] = max(times_ns.get(phase.path, 0.0), phase.self_ns)
+    most = sorted(times_ns, key=times_ns.__getitem__)[-_MAX_PHASE_COLUMNS:]
+    return [path for path in times_ns if path in most]
+
+
+def _rank_row(one: RankOfJob, columns: Sequence[str], unit: Unit | None) -> Row:
+    """Without times where there is no unit for them."""
+    cells = [f"{one.steps_ended:,}"]
+    if unit is not None:
+        self_ns = {phase.path: phase.self_ns for phase in one.phases}
+        cells += [unit.text(ns) for ns in (one.step_ns, *map(self_ns.get, columns))]
+    style = "bold" if "waited for" in one.remarks else ""
+    return Row(str(one.rank), cells, note=", ".join(one.remarks), style=style)
+
+
+def _phases(document: JobDocument, width: int) -> Iterator[Text | Table]:
+    phases, stragglers = document.phases, document.stragglers
+    if not phases:
+        return
+    unit = Unit.fitting(max(one.high_ns for one in phases))
+    rows = []
+    for one in [*phases[:_MAX_ROWS], *([] if document.step is None else [document.step])]:
+        # Where ranks do not differ for certain, or in turn, none is named.
+        slowest = [UNKNOWN, UNKNOWN, UNKNOWN]
+        if one.is_significant and one.pattern in NAMING:
+            work_ns = unit.text(one.work_ns), f"+{unit.text(one.distance_ns)}"
+            slowest = [str(one.slowest_rank), *work_ns]
+        times_ns = (one.median_ns, one.low_ns, one.high_ns, one.waiting_ns)
+        cells = [*map(unit.text, times_ns), *slowest, unit.text(one.imbalance_ns)]
+        rows.append(Row(phase_text(one.path), cells, note=_pattern(one)))
+    headers = ["phase", "median", "least", "most", "waiting", "slowest", "own work", "more"]
+    yield Text()
+    yield Text(f"Phases across ranks: {unit.name} per step", "bold")
+    whole = [] if document.step is None else [rows.pop()]
+    yield table([*headers, "costs"], [rows, whole], width)
+    if len(phases) > _MAX_ROWS:
+        yield Text(f"{len(phases) - _MAX_ROWS:,} further phases not shown", "dim")
+    if stragglers.loss_ns is not None and stragglers.loss_ns > 0:
+        of_step = (
+            "" if stragglers.loss_share is None else f" ({percent(stragglers.loss_share, 1)}%)"
+        )
+        yield Text(
+            f"Of a step, {duration(stragglers.loss_ns)}{of_step} would go if each rank were as the "
+            "median"
+        )
+
+
+def _pattern(one: PhaseAcrossRanks) -> str:
+    return one.pattern.value if one.is_significant else ""
+
+
+def _collectives(
+    collectives: Sequence[CollectiveUse], steps: JobSteps | None, width: int
+) -> Iterator[Text | Table]:
+    if not collectives:
+        return
+    times_ns = [
+        ns
+        for one in collectives
+        for ns in (one.transfer_ns, one.waiting_ns, one.exposed_ns)
+        if ns is not None
+    ]
+    unit = Unit.fitting(max(times_ns, default=0.0))
+    rows = []
+    for one in collectives[:_MAX_ROWS]:
+        times = [unit.text(ns) for ns in (one.transfer_ns, one.waiting_ns, one.exposed_ns)]
+        rate = UNKNOWN if one.bytes_per_s is None else f"{size(one.bytes_per_s)}/s"
+        last = UNKNOWN
+        if one.last_rank is not None and one.last_share is not None:
+            last = f"{one.last_rank} ({percent(one.last_share, 1)}%)"
+        cells = [f"{one.count:,}", size(one.bytes), *times, rate, last]
+        path = "" if one.path is None else f" in {one.path}"
+        rows.append(Row(f"{one.operation} of {one.group}{path}", cells))
+    yield Text()
+    yield Text(f"Collectives: {unit.name} each, exposed per step", "bold")
+    headers = ["operation", "count", "bytes", "transfer", "waiting", "exposed", "rate", "last rank"]
+    yield table(headers, [rows], width)
+    if len(collectives) > _MAX_ROWS:
+        yield Text(f"{len(collectives) - _MAX_ROWS:,} further kinds not shown", "dim")
+    if all(one.transfer_ns is None for one in collectives) and any(
+        one.waiting_ns is not None for one in collectives
+    ):
+        yield Text("No durations are known: waiting is how far apart the ranks asked for it")
+
+
+def _stalls(stalls: Sequence[StallOfRank]) -> Iterator[Text]:
+    if stalls:
+        yield Text()
+        yield Text("Stalls", "bold")
+    for one in stalls[:_MAX_STALLS]:
+        where = "outside steps" if one.step is None else f"in step {one.step:,}"
+        opened = f", in {', '.join(one.open_phases)}" if one.open_phases else ""
+        then = "then it went on" if one.has_ended else "and it had not gone on"
+        yield Text(
+            printable(
+                f"rank {one.rank}: nothing for {duration(one.stalled_ns)} {where}{opened}; {then}"
+            )
+        )
+    if len(stalls) > _MAX_STALLS:
+        yield Text(f"{len(stalls) - _MAX_STALLS:,} further stalls not shown", "dim")
+
+
+def _notes(document: JobDocument) -> Iterator[Text]:
+    lines = [f"{_missing(one)}" for one in document.missing[:_MAX_MISSING]]
+    if len(document.missing) > _MAX_MISSING:
+        lines.append(f"{len(document.missing) - _MAX_MISSING:,} further ranks are missing")
+    lines += document.notes
+    if lines:
+        yield Text()
+    yield from (Text(f"! {printable(line)}", "yellow") for line in lines)
+
+
+def _missing(one: MissingRank) -> str:
+    return f"rank {one.rank}: {one.reason}"

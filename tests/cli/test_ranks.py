@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that are given the ranks of a job: as files, or as the folder that they are in."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.document.job import job_document_of
+from pyinstrument_gpu.job import Job
+from pyinstrument_gpu.report.job import job_report
+from pyinstrument_gpu.run import Run
+from tests.helpers.job_files import rank_environment, rank_run
+from tests.helpers.run_encoder import save
+
+MS = 1_000_000
+STEPS = 40
+LATE = 1
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def save_job(folder: Path, ranks: int = 2, name: str = "train", **facts: Any) -> list[str]:
+    """A job whose rank 1 loads 30 ms longer, for which rank 0 waits in "backward"."""
+    folder.mkdir(exist_ok=True)
+    files = []
+    for rank in range(ranks):
+        data_ns = (40 if rank == LATE else 10) * MS
+        noise_ns = [1_000 * ((7 * step + 3 * rank) % 5) for step in range(STEPS)]
+        times_ns = {
+            "data": [data_ns + noise for noise in noise_ns],
+            "backward": [60 * MS - data_ns - noise for noise in noise_ns],
+        }
+        run_id = {"run_id": f"{sum(name.encode()):08x}{rank:08x}"}
+        environment = rank_environment(rank, ranks, **(run_id | facts))
+        files.append(str(folder / f"{name}.rank{rank}.gpurun"))
+        save(rank_run(rank, times_ns, environment=environment), files[-1])
+    return files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_job(tmp_path / "job")
+    return tmp_path / "job"
+
+
+def test_report_of_ranks_is_that_of_their_job(folder: Path) -> None:
+    files = sorted(map(str, folder.iterdir()))
+    document = job_document_of(Job.load(folder))
+    expected = job_report(document, width=100, color=False) + "\n"
+    for given in ([str(folder)], files, files[::-1]):
+        result = invoke("report", *given, "--width", "100")
+        assert (result.exit_code, result.stdout) == (0, expected)
+    assert "Ranks: 2 of 2" in expected
+    assert "Where the step goes" not in expected
+
+
+def test_report_as_json_is_one_line(folder: Path) -> None:
+    result = invoke("report", str(folder), "--json")
+    (line,) = result.stdout.splitlines()
+    members = json.loads(line)
+    assert members["job"] == {
+        "world_size": 2,
+        "ranks_read": 2,
+        "hosts": 1,
+        "duration_ns": Run.load(folder / "train.rank0.gpurun").duration_ns,
+    }
+    assert [rank["rank"] for rank in members["ranks"]] == [0, 1]
+
+
+def test_report_of_one_rank_is_that_of_its_run(folder: Path) -> None:
+    file = str(folder / "train.rank1.gpurun")
+    for options in ([], ["--json"], ["--step", "3"]):
+        given = invoke("report", str(folder), "--rank", "1", "--width", "90", *options)
+        assert given.exit_code == 0
+        assert given.stdout == invoke("report", file, "--width", "90", *options).stdout
+    result = invoke("report", str(folder), "--rank", "2")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: there is no run of rank 2: the job has 2 ranks\n"
+
+
+def test_one_file_of_a_rank_is_its_own_report(folder: Path) -> None:
+    output = invoke("report", str(folder / "train.rank0.gpurun")).stdout
+    assert "Where the step goes" in output
+
+
+def test_missing_ranks_are_named(folder: Path) -> None:
+    (folder / "train.rank0.gpurun").unlink()
+    output = invoke("report", str(folder), "--width", "100").stdout
+    assert "! rank 0: there is no run file of it" in output
+    assert "of 1 rank that is missing, nothing is known" in output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"name": "other", "job": "8"}, "are not two ranks of one job: the run ids differ"),
+        ({"name": "other"}, "are not two ranks of one job: both have the same rank"),
+        ({"run_id": "0" * 16}, "are the same run: give it once"),
+    ],
+)
+def test_ranks_of_no_one_job_are_refused(
+    tmp_path: Path, facts: dict[str, Any], reason: str
+) -> None:
+    given = save_job(tmp_path, job="7") if "name" in facts else []
+    given += save_job(tmp_path, **facts)
+    for options in ([], ["--json"], ["--html"], ["--rank", "0"]):
+        result = invoke("report", *given, *options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert reason in result.stderr
+
+
+def test_folder_of_single_runs_is_each_of_them(tmp_path: Path) -> None:
+    for number in (2, 10):
+        run = rank_run(0, {"data": [MS] * 4}, environment={"run_id": f"{number:016x}"})
+        save(run, tmp_path / f"run{number}.gpurun")
+    output = invoke("report", str(tmp_path)).stdout
+    headings = [line for line in output.splitlines() if line.startswith("===")]
+    assert headings == [f"=== {tmp_path}/run{number}.gpurun" for number in (2, 10)]
+
+
+def test_folder_without_runs(tmp_path: Path) -> None:
+    for command in (["report"], ["export", "-o", "-"]):
+        result = invoke(*command, str(tmp_path))
+        assert result.exit_code == 1
+        assert result.stderr == f"Error: there is no run file (.gpurun) in {tmp_path}\n"
+
+
+def test_export_of_a_folder_has_all_ranks(folder: Path, tmp_path: Path) -> None:
+    rows = csv.DictReader(io.StringIO(invoke("export", str(folder), "-o", "-").stdout, newline=""))
+    ranks = [row["rank"] for row in rows]
+    assert (ranks.count("0"), ranks.count("1"), len(ranks)) == (2 * STEPS, 2 * STEPS, 4 * STEPS)
+    assert invoke("export", str(folder), f"{tmp_path}/out/").exit_code == 0
+    assert sorted(os.listdir(tmp_path / "out")) == ["rank=0", "rank=1"]
