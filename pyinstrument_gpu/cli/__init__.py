@@ -24,7 +24,7 @@ from pyinstrument_gpu.recording.configuration import PREFIX, file_settings
 from pyinstrument_gpu.version import __version__
 
 _COMMANDS = (
-    *("run", "watch", "report", "export", "compare", "gate", "overhead", "info"),
+    *("run", "watch", "why", "report", "export", "compare", "gate", "overhead", "info"),
     "completion",
 )
 """Each is the function of its name in the module of its name."""

@@ -279,6 +279,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         phases_recorded=max(state.phases_recorded, counted),
         harvester_cpu_ns=state.harvester_cpu_ns,
         anchor=state.anchor,
+        error=state.error,
         syncs=syncs,
         operations=operations,
         memory=None if memory is None else memory.memory,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.model.array_fields import ArrayFields
 from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.run_end import RunEnd
 from pyinstrument_gpu.model.stall import Stall
 
 
@@ -46,6 +47,7 @@ class RankData(ArrayFields):
         open_step: index of the step that had not ended; -1 none.
         collectives: its collective operations.
         stalls: what its watchdog saw.
+        end: where it was when its file was last written.
     """
 
     rank: int
@@ -69,6 +71,7 @@ class RankData(ArrayFields):
     open_step: int = -1
     collectives: Collectives = field(default_factory=Collectives)
     stalls: tuple[Stall, ...] = ()
+    end: RunEnd = field(default_factory=RunEnd)
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,6 +112,7 @@ class RunData:
         energy: The energy counters of GPUs, those that were read.
         collectives: The collective operations, if PyTorch's flight recorder was read.
         stalls: The times in which no step began or ended for far longer than steps take.
+        error: Why the file could not be written to its end, or None.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class RunData:
         energy: Sequence[GpuEnergy] = (),
         collectives: Collectives | None = None,
         stalls: Sequence[Stall] = (),
+        error: str | None = None,
     ) -> None:
         """Make a run by hand.
 
@@ -234,6 +236,7 @@ class RunData:
         self.energy = tuple(energy)
         self.collectives = Collectives() if collectives is None else collectives
         self.stalls = tuple(stalls)
+        self.error = error
         self.module_names = tuple(module_names)
         if module_spans is None:
             module_spans = np.empty(0, MODULE_SPAN_DTYPE)

@@ -3,26 +3,18 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from pyinstrument_gpu.format.framing import MAGIC
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 
 _SLACK_NS = 2 * 10**9
 _IN_MEMORY = "/memfd:pyinstrument_gpu"
 """What a recording in memory keeps open (`MemoryStorage`)."""
-
-
-class ProcessState(enum.Enum):
-    ALIVE = "alive"
-    STOPPED = "stopped"
-    """By a signal, or by a debugger."""
-    GONE = "gone"
-    UNKNOWN = "unknown"
 
 
 def process_state(

@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 
 from pyinstrument_gpu.format.follower import Whereabouts
 from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.watch.process import ProcessState
 
 FRESH_NS = 2 * 10**9
 """Twenty times as long as the recorder needs to write again."""

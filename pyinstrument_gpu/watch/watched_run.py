@@ -12,10 +12,11 @@ from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.follower import RunFollower
 from pyinstrument_gpu.format.reader import decode_blocks
 from pyinstrument_gpu.format.state import State, decode_state
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun, live_run
-from pyinstrument_gpu.watch.process import ProcessState, process_state
+from pyinstrument_gpu.watch.process import process_state
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife, sign_of_life
 
 

@@ -171,6 +171,7 @@ def _state(run: RunData, spans: int, closed_steps: int, device_times: int) -> St
     return State(
         now_ns=run.duration_ns,
         final=run.complete,
+        error=run.error,
         anchor=run.anchor,
         spans=spans,
         steps=closed_steps,

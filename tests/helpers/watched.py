@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.model.open_phase import OpenPhase
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.model.sync_kind import SyncKind
@@ -18,7 +19,6 @@ from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
-from pyinstrument_gpu.watch.process import ProcessState
 from pyinstrument_gpu.watch.watched_run import WatchedRun
 from tests.helpers.run_encoder import save
 

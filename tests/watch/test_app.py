@@ -14,11 +14,11 @@ pytest.importorskip("textual", reason="textual is not installed: pip install '.[
 
 from textual.pilot import Pilot
 
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.profiling.control_file import control_path
 from pyinstrument_gpu.watch import watch as watch_module
 from pyinstrument_gpu.watch.app import WatchApp
 from pyinstrument_gpu.watch.clocks import Clocks
-from pyinstrument_gpu.watch.process import ProcessState
 from pyinstrument_gpu.watch.watch import Watch
 from pyinstrument_gpu.watch.watched_run import WatchedRun
 from tests.helpers.run_encoder import save

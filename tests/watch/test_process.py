@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.process import (
-    ProcessState,
     children,
     own_processes,
     process_state,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
-from pyinstrument_gpu.watch.process import ProcessState
 from pyinstrument_gpu.watch.sign_of_life import Condition, SignOfLife, time_text
 from tests.helpers.run_encoder import save
 from tests.helpers.watched import (

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.analysis.job.run_end import run_end
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.distinct import distinct
@@ -102,6 +103,7 @@ def rank_data(run: RunData, file: str | None = None) -> RankData:
         open_step=-1 if run.open_step is None else run.open_step.index,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         stalls=run.stalls,
+        end=run_end(run),
     )
 
 

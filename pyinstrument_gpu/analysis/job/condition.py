@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a rank is, or how it ended, from its file and from what could be seen of its process.
+
+A recorder writes ten times a second whatever its program does. So a file that nobody writes any
+more is of a process that is gone or stopped, and a fresh one whose steps don't end of a program
+that hangs. What made a process go leaves no trace in its file.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyinstrument_gpu.model.job_data import RankData
+from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.model.stall import Stall
+
+FRESH_NS = 2 * 10**9
+"""Twenty times as long as a recorder needs to write again."""
+LAG_NS = 300_000_000
+"""The most that a file may be behind when its process ends: 100 ms, and as much again twice for a
+machine that is busy."""
+_LEAST_LONG_NS = 10**9
+_LONG_WITHOUT_STEPS_NS = 10 * 10**9
+_TIMES_P99 = 3
+
+_LOST_PEER = re.compile(
+    r"gloo.*(Connection (closed|reset) by peer|Broken pipe|Timed out|timeout|Connection refused)"
+    r"|ncclRemoteError|DistNetworkError|remote process exited"
+    r"|DistBackendError.*(timeout|timed out|[Cc]onnection)"
+    r"|Timed out waiting \d+ms for (recv|send) operation",
+    re.DOTALL,
+)
+"""What gloo, NCCL and the stores of torch.distributed say where another rank does not answer."""
+
+
+class Condition(str, enum.Enum):
+    """How a rank is, or how it ended."""
+
+    FINISHED = "finished"
+    """Its program ended with exit code 0."""
+    ENDED = "ended"
+    """Its recording was ended. How its program ended is not known."""
+    FAILED = "failed"
+    """By an exception, or with an exit code that is not 0."""
+    CUT_OFF = "cut off"
+    """Its file ends without a word, and its process is gone."""
+    LOST = "lost"
+    """Its file ends without a word. Whether its process lives can't be seen from here."""
+    STOPPED = "stopped"
+    """A signal or a debugger holds its process."""
+    SILENT = "silent"
+    """Its process lives, and its recorder does not write."""
+    UNWRITTEN = "unwritten"
+    """Its file could not be written any more; what it did next is not known."""
+    HANGING = "hanging"
+    """It lives, and has ended no step for far longer than steps take."""
+    RUNNING = "running"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has stopped, and not by finishing."""
+        return self in (
+            *(Condition.FAILED, Condition.CUT_OFF, Condition.LOST, Condition.STOPPED),
+            *(Condition.SILENT, Condition.UNWRITTEN),
+        )
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What could be seen of a rank when its file was read.
+
+    Attributes:
+        process: whether its process was there.
+        silent_ns: how old its last sign of life was by the clock of its machine; None if that is
+            another machine.
+        is_writing: whether its file was seen to change.
+    """
+
+    process: ProcessState = ProcessState.UNKNOWN
+    silent_ns: int | None = None
+    is_writing: bool = False
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.is_writing or (self.silent_ns is not None and self.silent_ns < FRESH_NS)
+
+
+def condition_of(rank: RankData, sighting: Sighting) -> Condition:
+    """How the rank is. Of a rank whose file is fresh, and whose process can't be seen, it is taken
+    that it lives."""
+    if rank.complete:
+        if has_failed(rank):
+            return Condition.FAILED
+        return Condition.ENDED if exit_code_of(rank) is None else Condition.FINISHED
+    if rank.end.error is not None:
+        return Condition.UNWRITTEN
+    if sighting.process is ProcessState.GONE:
+        return Condition.CUT_OFF
+    if sighting.process is ProcessState.STOPPED:
+        return Condition.STOPPED
+    if sighting.is_fresh:
+        return Condition.HANGING if _hangs(rank) else Condition.RUNNING
+    return Condition.SILENT if sighting.process is ProcessState.ALIVE else Condition.LOST
+
+
+def exit_code_of(rank: RankData) -> int | None:
+    """With which exit code its program ended; None if that is not known."""
+    code = rank.environment.get("program_end", {}).get("exit_code")
+    return code if isinstance(code, int) else None
+
+
+def exception_of(rank: RankData) -> str | None:
+    """Which exception ended its program; None if there was none, or that is not known."""
+    text = rank.environment.get("program_end", {}).get("exception")
+    return text if isinstance(text, str) and text else None
+
+
+def has_failed(rank: RankData) -> bool:
+    return bool(exit_code_of(rank)) or exception_of(rank) is not None
+
+
+def has_lost_peer(rank: RankData) -> bool:
+    """Whether its exception says that another rank did not answer, so that it was not the first."""
+    return _LOST_PEER.search(exception_of(rank) or "") is not None
+
+
+def long_ns(rank: RankData) -> int:
+    """From when on it is long that nothing happens: three times what the slowest 1 % of its steps
+    take, and at least a second; 10 s where no step is known."""
+    if not len(rank.step_ns):
+        return _LONG_WITHOUT_STEPS_NS
+    return max(_LEAST_LONG_NS, int(_TIMES_P99 * np.quantile(rank.step_ns, 0.99)))
+
+
+def stuck_ns(rank: RankData) -> int:
+    """How long nothing had happened at its last sign of life: no step or innermost phase had begun,
+    and no collective operation had been asked for."""
+    end = rank.end
+    moments = [0, end.path_begin_ns]
+    if end.step is not None:
+        moments += [end.step.begin_ns, end.step.end_ns]
+    created_ns = rank.collectives.events["created_ns"]
+    moments.append(int(created_ns.max(initial=0)))
+    return max(0, rank.duration_ns - max(moments))
+
+
+def open_stall(rank: RankData) -> Stall | None:
+    """What its watchdog saw, if nothing has happened since; None otherwise."""
+    stall = rank.stalls[-1] if rank.stalls else None
+    return stall if stall is not None and stall.ended_ns is None else None
+
+
+def _hangs(rank: RankData) -> bool:
+    if open_stall(rank) is not None:
+        return True
+    # Of the first step nobody knows how long it should take.
+    step = rank.end.step
+    if step is None or not len(rank.step_ns):
+        return False
+    since_ns = step.begin_ns if rank.end.is_step_open else step.end_ns
+    return rank.duration_ns - since_ns > max(_LONG_WITHOUT_STEPS_NS, long_ns(rank))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks ran on one machine, so that their clocks can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyinstrument_gpu.model.job_data import RankData
+
+_SAME_BOOT_NS = 10 * 10**9
+
+
+def machines_of(ranks: Iterable[RankData]) -> dict[int, int]:
+    """By rank a number of its machine; without those of which it is not known.
+
+    Ranks ran on one machine since it was started if its name is the same, and so is the moment at
+    which the monotonic clock began.
+    """
+    booted: dict[str, list[tuple[int, int]]] = {}
+    found = {}
+    count = 0
+    for rank in ranks:
+        host, anchor = rank.environment.get("host"), _anchor(rank)
+        if host is None or not {"monotonic_ns", "realtime_ns"} <= anchor.keys():
+            continue
+        began_ns = anchor["realtime_ns"] - anchor["monotonic_ns"]
+        machines = booted.setdefault(host, [])
+        number = next((n for at_ns, n in machines if abs(at_ns - began_ns) < _SAME_BOOT_NS), None)
+        if number is None:
+            number = count
+            machines.append((began_ns, number))
+            count += 1
+        found[rank.rank] = number
+    return found
+
+
+def monotonic_end_ns(rank: RankData) -> int | None:
+    """Its last sign of life, by the monotonic clock of its machine; None unknown."""
+    anchor = _anchor(rank)
+    if not {"monotonic_ns", "run_ns"} <= anchor.keys():
+        return None
+    return anchor["monotonic_ns"] + rank.duration_ns - anchor["run_ns"]
+
+
+def _anchor(rank: RankData) -> Mapping[str, int]:
+    anchor: Mapping[str, int] = rank.end.anchor or rank.environment.get("anchor", {})
+    return anchor

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pyinstrument-gpu why`: what ended a job, or why it does not go on."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
+from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.document.job_ending import job_ending
+from pyinstrument_gpu.document.plain import plain
+from pyinstrument_gpu.job import SUFFIX, Job
+from pyinstrument_gpu.model.job_data import JobData
+from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.report.job_ending import ending_report
+from pyinstrument_gpu.run import Run
+from pyinstrument_gpu.watch.clocks import Clocks
+from pyinstrument_gpu.watch.sightings import sightings_of
+
+_WAIT_S = 1.0
+
+
+@click.command()
+@click.argument("paths", metavar="FOLDER|RUN...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, not text.")
+@click.option(
+    "--width",
+    type=click.IntRange(min=20),
+    metavar="COLUMNS",
+    help="Format for this many columns.  [default: the width of the terminal]",
+)
+def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
+    """Say which rank of a job stopped first, or holds up the others.
+
+    FOLDER has the run files of the job's ranks, and RUN is one of them, or the run of a program
+    alone. They may have been killed, or hang: files are only read, and if they are of this machine,
+    /proc says whether their processes live.
+    """
+    if as_json and width is not None:
+        raise click.UsageError("--width is for text")
+    job, sightings = _look(paths)
+    if any(
+        one.process is ProcessState.GONE and one.silent_ns is not None and one.silent_ns < FRESH_NS
+        for one in sightings.values()
+    ):
+        # It was there when its file was read, and may have ended well since.
+        job, sightings = _look(paths)
+    document = job_ending(job, sightings)
+    if as_json:
+        print(json.dumps(plain(document), ensure_ascii=False, separators=(",", ":")))
+    else:
+        print(ending_report(document, width=width))
+
+
+def _look(paths: Sequence[str]) -> tuple[JobData, dict[int, Sighting]]:
+    job = _job(paths)
+    return job, sightings_of(job, Clocks.now(), lambda: time.sleep(_WAIT_S))
+
+
+def _job(paths: Sequence[str]) -> JobData:
+    """The ranks, or a program alone as the only one."""
+    path = Path(paths[0])
+    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    if len(paths) == 1 and len(files) == 1:
+        run = Run.load(files[0])
+        if run.environment.get("world_size", 1) == 1:
+            alone = copy.copy(run)
+            alone.environment = {**run.environment, "rank": 0}
+            rank = rank_data(alone, str(files[0]))
+            return JobData(ranks=(rank,), world_size=1, notes=rank.notes)
+    return Job.load(paths)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job ended, or why it does not go on, as text for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
+from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, table
+
+_MOST_RANKS = 16
+_MOST_LINES = 12
+_STEPS = 3
+
+
+def ending_report(ending: JobEnding, *, width: int | None = None, color: bool | None = None) -> str:
+    """What `why` prints.
+
+    Args:
+        width: columns; None takes the terminal's, or 80.
+        color: whether to use colours; None does where standard output is a terminal and
+            `NO_COLOR` is not set.
+    """
+    stdout = Console()
+    width = stdout.width if width is None else width
+    color = (stdout.is_terminal and not stdout.no_color) if color is None else color
+    return printed(_parts(ending, width), width, color=color)
+
+
+def _parts(ending: JobEnding, width: int) -> Iterator[Text | Table]:
+    yield Text(printable(ending.verdict), "bold")
+    for sentence in ending.evidence:
+        yield Text(f"  {printable(sentence)}")
+    yield Text()
+    yield _table(ending.ranks[:_MOST_RANKS], width)
+    others = Counter(rank.condition for rank in ending.ranks[_MOST_RANKS:])
+    if others:
+        parts = [f"{count:,} {condition}" for condition, count in others.items()]
+        yield Text(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
+    for rank in ending.ranks[: 1 if ending.rank is None else 2]:
+        yield from _stacks(rank, ending.world_size)
+    notes = [*(f"Rank {one.rank}: {one.reason}" for one in ending.missing), *ending.notes]
+    if notes:
+        yield Text()
+    for note in notes:
+        yield Text(f"! {printable(note)}", "yellow")
+
+
+def _table(ranks: Sequence[RankEnding], width: int) -> Table:
+    headers = ["rank", "", "last sign of life", "last steps", "collective"]
+    rows = []
+    for rank in ranks:
+        last = max(rank.collectives, key=lambda one: -(one.age_ns or 0), default=None)
+        operation = UNKNOWN
+        if last is not None:
+            operation = f"{last.operation or ''} {last.sequence}".strip()
+        steps = [duration(one.duration_ns) for one in rank.last_steps[-_STEPS:]]
+        cells = [
+            rank.condition,
+            _when(rank),
+            ", ".join(steps) or UNKNOWN,
+            operation if last is None or last.sequence >= 0 else "none",
+        ]
+        rows.append(Row(str(rank.rank), cells, note=rank.where))
+    return table([*headers], [rows], width)
+
+
+def _when(rank: RankEnding) -> str:
+    if rank.silent_ns is not None:
+        return f"{duration(rank.silent_ns)} ago"
+    if rank.before_last_ns:
+        return f"{duration(rank.before_last_ns)} before the last"
+    return f"at {duration(rank.duration_ns)}"
+
+
+def _stacks(rank: RankEnding, world_size: int) -> Iterator[Text]:
+    for stack in rank.stacks[:1]:
+        yield Text()
+        of = "" if world_size == 1 else f" of rank {rank.rank}"
+        yield Text(f"Python stack{of}, {printable(stack.thread)}, innermost call first", "bold")
+        lines = stack.text.splitlines()
+        for line in lines[:_MOST_LINES]:
+            yield Text(f"  {printable(line.strip())}")
+        if len(lines) > _MOST_LINES:
+            yield Text(f"  ... and {counted(len(lines) - _MOST_LINES, 'more line')}", "dim")
