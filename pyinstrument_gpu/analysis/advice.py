@@ -165,6 +165,8 @@ def _doubt(run: RunData, saving: Saving, premises: Premises) -> str:
         workers += "" if premises.loader_workers == 1 else "s"
         cores = f"{premises.cores} core" + ("" if premises.cores == 1 else "s")
         return f"{workers} and the loop have {cores}, so more workers may deliver no more"
+    if saving.change == Change.DATA_WAIT and premises.loader_workers == 0:
+        return "to take a batch from a worker costs time, too; how much, only a try tells"
     has_no_device = run.environment.get("gpus") == []
     if saving.change == Change.DATA_WAIT and has_no_device and premises.one_rank is not False:
         return "to hand over a batch that is there may take as long"
@@ -194,7 +196,8 @@ def reason(saving: Saving, found: Savings) -> str:
         kept = f"{time}; saves {_range(saving)} ms"
         if saving.limit == Limit.DEVICE and found.busy_ns is not None:
             return f"{kept}, because the device has at least {_ms(found.busy_ns)} ms of work"
-        moves = "moves" if saving.high_ns < 0.95 * saving.time_ns else "may move"
+        may_move = "may stay or move" if saving.change == Change.DATA_WAIT else "may move"
+        moves = "moves" if saving.high_ns < 0.95 * saving.time_ns else may_move
         return f"{kept}, because part of the wait {moves} elsewhere"
     return f"{time}; no other wait takes its place"
 

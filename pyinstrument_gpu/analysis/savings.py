@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis import taken_out
-from pyinstrument_gpu.analysis.batches import Batches
+from pyinstrument_gpu.analysis.batches import BUSY_HANDING_NS, Batches
 from pyinstrument_gpu.analysis.change import Change as Change
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
@@ -213,6 +213,11 @@ class _Case:
             # Faster workers may take as long to start.
             waits_ns = self._loader.given_ns - self._loader.asked_ns
             low_ns -= int(waits_ns[self._loader.is_start].sum())
+        if taken.change == Change.DATA_WAIT and self._premises.loader_workers == 0:
+            # Workers that make the batches have to hand them over, and nothing shows how long that
+            # takes.
+            lasts_ns = taken.ends_ns - taken.begins_ns
+            low_ns -= int(np.minimum(lasts_ns, BUSY_HANDING_NS).sum())
         if taken.change == Change.LAUNCHES or self._premises.one_rank is False:
             # How much of the time is launches, or what other ranks wait for, is not known.
             low_ns = 0.0
@@ -257,9 +262,10 @@ class _Case:
 
     def _without_device(self, taken: TakenOut) -> tuple[float, float, float]:
         """Of a wait for data, when the device was not timed. Where there is a device, it may have
-        to do what takes as long. To hand over a batch that is there takes its time."""
-        if self._run.environment.get("gpus") != []:
+        to do what takes as long. Where there is none, and no worker, the cores that workers would
+        need may be those that train. To hand over a batch that is there takes its time."""
+        if self._run.environment.get("gpus") != [] or self._premises.loader_workers == 0:
             return 0.0, taken.time_ns, taken.time_ns
-        handing_ns = 0 if self._premises.loader_workers == 0 else self._loader.handing_ns
-        low_ns = np.maximum(taken.ends_ns - taken.begins_ns - handing_ns, 0).sum()
+        lasts_ns = taken.ends_ns - taken.begins_ns
+        low_ns = np.maximum(lasts_ns - self._loader.handing_ns, 0).sum()
         return float(low_ns), taken.time_ns, taken.time_ns

@@ -519,15 +519,39 @@ def test_what_the_first_batch_waits_for_is_the_start_of_the_workers() -> None:
     assert worth(one).low_ns == 0
 
 
-@pytest.mark.parametrize(("workers", "low_ns"), [(0, 2 * MS), (None, 0), (2, 0)])
+@pytest.mark.parametrize(
+    ("workers", "why"),
+    [
+        (0, "to take a batch from a worker costs time, too; how much, only a try tells"),
+        (None, "to hand over a batch that is there may take as long"),
+        (2, "to hand over a batch that is there may take as long"),
+    ],
+)
 def test_batches_that_are_handed_over_as_fast_are_not_sure_to_save_anything(
-    workers: int | None, low_ns: int
+    workers: int | None, why: str
 ) -> None:
     run = _waiting((2 * MS,), 10 * MS, workers)
     one = the(run, "use more loader workers")
-    assert worth(one).low_ns * len(run.steps) == pytest.approx(CYCLES * low_ns)
-    doubted = [one.reason for one in analysis.of(run).doubts]
-    assert doubted == ([] if low_ns else ["to hand over a batch that is there may take as long"])
+    assert worth(one).low_ns == 0
+    assert worth(one).high_ns * len(run.steps) == pytest.approx(CYCLES * 2 * MS)
+    assert [one.reason for one in analysis.of(run).doubts] == [why]
+    # So the verdict promises no more than that.
+    assert "one change may save at most 16% of the step" in document_of(run).verdict
+
+
+def test_without_workers_or_a_gpu_even_long_batches_are_not_sure_to_save_anything() -> None:
+    # The cores that workers would need may be those that train.
+    run = _waiting((80 * MS,), 20 * MS, workers=0)
+    assert worth(the(run, "use more loader workers")).low_ns == 0
+    assert analysis.of(run).advice == []
+
+
+def test_without_workers_a_timed_step_surely_saves_what_handing_over_cannot_take() -> None:
+    for loader_ns, low_ns in ((10 * MS, 0), (50 * MS, 30 * MS)):
+        made = _kernels((10 * US, 4 * MS), (5 * MS, 10 * US), loader_ns=loader_ns)
+        one = the(simulated(made, loader_workers=0), "use more loader workers")
+        assert worth(one).low_ns == pytest.approx(low_ns, abs=0.1 * MS)
+        assert worth(one).high_ns == pytest.approx(loader_ns, rel=0.01)
 
 
 def test_workers_need_cores() -> None:
