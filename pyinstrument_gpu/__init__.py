@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         RegressionAccumulator,
         tqdm_postfix,
     )
+    from pyinstrument_gpu.recording.job_statistics import JobStatistics
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks import PrometheusSink, RunUpdate, Sink, TensorBoardSink
 
@@ -70,6 +71,7 @@ __all__ = [
     "GateError",
     "Job",
     "JobError",
+    "JobStatistics",
     "MetricAccumulator",
     "MissingDependencyError",
     "ModuleWatch",
@@ -114,6 +116,7 @@ dynamo.register_when_imported()
 # These need numpy, whose import takes longer than everything else here.
 _HEAVY = {
     "Job": "job",
+    "JobStatistics": "recording.job_statistics",
     "Run": "run",
     **dict.fromkeys(
         (

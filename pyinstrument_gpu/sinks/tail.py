@@ -26,19 +26,17 @@ from pyinstrument_gpu.format.items import (
     DROPPED_STEP_ITEM,
     METRIC_ITEM,
     NONE,
-    PATH_ITEM,
     SPAN_ITEM,
     STEP_ITEM,
     columns,
 )
-from pyinstrument_gpu.format.modules import path_kinds, path_names
-from pyinstrument_gpu.format.names import decode_names, path_parents
+from pyinstrument_gpu.format.names import decode_names
 from pyinstrument_gpu.format.state import State, decode_state
 from pyinstrument_gpu.format.statistics import decode_statistics
 from pyinstrument_gpu.format.steps import indices_of, step_columns
-from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SpanFlag, span_scopes
 from pyinstrument_gpu.model.statistics import over_scopes
+from pyinstrument_gpu.sinks.path_table import PathTable
 from pyinstrument_gpu.sinks.phase_times import keys_of, phase_times, rows_of, step_of, summed
 from pyinstrument_gpu.sinks.update import RunUpdate, Totals, steps_of_metrics
 
@@ -50,11 +48,7 @@ class RunTail:
 
     def __init__(self, environment: Mapping[str, Any]) -> None:
         self._environment = environment
-        self._names: list[str] = []
-        self._path_items = np.empty(0, PATH_ITEM)
-        self._paths: tuple[str, ...] = ()
-        # Modules are not handed over.
-        self._is_phase: NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._table = PathTable()  # modules are not handed over
         self._dropped_steps = np.empty(0, DROPPED_STEP_ITEM)
         self._state = State()
         self._statistics: bytes | None = None
@@ -96,16 +90,10 @@ class RunTail:
         return self._hand_over(done, metrics, final)
 
     def _take_names(self, blocks: Blocks) -> None:
-        self._names += blocks.texts(BlockType.NAMES, decode_names, len(self._names))
+        self._table.take(blocks)
         self._metric_names += blocks.texts(
             BlockType.METRIC_NAMES, decode_names, len(self._metric_names)
         )
-        paths = blocks.records(BlockType.PATHS, PATH_ITEM).items
-        if len(paths):
-            self._path_items = np.append(self._path_items, paths)
-            parents, names = path_parents(self._path_items), path_names(self._path_items)
-            self._is_phase = path_kinds(self._path_items) == 0
-            self._paths = join_paths(self._names, parents, names)
 
     def _take_steps(self, blocks: Blocks) -> None:
         for block in blocks.logs.get(BlockType.DROPPED_STEPS, []):
@@ -120,7 +108,7 @@ class RunTail:
         first, items = spans
         index = first + np.arange(len(items))
         self._spans_seen += len(items)
-        is_phase = self._is_phase[items["path"]]
+        is_phase = self._table.is_phase[items["path"]]
         self._passes_seen += len(items) - int(np.count_nonzero(is_phase))
         steps = items["step"].astype(np.int64)
         wanted = (items["step"] != NONE) & (steps > self._forgotten_up_to)
@@ -168,7 +156,7 @@ class RunTail:
         items = self._steps[:done]
         times = phase_times(self._sums[np.isin(step_of(self._sums["key"]), items["serial"])])
         times["step"] = self._indices(times["step"])
-        times["path"] = (np.cumsum(self._is_phase) - 1)[times["path"]]
+        times["path"] = (np.cumsum(self._table.is_phase) - 1)[times["path"]]
         self._steps, self._looks = self._steps[done:], self._looks[done:]
         if done:
             self._last_step = items[-1:]
@@ -178,7 +166,7 @@ class RunTail:
         return RunUpdate(
             environment=self._environment,
             began_realtime_ns=anchor["realtime_ns"] - anchor["run_ns"],
-            paths=tuple(compress(self._paths, self._is_phase)),
+            paths=tuple(compress(self._table.paths, self._table.is_phase)),
             steps=step_columns(items, self._indices(items["serial"])),
             phase_times=times,
             metric_names=tuple(self._metric_names),
@@ -187,7 +175,9 @@ class RunTail:
             dropped=self._state.dropped,
             phases_recorded=self._state.phases_recorded - self._passes_seen,
             final=final,
-            decode_totals=partial(_decode_totals, self._statistics, self._paths, self._is_phase),
+            decode_totals=partial(
+                _decode_totals, self._statistics, self._table.paths, self._table.is_phase
+            ),
         )
 
     def _metric_steps(self, metrics: NDArray[np.void]) -> NDArray[np.int64]:

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of all ranks together: the record that they exchange, and real ranks over gloo."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.errors import RecordingError
+from pyinstrument_gpu.model.statistic import Statistic
+from pyinstrument_gpu.model.statistics import PhaseStatistics
+from pyinstrument_gpu.recording.job_statistics import MAX_PHASES, RECORD_BYTES, packed, unpacked
+
+ROOT = Path(__file__).parents[2]
+
+
+def _statistics(*durations_ns: int) -> Statistic:
+    return Statistic.of(np.array(durations_ns, np.int64))
+
+
+def _phase(*durations_ns: int) -> PhaseStatistics:
+    return PhaseStatistics(
+        _statistics(*durations_ns), _statistics(*(ns // 2 for ns in durations_ns))
+    )
+
+
+NO_STEPS = _statistics()
+_TIMES = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=5)
+_PHASES = st.dictionaries(st.text(max_size=60), _TIMES, max_size=6)
+
+
+@given(st.lists(_PHASES, min_size=1, max_size=4), _TIMES)
+def test_what_is_packed_is_what_is_read(
+    ranks: list[dict[str, list[int]]], steps: list[int]
+) -> None:
+    records = [
+        packed(({path: _phase(*times) for path, times in one.items()}, _statistics(*steps)))
+        for one in ranks
+    ]
+    assert {len(record) for record in records} == {RECORD_BYTES}
+    own = [path for one in ranks for path in one]
+    found = unpacked(records, range(len(ranks)), own)
+
+    assert set(found.phases) == set(own)
+    for path, phase in found.phases.items():
+        for rank, one in enumerate(ranks):
+            if path not in one:
+                assert phase.count[rank] == phase.host_ns[rank] == phase.min_ns[rank] == -1
+                assert math.isnan(phase.mean_ns[rank]) and math.isnan(phase.std_ns[rank])
+                continue
+            host = _statistics(*one[path])
+            assert (phase.count[rank], phase.host_ns[rank]) == (host.count, host.total_ns)
+            assert phase.self_ns[rank] == sum(ns // 2 for ns in one[path])
+            assert (phase.min_ns[rank], phase.max_ns[rank]) == (min(one[path]), max(one[path]))
+            assert phase.std_ns[rank] == host.std_ns
+            assert phase.mean_ns[rank] == host.mean_ns
+    assert found.steps.tolist() == [len(steps)] * len(ranks)
+    assert found.step_ns.tolist() == [sum(steps)] * len(ranks)
+
+
+def test_the_slowest_rank_and_how_far_it_is_from_the_others() -> None:
+    times = [(100,), (110,), (400,), (90,)]
+    records = [packed(({"data": _phase(*ns)}, NO_STEPS)) for ns in times]
+    data = unpacked([*records, packed(({}, NO_STEPS))], (0, 1, 2, 3, 7)).phases["data"]
+
+    assert data.slowest_rank == 2
+    assert data.distance_ns == 300
+    assert data.median_ns == 105
+
+
+def test_one_rank_or_two_alike_are_not_slow() -> None:
+    alike = [packed(({"a": _phase(5), "b": _phase(*own)}, NO_STEPS)) for own in ((3,), (3,))]
+    found = unpacked([*alike, packed(({"a": _phase(4)}, NO_STEPS))], (0, 1, 2))
+    for phase in found.phases.values():
+        assert phase.slowest_rank is None and math.isnan(phase.distance_ns)
+    alone = unpacked([packed(({"a": _phase(5)}, NO_STEPS))], (3,)).phases["a"]
+    assert alone.slowest_rank is None and alone.median_ns == 5
+
+
+def test_a_rank_that_records_nothing_is_missing_and_not_zero() -> None:
+    found = unpacked([packed(({"a": _phase(5)}, _statistics(9))), packed(None)], (0, 1))
+    assert found.missing == (1,)
+    assert found.steps.tolist() == [1, -1] and found.step_ns.tolist() == [9, -1]
+    assert found.step_mean_ns.tolist()[0] == 9 and math.isnan(found.step_mean_ns[1])
+    assert found.phases["a"].count.tolist() == [1, -1]
+
+
+def test_phases_that_do_not_fit_are_counted() -> None:
+    phases = {f"phase {number}": _phase(number + 1) for number in range(MAX_PHASES + 3)}
+    found = unpacked([packed((phases, NO_STEPS)), packed(({}, NO_STEPS))], (0, 1))
+    assert found.left_out.tolist() == [3, 0]
+    # Those with the least time.
+    assert set(phases) - set(found.phases) == {"phase 0", "phase 1", "phase 2"}
+
+
+def test_long_names_are_told_apart_and_whole_where_they_are_known() -> None:
+    long = ["é" * 80 + "/a", "é" * 80 + "/b"]
+    record = packed(({name: _phase(3 - place) for place, name in enumerate(long)}, NO_STEPS))
+    assert list(unpacked([record], (0,), long).phases) == long
+    cut = list(unpacked([record], (0,)).phases)
+    assert cut == ["é" * 46 + "…", "é" * 46 + "……"]
+
+
+def test_a_rank_with_another_version_is_named() -> None:
+    other = packed(({}, NO_STEPS))
+    other[:24] = np.frombuffer(b"pig-job-statistics-2".ljust(24, b"\0"), np.uint8)
+    with pytest.raises(RecordingError, match="rank 5 has another version"):
+        unpacked([packed(({}, NO_STEPS)), other], (0, 5))
+
+
+# --- one process ---
+
+
+def test_of_one_process_each_call_has_what_came_since_the_last() -> None:
+    with pig.record() as recording:
+        for _ in range(5):
+            with pig.gpu_step(), pig.gpu_phase("forward"), pig.gpu_phase("attention"):
+                pass
+        first = recording.job_statistics()
+        for _ in range(3):
+            with pig.gpu_step(), pig.gpu_phase("forward"):
+                pass
+        with pig.gpu_phase("validation"):
+            pass
+        second = recording.job_statistics()
+        third = recording.job_statistics()
+    run = recording.run
+
+    def counts(found: pig.JobStatistics) -> dict[str, list[int]]:
+        return {path: phase.count.tolist() for path, phase in found.phases.items()}
+
+    assert first.ranks == (0,) and first.missing == ()
+    assert counts(first) == {"forward": [5], "forward/attention": [5]}
+    assert counts(second) == {"forward": [3], "validation": [1]}
+    assert counts(third) == {}
+    assert [found.steps.tolist() for found in (first, second, third)] == [[5], [3], [0]]
+    forward = run.phases["forward"]
+    both = [found.phases["forward"] for found in (first, second)]
+    assert forward.host is not None and forward.self_host is not None
+    assert sum(int(each.host_ns[0]) for each in both) == forward.host.total_ns
+    assert sum(int(each.self_ns[0]) for each in both) == forward.self_host.total_ns
+    durations = run.spans["host_end_ns"] - run.spans["host_begin_ns"]
+    later = durations[(run.spans["step"] >= 5)]
+    assert second.phases["forward"].min_ns[0] == pytest.approx(later.min(), rel=1 / 32)
+    assert second.phases["forward"].max_ns[0] == pytest.approx(later.max(), rel=1 / 32)
+    assert second.phases["forward"].std_ns[0] == pytest.approx(float(later.std()), rel=1e-9)
+    total_ns = int(first.step_ns[0] + second.step_ns[0])
+    assert total_ns == run.step_totals.duration.total_ns
+
+
+def test_more_spans_than_the_tap_keeps_are_counted_once() -> None:
+    spans, counted = 250_000, 0
+    with pig.record(history_spans=1000) as recording:
+        recording.job_statistics()
+        phase = pig.gpu_phase("many")
+        for _ in range(spans):
+            with phase:
+                pass
+        with pig.gpu_phase("last"):
+            pass
+        while counted < spans:  # those after a gap come with the statistics of the next second
+            found = recording.job_statistics().phases
+            counted += int(found["many"].count[0]) if "many" in found else 0
+    assert counted == spans
+
+
+def test_a_recording_that_is_not_active_is_refused(tmp_path: Path) -> None:
+    recording = pig.record(tmp_path / "a.gpurun")
+    with pytest.raises(RecordingError, match="never started"):
+        recording.job_statistics()
+    with recording:
+        pass
+    with pytest.raises(RecordingError, match="has stopped"):
+        recording.job_statistics()
+
+
+def test_a_group_without_torch_distributed_is_refused() -> None:
+    with pig.record() as recording, pytest.raises(ValueError, match="not initialised"):
+        recording.job_statistics(group=object())
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan, math.inf])
+def test_an_impossible_timeout_is_refused(timeout_s: float) -> None:
+    with pig.record() as recording, pytest.raises(ValueError, match="timeout_s"):
+        recording.job_statistics(timeout_s=timeout_s)
+
+
+# --- ranks ---
+
+
+def _ranks(world_size: int, tmp_path: Path, *arguments: str) -> list[Any]:
+    """What each rank of a job has written."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # Not by the interface of the host's name, which need not be known.
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
+    environment |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
+    command = [sys.executable, "-m", "tests.helpers.job_statistics_rank", str(tmp_path), *arguments]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, env={**environment, "RANK": str(rank)})
+        for rank in range(world_size)
+    ]
+    try:
+        assert [process.wait(600) for process in processes] == [0] * world_size
+    finally:
+        for process in processes:
+            process.kill()
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_see_all_ranks(world_size: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    results = _ranks(world_size, tmp_path)
+    ranks = list(range(world_size))
+    for result in results:
+        # All see the same, which is what each has recorded.
+        assert result["first"] == results[0]["first"]
+        assert result["second"] == results[0]["second"]
+        first, second = result["first"], result["second"]
+        assert first["ranks"] == ranks and first["missing"] == []
+        assert first["steps"] == [4] * world_size and second["steps"] == [2] * world_size
+        assert first["counts"]["forward"] == [4] * world_size
+        assert first["counts"]["of the last"] == [-1] * (world_size - 1) + [4]
+        assert second["counts"]["forward"] == [2] * world_size
+        assert "of the last" not in second["counts"]
+        # Rank 0 sleeps.
+        assert first["slowest"]["forward"] == 0
+        assert first["distance_ns"]["forward"] > 10_000_000
+        # The last one has stopped its recording before the third call, which fails on it alone.
+        assert result["third"] == (
+            "the recording has stopped: ask while it is active"
+            if result is results[-1]
+            else [world_size - 1]
+        )
+        assert result["of a group"] == ([0, 1] if ranks.index(result["rank"]) < 2 else "not in")
+
+
+def test_a_rank_that_never_calls_is_an_error_after_the_timeout(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    first, second = _ranks(2, tmp_path, "absent")
+    assert first["error"].startswith("the ranks could not exchange their statistics: ")
+    assert "Every rank has to call job_statistics" in first["error"]
+    # It does not wait once more.
+    assert first["again"].startswith("a former exchange of statistics failed")
+    assert second == {}
