@@ -4,7 +4,6 @@
 python slow_rank.py CASE STEPS WIDTH
 """
 
-import os
 import sys
 import time
 
@@ -50,8 +49,6 @@ def pause(phase: str, step: int, took_s: float = 0.0) -> float:
 
 def main(steps: int, width: int) -> None:
     torch.set_num_threads(1)
-    if case == "late" and int(os.environ["RANK"]) == SLOW_RANK:
-        time.sleep(5)
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     layers = [torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(6)]

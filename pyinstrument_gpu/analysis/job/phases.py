@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.job.findings import STEP, Pattern, PhaseAcrossRanks, Stragglers
 from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.analysis.job.own_work import HowKnown, OwnWork
-from pyinstrument_gpu.analysis.job.stragglers import lateness, typical_step_ns
-
-_CHANCE = 1e-3
+from pyinstrument_gpu.analysis.job.stragglers import MOST_CHANCE, lateness, typical_step_ns
 
 
 def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[PhaseAcrossRanks, ...]:
@@ -91,7 +89,7 @@ def _is_sure(distances_ns: NDArray[np.float64], ranks: int) -> bool:
     if len(distances_ns) < 2:
         return False
     error_ns = float(distances_ns.std(ddof=1)) / math.sqrt(len(distances_ns))
-    limit = NormalDist().inv_cdf(1 - _CHANCE / ranks)
+    limit = NormalDist().inv_cdf(1 - MOST_CHANCE / ranks)
     return float(distances_ns.mean()) > limit * error_ns
 
 
@@ -99,7 +97,7 @@ def _pattern(joined: Joined, work: OwnWork, row: int) -> Pattern:
     late = lateness(work.own_ns[row], typical_step_ns(joined, work))
     if late.always is not None:
         return Pattern.ALWAYS
-    if late.sometimes is not None:
+    if any(late.chance(place, out) < MOST_CHANCE for place, out in late.sometimes):
         return Pattern.SOME_STEPS
     return Pattern.IN_TURN if late.are_several else Pattern.BALANCED
 

@@ -7,6 +7,7 @@ docs/ranks.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +28,11 @@ _LEAST_SHIFT_OF_MANY = 0.01
 _MANY = 8
 _LEAST_PART = 0.5
 """of the loss, at least."""
-_MOST_CHANCE = 1e-3
-_STANDS_OUT = 0.1
-"""In a step that stands out, the last rank is by so much of a step later than the next one."""
+MOST_CHANCE = 1e-3
+"""That all ranks are alike."""
+_STANDS_OUT = (0.1, 0.3, 1.0, 3.0)
+"""In a step that stands out, the last rank is by so much of a step later than the next one. If it
+is not clear who that is, only longer delays are looked at."""
 _LEAST_STEPS = 3
 _LEAST_LOSS = 0.03
 """What such steps cost, as a share of all time."""
@@ -77,40 +80,57 @@ class Lateness:
             shift_ns > least * self.typical_ns
             and shift_ns > _DOMINANCE * next_ns
             and shift_ns > _LEAST_PART * self.loss_ns
-            and chance < _MOST_CHANCE
+            and chance < MOST_CHANCE
         )
         return (place, chance) if is_late else None
 
-    @property
-    def standing_out(self) -> NDArray[np.bool_]:
-        """Of each step whether one rank is far later than the others."""
-        found: NDArray[np.bool_] = self.late_ns > _STANDS_OUT * self.typical_ns
+    def standing_out(self, least: float = _STANDS_OUT[0]) -> NDArray[np.bool_]:
+        """Of each step whether the last rank is later than the next one by such a part of it."""
+        found: NDArray[np.bool_] = self.late_ns > least * self.typical_ns
         return found
 
+    def times(self, out: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """By rank, how often it is last in some steps, those in a row counted once: what holds up
+        a process often lasts for several."""
+        begins = out.copy()
+        begins[1:] &= ~out[:-1] | (self.last[1:] != self.last[:-1])
+        counts: NDArray[np.intp] = np.bincount(self.last[begins], minlength=self.ranks)
+        return counts
+
+    def costs(self, chosen: NDArray[np.bool_]) -> bool:
+        """Whether the delays of some steps are worth a word."""
+        late_ns = float(self.late_ns[chosen].sum())
+        return late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
+
     @property
-    def sometimes(self) -> int | None:
-        """The place of the rank that is late in the steps that stand out."""
-        out = self.standing_out
-        counts = np.bincount(self.last[out], minlength=self.ranks)
-        place = int(np.argmax(counts))
-        rest = int(np.delete(counts, place).max())
-        late_ns = float(self.late_ns[out & (self.last == place)].sum())
-        is_late = (
-            counts[place] >= _LEAST_STEPS
-            and counts[place] > _DOMINANCE * rest
-            and late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
-        )
-        return place if is_late else None
+    def sometimes(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """The places of ranks that are late in the steps that stand out, and these. Of delays as
+        long as the machine's own hiccups there are many, of longer ones few."""
+        for least in _STANDS_OUT:
+            out = self.standing_out(least)
+            times = self.times(out)
+            place = int(np.argmax(times))
+            rest = int(np.delete(times, place).max())
+            is_late = times[place] >= _LEAST_STEPS and times[place] > _DOMINANCE * rest
+            if is_late and self.costs(out & (self.last == place)):
+                yield place, out
+
+    def chance(self, place: int, out: NDArray[np.bool_], share: float = 1.0) -> float:
+        """The chance that a rank is last so often in the steps that stand out.
+
+        Args:
+            share: of the time in which a delay counts.
+        """
+        times = self.times(out)
+        tried = self.ranks * len(_STANDS_OUT)
+        found = binomial_tail(int(times[place]), int(times.sum()), share / self.ranks)
+        return min(1.0, tried * found)
 
     @property
     def are_several(self) -> bool:
         """Whether now one, now another is late, or several always are."""
-        out = self.standing_out
-        counts = np.bincount(self.last[out], minlength=self.ranks)
-        late_ns = float(self.late_ns[out].sum())
-        in_turn = np.count_nonzero(
-            counts >= _LEAST_STEPS
-        ) > 1 and late_ns > _LEAST_LOSS * self.typical_ns * len(self.last)
+        out = self.standing_out()
+        in_turn = np.count_nonzero(self.times(out) >= _LEAST_STEPS) > 1 and self.costs(out)
         least_ns = max(_LEAST_SHIFT * self.typical_ns, _LEAST_PART * self.loss_ns)
         return bool(in_turn) or int(np.count_nonzero(self.shift_ns > least_ns)) > 1
 
@@ -223,36 +243,31 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
 
 
 def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
-    place = late.sometimes
-    if place is None:
-        return None
-    out = late.standing_out
-    steps = out & (late.last == place)
-    shares = _shares(work, place, steps)
-    row = int(np.argmax(shares))
-    if shares[row] < _ONE_PHASE:
-        return None
-    count, cells = int(np.count_nonzero(steps)), late.ranks * len(joined.paths)
-    # By chance a delay hits any rank, and a phase as often as it is under way.
-    chance = float(_time_shares(work)[row]) / late.ranks
-    p_value = min(1.0, cells * binomial_tail(count, int(np.count_nonzero(out)), chance))
-    if p_value >= _MOST_CHANCE:
-        return None
-    return Straggler(
-        rank=joined.ranks[place].rank,
-        pattern=Pattern.SOME_STEPS,
-        path=joined.paths[row],
-        steps=count,
-        lateness_ns=float(late.late_ns[steps].sum()) / len(late.last),
-        path_share=float(shares[row]),
-        p_value=p_value,
-    )
+    for place, out in late.sometimes:
+        steps = out & (late.last == place)
+        shares = _shares(work, place, steps)
+        row = int(np.argmax(shares))
+        if shares[row] < _ONE_PHASE:
+            continue
+        # By chance a delay hits any rank, and a phase as often as it is under way.
+        p_value = len(joined.paths) * late.chance(place, out, float(_time_shares(work)[row]))
+        if p_value < MOST_CHANCE:
+            return Straggler(
+                rank=joined.ranks[place].rank,
+                pattern=Pattern.SOME_STEPS,
+                path=joined.paths[row],
+                steps=int(np.count_nonzero(steps)),
+                lateness_ns=float(late.late_ns[steps].sum()) / len(late.last),
+                path_share=float(shares[row]),
+                p_value=p_value,
+            )
+    return None
 
 
 def _are_several(work: OwnWork, late: Lateness) -> bool:
     if not late.are_several:
         return False
-    out = late.standing_out
+    out = late.standing_out()
     if not out.any():
         return True
     excess_ns = np.zeros(len(work.own_ns))
