@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.drift import Order
 from pyinstrument_gpu.analysis.final_values import FinalValue, final_values
-from pyinstrument_gpu.analysis.run_sample import RunSample, run_samples
+from pyinstrument_gpu.analysis.run_sample import (
+    Observation,
+    RunSample,
+    ranks_of,
+    run_samples,
+)
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
-from pyinstrument_gpu.model.job import different_ranks, same_run_twice
+from pyinstrument_gpu.model.job import different_ranks, not_one_job, same_run_twice
+from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.model.run_data import RunData
 
 CONFIDENCE = 0.95
@@ -201,8 +207,8 @@ class Comparison:
 
 
 def compare(
-    before: Sequence[RunData],
-    after: Sequence[RunData],
+    before: Sequence[Observation],
+    after: Sequence[Observation],
     *,
     noise_percent: float | None = None,
     margin_percent: float = DEFAULT_MARGIN_PERCENT,
@@ -211,6 +217,7 @@ def compare(
     """Compare the runs without a change with those that have it.
 
     Args:
+        before, after: runs; for jobs of several ranks, the runs of the ranks of each together.
         noise_percent: a floor for the standard deviation between runs of one side; fewer than
             `MIN_RUNS` runs need it for a verdict.
         margin_percent: change up to which times are called the same.
@@ -219,7 +226,8 @@ def compare(
 
     Raises:
         ValueError: a side has no run, a run has no complete step, no time passes in its steps, one
-            is given twice, or they are of different ranks.
+            is given twice, or they are of different ranks, or of jobs of which not all ranks are
+            there.
         MissingDependencyError: scipy is not installed.
     """
     if not before or not after:
@@ -228,7 +236,9 @@ def compare(
     samples = run_samples([*before, *after])
     sides = samples[: len(before)], samples[len(before) :]
     unit = "step" if any(s.samples_per_step is None for s in samples) else "sample"
-    order = Order(before, after)
+    # Of the ranks of a job the first stands for the rest where one is enough.
+    leads = [[ranks_of(one)[0] for one in side] for side in (before, after)]
+    order = Order(*leads)
     margin = margin_percent / 100
 
     is_end_known = all(s.is_end_known for s in samples)
@@ -255,7 +265,7 @@ def compare(
         )
 
     rates = [_rate(side) for side in sides]
-    finals = final_values(before, after)
+    finals = final_values(*leads)
     return Comparison(
         unit=unit,
         margin=margin,
@@ -269,27 +279,59 @@ def compare(
         steps=samples[0].steps,
         phases=_phase_changes(*sides, confidence),
         finals=finals,
-        warnings=(*_warnings(before, after, sides, order), *_differing(finals)),
+        warnings=(*_warnings(_runs(before), _runs(after), sides, order), *_differing(finals)),
     )
 
 
-def _check_separate(before: Sequence[RunData], after: Sequence[RunData]) -> None:
+def _runs(side: Sequence[Observation]) -> list[RunData]:
+    """All runs of a side, those of all ranks among them."""
+    return [run for one in side for run in ranks_of(one)]
+
+
+def _check_separate(before: Sequence[Observation], after: Sequence[Observation]) -> None:
     """Raises ValueError if the runs are not as many independent observations of the same thing."""
     names = [
         f"run {position} {side}"
         for side, runs in (("before", before), ("after", after))
         for position in range(1, len(runs) + 1)
     ]
-    runs = [*before, *after]
-    twice = same_run_twice(runs, names)
+    observations = [ranks_of(one) for one in (*before, *after)]
+    twice = same_run_twice(
+        [run for ranks in observations for run in ranks],
+        [name for name, ranks in zip(names, observations, strict=True) for _ in ranks],
+    )
     if twice is not None:
         raise ValueError(twice)
-    ranks = different_ranks(runs, names)
-    if ranks is not None:
-        raise ValueError(
-            f"{ranks}: the ranks of a job are one observation together, and do different work. "
-            "Give the run of the same rank of each job"
-        )
+    if all(len(ranks) == 1 for ranks in observations):
+        different = different_ranks([ranks[0] for ranks in observations], names)
+        if different is not None:
+            raise ValueError(
+                f"{different}: the ranks of a job are one observation together, and do different "
+                "work. Give all ranks of each job, or the run of the same rank of each"
+            )
+        return
+    for name, ranks in zip(names, observations, strict=True):
+        wrong = not_one_job(ranks, [f"rank {run.environment.get('rank')}" for run in ranks])
+        if wrong is not None:
+            raise ValueError(f"{name}: {wrong}")
+    found = [_which_ranks(ranks) for ranks in observations]
+    for name, which in zip(names, found, strict=True):
+        if which != found[0]:
+            raise ValueError(
+                f"{names[0]} is of {_ranks_in_words(found[0])}, and {name} of "
+                f"{_ranks_in_words(which)}: give all ranks of each job, or the same of each"
+            )
+
+
+def _which_ranks(ranks: Sequence[RunData]) -> frozenset[int] | None:
+    """The ranks of a job that are there; None where all are, or the run is of no rank."""
+    numbers = {run.environment.get("rank", 0) for run in ranks}
+    size = max(run.environment.get("world_size", 1) for run in ranks)
+    return None if len(numbers) == size else frozenset(numbers)
+
+
+def _ranks_in_words(ranks: frozenset[int] | None) -> str:
+    return "all ranks" if ranks is None else ranks_text(ranks)
 
 
 def _rate(side: Sequence[RunSample]) -> float | None:

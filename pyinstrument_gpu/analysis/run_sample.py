@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import functools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +58,15 @@ class RunSample:
     outside: Mapping[str, Outside]
 
 
+Observation: TypeAlias = RunData | Sequence[RunData]
+"""What is one observation: a run, or the runs of the ranks of a job, which depend on each other."""
+
+
+def ranks_of(one: Observation) -> tuple[RunData, ...]:
+    """The runs that are one observation."""
+    return (one,) if isinstance(one, RunData) else tuple(one)
+
+
 def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
     """How many of the first steps to leave out, by the rule MSER-5: as many as make the standard
     error of the mean of the rest the smallest, in units of five, at most half of the steps.
@@ -70,31 +82,41 @@ def warmup_steps(durations_ns: NDArray[np.int64]) -> int:
     return _BATCH * int(np.argmin(errors))
 
 
-def run_samples(runs: Sequence[RunData]) -> list[RunSample]:
-    """The runs as observations over the same steps: what all of them have done from the end of the
+def run_samples(observations: Sequence[Observation]) -> list[RunSample]:
+    """The observations over the same steps: what all of them have done from the end of the
     longest warm-up to the end of the shortest run. A drift that they share then cancels. If steps
     were profiled in one of them, these are left out: what counts is the longest row of steps that
     were profiled in none. Where a
     device was timed in some of the steps only, from and to steps of which it is known when the
     device was done with them.
 
+    A job takes as long as the rank that takes longest; of its phases each takes as long as on the
+    median rank.
+
     Raises:
-        ValueError: a run has no complete step, or no time passes in its steps.
+        ValueError: a run has no complete step, or no time passes in its steps; the ranks of a job
+            have no step in common.
     """
-    steps = [run.steps.closed[run.steps.closed["complete"]] for run in runs]
-    for number, of_run in enumerate(steps):
-        if not len(of_run):
-            raise ValueError(f"run {number + 1} of {len(runs)} has no complete step")
-    count = min(map(len, steps))
-    row = _never_profiled(runs, steps, count)
-    durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[row] for of_run in steps]
+    of_ranks = [ranks_of(one) for one in observations]
+    steps = [
+        _common_steps(ranks, f"run {number} of {len(of_ranks)}")
+        for number, ranks in enumerate(of_ranks, 1)
+    ]
+    runs = [run for ranks in of_ranks for run in ranks]
+    of_runs = [of_run for of_ranks_steps in steps for of_run in of_ranks_steps]
+    count = min(map(len, of_runs))
+    row = _never_profiled(runs, of_runs, count)
+    durations_ns = [(of_run["end_ns"] - of_run["begin_ns"])[row] for of_run in of_runs]
     begin = row.start + max(map(warmup_steps, durations_ns))
     samples = [
-        _sample(run, of_run[: row.stop], begin) for run, of_run in zip(runs, steps, strict=True)
+        _sample(ranks, [of_run[: row.stop] for of_run in of_ranks_steps], begin)
+        for ranks, of_ranks_steps in zip(of_ranks, steps, strict=True)
     ]
     for number, sample in enumerate(samples):
         if sample.elapsed_ns <= 0:
-            raise ValueError(f"in run {number + 1} of {len(runs)} no time passes from step to step")
+            raise ValueError(
+                f"in run {number + 1} of {len(samples)} no time passes from step to step"
+            )
     return samples
 
 
@@ -113,15 +135,69 @@ def _never_profiled(
     return row if row.stop else slice(0, count)
 
 
-def _sample(run: RunData, steps: NDArray[np.void], begin: int) -> RunSample:
-    known = _device_known(run, steps)
-    begins = [step for step in range(begin, len(steps)) if step == 0 or known[step - 1]]
-    ends = [step + 1 for step in range(begin, len(steps)) if known[step]]
-    end = len(steps)
+def _common_steps(ranks: Sequence[RunData], name: str) -> list[NDArray[np.void]]:
+    """The complete steps of each rank that all of them have."""
+    steps = [run.steps.closed[run.steps.closed["complete"]] for run in ranks]
+    if not all(map(len, steps)):
+        raise ValueError(f"{name} has no complete step")
+    if len(steps) > 1:
+        common = functools.reduce(np.intersect1d, (of_run["index"] for of_run in steps))
+        if not len(common):
+            raise ValueError(f"the ranks of {name} have no complete step in common")
+        steps = [of_run[np.isin(of_run["index"], common)] for of_run in steps]
+    return steps
+
+
+def _sample(ranks: Sequence[RunData], steps: Sequence[NDArray[np.void]], begin: int) -> RunSample:
+    known = np.logical_and.reduce(list(map(_device_known, ranks, steps)))
+    begins = [step for step in range(begin, len(known)) if step == 0 or known[step - 1]]
+    ends = [step + 1 for step in range(begin, len(known)) if known[step]]
+    end = len(known)
     is_known = bool(begins and ends and 2 * (ends[-1] - begins[0]) > end - begin)
     if is_known:
         begin, end = begins[0], ends[-1]
-    steps = steps[begin:end]
+    samples = [
+        _sample_of_rank(run, of_run[begin:end], is_known)
+        for run, of_run in zip(ranks, steps, strict=True)
+    ]
+    return samples[0] if len(samples) == 1 else _together(samples)
+
+
+def _together(ranks: Sequence[RunSample]) -> RunSample:
+    """The sample of a job. What its ranks' phases don't account for is what is left of its time."""
+    elapsed_ns = max(rank.elapsed_ns for rank in ranks)
+    step_ns = max(rank.step_ns for rank in ranks)
+    samples = [rank.samples_per_step for rank in ranks if rank.samples_per_step is not None]
+    outside: dict[str, Outside] = {}
+    for rank in ranks:
+        for name, found in rank.outside.items():
+            # Also what one rank does alone, a checkpoint for example, keeps all of them.
+            if name not in outside or found.total_ns > outside[name].total_ns:
+                outside[name] = found
+    return RunSample(
+        steps=ranks[0].steps,
+        is_end_known=all(rank.is_end_known for rank in ranks),
+        elapsed_ns=elapsed_ns,
+        step_ns=step_ns,
+        samples_per_step=sum(samples) if len(samples) == len(ranks) else None,
+        phase_ns=_medians([rank.phase_ns for rank in ranks], step_ns),
+        outside_ns=_medians([rank.outside_ns for rank in ranks], elapsed_ns - step_ns),
+        outside=outside,
+    )
+
+
+def _medians(times_ns: Sequence[Mapping[str, float]], whole_ns: float) -> dict[str, float]:
+    """By path the median over ranks; one that a rank does not have counts as 0 there."""
+    paths = dict.fromkeys(path for of_rank in times_ns for path in of_rank)
+    medians = {
+        path: statistics.median(of_rank.get(path, 0.0) for of_rank in times_ns)
+        for path in paths
+        if path != UNATTRIBUTED
+    }
+    return {**medians, UNATTRIBUTED: whole_ns - sum(medians.values())}
+
+
+def _sample_of_rank(run: RunData, steps: NDArray[np.void], is_known: bool) -> RunSample:
     step_ns = float((steps["end_ns"] - steps["begin_ns"]).mean())
     samples = steps["samples"]
     end_ns = _end_ns(run, steps)

@@ -12,6 +12,7 @@ import click
 
 from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, Verdict
 from pyinstrument_gpu.analysis.compare import compare as compare_runs
+from pyinstrument_gpu.cli.run_paths import by_job, run_paths
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
 
@@ -97,12 +98,16 @@ def compare(
     Also shows which phases changed, and how much time only moved from one phase to another. Give
     three or more runs per side, recorded in turn: fewer cannot separate the change from noise,
     however many steps they have.
+
+    A RUN may also be a folder, which stands for the run files in it. The ranks of one job count as
+    one run together.
     """
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")
-    runs = [[Run.load(file) for file in side] for side in (before, after)]
+    files = [run_paths(side) for side in (before, after)]
+    runs = [[Run.load(file) for file in side] for side in files]
     try:
-        comparison = compare_runs(*runs, **options)
+        comparison = compare_runs(*map(by_job, runs, files), **options)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
@@ -113,8 +118,8 @@ def compare(
         from pyinstrument_gpu.page.page import check_page, comparison_page, write_page
 
         page = check_page(Path("comparison.html")) if output is None else Path(output)
-        files = [click.format_filename(file) for file in (*before, *after)]
-        write_page(comparison_page(comparison, runs[0], runs[1], files), page)
+        names = [click.format_filename(file) for side in files for file in side]
+        write_page(comparison_page(comparison, runs[0], runs[1], names), page)
         print(f"Page: {click.format_filename(page)}", file=sys.stderr if as_json else None)
     is_slower = comparison.verdict is Verdict.SLOWER
     if fail_percent is not None and is_slower and 100 * comparison.elapsed.change > fail_percent:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.job import SUFFIX
+from pyinstrument_gpu.model.job import not_one_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.run import Run
 
@@ -53,6 +54,25 @@ def are_of_a_job(given: Sequence[str], paths: Sequence[str]) -> bool:
 def is_of_a_job(run: RunData) -> bool:
     """Whether the run is of a rank of a job of several."""
     return "rank" in run.environment and run.environment.get("world_size", 1) > 1
+
+
+def by_job(runs: Sequence[Run], names: Sequence[str]) -> list[list[Run]]:
+    """The runs as those of jobs: the ranks of one together, any other run by itself. A run goes to
+    the first job of which it can be another rank."""
+    jobs: list[tuple[list[Run], list[str]]] = []
+    for run, name in zip(runs, names, strict=True):
+        if is_of_a_job(run):
+            for of_job, its_names in jobs:
+                together = [*of_job, run], [*its_names, name]
+                if is_of_a_job(of_job[0]) and not_one_job(*together) is None:
+                    of_job.append(run)
+                    its_names.append(name)
+                    break
+            else:
+                jobs.append(([run], [name]))
+        else:
+            jobs.append(([run], [name]))
+    return [of_job for of_job, _ in jobs]
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

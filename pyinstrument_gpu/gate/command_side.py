@@ -26,7 +26,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.S)
 class CommandSide:
     """A command, run under `pyinstrument-gpu run`.
 
-    Of several ranks on this machine, each writes a run; that of rank 0 is compared.
+    Of several ranks on this machine, each writes a run, and all of them are one observation.
 
     Args:
         command: its words, or one string that is split as a shell does. Leading NAME=VALUE words
@@ -60,7 +60,7 @@ class CommandSide:
         place = self.working_directory
         return command if place is None else f"{command} (in {place})"
 
-    def record(self, name: str, folder: Path) -> Run:
+    def record(self, name: str, folder: Path) -> list[Run]:
         path, log = folder / f"{name}.gpurun", folder / f"{name}.log"
         words = self.command.recorded_into(os.path.abspath(path))
         environment = {**os.environ, **self._environment}
@@ -87,16 +87,25 @@ class CommandSide:
         if code:
             how = f"was ended by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
             raise GateError(f"{name} {how}: {self.text}{self._tail(log)}")
+        if path.exists():
+            return [self._checked(Run.load(path), name, log)]
         # Under a launcher, each rank has put its number into the name.
-        for file in (path, path.with_name(f"{name}.rank0.gpurun")):
-            if file.exists():
-                return self._checked(Run.load(file), name, log)
+        ranks = [path.with_name(f"{name}.rank{rank}.gpurun") for rank in self._ranks(name, folder)]
+        if ranks:
+            return [self._checked(Run.load(file), name, log) for file in ranks]
         why = (
             "PYINSTRUMENT_GPU in the environment turns recording off"
             if environment.get("PYINSTRUMENT_GPU", "1") != "1"
             else "it wrote no run file"
         )
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")
+
+    @staticmethod
+    def _ranks(name: str, folder: Path) -> list[int]:
+        """Those whose runs of that name are in the folder."""
+        pattern = re.compile(re.escape(name) + r"\.rank(\d+)\.gpurun")
+        found = (pattern.fullmatch(file.name) for file in folder.iterdir())
+        return sorted(int(one[1]) for one in found if one is not None)
 
     def _checked(self, run: Run, name: str, log: Path) -> Run:
         """Raises GateError if there is no step, or the code is not that of the directory."""

@@ -122,7 +122,7 @@ class Gate:
     Attributes:
         random: decides on the order of the runs.
         known: warnings that are known before any run.
-        runs: what was recorded so far, by side.
+        runs: what was recorded so far, by side; of each time the runs of all ranks.
         order: the sides in the order in which they ran.
     """
 
@@ -132,7 +132,9 @@ class Gate:
     listener: Listener | None = None
     random: Random = field(default_factory=SystemRandom)
     known: Sequence[str] = ()
-    runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []), init=False)
+    runs: tuple[list[Sequence[Run]], list[Sequence[Run]]] = field(
+        default_factory=lambda: ([], []), init=False
+    )
     order: list[int] = field(default_factory=list, init=False)
     _load: OtherLoad = field(default_factory=OtherLoad, init=False)
     _uses_gpu: bool = field(default=False, init=False)
@@ -179,19 +181,22 @@ class Gate:
         users = gpu_users() if self._uses_gpu or not self.order else None
         name = f"{SIDES[side]}-{len(self.runs[side]) + 1:02}"
         with self._load:
-            run = self.sides[side].record(name, self.folder)
-        self.runs[side].append(run)
+            recorded = self.sides[side].record(name, self.folder)
+        ranks = [recorded] if isinstance(recorded, Run) else recorded
+        run = ranks[0]
+        self.runs[side].append(ranks)
         self.order.append(side)
-        self._check(run, name)
+        self._check(ranks, name)
         if run.environment.get("gpus"):
             self._uses_gpu = True
             self._check_gpu_users(users)
         if self.listener is not None:
             self.listener.end()
 
-    def _check(self, run: Run, name: str) -> None:
+    def _check(self, ranks: Sequence[Run], name: str) -> None:
         """Raises GateError where a run can't be compared with the first one."""
-        first = self.runs[self.order[0]][0]
+        firsts, run = self.runs[self.order[0]][0], ranks[0]
+        first = firsts[0]
         first_name = f"{SIDES[self.order[0]]}-01"
         if not (run.steps.closed["complete"]).any():
             raise GateError(
@@ -205,6 +210,11 @@ class Gate:
                     f"{name} ran on {what} than {first_name}: {values[1]}, not {values[0]}. "
                     "The gate compares code, so everything else has to be the same"
                 )
+        if len(firsts) != len(ranks):
+            raise GateError(
+                f"{name} has the runs of {len(ranks)} ranks and {first_name} those of "
+                f"{len(firsts)}: without those of the same ranks they can't be compared"
+            )
         counts = [of.steps_ended for of in (first, run)]
         if counts[0] != counts[1]:
             raise GateError(
@@ -230,7 +240,7 @@ class Gate:
             )
 
     def _texts(self) -> tuple[str, str]:
-        revisions = [runs[0].environment.get("revision") for runs in self.runs]
+        revisions = [runs[0][0].environment.get("revision") for runs in self.runs]
         first, second = (
             side.text
             if revision is None or revisions[0] == revisions[1]

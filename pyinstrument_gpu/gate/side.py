@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +20,9 @@ class Side(Protocol):
     @property
     def text(self) -> str: ...
 
-    def record(self, name: str, folder: Path) -> Run:
-        """Train once, and return the run, which is kept in the folder under that name.
+    def record(self, name: str, folder: Path) -> Run | Sequence[Run]:
+        """Train once, and return the run, which is kept in the folder under that name; the runs of
+        its ranks, by number, if there are several.
 
         Raises:
             GateError: it failed, or left no run.

@@ -123,6 +123,7 @@ def comparison_page(
     """The page of two sides of runs.
 
     Args:
+        before, after: the runs that were compared, of jobs those of all ranks.
         files: what the files of `before` and then of `after` are called.
 
     Raises:
@@ -134,7 +135,10 @@ def comparison_page(
         environment,
         "comparison.html.jinja",
         {"runs": [], "timelines": [], "overlaid": view.overlaid},
-        title=f"{comparison.verdict.value}: {len(before)} before, {len(after)} after",
+        title=(
+            f"{comparison.verdict.value}: {len(comparison.elapsed.before_ns)} before, "
+            f"{len(comparison.elapsed.after_ns)} after"
+        ),
         view=view,
         verdict_lines=next(
             place for place, part in enumerate(view.parts) if isinstance(part, PartTable)

@@ -128,7 +128,7 @@ def test_folder_of_single_runs_is_each_of_them(tmp_path: Path) -> None:
 
 
 def test_folder_without_runs(tmp_path: Path) -> None:
-    for command in (["report"], ["export", "-o", "-"]):
+    for command in (["report"], ["export", "-o", "-"], ["compare", "--after", "x", "--before"]):
         result = invoke(*command, str(tmp_path))
         assert result.exit_code == 1
         assert result.stderr == f"Error: there is no run file (.gpurun) in {tmp_path}\n"
@@ -140,3 +140,38 @@ def test_export_of_a_folder_has_all_ranks(folder: Path, tmp_path: Path) -> None:
     assert (ranks.count("0"), ranks.count("1"), len(ranks)) == (2 * STEPS, 2 * STEPS, 4 * STEPS)
     assert invoke("export", str(folder), f"{tmp_path}/out/").exit_code == 0
     assert sorted(os.listdir(tmp_path / "out")) == ["rank=0", "rank=1"]
+
+
+def test_compare_takes_each_job_as_one_run(tmp_path: Path) -> None:
+    pytest.importorskip("scipy", reason="scipy is not installed")
+    files = {name: save_job(tmp_path / name, name=name, job=name) for name in "abcdef"}
+    before, after = "ace", "bdf"
+    folders = [[str(tmp_path / name) for name in side] for side in (before, after)]
+    named = [[file for name in side for file in files[name]] for side in (before, after)]
+    outputs = []
+    for sides in (folders, named):
+        result = invoke("compare", "--before", *sides[0], "--after", *sides[1])
+        assert result.exit_code == 0
+        outputs.append(result.stdout)
+    assert outputs[0] == outputs[1]
+    assert "3 runs before, 3 runs after" in outputs[0]
+    result = invoke("compare", "--before", *folders[0], "--after", *folders[1], "--json")
+    facts = json.loads(result.stdout)
+    assert [len(facts["elapsed"][f"{side}_ns"]) for side in ("before", "after")] == [3, 3]
+
+    page = str(tmp_path / "page.html")
+    options = ("--html", "-o", page)
+    assert (
+        invoke("compare", "--before", *folders[0], "--after", *folders[1], *options).exit_code == 0
+    )
+    assert "3 before, 3 after" in Path(page).read_text()
+
+
+def test_page_of_a_job(folder: Path) -> None:
+    pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    result = invoke("report", str(folder), "--html")
+    page = folder / "train.rank0.html"
+    assert (result.exit_code, result.stdout) == (0, f"Page: {page}\n")
+    text = page.read_text()
+    assert "Job of 2 ranks" in text
+    assert "Rank 1 is waited for" in text
