@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +18,7 @@ from pyinstrument_gpu.errors import ExportError, MissingDependencyError
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
-from pyinstrument_gpu.export.run_facts import json_text, metadata
+from pyinstrument_gpu.export.run_facts import json_text, metadata, run_facts
 from pyinstrument_gpu.export.table import Part
 from pyinstrument_gpu.export.tables import SPANS, SUMMARY, TABLES, chosen_table
 from pyinstrument_gpu.model.paths import without_surrogates
@@ -64,7 +67,8 @@ def write_folder(
 
     Partitions of the same ranks are replaced, others stay: so each rank can add its own. A folder
     that is named as the partition of the only run is that partition. Rows and errors are as in
-    `write`; ExportError also where a folder is named as the partition of another rank.
+    `write`; ExportError also where a folder is named as the partition of another rank, or where a
+    run that does not know its rank would replace one that ran beside it.
     """
     table = chosen_table(
         summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
@@ -80,10 +84,39 @@ def write_folder(
             )
         folder = folder.parent
     for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
-        partition = folder / f"rank={rank}"
-        partition.mkdir(parents=True, exist_ok=True)
-        with atomic_write(partition / "part-0.parquet") as sink:
+        file = folder / f"rank={rank}" / "part-0.parquet"
+        if "rank" not in run.environment and _holds_another(file, run):
+            raise ExportError(
+                f"{os.fspath(file)!r} is of a run beside this one, which does not know its rank: "
+                "export the runs together, or each into a folder of its own"
+            )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as sink:
             _write([(run, None, offset_ns)], sink, advance, table, runs)
+
+
+def _holds_another(file: Path, run: RunData) -> bool:
+    """Whether a partition is of a run beside this one: on another host, or at the same time on the
+    same one. A later one of the same program replaces it."""
+    pa = _pyarrow()
+    try:
+        found = pa.parquet.read_schema(file).metadata[_METADATA_KEY.encode()]
+        (other,) = json.loads(found)["runs"]
+        own = run_facts(run)
+        if other["run_id"] == own["run_id"]:
+            return False
+        if other["host"] != own["host"]:
+            return True
+        other_begin_s, begin_s = (
+            datetime.fromisoformat(one["started"]).timestamp() for one in (other, own)
+        )
+        other_end_s, end_s = (
+            begin + one["duration_ns"] / 1e9
+            for begin, one in ((other_begin_s, other), (begin_s, own))
+        )
+        return bool(begin_s < other_end_s and other_begin_s < end_s)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+        return False  # there is none, or nothing is known of it
 
 
 def _pyarrow() -> Any:
