@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from pyinstrument_gpu.document.job import JobDocument
+from pyinstrument_gpu.document.job_findings import JobFinding
 from pyinstrument_gpu.document.job_ranks import phase_text
-from pyinstrument_gpu.document.words import UNKNOWN, duration
+from pyinstrument_gpu.document.words import UNKNOWN, duration, small_percent
 from pyinstrument_gpu.export.palette import color_of
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.page.bars import css_color
@@ -61,10 +62,12 @@ class RankMap:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job on the page. `parts` are those of the terminal's report, by their names."""
+    """A job on the page. `parts` are those of the terminal's report, by their names, and of each
+    finding it is said what it costs."""
 
     document: JobDocument
     parts: Mapping[str, list[Sentence | PartTable]]
+    findings: tuple[tuple[JobFinding, str], ...]
     rank_map: RankMap | None
     embedded: str
 
@@ -79,12 +82,19 @@ def job_view(document: JobDocument, ranks: Sequence[int]) -> JobView:
     """The view of a job on a page that has the runs of these ranks."""
     parts = {name: report_parts(found) for name, found in job_sections(document, _WIDTH).items()}
     embedded = ""
-    if len(ranks) < len(document.ranks):
+    if 0 < len(ranks) < len(document.ranks):
         embedded = (
             f"Below are the runs of {ranks_text(ranks)} of {len(document.ranks):,}; "
             "pyinstrument-gpu report --rank N --html makes the page of another."
         )
-    return JobView(document, parts, _rank_map(document), embedded)
+    findings = tuple((one, _cost(one)) for one in document.findings)
+    return JobView(document, parts, findings, _rank_map(document), embedded)
+
+
+def _cost(one: JobFinding) -> str:
+    if one.cost_ns is None or not one.of_ns:
+        return ""
+    return f"{duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step"
 
 
 def _rank_map(document: JobDocument) -> RankMap | None:

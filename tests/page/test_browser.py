@@ -11,6 +11,7 @@ import pytest
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.page.page import comparison_page, html_page
 from pyinstrument_gpu.run import Run
+from tests.document.jobs import one_late
 from tests.helpers.browser import Browser, browser
 from tests.page.runs import HOSTILE, MS, STEP_NS, metrics, training
 
@@ -301,6 +302,35 @@ def test_an_empty_run_opens(chromium: Browser, tmp_path: Path) -> None:
 
     assert chromium.messages() == []
     assert "There is none: no phase ended." in chromium.text("main")
+
+
+def test_the_ranks_of_a_job_are_above_their_runs(chromium: Browser, tmp_path: Path) -> None:
+    document = one_late().document()
+    runs = [training(environment={"rank": rank, "world_size": 4}) for rank in range(4)]
+    file = tmp_path / "job.html"
+    names = [f"job.rank{rank}.gpurun" for rank in range(4)]
+    file.write_text(html_page(runs, names, document), "utf-8")
+    chromium.dark(False)
+    chromium.size(1280, 900)
+    chromium.open(file)
+
+    assert chromium.text("main .verdict") == document.verdict
+    colors = chromium.run(
+        "return [...document.querySelectorAll('.rank-map tbody tr')].map("
+        "row => getComputedStyle(row.children[2]).backgroundColor)"
+    )
+    assert len(set(colors[:3])) == 1
+    assert colors[3] not in colors[:3]
+    chromium.find("#tab-2").click()
+    shown = chromium.run(
+        "return [...document.querySelectorAll('.run:not(.off)')].map(each => each.id)"
+    )
+    assert shown == ["run-2"]
+    chromium.size(390, 844, 2)
+    chromium.next_frame()
+    assert chromium.run("return document.documentElement.scrollWidth") <= 390
+    assert chromium.messages() == []
+    assert chromium.requests() == []
 
 
 def test_both_sides_of_a_comparison_are_overlaid(chromium: Browser, tmp_path: Path) -> None:
