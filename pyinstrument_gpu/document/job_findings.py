@@ -132,6 +132,8 @@ def _straggler(job: JobData, step_ns: float | None, stragglers: Stragglers) -> I
     found = stragglers.straggler
     if found is None:
         return
+    if stragglers.loss_ns is not None and stragglers.loss_share:
+        step_ns = stragglers.loss_ns / stragglers.loss_share  # of those that were judged
     of_file = next((rank.file for rank in job.ranks if rank.rank == found.rank), None)
     where = "" if found.path is None else f" {where_text(found.path)}"
     chance = ""

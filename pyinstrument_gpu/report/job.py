@@ -14,6 +14,7 @@ from pyinstrument_gpu.analysis.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
     CollectiveUse,
+    Pattern,
     PhaseAcrossRanks,
 )
 from pyinstrument_gpu.document.job import JobDocument
@@ -191,12 +192,13 @@ def _phases(document: JobDocument, width: int) -> Iterator[Text | Table]:
         )
         yield Text(
             f"Of a step, {duration(stragglers.loss_ns)}{of_step} would go if each rank were as the "
-            "median"
+            + ("quicker one" if document.job.ranks_read == 2 else "median")
         )
 
 
 def _pattern(one: PhaseAcrossRanks) -> str:
-    return one.pattern.value if one.is_significant else ""
+    says_nothing = one.pattern in (Pattern.BALANCED, Pattern.UNKNOWN)
+    return one.pattern.value if one.is_significant and not says_nothing else ""
 
 
 def _collectives(
