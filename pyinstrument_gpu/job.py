@@ -78,6 +78,18 @@ class Job(JobData):
                 return Run.load(found.file)
         raise KeyError(f"no run file of rank {rank}: {self.missing.get(rank, 'no such rank')}")
 
+    def report(self, *, width: int | None = None, color: bool | None = None) -> str:
+        """The ranks together as tables for the terminal: who is waited for, and in which phase.
+
+        Args:
+            width: number of columns; None for the width of the terminal.
+            color: whether to use colours; None if the terminal supports them.
+        """
+        from pyinstrument_gpu.document.job import job_document_of
+        from pyinstrument_gpu.report.job import job_report
+
+        return job_report(job_document_of(self), width, color)
+
     def __repr__(self) -> str:
         return f"<Job of {self.world_size} ranks, {len(self.ranks)} of them here>"
 

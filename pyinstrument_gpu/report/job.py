@@ -135,11 +135,11 @@ def _ranks(document: JobDocument, width: int) -> Iterator[Text | Table]:
         yield table(["rank", "steps", *times], [rows], width)
     if others:
         known_ns = [one.step_ns for one in others if one.step_ns is not None]
-        which = "others" if shown else "ranks"
+        which = "others not shown" if shown else "ranks, of which none matters more than others"
         span = ""
         if known_ns:
             span = f", whose steps take {duration(min(known_ns))} to {duration(max(known_ns))}"
-        yield Text(f"{len(others):,} {which} not shown{span}")
+        yield Text(f"{len(others):,} {which}{span}")
 
 
 def _columns(document: JobDocument) -> list[str]:

@@ -12,9 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
-from pyinstrument_gpu.document.job import job_document_of
 from pyinstrument_gpu.job import Job
-from pyinstrument_gpu.report.job import job_report
 from pyinstrument_gpu.run import Run
 from tests.helpers.job_files import rank_environment, rank_run
 from tests.helpers.run_encoder import save
@@ -54,8 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_report_of_ranks_is_that_of_their_job(folder: Path) -> None:
     files = sorted(map(str, folder.iterdir()))
-    document = job_document_of(Job.load(folder))
-    expected = job_report(document, width=100, color=False) + "\n"
+    expected = Job.load(folder).report(width=100, color=False) + "\n"
     for given in ([str(folder)], files, files[::-1]):
         result = invoke("report", *given, "--width", "100")
         assert (result.exit_code, result.stdout) == (0, expected)

@@ -146,6 +146,8 @@ def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
         assert done.output == plain.output
         assert done.errors.count("Where the step goes") == 1
         assert "Ranks: 2 of 2" in done.errors
+        assert "Phases across ranks" in done.errors
+        assert re.search(r"Look at it: .* --html .*\.rank\*\.gpurun$", done.errors, re.M)
         parts = [file.name.rpartition(".rank") for file in done.files]
         assert [last for *_, last in parts] == ["0.gpurun", "1.gpurun"]
         assert len({first for first, *_ in parts}) == 1
