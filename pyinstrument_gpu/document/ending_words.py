@@ -89,7 +89,8 @@ class EndingWords:
         found = self._found
         if found.rank is not None:
             yield from self._evidence_of(self._ranks[found.rank])
-        if found.rank is not None and found.next_rank is not None and found.earlier_ns is not None:
+        is_first = found.outcome is Outcome.STOPPED_FIRST
+        if is_first and found.next_rank is not None and found.earlier_ns is not None:
             yield (
                 f"Its last sign of life is {duration(found.earlier_ns)} before that of rank "
                 f"{found.next_rank}, the next to stop on its machine."
@@ -97,8 +98,8 @@ class EndingWords:
         lost = [rank for rank in found.lost_peers if rank != found.rank]
         if lost:
             yield (
-                f"{_capitalised(ranks_text(lost))} ended because another rank did not answer: "
-                f"{_shortened(exception_of(self._ranks[lost[0]]) or '')}"
+                f"{_capitalised(ranks_text(lost))} ended because another rank did not answer, as "
+                f"the exception says."
             )
         for wait in found.waits:
             if wait.is_long:
@@ -288,8 +289,8 @@ class EndingWords:
                 f"nothing had happened for {waited}."
             )
         return (
-            f"{_capitalised(waiting)} asked for {_operation(wait)} {waited} before the end of the "
-            f"file; by its file {behind} had not."
+            f"{_capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
+            f"before its last sign of life; {behind} had not."
         )
 
     def _named(self) -> RankData:

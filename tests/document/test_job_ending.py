@@ -23,10 +23,6 @@ ALIVE = Sighting(ProcessState.ALIVE, 50 * MS)
 HELD = Sighting(ProcessState.STOPPED, 31 * S)
 MUTE = Sighting(ProcessState.ALIVE, 31 * S)
 
-GLOO = (
-    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
-    "peer [127.0.0.1]:1448"
-)
 ALIKE = (
     "SIGKILL, SIGTERM, the kernel's out-of-memory killer, a crash of native code and a lost "
     "machine look alike in a file, which is up to 100 ms behind its process."
@@ -49,7 +45,7 @@ def outcome(document: JobEnding) -> tuple[str, int | None, tuple[int, ...]]:
 
 
 def test_one_was_killed_and_the_others_lost_it() -> None:
-    lost = [rank(i, complete=True, exception=GLOO, exit_code=1) for i in (0, 2)]
+    lost = [rank(i, complete=True, lost_peer=True, exit_code=1) for i in (0, 2)]
     document = said(job(lost[0], rank(1, path="forward"), lost[1]), ALIVE, GONE, ALIVE)
     assert document.verdict == (
         "Rank 1 stopped first, last seen in forward of step 41: its file ends without a word, and "
@@ -57,26 +53,25 @@ def test_one_was_killed_and_the_others_lost_it() -> None:
     )
     assert document.rank == 1
     assert document.evidence[0] == ALIKE
-    assert (
-        document.evidence[-1] == f"Ranks 0 and 2 ended because another rank did not answer: {GLOO}"
+    assert document.evidence[-1] == (
+        "Ranks 0 and 2 ended because another rank did not answer, as the exception says."
     )
     assert [one.rank for one in document.ranks] == [1, 0, 2]
     assert [one.condition for one in document.ranks] == ["cut off", "failed", "failed"]
 
 
 def test_one_raised_and_the_others_lost_it() -> None:
-    raised = rank(1, complete=True, exception="ValueError: bad batch", path="forward")
-    document = said(job(rank(0, complete=True, exception=GLOO), raised), GONE, GONE)
+    raised = rank(1, complete=True, exception="ValueError", path="forward")
+    document = said(job(rank(0, complete=True, lost_peer=True), raised), GONE, GONE)
     assert document.verdict == (
-        "Rank 1 failed first, in step 41, which was cut short in forward or after it: ValueError: "
-        "bad batch."
+        "Rank 1 failed first, in step 41, which was cut short in forward or after it: ValueError."
     )
     assert outcome(document) == ("stopped first", 1, ())
 
 
 def test_one_ended_with_an_exit_code() -> None:
     ended = rank(1, complete=True, exit_code=3, path=None, is_cut_short=False)
-    document = said(job(rank(0, complete=True, exception=GLOO), ended), GONE, GONE)
+    document = said(job(rank(0, complete=True, lost_peer=True), ended), GONE, GONE)
     assert document.verdict == "Rank 1 failed first, after step 41: exit code 3."
 
 
@@ -112,9 +107,9 @@ def test_of_another_machine_it_can_not_be_seen_whether_it_lives() -> None:
 
 def test_out_of_memory_is_said_where_it_was_noted() -> None:
     event = OutOfMemory("forward", 41, None, 0, 2 << 30, 8 << 30, 1 << 30, None, None, None, None)
-    oom = rank(1, complete=True, exception="torch.OutOfMemoryError: CUDA out of memory.")
+    oom = rank(1, complete=True, exception="OutOfMemoryError")
     oom = replace(oom, end=replace(oom.end, out_of_memory=event))
-    document = said(job(rank(0, complete=True, exception=GLOO), oom), GONE, GONE)
+    document = said(job(rank(0, complete=True, lost_peer=True), oom), GONE, GONE)
     assert document.rank == 1
     assert document.evidence[0] == (
         "Its GPU 0 ran out of memory in forward, step 41: 2.00 GiB were asked for and 1.00 GiB of "
@@ -167,20 +162,20 @@ def test_a_machine_of_the_same_name_that_was_started_again_is_another_one() -> N
 
 def test_an_exception_can_be_older_than_the_end_of_its_recording() -> None:
     # Rank 1 was killed while rank 0 was in the step that it left by an exception.
-    failed = rank(0, complete=True, exception="ValueError: bad batch", at_ns=9 * S)
+    failed = rank(0, complete=True, exception="ValueError", at_ns=9 * S)
     assert outcome(said(job(failed, rank(1, at_ns=5 * S)), GONE, GONE))[1] == 1
     # Rank 0 had ended its recording when rank 1 still lived.
-    failed = rank(0, complete=True, exception="ValueError: bad batch", at_ns=5 * S)
+    failed = rank(0, complete=True, exception="ValueError", at_ns=5 * S)
     assert outcome(said(job(failed, rank(1, at_ns=5 * S + 50 * MS)), GONE, GONE))[1] == 0
     # Its last step had ended long before its recording did: its end lies somewhere in between.
-    late = rank(0, complete=True, exception="ValueError: bad batch", at_ns=5 * S)
+    late = rank(0, complete=True, exception="ValueError", at_ns=5 * S)
     late = replace(late, duration_ns=9 * S)
     assert outcome(said(job(late, rank(1, at_ns=5 * S)), GONE, GONE))[1] is None
 
 
 def test_all_lost_another_rank() -> None:
     of = job(
-        *(rank(i, complete=True, exception=GLOO) for i in (0, 1)),
+        *(rank(i, complete=True, lost_peer=True) for i in (0, 1)),
         world_size=3,
         missing={2: "there is no run file of it"},
     )
@@ -248,8 +243,8 @@ def test_one_is_behind_and_lives() -> None:
     )
     assert document.evidence == (
         "Its process 4001 lives. Nothing had happened in its file for 31.000 s.",
-        "Ranks 0 and 2 asked for all_reduce 41 of group_0 31.000 s before the end of the file; by "
-        "its file rank 1 had not.",
+        "Ranks 0 and 2 had asked for all_reduce 41 of group_0, the earliest 31.000 s before its "
+        "last sign of life; rank 1 had not.",
     )
     assert [one.waits_for for one in document.ranks] == [(), (1,), (1,)]
     assert document.ranks[0].collectives[0].sequence == 40
@@ -390,8 +385,8 @@ def test_the_watchdog_knows_of_operations_that_have_not_ended() -> None:
     document = said(job(first, second), ALIVE, ALIVE)
     assert outcome(document) == ("held up", 1, ())
     assert document.evidence[1] == (
-        "Rank 0 asked for all_reduce 42 of group_0 31.000 s before the end of the file; by its "
-        "file rank 1 had not."
+        "Rank 0 had asked for all_reduce 42 of group_0, the earliest 31.000 s before its last sign "
+        "of life; rank 1 had not."
     )
     assert [(one.thread, one.text) for one in document.ranks[1].stacks] == [
         ("MainThread", "wait (x.py:3)")
@@ -452,7 +447,7 @@ def test_all_finished() -> None:
 
 def test_missing_ranks_are_named_beside_the_first_of_the_others() -> None:
     of = job(
-        rank(0, complete=True, exception=GLOO),
+        rank(0, complete=True, lost_peer=True),
         rank(1),
         world_size=3,
         missing={2: "there is no run file of it"},
@@ -480,10 +475,10 @@ def test_a_job_that_runs() -> None:
             "without a word, and its process 4000 is gone.",
         ),
         (
-            rank(0, complete=True, exception="ValueError: bad batch\n  in line 3"),
+            rank(0, complete=True, exception="Value\nError"),
             GONE,
             "The program failed, in step 41, which was cut short in backward/allreduce or after "
-            "it: ValueError: bad batch in line 3.",
+            "it: Value Error.",
         ),
         (rank(0), ALIVE, "The program is running, in backward/allreduce of step 41."),
         (

@@ -62,6 +62,7 @@ def rank(
     pid: int | None = None,
     exception: str | None = None,
     exit_code: int | None = None,
+    lost_peer: bool = False,
     is_cut_short: bool = True,
     paths: tuple[str, ...] = PATHS,
     error: str | None = None,
@@ -83,6 +84,12 @@ def rank(
         environment["host"] = host
     if exception is not None or exit_code is not None:
         environment["program_end"] = {"exit_code": exit_code, "exception": exception}
+    if lost_peer:
+        environment["program_end"] = {
+            "exit_code": 1,
+            "exception": "RuntimeError",
+            "lost_peer": True,
+        }
     is_ended = complete
     closed = [Step(i, i * STEP_NS, (i + 1) * STEP_NS, None, 1, True, 0) for i in range(step)]
     last = Step(step, begin_ns, end_ns if is_ended else -1, None, 1, not is_cut_short, 0)

@@ -9,7 +9,6 @@ that hangs. What made a process go leaves no trace in its file.
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,15 +25,6 @@ machine that is busy."""
 _LEAST_LONG_NS = 10**9
 _LONG_WITHOUT_STEPS_NS = 10 * 10**9
 _TIMES_P99 = 3
-
-_LOST_PEER = re.compile(
-    r"gloo.*(Connection (closed|reset) by peer|Broken pipe|Timed out|timeout|Connection refused)"
-    r"|ncclRemoteError|DistNetworkError|remote process exited"
-    r"|DistBackendError.*(timeout|timed out|[Cc]onnection)"
-    r"|Timed out waiting \d+ms for (recv|send) operation",
-    re.DOTALL,
-)
-"""What gloo, NCCL and the stores of torch.distributed say where another rank does not answer."""
 
 
 class Condition(str, enum.Enum):
@@ -125,7 +115,7 @@ def has_failed(rank: RankData) -> bool:
 
 def has_lost_peer(rank: RankData) -> bool:
     """Whether its exception says that another rank did not answer, so that it was not the first."""
-    return _LOST_PEER.search(exception_of(rank) or "") is not None
+    return rank.environment.get("program_end", {}).get("lost_peer") is True
 
 
 def long_ns(rank: RankData) -> int:
