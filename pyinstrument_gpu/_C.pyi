@@ -379,6 +379,7 @@ def start(
     history_spans: int,
     max_bytes: int,
     nvtx: bool,
+    watchdog_ns: int,
 ) -> dict[str, Any] | None:
     """Start recording, as the recording of this object, which is its owner until `release`. Return
     the run's id, the clock and its first anchor; None if another object is the owner.
@@ -424,6 +425,13 @@ def set_document(recording: object, name: str, json: bytes) -> None:
 def append_collectives(recording: object, items: bytes) -> int:
     """Adds items of the log of collectives (docs/run-file.md). Returns for how many there was room,
     the first ones; 0 where the recording is not the owner."""
+
+def newest_stall() -> tuple[int, str] | None:
+    """The number of the newest stall of the active recording, and a sentence on it."""
+
+def answer_stall(number: int, answer: bytes) -> bool:
+    """What is known of a stall, as a JSON object. Returns whether it is for the caller to tell the
+    user: it is told once."""
 
 def read_clocks() -> tuple[int, int]:
     """The clock of the active recording and that of the wall, in ns, read together."""
@@ -516,5 +524,6 @@ def set_hooks(
     device_probe: Callable[[], None],
     program_facts: Callable[[], None],
     request: Callable[[], None],
+    stall: Callable[[], None],
     phase_name_error: type[Exception],
 ) -> None: ...

@@ -22,6 +22,7 @@ enum class BlockType : uint16_t {
   kMemory = 7,
   kEnergy = 8,
   kCollectiveGroups = 9,
+  kStalls = 10,
   kNames = 16,
   kPaths = 17,
   kThreads = 18,

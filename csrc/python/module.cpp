@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 
 #include "base/ticks.h"
@@ -10,6 +11,7 @@
 #include "python/phase_registry.h"
 #include "python/phase_type.h"
 #include "python/python_hooks.h"
+#include "python/stall_answer.h"
 #include "python/step_block.h"
 #include "python/step_iterator.h"
 #include "record/recorder.h"
@@ -67,8 +69,12 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
       py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu._C._device_detacher");
 
   set_thread_name_function(current_thread_name);
-  Recorder::set_notify(schedule_hook);
+  Recorder::set_notify([](Notice notice) {
+    if (notice == Notice::kStall) return answer_stall();
+    schedule_hook(notice);
+  });
   Recorder::install_fork_handler();
+  pthread_atfork(nullptr, nullptr, forget_stall_answers_in_child);
 }
 
 // Asked here too, before pybind11 does anything: up to Python 3.11 its initialisation in a second

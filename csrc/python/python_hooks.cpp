@@ -90,6 +90,7 @@ struct PendingHook {
   }
 };
 
+/// That of a stall is called by a thread of its own.
 PendingHook pending_hooks[5] = {{0}, {1}, {2}, {3}, {4}};
 
 }  // namespace

@@ -15,7 +15,7 @@ struct PythonHooks {
   PyObject* decorate = nullptr;          ///< (phase, function) -> wrapped function
   PyObject* thread_name = nullptr;       ///< () -> str
   PyObject* phase_name_error = nullptr;  ///< an exception class
-  PyObject* notices[5] = {};             ///< () -> None: what is done about each notice
+  PyObject* notices[6] = {};             ///< () -> None: what is done about each notice
 };
 
 extern PythonHooks python_hooks;

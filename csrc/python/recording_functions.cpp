@@ -35,7 +35,7 @@ using namespace py::literals;
 /// None where a recording is active.
 py::object start(const py::object& recording, std::optional<std::string> path,
                  const py::bytes& environment, bool overwrite, uint64_t history_spans,
-                 uint64_t max_bytes, bool nvtx) {
+                 uint64_t max_bytes, bool nvtx, int64_t watchdog_ns) {
   constexpr int kFramesOfOurs = 3;  // Recording._begin, _start and __enter__
   if (!RecordingOwner::claim(recording, kFramesOfOurs)) return py::none();
   // As bytes: a path need not be Unicode.
@@ -43,7 +43,7 @@ py::object start(const py::object& recording, std::optional<std::string> path,
   ClockAnchor anchor;
   try {
     anchor = Recorder::instance().start(
-        {std::move(path), overwrite, history_spans, max_bytes, environment});
+        {std::move(path), overwrite, history_spans, max_bytes, environment, watchdog_ns});
   } catch (const std::system_error& error) {
     RecordingOwner::release();
     // An OSError of the right subclass (FileExistsError, ...), as open() would raise it.
@@ -127,6 +127,24 @@ py::tuple read_clocks() {
   return py::make_tuple(anchor.run_ns, anchor.realtime_ns);
 }
 
+/// The number of the newest stall of the recording that is active, and what was noticed; or None.
+py::object newest_stall() {
+  const auto stall = Recorder::instance().stalls().newest();
+  if (!stall) return py::none();
+  PyObject* const sentence = PyUnicode_DecodeUTF8(
+      stall->second.data(), static_cast<Py_ssize_t>(stall->second.size()), "replace");
+  if (sentence == nullptr) throw py::error_already_set();
+  return py::make_tuple(stall->first, py::reinterpret_steal<py::object>(sentence));
+}
+
+/// Returns whether it is the caller's to say.
+bool answer_stall_with(uint64_t number, std::string object) {
+  Recorder& recorder = Recorder::instance();
+  if (auto document = recorder.stalls().answer(number, std::move(object)))
+    recorder.set_document(BlockType::kStalls, std::move(*document));
+  return recorder.stalls().may_be_said(number);
+}
+
 void open_tap(const py::object& recording) {
   if (RecordingOwner::of(recording) == nullptr) return;
   const GilRelease release;
@@ -207,13 +225,14 @@ py::dict status() {
 void set_hooks(const py::object& decorate, const py::object& thread_name,
                const py::object& history_stopped, const py::object& device_warnings,
                const py::object& device_probe, const py::object& program_facts,
-               const py::object& request, const py::object& phase_name_error) {
+               const py::object& request, const py::object& stall,
+               const py::object& phase_name_error) {
   const auto kept = [](const py::object& object) { return py::object(object).release().ptr(); };
   python_hooks = {kept(decorate),
                   kept(thread_name),
                   kept(phase_name_error),
                   {kept(history_stopped), kept(device_warnings), kept(device_probe),
-                   kept(program_facts), kept(request)}};
+                   kept(program_facts), kept(request), kept(stall)}};
 }
 
 }  // namespace
@@ -221,7 +240,7 @@ void set_hooks(const py::object& decorate, const py::object& thread_name,
 void add_recording_functions(py::module_& module) {
   const py::call_guard<GilRelease> without_gil;
   module.def("start", &start, "recording"_a, "path"_a, "environment"_a, py::kw_only(),
-             "overwrite"_a, "history_spans"_a, "max_bytes"_a, "nvtx"_a);
+             "overwrite"_a, "history_spans"_a, "max_bytes"_a, "nvtx"_a, "watchdog_ns"_a);
   module.def("stop", &stop, "recording"_a, "environment"_a);
   module.def("release", &release, "recording"_a);
   module.def("owner", &owner);
@@ -244,6 +263,8 @@ void add_recording_functions(py::module_& module) {
   module.def("close_tap", &close_tap, "recording"_a);
   module.def("set_document", &set_document, "recording"_a, "name"_a, "json"_a);
   module.def("append_collectives", &append_collectives, "recording"_a, "items"_a);
+  module.def("newest_stall", &newest_stall);
+  module.def("answer_stall", &answer_stall_with, "number"_a, "answer"_a);
   module.def("read_clocks", &read_clocks);
   module.def("status", &status);
   py::class_<Scratch>(module, "Scratch")
@@ -257,7 +278,7 @@ void add_recording_functions(py::module_& module) {
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
-             "request"_a, "phase_name_error"_a);
+             "request"_a, "stall"_a, "phase_name_error"_a);
   module.def(
       "set_before_step", [](const py::object& function) { set_before_step(function.ptr()); },
       "function"_a);

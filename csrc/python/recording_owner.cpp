@@ -3,10 +3,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <utility>
 
 #include "hot/nvtx_range.h"
 #include "python/gil_release.h"
+#include "python/stall_answer.h"
 #include "python/step_calls.h"
 #include "record/recorder.h"
 
@@ -17,6 +19,8 @@ namespace {
 
 /// The parent's stays as it is in a forked child, where its lock may be held for ever.
 std::shared_ptr<RecordingOwner>* owner = new std::shared_ptr<RecordingOwner>;
+
+constexpr std::chrono::milliseconds kStallPatience{1000};
 
 py::bytes bytes_of(const std::vector<uint8_t>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -70,6 +74,7 @@ py::tuple RecordingOwner::stop(std::string environment) {
     if (!has_ended_) {
       recorder.set_document(BlockType::kEnvironment, std::move(environment));
       recorder.stop();
+      wait_for_stall_answers(kStallPatience);
       error_ = recorder.error();
       log_ = recorder.log_bytes();
       has_ended_ = true;

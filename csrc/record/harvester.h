@@ -25,6 +25,7 @@ enum class Notice {
                     ///< been seen to initialise CUDA
   kProgramFacts,    ///< it is time to look again at what is known of the program
   kRequest,         ///< there is a control file beside the run file
+  kStall,           ///< no step begins or ends any more
 };
 
 /// The native thread that harvests every 95 ms, or sooner when woken or asked. It holds no GIL and

@@ -23,6 +23,14 @@ class Histogram {
            (static_cast<uint32_t>(value >> (exponent - 5)) & (kPerOctave - 1));
   }
 
+  /// The largest value that a bucket holds.
+  static constexpr uint64_t last_of(uint32_t index) {
+    if (index < kPerOctave) return index;
+    const uint32_t shift = index / kPerOctave - 1;
+    const uint64_t first = static_cast<uint64_t>(kPerOctave + index % kPerOctave) << shift;
+    return first + ((uint64_t{1} << shift) - 1);
+  }
+
   void add(uint64_t value) { ++at(index_of(value)); }
 
   void merge(const Histogram& other) {

@@ -40,6 +40,8 @@ constexpr int64_t kFirstFactsNs = 1'000'000'000;
 /// As docs/profiling.md has it.
 constexpr char kControlSuffix[] = ".control";
 constexpr int64_t kRequestIntervalNs = 1'000'000'000;
+/// Of a path in a sentence.
+constexpr size_t kMaxPathParts = 8;
 constexpr std::chrono::milliseconds kDevicePoll{1};
 /// For how long `stop` waits for a driver that blocks, and for a device that has not finished.
 constexpr std::chrono::milliseconds kDriverPatience{1000};
@@ -90,12 +92,14 @@ ClockAnchor Recorder::start(const Options& options) {
   clock_.start();
   drops_.clear();
   paths_.reset();
+  is_closing_.store(false);
   steps_.reset(&clock_, &drops_);
   overflow_.reset(&clock_, &steps_, &drops_);
   syncs_.reset(&clock_);
   threads_.reset();
   metrics_.reset();
   collectives_.reset();
+  stalls_.reset();
   ClockAnchor anchor{};
   uint64_t number = 0;
   {
@@ -116,6 +120,8 @@ ClockAnchor Recorder::start(const Options& options) {
     statistics_spans_ = 0;
     has_overflowed_ = false;
     facts_due_ns_ = kFirstFactsNs;
+    watchdog_.reset(options.watchdog_ns);
+    newest_collective_ns_ = 0;
     control_path_ = options.path ? *options.path + kControlSuffix : std::string();
     request_due_ns_ = kRequestIntervalNs;
     anchor = anchor_ = clock_.anchor();
@@ -154,6 +160,7 @@ ClockAnchor Recorder::start(const Options& options) {
 
 void Recorder::close_gate() {
   cuda::DeviceTiming::instance().stop();
+  is_closing_.store(true);
   steps_.end_open();
   active_epoch.store(0, std::memory_order_release);
   for (ThreadState* state : threads_.states()) state->run_requests();
@@ -416,7 +423,8 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   log_->append(steps.steps);
   log_->append(metrics);
   log_->append(syncs);
-  log_->append(collectives_.take());
+  const std::vector<CollectiveItem> collectives = collectives_.take();
+  log_->append(collectives);
   if (final || state.now_ns - anchor_.run_ns >= kAnchorIntervalNs) anchor_ = clock_.anchor();
   state.anchor = anchor_;
 
@@ -427,6 +435,7 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
         timing.every(), timing.records(), timing.record_ns(), {pending.begin(), pending.end()}};
   }
 
+  if (!final) look_for_stall(state, collectives);
   write_documents(*log_, Documents::kChanged);
   write(occasion, state);
   if (!is_whole) harvest_due_ns_ = 0;
@@ -444,6 +453,65 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
     struct stat status;
     if (lstat(control_path_.c_str(), &status) == 0) notify(Notice::kRequest);
   }
+}
+
+void Recorder::look_for_stall(const RunState& state,
+                              const std::vector<CollectiveItem>& collectives) {
+  for (const CollectiveItem& item : collectives)
+    newest_collective_ns_ = std::max(newest_collective_ns_, item.created_ns);
+  // First: what is read before the recording ends by itself is the program's doing.
+  const uint64_t step_changes = steps_.changes();
+  if (is_closing_.load()) return;
+  const Watchdog::Change change = watchdog_.look(
+      state.now_ns,
+      {step_changes, spans_recorded_, newest_collective_ns_, state.open_step.has_value()}, [this] {
+        const auto [count, p99_ns] = steps_.usual_ns();
+        return Watchdog::StepTimes{count, static_cast<int64_t>(p99_ns)};
+      });
+  if (change == Watchdog::Change::kEnded)
+    set_document(BlockType::kStalls, stalls_.end(state.now_ns));
+  if (change != Watchdog::Change::kBegan) return;
+  StallLog::Place place{state.open_step ? steps_.index_of(state.open_step->serial) : -1, {}};
+  for (const RunState::Open& frame : state.open) {
+    // The frames of a thread come together, from the outermost in.
+    if (!place.paths.empty() && place.paths.back().first == frame.thread) place.paths.pop_back();
+    place.paths.emplace_back(frame.thread, frame.path);
+  }
+  if (state.open_step) {  // what its own thread does comes first
+    const auto its = std::find_if(place.paths.begin(), place.paths.end(), [&](const auto& open) {
+      return open.first == state.open_step->thread;
+    });
+    if (its != place.paths.end()) std::iter_swap(place.paths.begin(), its);
+  }
+  std::string sentence = sentence_of_stall(place);
+  set_document(BlockType::kStalls,
+               stalls_.begin(watchdog_.stall(), std::move(place), std::move(sentence)));
+  notify(Notice::kStall);
+}
+
+std::string Recorder::sentence_of_stall(const StallLog::Place& place) const {
+  const auto text = [](int64_t ns) {
+    if (ns >= 10'000'000'000) return std::to_string(ns / 1'000'000'000) + " s";
+    if (ns >= 10'000'000) return std::to_string(ns / 1'000'000) + " ms";
+    return std::to_string(ns / 1'000) + " us";
+  };
+  const Watchdog::Stall& stall = watchdog_.stall();
+  std::string sentence = "no step has begun or ended for " +
+                         text(stall.noticed_ns - stall.since_ns) + " (99 % of steps took at most " +
+                         text(stall.p99_ns) + "): ";
+  const bool in_step = place.step >= 0;
+  if (!place.paths.empty()) sentence += "in " + path_text(place.paths.front().second) + ", ";
+  return sentence + (in_step ? "step " + std::to_string(place.step) : "between steps");
+}
+
+std::string Recorder::path_text(uint32_t path) const {
+  const std::vector<PathTable::Path> paths = paths_.since(0);
+  std::string text;
+  for (size_t parts = 0; path < paths.size() && parts < kMaxPathParts; ++parts) {
+    text = PhaseTable::instance().name(paths[path].phase) + (text.empty() ? "" : "/") + text;
+    path = paths[path].parent;
+  }
+  return text;
 }
 
 /// A turn that was woken early and has nothing new writes nothing.

@@ -42,10 +42,12 @@
 #include "record/harvester.h"
 #include "record/metric_series.h"
 #include "record/overflow_statistics.h"
+#include "record/stall_log.h"
 #include "record/statistics_table.h"
 #include "record/step_tracker.h"
 #include "record/sync_log.h"
 #include "record/thread_registry.h"
+#include "record/watchdog.h"
 
 namespace pig {
 
@@ -57,6 +59,7 @@ class Recorder {
     uint64_t history_spans = 0;
     uint64_t max_bytes = 0;
     std::string environment;  ///< a JSON object
+    int64_t watchdog_ns = 0;  ///< the least time without a step that is a stall; 0: none is
   };
 
   static Recorder& instance();
@@ -118,6 +121,9 @@ class Recorder {
   /// how many there was room for.
   size_t append_collectives(std::span<const uint8_t> items);
 
+  /// The stalls that were noticed. What changes them goes to `set_document`.
+  StallLog& stalls() { return stalls_; }
+
   ThreadRegistry& threads() { return threads_; }
   /// The steps that the calling thread opens and closes.
   StepTracker& steps() { return is_scratch() ? scratch_->steps : steps_; }
@@ -165,12 +171,16 @@ class Recorder {
   void pin_events_in_use();
   /// Returns whether none began after the time of the state: those are left out.
   bool collect_open_frames(RunState& state);
+  void look_for_stall(const RunState& state, const std::vector<CollectiveItem>& collectives);
+  std::string sentence_of_stall(const StallLog::Place& place) const;
+  std::string path_text(uint32_t path) const;
   LogTables tables_since(const RunLog::Counts& counts) const;
   void write_statistics(RunLog& log);
   void write_end(RunLog& log, const RunState& state);
   bool driver_is_loaded();
 
   std::atomic<bool> recording_{false};
+  std::atomic<bool> is_closing_{false};  ///< the open step is ended by us, and not by the program
   uint32_t epoch_ = 0;
   uint64_t run_id_ = 0;
   Clock clock_;
@@ -182,6 +192,7 @@ class Recorder {
   ThreadRegistry threads_;
   MetricSeries metrics_;
   CollectiveSeries collectives_;
+  StallLog stalls_;
   Harvester harvester_;
   std::unique_ptr<Scratch> scratch_;
   ThreadState* set_aside_ = nullptr;
@@ -197,6 +208,8 @@ class Recorder {
   SpanStatistics statistics_;    ///< of the spans drained, and of those no ring had room for
   uint64_t spans_recorded_ = 0;  ///< likewise
   RunState last_state_;
+  Watchdog watchdog_;
+  int64_t newest_collective_ns_ = 0;  ///< when it was created
   ClockAnchor anchor_{};
   std::vector<RawSpan> raw_;
   std::vector<SpanRing::Events> events_;

@@ -33,6 +33,19 @@ class Statistic {
     histogram_.merge(other.histogram_);
   }
 
+  uint64_t count() const { return count_; }
+  /// `percent` of the values are at most this, or a little less; 0 without values.
+  uint64_t quantile(uint32_t percent) const {
+    // Rounded up, and without an overflow.
+    const uint64_t wanted = count_ / 100 * percent + (count_ % 100 * percent + 99) / 100;
+    uint64_t seen = 0, found = 0;
+    histogram_.for_each([&](uint32_t index, uint64_t count) {
+      if (seen < wanted) found = Histogram::last_of(index);
+      seen += count;
+    });
+    return std::min(found, max_);
+  }
+
   /// Appends the encoding of docs/run-file.md.
   void encode(std::vector<uint8_t>& out) const {
     std::vector<uint64_t> words{count_,

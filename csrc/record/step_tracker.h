@@ -227,6 +227,14 @@ class StepTracker {
     profiled_totals_.encode(out);
   }
 
+  /// Of the steps that were taken: how many ended, and what 99 % of them took at most, those apart
+  /// that were profiled, unless all were.
+  std::pair<uint64_t, uint64_t> usual_ns() const {
+    const std::lock_guard lock(mutex_);
+    const StepTotals& totals = totals_.count != 0 ? totals_ : profiled_totals_;
+    return {totals_.count + profiled_totals_.count, totals.duration.quantile(99)};
+  }
+
   std::optional<Open> open() const {
     const std::lock_guard lock(mutex_);
     return open_;

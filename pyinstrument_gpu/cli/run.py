@@ -146,6 +146,20 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
 )
 @click.option("--energy", is_flag=True, help="Read the GPU's energy counter, ten times a second.")
 @click.option(
+    "--watchdog",
+    type=click.FloatRange(min=0, max=1e9),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Say where the program is if no step begins or ends for so long, and for ten times as "
+    "long as steps take. 0 turns it off.",
+)
+@click.option(
+    "--time-collectives",
+    is_flag=True,
+    help="Have PyTorch time NCCL's operations on the GPU: sets TORCH_NCCL_ENABLE_TIMING=1.",
+)
+@click.option(
     "--html",
     is_flag=True,
     help="Also write the report as an HTML page, beside RUN and with its name.",

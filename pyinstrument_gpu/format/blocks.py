@@ -31,6 +31,7 @@ class BlockType(enum.IntEnum):
     MEMORY = 7
     ENERGY = 8
     COLLECTIVE_GROUPS = 9
+    STALLS = 10
     NAMES = 16
     PATHS = 17
     THREADS = 18

@@ -40,6 +40,7 @@ from pyinstrument_gpu.format.modules import path_kinds, path_names, take_modules
 from pyinstrument_gpu.format.names import decode_names, decode_threads, known_paths, path_parents
 from pyinstrument_gpu.format.operations import decode_operations
 from pyinstrument_gpu.format.spans import known_spans
+from pyinstrument_gpu.format.stalls import decode_stalls
 from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, State, decode_state
 from pyinstrument_gpu.format.statistics import (
     StatisticsDocument,
@@ -59,7 +60,8 @@ from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import span_scopes
+from pyinstrument_gpu.model.schema import has_device_times, span_scopes
+from pyinstrument_gpu.model.stall import Stall
 from pyinstrument_gpu.model.step_totals import fold_steps, no_steps
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.stream import named_streams
@@ -235,6 +237,18 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     )
     if collectives is not None:
         notes += collectives.notes
+    stalls = _read_apart(
+        notes,
+        "what was noted of stalls",
+        lambda: blocks.document(
+            BlockType.STALLS, lambda data: decode_stalls(data, path_texts, len(threads))
+        ),
+    )
+    if stalls is not None and stalls.left_out:
+        notes.append(
+            f"{stalls.left_out:,} parts of what was noted of stalls were left out, because they "
+            "make no sense"
+        )
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
         notes.append(
@@ -284,6 +298,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         operations=operations,
         memory=None if memory is None else memory.memory,
         energy=() if energy is None else energy.gpus,
+        stalls=() if stalls is None else _with_device_events(stalls.stalls, spans),
         collectives=None if collectives is None else collectives.collectives,
     )
     if kinds.any():
@@ -310,6 +325,18 @@ def _pending_device_work(
         for path, spans in device.pending
         if path < len(paths) and spans and kinds[path] == 0
     }
+
+
+def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> list[Stall]:
+    """The stalls, each with the newest end on a device that is known to lie before it was
+    noticed."""
+    ends_ns = spans["device_end_ns"][has_device_times(spans)] if stalls else np.empty(0, np.int64)
+    known = []
+    for stall in stalls:
+        before_ns = ends_ns[ends_ns <= stall.noticed_ns]
+        end_ns = int(before_ns.max()) if len(before_ns) else None
+        known.append(replace(stall, device_event_ns=end_ns))
+    return known
 
 
 def _last_end(ends_ns: NDArray[np.int64]) -> int:

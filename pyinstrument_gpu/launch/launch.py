@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
@@ -32,6 +32,7 @@ from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
+from pyinstrument_gpu.recording.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _OTHER_RANKS_DEADLINE_S = 5.0
 _PROFILE_AT = 10
 """By then the first steps are over, in which memory is allocated and kernels are chosen."""
+_FLIGHT_RECORDER_ENTRIES = "2000"
+"""As torch 2.13 has it by itself. More would make each reading take longer."""
 EXIT_SYNC = 3
 """Exit code of `--fail-on-sync`."""
 
@@ -59,6 +62,8 @@ class LaunchOptions:
     fail_on_sync: bool = False
     memory: Literal["sampled", "exact", "off"] = "sampled"
     energy: bool = False
+    watchdog: float = 30.0
+    time_collectives: bool = False
     no_report: bool = False
     html: bool = False
     modules: str | None = None
@@ -95,6 +100,7 @@ class Launch:
         self._own_steps = 0
         self._is_over = False
         self._said: list[str] = []
+        self._program_end: dict[str, Any] | None = None
 
     def run(self) -> None:
         """Run the program; raises what `Program.load` and `Program.run` raise.
@@ -108,6 +114,7 @@ class Launch:
             self._program.run()
             return
         self._path = self._choose_path()
+        _set_up_flight_recorder(self._options.time_collectives)
         # Before the recording's own and the program's: it is called after them.
         atexit.register(self._finish)
         self._phases.install()
@@ -125,8 +132,14 @@ class Launch:
         try:
             self._program.run()
         except SystemExit as end:
+            self._program_end = {"exit_code": _exit_code(end.code)}
             if end.code not in (None, 0):
                 raise
+        except BaseException as error:
+            self._program_end = _end_by(error)
+            raise
+        else:
+            self._program_end = {"exit_code": 0}
         self._check_syncs()
 
     def _check_syncs(self) -> None:
@@ -169,6 +182,7 @@ class Launch:
             overwrite=self._options.overwrite,
             memory=False if self._options.memory == "off" else self._options.memory,
             energy=self._options.energy,
+            watchdog_s=self._options.watchdog or None,
         )
         recording._give_way = self._give_way
         recording._start()
@@ -194,6 +208,8 @@ class Launch:
                 for (pinned, non_blocking), (count, size) in sorted(self._phases.copies.items())
             ]
             self._recording._facts["optimizer_seen"] = self._phases.optimizer_seen
+        if self._program_end is not None:
+            self._recording._facts["program_end"] = self._program_end
         self._said += [*self._phases.problems(), *self._watching.problems()]
         self._recording._finish_if_mine()
         if self._modules is not None:
@@ -333,6 +349,38 @@ class Launch:
 
     def _say(self, sentence: str) -> None:
         self._said.append(sentence)
+
+
+def _set_up_flight_recorder(time_collectives: bool) -> None:
+    """Have torch's flight recorder note collective operations, in a program that is one of several
+    ranks. What its environment says of that stays."""
+    if (environment.launcher_number("WORLD_SIZE") or 1) > 1 and not any(
+        name in os.environ for name in SIZE_VARIABLES
+    ):
+        os.environ[SIZE_VARIABLES[0]] = _FLIGHT_RECORDER_ENTRIES
+    if time_collectives:
+        os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
+
+
+def _exit_code(code: object) -> int:
+    """What the process ends with, as Python makes it of the argument of `sys.exit`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _end_by(error: BaseException) -> dict[str, Any]:
+    """How an exception that nobody caught ends the program. Its text may be anything."""
+    name = type(error).__name__
+    # Ctrl-C ends the process by a signal.
+    return (
+        {"exception": name}
+        if isinstance(error, KeyboardInterrupt)
+        else {
+            "exit_code": 1,
+            "exception": name,
+        }
+    )
 
 
 def _print_error(text: str) -> None:

@@ -61,13 +61,13 @@ class CollectiveLog:
         self._operations: dict[str, int] = {}
         self.missed = 0
 
-    def add(self, entries: list[Entry], clocks: Clocks, is_last: bool = False) -> bytes:
+    def add(self, entries: list[Entry], clocks: Clocks, with_unended: bool = False) -> bytes:
         """The items of what is new.
 
         Args:
             entries: all that are in the ring, by record.
             clocks: as they were when it was read.
-            is_last: take also those whose end may still be seen.
+            with_unended: take also those whose end may still be seen.
         """
         to_run_ns = self._conversion(clocks)
         self._clocks = clocks
@@ -80,7 +80,7 @@ class CollectiveLog:
             self._waiting.pop(entry.record, None)
             if item is None:
                 self.missed += 1
-            elif entry.is_done or is_last:
+            elif entry.is_done or with_unended:
                 items.append((entry.record, item))
             else:
                 self._waiting[entry.record] = item

@@ -31,10 +31,14 @@ class CollectiveWatch:
 
     Args:
         read: what is in the flight recorder, as `flight_recorder.read`.
+
+    Attributes:
+        threads: the identifier of its thread, once there is one.
     """
 
     def __init__(self, read: Callable[[], Dump] = flight_recorder.read) -> None:
         self._read = read
+        self.threads: set[int] = set()
         self._recording: object = None
         self._log: CollectiveLog | None = None
         self._begun = threading.Lock()  # taken by the first to begin, and never given back
@@ -64,21 +68,21 @@ class CollectiveWatch:
         self._recording = recording
         self._log = CollectiveLog(Clocks(anchor["run_ns"], anchor["realtime_ns"]), members)
         # Not a `threading.Thread`: programs join all of those.
-        _thread.start_new_thread(self._run, ())
+        self.threads.add(_thread.start_new_thread(self._run, ()))
 
     def end(self) -> None:
         """Read a last time. Before `native.stop`. Again: nothing."""
         if self._log is None or self._recording is None:
             return
         self._over.set()
-        self.read(is_last=True)
+        self.read(with_unended=True)
         self._recording = None
 
-    def read(self, is_last: bool = False) -> list[tuple[str, GroupStatus, str | None]]:
+    def read(self, with_unended: bool = False) -> list[tuple[str, GroupStatus, str | None]]:
         """Read what is new. It raises nothing.
 
         Args:
-            is_last: take also the operations that have not ended.
+            with_unended: take also the operations that have not ended.
 
         Returns:
             How far the process groups are, by name, with their last operation if that is known.
@@ -91,7 +95,7 @@ class CollectiveWatch:
         began_ns = time.thread_time_ns()
         try:
             dump = self._read()
-            self._take(recording, log, dump, is_last)
+            self._take(recording, log, dump, with_unended)
             progress = self._progress(dump)
         except FlightRecorderError as error:
             progress = []
@@ -114,8 +118,8 @@ class CollectiveWatch:
             wait_s = (self._cost_ns - before_ns) / 1e9 / LARGEST_SHARE
             wait_s = max(SHORTEST_INTERVAL_S, wait_s)
 
-    def _take(self, recording: object, log: CollectiveLog, dump: Dump, is_last: bool) -> None:
-        items = log.add(dump.entries, Clocks(*native.read_clocks()), is_last)
+    def _take(self, recording: object, log: CollectiveLog, dump: Dump, with_unended: bool) -> None:
+        items = log.add(dump.entries, Clocks(*native.read_clocks()), with_unended)
         for entry in dump.entries:
             self._numbers[entry.number] = entry.group
             if not entry.is_p2p:
@@ -129,7 +133,7 @@ class CollectiveWatch:
             kept = native.append_collectives(recording, items)
             if kept < count:
                 log.missed += count - kept
-        if is_last:
+        if with_unended:
             self._write(recording)
 
     def _progress(self, dump: Dump) -> list[tuple[str, GroupStatus, str | None]]:

@@ -19,7 +19,8 @@ MOST_ENTRIES = 20_000
 """A dump holds the GIL for some 10 us per entry, so longer rings are not read."""
 
 _MOST_DIGITS = 20
-_SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Of the environment, each of which says how many entries the ring has."""
 _DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
 _ITEM_BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8"), 1),
@@ -100,7 +101,7 @@ def dump_function() -> Callable[[bool, bool, bool], bytes]:
     Raises:
         FlightRecorderError: as of `read`.
     """
-    for variable in _SIZE_VARIABLES:
+    for variable in SIZE_VARIABLES:
         size = os.environ.get(variable, "")
         if size.isdecimal() and (len(size) > _MOST_DIGITS or int(size) > MOST_ENTRIES):
             raise FlightRecorderError(

@@ -10,7 +10,7 @@ from pyinstrument_gpu.errors import PhaseNameError
 from pyinstrument_gpu.native import DISABLED, IMPORT_ERROR, native
 from pyinstrument_gpu.recording import device_timing
 from pyinstrument_gpu.recording.decorator import decorate
-from pyinstrument_gpu.recording.recording import look_at_program, look_for_request
+from pyinstrument_gpu.recording.recording import answer_stall, look_at_program, look_for_request
 
 
 def install() -> None:
@@ -25,6 +25,7 @@ def install() -> None:
         device_probe=device_timing.attach_if_initialized,
         program_facts=look_at_program,
         request=look_for_request,
+        stall=answer_stall,
         phase_name_error=PhaseNameError,
     )
     if DISABLED:

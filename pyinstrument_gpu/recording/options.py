@@ -51,6 +51,7 @@ class RecordingOptions:
         device_timing_budget: float = 0.001,
         memory: MemoryMode = "sampled",
         energy: bool = False,
+        watchdog_s: float | None = 30.0,
     ) -> None:
         spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
@@ -74,6 +75,14 @@ class RecordingOptions:
             raise TypeError(f"energy must be bool, got {energy!r}")
         if memory is not False and memory not in ("sampled", "exact"):
             raise ValueError(f'memory must be "sampled", "exact" or False, got {memory!r}')
+        if watchdog_s is not None:
+            if isinstance(watchdog_s, bool) or not isinstance(watchdog_s, (int, float)):
+                raise TypeError(f"watchdog_s must be a number or None, got {watchdog_s!r}")
+            if not 0 < watchdog_s < math.inf:  # NaN too
+                raise ValueError(
+                    f"watchdog_s must be a number of seconds above 0, got {watchdog_s!r}: "
+                    "None turns the watchdog off"
+                )
         self.path = path
         self.overwrite = overwrite
         self.history_spans = history_spans
@@ -83,6 +92,7 @@ class RecordingOptions:
         self.device_timing_budget = device_timing_budget
         self.memory = memory
         self.energy = energy
+        self.watchdog_s = watchdog_s
 
     @property
     def history_spans_kept(self) -> int:
@@ -95,6 +105,11 @@ class RecordingOptions:
     def max_bytes_kept(self) -> int:
         """How many bytes the recorder keeps."""
         return min(self.max_bytes, _UNLIMITED)
+
+    @property
+    def watchdog_ns(self) -> int:
+        """The watchdog's limit; 0 if it is off."""
+        return 0 if self.watchdog_s is None else max(1, round(min(self.watchdog_s, 1e9) * 1e9))
 
     def facts(self) -> dict[str, Any]:
         """What a run's environment says of them."""

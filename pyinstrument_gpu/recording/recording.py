@@ -17,7 +17,7 @@ from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
-from pyinstrument_gpu.recording import device_timing, environment, self_overhead
+from pyinstrument_gpu.recording import device_timing, environment, self_overhead, stall_answer
 from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
 from pyinstrument_gpu.recording.energy_watch import EnergyWatch
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
@@ -256,7 +256,9 @@ class Recording:
         self._start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, exception: type[BaseException] | None, *_: object) -> None:
+        if exception is not None and not issubclass(exception, (SystemExit, GeneratorExit)):
+            self._facts.setdefault("program_end", {"exception": exception.__name__})
         self._finish_if_mine()
 
     def _start(self) -> None:
@@ -294,6 +296,7 @@ class Recording:
                 history_spans=options.history_spans_kept,
                 max_bytes=options.max_bytes_kept,
                 nvtx=False,  # not while the overhead is measured
+                watchdog_ns=options.watchdog_ns,
             )
         except FileExistsError as error:
             raise RunPathError(
@@ -457,6 +460,14 @@ def look_for_request() -> None:
         recording._look_for_request()
 
 
+def answer_stall() -> None:
+    """Write down what is known of the active recording's newest stall, and tell the user."""
+    recording = active()
+    if recording is not None:
+        collectives = recording._collectives
+        stall_answer.answer(lambda: collectives.read(with_unended=True), collectives.threads)
+
+
 def look_at_program() -> None:
     """Bring what the active recording knows of the program up to date."""
     recording = active()
@@ -496,6 +507,10 @@ def record(options: RecordingOptions) -> Recording:
         energy: read the GPU's energy counter ten times a second, by a thread of its own that needs
             the GIL for some microseconds each time. Without NVML or such a counter, the run has
             no energy.
+        watchdog_s: if no step begins or ends, and no collective operation that is known was asked
+            for, for so many seconds, and ten times as long as 99 % of the steps took, the run gets
+            the stacks of all threads and how far the process groups are (`Run.stalls`), and
+            standard error one sentence. Nothing is ended. None turns it off.
 
     Raises, when the block is entered (before any training):
         RecordingActiveError: a recording is active.

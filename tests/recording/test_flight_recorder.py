@@ -223,8 +223,8 @@ def test_one_that_leaves_the_ring_before_its_end_is_taken_as_it_was() -> None:
 def test_at_the_end_those_without_an_end_are_taken_too() -> None:
     log = log_of()
     log.add([entry(0, retired=False)], clocks(1500))
-    assert len(items_of(log.add([entry(0, retired=False)], clocks(1600), is_last=True))) == 1
-    assert log.add([entry(0, retired=False)], clocks(1600), is_last=True) == b""
+    assert len(items_of(log.add([entry(0, retired=False)], clocks(1600), with_unended=True))) == 1
+    assert log.add([entry(0, retired=False)], clocks(1600), with_unended=True) == b""
 
 
 def test_times_follow_the_runs_clock_between_two_readings() -> None:

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/stall_answer.h"
+
+#include <Python.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "base/signals_blocked.h"
+#include "python/python_hooks.h"
+#include "record/recorder.h"
+
+namespace pig {
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+constexpr size_t kMostTraceback = 128 << 10;
+
+/// Threads that wait for the GIL. The process is forked without them.
+std::atomic<int> waiting{0};
+
+struct Answer {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool has_gil = false;
+};
+
+/// Starts a thread that takes no signals and nobody waits for.
+template <typename Function>
+bool start_thread(Function function) noexcept {
+  auto* const own = new (std::nothrow) Function(std::move(function));
+  if (own == nullptr) return false;
+  const SignalsBlocked blocked;
+  pthread_t thread;
+  const auto run = [](void* function) -> void* {
+    const std::unique_ptr<Function> own(static_cast<Function*>(function));
+    (*own)();
+    return nullptr;
+  };
+  if (pthread_create(&thread, nullptr, run, own) != 0) {
+    delete own;
+    return false;
+  }
+  pthread_setname_np(thread, "pig-stall");
+  pthread_detach(thread);
+  return true;
+}
+
+/// Has Python answer, once it has the GIL. Before Python 3.14 a thread that takes it while the
+/// interpreter ends is ended by pthread_exit: that unwinding is caught, as in GilRelease.
+void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
+  try {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    waiting.fetch_sub(1);
+    {
+      const std::lock_guard lock(answer->mutex);
+      answer->has_gil = true;
+    }
+    answer->changed.notify_all();
+    if (PyObject* function = python_hooks.notices[static_cast<size_t>(Notice::kStall)])
+      call_unraisably(function);
+    PyGILState_Release(state);
+  } catch (...) {
+    for (;;) pause();
+  }
+}
+
+/// The stacks of all threads as CPython prints them, without the GIL; empty where it can't.
+std::string traceback_without_gil() {
+#if PY_VERSION_HEX >= 0x030F0000
+  return {};  // it takes other arguments there
+#else
+  using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
+  const auto dump = reinterpret_cast<Dump>(dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads"));
+  if (dump == nullptr) return {};
+  const int file = memfd_create("pyinstrument_gpu stall", MFD_CLOEXEC);
+  if (file < 0) return {};
+  dump(file, PyInterpreterState_Main(), nullptr);
+  std::string text(kMostTraceback, '\0');
+  const ssize_t length = pread(file, text.data(), text.size(), 0);
+  close(file);
+  text.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return text;
+#endif
+}
+
+void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
+                     const std::string& sentence) {
+  {
+    std::unique_lock lock(answer->mutex);
+    answer->changed.wait_for(lock, kPatience, [&] { return answer->has_gil; });
+    if (answer->has_gil) return;
+  }
+  StallLog& stalls = Recorder::instance().stalls();
+  if (auto document = stalls.add_traceback(number, traceback_without_gil()))
+    Recorder::instance().set_document(BlockType::kStalls, std::move(*document));
+  if (!stalls.may_be_said(number)) return;
+  const std::string line = "pyinstrument_gpu: " + sentence +
+                           "; a thread has held Python's GIL for 5 s and does not give it away\n";
+  // Where it is a pipe that nobody reads, this thread waits, and nobody for it.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+void forget_stall_answers_in_child() { waiting.store(0); }
+
+void answer_stall() noexcept {
+  try {
+    const auto stall = Recorder::instance().stalls().newest();
+    if (!stall || Py_IsInitialized() == 0) return;
+    const auto answer = std::make_shared<Answer>();
+    waiting.fetch_add(1);
+    if (!start_thread([answer] { answer_with_gil(answer); })) {
+      waiting.fetch_sub(1);
+      return;
+    }
+    start_thread([answer, stall] {
+      try {
+        wait_for_answer(answer, stall->first, stall->second);
+      } catch (const std::bad_alloc&) {  // then nothing is said
+        return;
+      }
+    });
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+}
+
+void wait_for_stall_answers(std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kPoll{1};
+  for (; waiting.load() > 0 && patience.count() > 0; patience -= kPoll)
+    std::this_thread::sleep_for(kPoll);
+}
+
+}  // namespace pig

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stalls in a run file."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pyinstrument_gpu.errors import RunFileDamagedError
+from pyinstrument_gpu.format.stalls import decode_stalls
+from pyinstrument_gpu.model.stall import GroupProgress, Stall
+
+STALL = {
+    "since_ns": 5,
+    "noticed_ns": 40,
+    "limit_ns": 30,
+    "ended_ns": None,
+    "step": 7,
+    "paths": [[0, 1]],
+    "answer": {
+        "stacks": [["MainThread", "first\nsecond"]],
+        "groups": [["0", 9, None, 8, "all_reduce"], ["1", None, None, None, None]],
+    },
+    "traceback": None,
+}
+READ = Stall(
+    since_ns=5,
+    noticed_ns=40,
+    ended_ns=None,
+    limit_ns=30,
+    step=7,
+    paths=((0, "a/b"),),
+    stacks=(("MainThread", "first\nsecond"),),
+    groups=(
+        GroupProgress("0", 9, None, 8, "all_reduce"),
+        GroupProgress("1", -1, None, None, None),
+    ),
+)
+TRACEBACK = """Thread 0x00007f01 (most recent call first):
+  File "b.py", line 3 in inner
+  File "b.py", line 9 in outer
+
+Current thread 0x0000000000000010 (most recent call first):
+  <no Python frame>
+"""
+
+
+def decoded(*stalls: Any) -> Any:
+    return decode_stalls(json.dumps({"stalls": stalls}).encode(), ("a", "a/b"), threads=1)
+
+
+def test_all_of_it() -> None:
+    assert decoded(STALL) == ((READ,), 0)
+    assert decoded() == ((), 0)
+
+
+def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
+    ((stall,), left_out) = decoded({**STALL, "answer": None, "traceback": TRACEBACK})
+    assert left_out == 0
+    assert stall.stacks == (
+        ("thread 32513", 'File "b.py", line 3 in inner\nFile "b.py", line 9 in outer'),
+        ("thread 16", "<no Python frame>"),
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        {},
+        {**STALL, "since_ns": None},
+        {**STALL, "since_ns": 41},
+        {**STALL, "noticed_ns": 1 << 61},
+        {**STALL, "limit_ns": -1},
+        {**STALL, "ended_ns": 39},
+        {**STALL, "step": -2},
+        {**STALL, "step": "7"},
+    ],
+)
+def test_one_that_makes_no_sense_is_left_out(wrong: Any) -> None:
+    assert decoded(wrong, STALL) == ((READ,), 1)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"paths": [[0, 2]]},
+        {"paths": [[1, 0]]},
+        {"paths": 3},
+        {"answer": 3},
+        {"answer": {"stacks": [["a"]], "groups": []}},
+        {"answer": {"stacks": [], "groups": [["0", -1, None, None, None]]}},
+        {"answer": {"stacks": [], "groups": [[0, 1, None, None, None]]}},
+    ],
+)
+def test_a_part_that_makes_no_sense_is_left_out(part: Any) -> None:
+    ((stall,), left_out) = decoded({**STALL, **part})
+    assert left_out == 1
+    assert (stall.since_ns, stall.step) == (5, 7)
+
+
+def test_texts_are_shown_without_control_characters() -> None:
+    answer = {"stacks": [["a\x1b", "b\x1b\nc"]], "groups": [["\n", 1, 1, 1, "\t"]]}
+    ((stall,), _) = decoded({**STALL, "answer": answer})
+    assert stall.stacks == (("a?", "b?\nc"),)
+    assert stall.groups == (GroupProgress("?", 1, 1, 1, "?"),)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"stalls": 3}', b"\xff"])
+def test_what_is_no_document_is_an_error(data: bytes) -> None:
+    with pytest.raises(RunFileDamagedError):
+        decode_stalls(data, (), 0)
+
+
+def test_many_are_cut() -> None:
+    assert len(decoded(*[STALL] * 20).stalls) == 8

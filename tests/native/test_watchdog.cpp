@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// When the watchdog notices that no step begins or ends, on a clock that the test moves.
+#include <cstdint>
+#include <string>
+
+#include "check.h"
+#include "record/stall_log.h"
+#include "record/statistic.h"
+#include "record/watchdog.h"
+
+namespace {
+
+using pig::StallLog;
+using pig::Watchdog;
+using Change = Watchdog::Change;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kLimitNs = 30 * kSecondNs;
+
+/// A program that is looked at once a second.
+struct Program {
+  Watchdog watchdog;
+  Watchdog::Progress progress{20, 0, 0, true};
+  Watchdog::StepTimes times{10, kSecondNs / 10};
+  int64_t now_s = 0;
+  int64_t asked = 0;
+
+  explicit Program(int64_t limit_ns = kLimitNs) { watchdog.reset(limit_ns); }
+
+  Change look() {
+    return watchdog.look(now_s * kSecondNs, progress, [this] {
+      ++asked;
+      return times;
+    });
+  }
+  /// Nothing happens; the second in which the first change came, or -1.
+  int64_t wait(int64_t seconds, Change change = Change::kBegan) {
+    for (const int64_t end_s = now_s + seconds; now_s < end_s;) {
+      ++now_s;
+      if (look() == change) return now_s;
+    }
+    return -1;
+  }
+  Change step() {
+    ++now_s;
+    ++progress.step_changes;
+    return look();
+  }
+};
+
+void it_is_noticed_at_the_limit_and_once() {
+  Program program;
+  CHECK(program.step() == Change::kNone);
+  CHECK_EQ(program.wait(100), 31);
+  CHECK_EQ(program.watchdog.stall().since_ns, 1 * kSecondNs);
+  CHECK_EQ(program.watchdog.stall().noticed_ns, 31 * kSecondNs);
+  CHECK_EQ(program.watchdog.stall().limit_ns, kLimitNs);
+  CHECK_EQ(program.watchdog.stall().p99_ns, kSecondNs / 10);
+  CHECK_EQ(program.wait(100), -1);
+  CHECK(program.step() == Change::kEnded);
+  CHECK(program.step() == Change::kNone);
+}
+
+void step_times_are_asked_for_only_at_the_limit() {
+  Program program;
+  program.step();
+  program.wait(29);
+  CHECK_EQ(program.asked, 0);
+  program.wait(1);
+  CHECK_EQ(program.asked, 1);
+}
+
+void it_is_off_without_a_limit() {
+  Program program(0);
+  program.step();
+  CHECK_EQ(program.wait(1000), -1);
+}
+
+void before_ten_steps_nothing_is_noticed() {
+  Program program;
+  program.times.count = 9;
+  program.step();
+  CHECK_EQ(program.wait(100), -1);
+  program.times.count = 10;
+  CHECK_EQ(program.wait(100), 102);
+}
+
+void long_steps_have_a_longer_limit() {
+  Program program;
+  program.times.p99_ns = 12 * kSecondNs;
+  program.step();
+  CHECK_EQ(program.wait(119), -1);
+  CHECK_EQ(program.wait(10), 121);
+  CHECK_EQ(program.watchdog.stall().limit_ns, 120 * kSecondNs);
+}
+
+void time_in_which_nobody_looks_does_not_count() {
+  Program program;
+  program.step();
+  program.wait(10);
+  program.now_s += 3600;  // the process was stopped
+  CHECK(program.look() == Change::kNone);
+  CHECK_EQ(program.wait(14), -1);
+  CHECK_EQ(program.wait(1), program.now_s);
+}
+
+void what_ended_by_itself_may_last_twice_as_long() {
+  Program program;
+  program.step();
+  CHECK_EQ(program.wait(40), 31);
+  program.wait(19);
+  CHECK(program.step() == Change::kEnded);  // after 50 seconds
+  const int64_t began_s = program.now_s;
+  CHECK_EQ(program.wait(1000), began_s + 2 * 49);
+  // Between steps that says nothing.
+  program.progress.in_step = false;
+  CHECK(program.step() == Change::kEnded);
+  const int64_t ended_s = program.now_s;
+  CHECK_EQ(program.wait(1000), ended_s + 30);
+}
+
+void phases_count_between_steps_alone() {
+  Program program;
+  program.progress.in_step = false;
+  program.step();
+  for (int i = 0; i < 100; ++i) {
+    ++program.progress.spans;
+    CHECK_EQ(program.wait(1), -1);
+  }
+  program.progress.in_step = true;
+  program.step();
+  int64_t noticed_after = 0;
+  for (int i = 0; i < 100 && noticed_after == 0; ++i) {
+    ++program.progress.spans;
+    if (program.wait(1) >= 0) noticed_after = i + 1;
+  }
+  CHECK_EQ(noticed_after, 30);
+}
+
+void a_collective_counts_from_when_it_was_created() {
+  Program program;
+  program.step();  // at 1 s
+  program.wait(20);
+  program.progress.collective_ns = 15 * kSecondNs;  // heard of at 22 s
+  CHECK_EQ(program.wait(100), 45);
+  CHECK_EQ(program.watchdog.stall().since_ns, 15 * kSecondNs);
+  // The last one before it stood still is heard of after that was noticed: no end.
+  program.progress.collective_ns = 16 * kSecondNs;
+  CHECK_EQ(program.wait(3, Change::kEnded), -1);
+  program.progress.collective_ns = 47 * kSecondNs;
+  CHECK_EQ(program.wait(3, Change::kEnded), 49);
+}
+
+void a_quantile_is_an_upper_bound() {
+  pig::Statistic statistic;
+  CHECK_EQ(statistic.quantile(99), 0u);
+  for (uint64_t value = 1; value <= 1000; ++value) statistic.add(value * 1000);
+  const uint64_t p99 = statistic.quantile(99);
+  CHECK(p99 >= 990'000 && p99 <= 990'000 * 33 / 32);
+  CHECK_EQ(statistic.quantile(100), 1'000'000u);
+  for (uint64_t value = 0; value < 5000; value += 7) {
+    const uint32_t index = pig::Histogram::index_of(value);
+    CHECK(pig::Histogram::last_of(index) >= value);
+    CHECK_EQ(pig::Histogram::index_of(pig::Histogram::last_of(index)), index);
+    CHECK_EQ(pig::Histogram::index_of(pig::Histogram::last_of(index) + 1), index + 1);
+  }
+}
+
+void stalls_become_a_document() {
+  StallLog log;
+  CHECK(!log.newest());
+  const Watchdog::Stall stall{1, 40, 30, 2};
+  CHECK_EQ(log.begin(stall, {7, {{0, 3}, {2, 1}}}, "it stands"),
+           "{\"stalls\":[{\"since_ns\":1,\"noticed_ns\":40,\"limit_ns\":30,\"ended_ns\":null,"
+           "\"step\":7,\"paths\":[[0,3],[2,1]],\"answer\":null,\"traceback\":null}]}");
+  const auto [number, sentence] = *log.newest();
+  CHECK_EQ(sentence, "it stands");
+  CHECK(log.may_be_said(number));
+  CHECK(!log.may_be_said(number));
+  CHECK_EQ(*log.answer(number, "{\"stacks\":[]}"),
+           "{\"stalls\":[{\"since_ns\":1,\"noticed_ns\":40,\"limit_ns\":30,\"ended_ns\":null,"
+           "\"step\":7,\"paths\":[[0,3],[2,1]],\"answer\":{\"stacks\":[]},\"traceback\":null}]}");
+  CHECK_EQ(log.end(50).find("\"ended_ns\":50") != std::string::npos, true);
+  const std::string text = *log.add_traceback(number, "a \"b\"\\\n\x01\xFF");
+  CHECK(text.find("\"traceback\":\"a \\\"b\\\"\\\\\\n??\"") != std::string::npos);
+  CHECK(!log.answer(number + 1, "{}"));
+  for (size_t i = 0; i < StallLog::kMost; ++i) log.begin(stall, {-1, {}}, "again");
+  CHECK(!log.answer(number, "{}"));
+  CHECK(!log.may_be_said(number));
+  log.reset();
+  CHECK(!log.newest());
+}
+
+}  // namespace
+
+int main() {
+  it_is_noticed_at_the_limit_and_once();
+  step_times_are_asked_for_only_at_the_limit();
+  it_is_off_without_a_limit();
+  before_ten_steps_nothing_is_noticed();
+  long_steps_have_a_longer_limit();
+  time_in_which_nobody_looks_does_not_count();
+  what_ended_by_itself_may_last_twice_as_long();
+  phases_count_between_steps_alone();
+  a_collective_counts_from_when_it_was_created();
+  a_quantile_is_an_upper_bound();
+  stalls_become_a_document();
+}
