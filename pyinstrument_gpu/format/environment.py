@@ -152,7 +152,9 @@ SCHEMA: _Schema = {
     "optimizer_seen": _or_null(_is_truth),
     "copies_to_device": _list_of(_is_copy),
     "module_notes": _list_of(_is_text),
-    "program_end": _Object({"exit_code": _integer(0, 256), "exception": _is_text}),
+    "program_end": _Object(
+        {"exit_code": _integer(0, 256), "exception": _is_text, "lost_peer": _is_truth}
+    ),
     program_facts.KEY: _Object(
         {
             "loader_workers": _is_count,

@@ -33,6 +33,7 @@ from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.flight_recorder import SIZE_VARIABLES
+from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
@@ -371,16 +372,9 @@ def _exit_code(code: object) -> int:
 
 def _end_by(error: BaseException) -> dict[str, Any]:
     """How an exception that nobody caught ends the program. Its text may be anything."""
-    name = type(error).__name__
+    end = exception_facts(error)
     # Ctrl-C ends the process by a signal.
-    return (
-        {"exception": name}
-        if isinstance(error, KeyboardInterrupt)
-        else {
-            "exit_code": 1,
-            "exception": name,
-        }
-    )
+    return end if isinstance(error, KeyboardInterrupt) else {"exit_code": 1, **end}
 
 
 def _print_error(text: str) -> None:

@@ -20,6 +20,7 @@ from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead, stall_answer
 from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
 from pyinstrument_gpu.recording.energy_watch import EnergyWatch
+from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
 from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
@@ -256,9 +257,9 @@ class Recording:
         self._start()
         return self
 
-    def __exit__(self, exception: type[BaseException] | None, *_: object) -> None:
-        if exception is not None and not issubclass(exception, (SystemExit, GeneratorExit)):
-            self._facts.setdefault("program_end", {"exception": exception.__name__})
+    def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
+        if exception is not None and not isinstance(exception, (SystemExit, GeneratorExit)):
+            self._facts.setdefault("program_end", exception_facts(exception))
         self._finish_if_mine()
 
     def _start(self) -> None:
