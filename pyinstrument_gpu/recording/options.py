@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.errors import ConfigurationError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from pyinstrument_gpu.recording.recording import Recording
+    from pyinstrument_gpu.sinks.sink import Sink
 
     _P = ParamSpec("_P")
 
@@ -52,6 +53,7 @@ class RecordingOptions:
         memory: MemoryMode = "sampled",
         energy: bool = False,
         watchdog_s: float | None = 30.0,
+        sinks: Iterable[Sink] = (),
     ) -> None:
         spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
@@ -83,6 +85,11 @@ class RecordingOptions:
                     f"watchdog_s must be a number of seconds above 0, got {watchdog_s!r}: "
                     "None turns the watchdog off"
                 )
+        if not isinstance(sinks, Iterable) or isinstance(sinks, type):
+            raise TypeError(f"sinks must be several sinks, as in sinks=[sink], got {sinks!r}")
+        self.sinks = tuple(sinks)
+        for sink in self.sinks:
+            check_sink(sink)
         self.path = path
         self.overwrite = overwrite
         self.history_spans = history_spans
@@ -126,6 +133,24 @@ class RecordingOptions:
             },
             "device_timing": None if self.device_timing is False else timing,
         }
+
+
+def check_sink(sink: object) -> None:
+    """Raise a TypeError unless it is an object with the methods of a sink."""
+    if isinstance(sink, type):
+        what = f"the class {sink.__qualname__}: pass an object of it"
+    else:
+        methods = ("open", "write", "close")
+        missing = [name for name in methods if not callable(getattr(sink, name, None))]
+        if not missing:
+            return
+        what = (
+            f"an object of type {type(sink).__qualname__}, which has no {' and no '.join(missing)}"
+        )
+    raise TypeError(
+        "a sink is a TensorBoardSink, a PrometheusSink, another one of pyinstrument_gpu or an "
+        f"object of a class derived from pyinstrument_gpu.Sink; got {what}"
+    )
 
 
 def _taking(

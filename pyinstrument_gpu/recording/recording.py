@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
 from pyinstrument_gpu.recording.energy_watch import EnergyWatch
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
-from pyinstrument_gpu.recording.options import RecordingOptions, takes_options
+from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _LONGEST_TIMEOUT_S = 1e9
 _SINKS_DEADLINE_S = 5.0
+_SINKS_INTERVAL_S = 1.0
 _when_begun: list[Callable[[Recording], None]] = []
 
 
@@ -167,8 +169,9 @@ class Recording:
             return True
         return native.flush(min(timeout, _LONGEST_TIMEOUT_S))
 
-    def add_sink(self, sink: Sink, *, interval_s: float = 1.0) -> None:
-        """Pass what is new from now on to `sink`: `TensorBoardSink`, `PrometheusSink` or your own.
+    def add_sink(self, sink: Sink, *, interval_s: float = _SINKS_INTERVAL_S) -> None:
+        """Pass what is new from now on to `sink`: `TensorBoardSink`, `PrometheusSink`, `WandbSink`,
+        `MLflowSink`, `OTLPSink` or your own. `record(sinks=[...])` does so from the beginning.
 
         The training thread is not involved: a thread of the recording collects what is new and
         passes it to the sinks. That thread takes at most a twentieth of one processor's time on
@@ -192,12 +195,16 @@ class Recording:
         """
         if not 0 < interval_s < math.inf:
             raise ValueError(f"interval_s must be a number of seconds above 0, got {interval_s!r}")
-        _check_sink(sink)
+        check_sink(sink)
         self._check_mine()
         if self._is_ending:
             raise RecordingError("the recording has stopped: add sinks while it is active")
         if DISABLED:
             return
+        sink.open()
+        self._feed(sink, interval_s)
+
+    def _feed(self, sink: Sink, interval_s: float = _SINKS_INTERVAL_S) -> None:
         with self._adding:
             if self._feeder is None:
                 from pyinstrument_gpu.sinks.feeder import SinkFeeder
@@ -276,12 +283,22 @@ class Recording:
             other._make_way()
         if self._path is not None:
             check_writable(self._path)
+        opened: list[Sink] = []
         try:
+            for sink in self._options.sinks:
+                sink.open()
+                opened.append(sink)
             self._begin()
+            while opened:
+                self._feed(opened[0])
+                del opened[0]
         except BaseException:  # a Ctrl-C just now must not leave it active with nobody to stop it
             if active() is self:
                 self._pid = os.getpid()
                 self._finish()
+            for sink in opened:
+                with contextlib.suppress(Exception):  # why it did not start is what matters
+                    sink.close()
             raise
 
     def _begin(self) -> None:
@@ -512,11 +529,14 @@ def record(options: RecordingOptions) -> Recording:
             for, for so many seconds, and ten times as long as 99 % of the steps took, the run gets
             the stacks of all threads and how far the process groups are (`Run.stalls`), and
             standard error one sentence. Nothing is ended. None turns it off.
+        sinks: live sinks, which are told once a second what is new (`Recording.add_sink`). They are
+            opened when the block is entered, before anything is recorded.
 
     Raises, when the block is entered (before any training):
         RecordingActiveError: a recording is active.
         RunPathError: the file exists or cannot be written.
         RecordingError: there is no native module on this platform.
+        SinkError, MissingDependencyError: a sink cannot be opened.
     Raises ValueError or TypeError immediately if an argument is invalid.
 
     With `PYINSTRUMENT_GPU=0` in the environment, nothing is recorded and no file is written.
@@ -534,23 +554,6 @@ def start(options: RecordingOptions) -> Recording:
     recording = Recording(options)
     recording._start()
     return recording
-
-
-def _check_sink(sink: object) -> None:
-    if isinstance(sink, type):
-        what = f"the class {sink.__qualname__}: pass an object of it"
-    else:
-        methods = ("open", "write", "close")
-        missing = [name for name in methods if not callable(getattr(sink, name, None))]
-        if not missing:
-            return
-        what = (
-            f"an object of type {type(sink).__qualname__}, which has no {' and no '.join(missing)}"
-        )
-    raise TypeError(
-        "add_sink needs a sink: a TensorBoardSink, a PrometheusSink or an object of a class "
-        f"derived from pyinstrument_gpu.Sink; got {what}"
-    )
 
 
 def _read_metrics() -> None:

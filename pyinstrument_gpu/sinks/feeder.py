@@ -37,11 +37,8 @@ class SinkFeeder:
         self._thread.start()
 
     def add(self, sink: Sink, interval_s: float) -> None:
-        """Open a sink and feed it from now on. Of several intervals the shortest holds for all.
-
-        Raises what the sink raises when it is opened.
-        """
-        sink.open()
+        """Feed a sink that is open, from now on. Of several intervals the shortest holds for
+        all."""
         with self._lock:
             self._sinks.append(sink)
             self._interval_s = min(self._interval_s, interval_s)

@@ -336,6 +336,61 @@ def test_sink_that_cannot_be_opened() -> None:
     assert (sink.updates, sink.closed) == ([], 0)
 
 
+# --- from the beginning ---
+
+
+def test_sinks_of_record() -> None:
+    sinks = [KeepingSink(), KeepingSink()]
+    with pig.record(sinks=sinks) as recording:
+        for _ in range(3):
+            with gpu_step(), gpu_phase("forward"):
+                pass
+
+    for sink in sinks:
+        assert sink.steps == [0, 1, 2]
+        assert sink.times == times_by_step(recording.run)
+        assert (sink.opened, sink.closed) == (1, 1)
+
+
+def test_one_of_them_that_cannot_be_opened(tmp_path: Path) -> None:
+    """Nothing has begun, and no file is in the way of the next try."""
+
+    class Closed(KeepingSink):
+        def open(self) -> None:
+            raise OSError("closed")
+
+    sinks = [KeepingSink(), Closed(), KeepingSink()]
+    with pytest.raises(OSError, match="closed"), pig.record(tmp_path / "a.gpurun", sinks=sinks):
+        pytest.fail("the block was entered")
+
+    assert [(sink.opened, sink.closed) for sink in sinks] == [(1, 1), (0, 0), (0, 0)]
+    assert list(tmp_path.iterdir()) == []
+    with pig.record(tmp_path / "a.gpurun"):
+        pass
+
+
+def test_recording_that_cannot_begin_closes_them(tmp_path: Path) -> None:
+    taken = tmp_path / "a.gpurun"
+    taken.touch()
+    sinks = [NotClosingSink(), KeepingSink()]
+    with pytest.raises(pig.RunPathError, match="already exists"):
+        pig.start(taken, sinks=sinks)
+    assert [(sink.opened, sink.closed) for sink in sinks] == [(1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("sinks", "message"),
+    [
+        (KeepingSink(), "sinks must be several sinks"),
+        ([KeepingSink], "a sink is .*got the class KeepingSink: pass an object of it"),
+        (["tensorboard"], "a sink is .*got an object of type str"),
+    ],
+)
+def test_what_are_no_sinks(sinks: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        pig.record(sinks=sinks)  # type: ignore[arg-type]
+
+
 # --- the life of a recording ---
 
 
@@ -360,7 +415,7 @@ def test_wrong_use() -> None:
 def test_what_is_no_sink_is_refused_at_once(sink: object, got: str) -> None:
     after = KeepingSink()
     with pig.record() as recording:
-        with pytest.raises(TypeError, match=f"add_sink needs a sink: .*got {got}"):
+        with pytest.raises(TypeError, match=f"a sink is .*got {got}"):
             recording.add_sink(sink)  # type: ignore[arg-type]
         recording.add_sink(after)
     assert after.updates[-1].final
