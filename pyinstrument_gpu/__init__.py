@@ -61,7 +61,15 @@ if TYPE_CHECKING:
     )
     from pyinstrument_gpu.recording.job_statistics import JobStatistics
     from pyinstrument_gpu.run import Run
-    from pyinstrument_gpu.sinks import PrometheusSink, RunUpdate, Sink, TensorBoardSink
+    from pyinstrument_gpu.sinks import (
+        MLflowSink,
+        OTLPSink,
+        PrometheusSink,
+        RunUpdate,
+        Sink,
+        TensorBoardSink,
+        WandbSink,
+    )
 
 
 __all__ = [
@@ -72,9 +80,11 @@ __all__ = [
     "Job",
     "JobError",
     "JobStatistics",
+    "MLflowSink",
     "MetricAccumulator",
     "MissingDependencyError",
     "ModuleWatch",
+    "OTLPSink",
     "PhaseNameError",
     "PrometheusSink",
     "PyinstrumentGpuError",
@@ -92,6 +102,7 @@ __all__ = [
     "Sink",
     "SinkError",
     "TensorBoardSink",
+    "WandbSink",
     "__version__",
     "allow_sync",
     "auto_phases",
@@ -128,7 +139,18 @@ _HEAVY = {
         ),
         "metrics",
     ),
-    **dict.fromkeys(("PrometheusSink", "RunUpdate", "Sink", "TensorBoardSink"), "sinks"),
+    **dict.fromkeys(
+        (
+            "MLflowSink",
+            "OTLPSink",
+            "PrometheusSink",
+            "RunUpdate",
+            "Sink",
+            "TensorBoardSink",
+            "WandbSink",
+        ),
+        "sinks",
+    ),
 }
 
 

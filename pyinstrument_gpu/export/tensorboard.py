@@ -17,7 +17,7 @@ from pyinstrument_gpu.export.rank_alignment import ranks_of
 from pyinstrument_gpu.model.paths import labels_of, without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
-from pyinstrument_gpu.sinks.tensorboard import GROUPS, MAX_PATHS
+from pyinstrument_gpu.sinks.scalars import GROUPS, MAX_PATHS
 from pyinstrument_gpu.sinks.update import steps_of_metrics
 
 _STEPS_AT_ONCE = 1 << 13

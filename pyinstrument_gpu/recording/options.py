@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.errors import ConfigurationError
@@ -53,7 +53,7 @@ class RecordingOptions:
         memory: MemoryMode = "sampled",
         energy: bool = False,
         watchdog_s: float | None = 30.0,
-        sinks: Iterable[Sink] = (),
+        sinks: Sequence[Sink] = (),
     ) -> None:
         spans, budget = history_spans, device_timing_budget
         if spans is not None and (not isinstance(spans, int) or spans < 0):
@@ -85,8 +85,8 @@ class RecordingOptions:
                     f"watchdog_s must be a number of seconds above 0, got {watchdog_s!r}: "
                     "None turns the watchdog off"
                 )
-        if not isinstance(sinks, Iterable) or isinstance(sinks, type):
-            raise TypeError(f"sinks must be several sinks, as in sinks=[sink], got {sinks!r}")
+        if not isinstance(sinks, Sequence):  # no iterator: options may be made more than once
+            raise TypeError(f"sinks must be a list of sinks, got {sinks!r}")
         self.sinks = tuple(sinks)
         for sink in self.sinks:
             check_sink(sink)
@@ -204,7 +204,11 @@ def _check_call(name: str, make: Callable[..., object], *args: object, **kwargs:
         raise TypeError(f"{name}() {error}; its arguments are {names}") from None
 
 
-SETTABLE: Mapping[str, object] = dict(RecordingOptions.__init__.__kwdefaults__ or {})
+SETTABLE: Mapping[str, object] = {
+    name: default
+    for name, default in (RecordingOptions.__init__.__kwdefaults__ or {}).items()
+    if name != "sinks"  # objects
+}
 """The options that settings may give, with their defaults."""
 
 takes_options = _taking(RecordingOptions)

@@ -381,8 +381,9 @@ def test_recording_that_cannot_begin_closes_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sinks", "message"),
     [
-        (KeepingSink(), "sinks must be several sinks"),
+        (KeepingSink(), "sinks must be a list of sinks"),
         ([KeepingSink], "a sink is .*got the class KeepingSink: pass an object of it"),
+        (iter([]), "sinks must be a list of sinks"),
         (["tensorboard"], "a sink is .*got an object of type str"),
     ],
 )
