@@ -28,7 +28,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 cross = $(if $(shell command -v $(AARCH64_CXX)),$(1),without-cross-compiler)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check lint docs format configure module native aarch64 aarch64-module \
+.PHONY: help demo test test-all check lint docs coverage format configure module native aarch64 aarch64-module \
     without-cross-compiler sanitize sanitize-memory sanitize-threads package bench gpu clean
 
 help:  ## list what can be made
@@ -51,12 +51,20 @@ check: lint $(call cross,aarch64-module) test  ## what CI runs: formats, lints, 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 
-docs: $(INSTALLED)  ## check the links of all pages
-	$(BIN)/pytest tests/test_docs.py
+docs: $(INSTALLED)  ## check the pages and build their site, build/site; what is broken fails
+	SITE=$(CURDIR)/build/site $(BIN)/pytest tests/test_docs.py
+
+# Not with the tests that start programs or count what the hot path does: tracing changes those.
+COVERED_TESTS = tests/analysis tests/document tests/export tests/model tests/page tests/report
+coverage: native  ## which lines and branches the tests of the analysis and the reports run
+	$(BIN)/pip install --quiet pytest-cov
+	$(BIN)/pytest $(PARALLEL) -m "not slow" --cov --cov-report=term --cov-report=html:build/coverage \
+	    $(COVERED_TESTS)
 
 format: $(INSTALLED)  ## rewrite all sources to the project's format
 	$(BIN)/ruff format .
@@ -148,10 +156,17 @@ sanitize-threads: $(INSTALLED)
 without-cross-compiler:
 	@echo "not compiled for aarch64: $(AARCH64_CXX) is not installed"
 
-# From a source distribution and with isolation, into an environment that holds nothing else.
+# As for a release: a source distribution, from that a wheel with isolation, and that in an environment
+# that holds nothing else. The limit is twice what a wheel has; a stray file or symbols show.
+MOST_WHEEL_BYTES = 3000000
 package: $(INSTALLED)
 	rm -rf build/package
-	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("build/package")'
+	$(BIN)/pip install --quiet build
+	$(BIN)/python -m build --outdir build/package
+	@for wheel in build/package/*.whl; do bytes=$$(stat --format=%s $$wheel); \
+	    echo "$$wheel: $$bytes bytes"; \
+	    test $$bytes -le $(MOST_WHEEL_BYTES) || { echo "more than $(MOST_WHEEL_BYTES)"; exit 1; }; done
 	$(PYTHON) -m venv build/package/venv
-	build/package/venv/bin/pip install --quiet build/package/*.tar.gz
+	build/package/venv/bin/pip install --quiet build/package/*.whl
 	cd build/package && venv/bin/pyinstrument-gpu --version
+	build/package/venv/bin/pip install --quiet --dry-run "$$(echo build/package/*.whl)[all]"

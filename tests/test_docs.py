@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between the pages, and to files and headings, lead somewhere."""
+"""Links between the pages, and to files and headings, lead somewhere, and the site can be built."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ PAGES = sorted(
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+
+PUBLIC_NAMES = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text("utf-8"), re.M)
 
 
 def anchors(text: str) -> set[str]:
@@ -38,3 +43,33 @@ def test_links_lead_somewhere(page: str) -> None:
         assert file.exists(), f"{page} links to {target}, which does not exist"
         if anchor and file.suffix == ".md":
             assert anchor in anchors(prose(file)), f"{page}: no heading is {target}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_pages_are_in_the_navigation(page: str) -> None:
+    lines = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    assert f": {page.removeprefix('docs/')}\n" in lines, f"add {page} to `nav` in mkdocs.yml"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")
+    # mkdocs-material prints an advertisement for its successor.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    site = os.environ.get("SITE", tmp_path / "site")
+    built = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", site],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    site = Path(site)
+    api = (site / "reference" / "python.html").read_text("utf-8")
+    for name in PUBLIC_NAMES:
+        assert f'id="pyinstrument_gpu.{name}"' in api, f"the reference lacks {name}"
+    commands = (site / "reference" / "command-line.html").read_text("utf-8")
+    for command in ("run", "watch", "report", "export", "compare", "gate", "overhead", "info"):
+        assert f'<h2 id="{command}">' in commands, f"the reference lacks the command {command}"
+    assert "--fail-if-slower PCT" in commands

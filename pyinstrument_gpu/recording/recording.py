@@ -154,7 +154,7 @@ class Recording:
                 the CUDA driver does not answer.
 
         Returns:
-            Whether no device times are outstanding. After `stop()` none are: what was unknown then
+            Whether no device times are outstanding. After `stop()` none are; what was unknown then
             stays unknown, and `Run.dropped` counts it.
 
         Raises:
@@ -532,12 +532,12 @@ def record(options: RecordingOptions) -> Recording:
         sinks: live sinks, which are told once a second what is new (`Recording.add_sink`). They are
             opened when the block is entered, before anything is recorded.
 
-    Raises, when the block is entered (before any training):
-        RecordingActiveError: a recording is active.
-        RunPathError: the file exists or cannot be written.
-        RecordingError: there is no native module on this platform.
-        SinkError, MissingDependencyError: a sink cannot be opened.
-    Raises ValueError or TypeError immediately if an argument is invalid.
+    Raises:
+        ValueError, TypeError: an argument is invalid, at once.
+        RecordingActiveError: a recording is active, as the block is entered (before any training).
+        RunPathError: the file exists or cannot be written, likewise.
+        RecordingError: there is no native module on this platform, likewise.
+        SinkError, MissingDependencyError: a sink cannot be opened, likewise.
 
     With `PYINSTRUMENT_GPU=0` in the environment, nothing is recorded and no file is written.
     """
