@@ -16,8 +16,9 @@ from pyinstrument_gpu.cli import main
 
 _HEAD = """# Command line
 
-What `pyinstrument-gpu COMMAND --help` says. Exit codes are listed under [gate](../gate.md#exit-codes). The options of `run`
-can also stand in pyproject.toml, and all options in the environment: see [settings](../api.md#settings).
+What `pyinstrument-gpu COMMAND --help` says. Exit codes are listed under
+[gate](../gate.md#exit-codes). The options of `run` can also stand in pyproject.toml, and all
+options in the environment: see [settings](../api.md#settings).
 """
 
 

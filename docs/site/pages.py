@@ -3,7 +3,8 @@
 
 Pages are written to be read in the repository: their links lead from file to file, also to files
 outside docs/. Here these become pages of the site, and the links are made to fit. README.md is the
-front page. The reference of the API is made from docs/api.md, so that no name is in one of them only.
+front page. The reference of the API is made from docs/api.md, so that no name is in one of them
+only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _BLOCK_IN_ITEM = re.compile(r"^  ```.*?^  ```$", re.MULTILINE | re.DOTALL)
 
 _API_HEAD = """# Python API
 
-Every public name, with its arguments, errors and cost. [Public names](../api.md) lists them in short.
+Every public name, with its arguments, errors and cost. [Public names](../api.md) lists them in
+short.
 `pig` stands for `pyinstrument_gpu`.
 """
 
