@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pyinstrument_gpu.native import IMPORT_ERROR, native
 from pyinstrument_gpu.patching.import_hook import when_imported
@@ -17,6 +18,11 @@ from pyinstrument_gpu.patching.problems import not_seen, warn_of
 from pyinstrument_gpu.recording import loader_use, native_callbacks
 
 _active: AutoPhases | None = None
+
+
+def installed() -> AutoPhases | None:
+    """The automatic phases that the process has now."""
+    return _active
 
 
 class AutoPhases:
@@ -75,6 +81,22 @@ class AutoPhases:
         """Whether an optimizer has stepped; None where there was no update at all."""
         return native.optimizer_seen() if self.is_hooked else None
 
+    def facts(self) -> dict[str, Any]:
+        """What a run's environment says of them; empty where torch was not there."""
+        if not self.is_hooked:
+            return {}
+        return {
+            "copies_to_device": [
+                {"pinned": pinned, "non_blocking": non_blocking, "count": count, "bytes": size}
+                for (pinned, non_blocking), (count, size) in sorted(self.copies.items())
+            ],
+            "optimizer_seen": self.optimizer_seen,
+        }
+
+    def when_removed(self, function: Callable[[], None]) -> None:
+        """Have a function called when the hooks are taken back."""
+        self._undo.append(function)
+
     def tell(self, what: Callable[..., None], *arguments: object) -> None:
         """Call a function that must not raise into the program."""
         try:
@@ -103,7 +125,7 @@ class AutoPhases:
 
     def _hook_torch(self) -> None:
         # Here, as torch is needed to import them.
-        from pyinstrument_gpu.auto import calls, h2d
+        from pyinstrument_gpu.auto import batches, calls, h2d
         from pyinstrument_gpu.patching import dynamo, hooks, tensor_device
 
         on_step_end = self._on_step_end
@@ -111,7 +133,7 @@ class AutoPhases:
             threading.main_thread().ident or 0,
             None if on_step_end is None else lambda: self.tell(on_step_end),
         )
-        ours = (native_callbacks, h2d, hooks, tensor_device, calls, loader_use)
+        ours = (native_callbacks, h2d, hooks, tensor_device, calls, batches, loader_use)
         self._undo = [native.end_loop, dynamo.leave_out(*ours)]
         for noun in (calls, h2d):
             self._undo.append(noun.install(self))

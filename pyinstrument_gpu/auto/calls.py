@@ -29,12 +29,21 @@ _SCHEDULERS = [
     for scheduler in set(filter(inspect.isclass, vars(lr_scheduler).values()))
     if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler)
 ]
+
+
+class _Made:
+    @staticmethod
+    def made(optimizer: optim.Optimizer) -> None:
+        """Stands for the `__init__` of one that was made before anybody listened."""
+
+
 _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("module", nn.Module, ("__call__",)),
     ("data start", DataLoader, ("__iter__",)),
     ("data", dataloader._BaseDataLoaderIter, ("__next__",)),
     ("backward", type(Variable._execution_engine), ("run_backward",)),
     ("optimizer made", optim.Optimizer, ("__init__",)),
+    ("optimizer made", _Made, ("made",)),
     ("scaler", GradScaler, ("step",)),
     ("zero_grad", optim.Optimizer, ("zero_grad",)),
     ("zero_grad", nn.Module, ("zero_grad",)),
@@ -112,6 +121,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
     for kind, owner, names in _CALLS:
         for name in names:
             function = vars(owner).get(name)  # versions of torch differ
+            function = getattr(function, "__func__", function)  # of a staticmethod
             if kind == "clip":  # decorated; what the decorator's function calls
                 function = getattr(function, "__wrapped__", function)
             if function is not None and not native.observe_calls(function, kind):
@@ -126,6 +136,12 @@ def install(phases: AutoPhases) -> Callable[[], None]:
             handle.remove()
 
     return remove
+
+
+def note_optimizer(optimizer: optim.Optimizer) -> None:
+    """Hear of an optimizer that was made before the functions were hooked. Where there seems to be
+    none, each backward pass counts as an update."""
+    all(map(_Made.made, (optimizer,)))  # only what C code calls is heard of on every Python
 
 
 def _has_parameters(module: nn.Module) -> bool:

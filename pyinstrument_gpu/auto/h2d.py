@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pyinstrument_gpu.auto import batches
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.auto import AutoPhases
 
 _h2d = native.gpu_phase("h2d")
+_FETCHED = -1
+"""The token of a copy that is part of fetching a batch."""
 
 
 def install(phases: AutoPhases) -> Callable[[], None]:
@@ -28,7 +31,8 @@ def install(phases: AutoPhases) -> Callable[[], None]:
 
     def entering(source_of: Callable[..., Any]) -> Enter:
         def enter(args: Arguments, kwargs: Options | None) -> int | None:
-            if native.loop_passes_by():
+            is_fetching = batches.is_fetching()
+            if native.loop_passes_by() and not is_fetching:
                 return None
             tensor, *others = args
             options = kwargs or {}
@@ -37,12 +41,18 @@ def install(phases: AutoPhases) -> Callable[[], None]:
                 if source is None or tensor_device.is_fake(source):
                     return None
                 phases.tell(count, source, tensor_device.is_non_blocking(others, options))
+            if is_fetching:
+                _h2d.begin()  # within the phase "data"
+                return _FETCHED
             return native.begin_copy(_h2d)
 
         return enter
 
     def leave(token: int, args: Arguments, succeeded: bool) -> None:
-        native.end_copy(_h2d, token)
+        if token == _FETCHED:
+            _h2d.end()
+        else:
+            native.end_copy(_h2d, token)
 
     hooks = Hooks(leave)
     for name, (glance, source_of) in _SOURCES.items():

@@ -155,6 +155,8 @@ SCHEMA: _Schema = {
     "program_end": _Object(
         {"exit_code": _integer(0, 256), "exception": _is_text, "lost_peer": _is_truth}
     ),
+    "framework": _is_text,
+    "framework_steps": _is_count,
     program_facts.KEY: _Object(
         {
             "loader_workers": _is_count,

@@ -203,12 +203,7 @@ class Launch:
         self._watching.end()
         if self._recording is None:
             return
-        if self._phases.is_hooked:
-            self._recording._facts["copies_to_device"] = [
-                {"pinned": pinned, "non_blocking": non_blocking, "count": count, "bytes": size}
-                for (pinned, non_blocking), (count, size) in sorted(self._phases.copies.items())
-            ]
-            self._recording._facts["optimizer_seen"] = self._phases.optimizer_seen
+        self._recording._facts.update(self._phases.facts())
         if self._program_end is not None:
             self._recording._facts["program_end"] = self._program_end
         self._said += [*self._phases.problems(), *self._watching.problems()]

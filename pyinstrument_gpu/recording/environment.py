@@ -60,10 +60,21 @@ def _platform() -> str:
     return "-".join(parts)
 
 
+_told: dict[str, int] = {}
+
+
+def tell_of_launcher(**numbers: int) -> None:
+    """Say what a framework knows that launches ranks itself and tells the environment only part of
+    it: RANK, WORLD_SIZE and LOCAL_RANK. Nothing where there is one rank."""
+    if numbers.get("WORLD_SIZE", 1) > 1:
+        _told.update(numbers)
+
+
 def launcher_number(variable: str) -> int | None:
-    """A number that a launcher such as torchrun has put into the environment, or None."""
+    """A number that a launcher such as torchrun has put into the environment, or that a framework
+    has told; else None."""
     text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() else _told.get(variable)
 
 
 def _folder_of_program() -> Path:

@@ -78,6 +78,8 @@ ENVIRONMENT: dict[str, Any] = {
     "limits": {"history_spans": 1_000_000, "max_bytes": 1 << 30},
     "device_timing": {"mode": "auto", "budget": 0.001, "share_boundaries_ns": 1000},
     "optimizer_seen": True,
+    "framework": "lightning 2.6.6",
+    "framework_steps": 12,
     "copies_to_device": [{"pinned": True, "non_blocking": False, "count": 3, "bytes": 12}],
     "program_facts": {
         "loader_workers": 2,

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callbacks of frameworks have in common: the recording of a training, with automatic phases
+and steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu import auto
+from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.patching.problems import warn_of
+from pyinstrument_gpu.recording.recording import Recording, active, record
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.run import Run
+
+_current: TrainingRecording | None = None
+"""The one whose recording is active."""
+
+
+class TrainingRecording:
+    """Records each training that a callback is told of.
+
+    If a recording is active when a training begins, none is started: that one gets the phases and
+    steps. But for the constructor, nothing raises: what goes wrong is a RuntimeWarning.
+
+    It can be copied and pickled; the copy has no recording yet.
+
+    Args:
+        owner: what the warnings call the callback.
+        path, options: as for `record`. Of further trainings, files are called "train-2.gpurun".
+        counts_updates: whether `note_update` will tell of the framework's steps.
+
+    Raises:
+        ValueError, TypeError, ConfigurationError: an argument or a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        path: str | os.PathLike[str] | None,
+        options: dict[str, Any],
+        counts_updates: bool = True,
+    ) -> None:
+        record(path, **options)
+        self._settings = owner, path, options, counts_updates
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._settings = state["settings"]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._owner, self._path, self._options, self._counts_updates = self._settings
+        self.recording: Recording | None = None
+        self._is_on = False
+        self._phases: AutoPhases | None = None
+        self._own: Recording | None = None
+        self._framework = self._version = ""
+        self._trainings = 0
+        self._updates = 0
+        self._placed = 0
+        self._has_own_steps = False
+        self._has_warned = False
+
+    @property
+    def run(self) -> Run:
+        """The run of the newest recording.
+
+        Raises:
+            RecordingError: it has not stopped.
+            AttributeError: there is none.
+        """
+        if self.recording is None:
+            raise AttributeError(
+                f"{self._owner} has no run: it has not recorded a training in this process"
+            )
+        return self.recording.run
+
+    def begin(
+        self,
+        framework: str,
+        version: str,
+        hook: Callable[[AutoPhases], None] | None = None,
+    ) -> None:
+        """A training begins.
+
+        Args:
+            framework, version: what the run's environment says of it.
+            hook: has the automatic phases hear of functions of the framework.
+        """
+        if DISABLED:
+            return
+        if self._is_on:  # nobody has told of the end of the one before
+            self.end()
+        self._is_on = True
+        self._framework, self._version = framework, version
+        try:
+            self._begin(hook)
+        except Exception as error:
+            self._say(f"nothing is recorded: {error}")
+            self._end(failed=True)
+
+    def note_update(self) -> None:
+        """The framework has counted a step: an iteration in which optimizers have stepped."""
+        self._updates += 1
+
+    def end(self, failed: bool = False) -> None:
+        """The training is over. Again: nothing.
+
+        Args:
+            failed: an exception has ended it.
+        """
+        if not self._is_on:
+            return
+        try:
+            self._end(failed)
+        except Exception as error:
+            self._say(f"the recording ended with an error: {error!r}")
+
+    def _begin(self, hook: Callable[[AutoPhases], None] | None) -> None:
+        global _current
+        self._updates = self._placed = 0
+        self._has_own_steps = False
+        other = active()
+        if other is not None:
+            self._warn_of(other)
+        phases = auto.installed()
+        if phases is None:
+            phases = self._phases = AutoPhases(self._count_step, self._note_own_step)
+            phases.install()
+        if hook is not None:
+            hook(phases)
+        if other is not None:
+            return
+        self._trainings += 1
+        recording = record(self._path_of_training(), **self._options)
+        recording._start()
+        self.recording = self._own = recording
+        _current = self
+
+    def _end(self, failed: bool) -> None:
+        global _current
+        self._is_on = False
+        phases, self._phases = self._phases, None
+        recording, self._own = self._own, None
+        if _current is self:
+            _current = None
+        placed = self._placed  # the last one may end only now
+        if phases is not None:
+            phases.remove()
+            if recording is not None:
+                recording._facts.update(phases.facts())
+        if recording is not None:
+            if self._counts_updates:
+                recording._facts["framework_steps"] = self._updates
+            recording._facts["framework"] = f"{self._framework} {self._version}"
+            recording._finish_if_mine()
+        if phases is not None:
+            warn_of(phases.problems())
+        is_told = recording is not None and phases is not None and self._counts_updates
+        if not is_told or failed or self._has_own_steps:
+            return
+        if placed not in (self._updates, self._updates - 1):
+            self._say(
+                f"{self._framework} counted {self._updates} steps in which optimizers stepped, "
+                f"and {self._placed} steps were recorded"
+            )
+
+    def _path_of_training(self) -> Path | None:
+        if self._path is None:
+            return None
+        path = Path(self._path)
+        if self._trainings == 1:
+            return path
+        return path.with_name(f"{path.stem}-{self._trainings}{path.suffix}")
+
+    def _warn_of(self, other: Recording) -> None:
+        """Say that no recording is started, unless the program's own is active."""
+        if self._has_warned:
+            return
+        if other._give_way is not None:
+            what = "`pyinstrument-gpu run` or PYINSTRUMENT_GPU_RECORD"
+        elif _current is not None and _current._own is other:
+            what = _current._owner
+        else:
+            return
+        self._has_warned = True
+        self._say(f"{what} records this program already, so this callback starts no recording")
+
+    def _count_step(self) -> None:
+        self._placed += 1
+
+    def _note_own_step(self) -> None:
+        self._has_own_steps = True
+
+    def _say(self, sentence: str) -> None:
+        warn_of([f"{self._owner}: {sentence}"])

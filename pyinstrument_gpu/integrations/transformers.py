@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GpuPhaseCallback` for the Trainer of Hugging Face's transformers, and for those of TRL."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
+from pyinstrument_gpu.integrations.training_recording import TrainingRecording
+from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.recording import environment
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.recording.recording import Recording
+    from pyinstrument_gpu.run import Run
+
+_transformers = import_framework("transformers", "transformers", (4, 46))
+_TrainerCallback: Any = _transformers.TrainerCallback
+_callbacks: weakref.WeakSet[GpuPhaseCallback] = weakref.WeakSet()
+
+
+class GpuPhaseCallback(_TrainerCallback):  # type: ignore[misc]
+    """Records each `train()`: `Trainer(..., callbacks=[GpuPhaseCallback("train.gpurun")])`.
+
+    Phases and steps are placed automatically, as by `auto_phases`. A step is what the Trainer
+    counts as one: the batches of one update. Its items and samples are those that it trains on,
+    although the loader of accelerate fetches one batch ahead.
+
+    If a recording is active, it gets the phases and steps, and none is started. Several trainings
+    of one callback are several runs: "train.gpurun", "train-2.gpurun". Nothing raises into the
+    training: what goes wrong is a RuntimeWarning.
+
+    Args:
+        path: the run file; None keeps the run in memory.
+        options: those of `record`.
+
+    Raises:
+        ValueError, TypeError, ConfigurationError: an argument or a setting is wrong.
+
+    Cost: that of automatic phases. Never synchronises.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        super().__init__()
+        self._training = TrainingRecording(
+            "pyinstrument_gpu.integrations.transformers.GpuPhaseCallback", path, options
+        )
+        _watch_trainer()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @property
+    def recording(self) -> Recording | None:
+        """The newest recording that this callback has started."""
+        return self._training.recording
+
+    @property
+    def run(self) -> Run:
+        """The run of the newest training. It can be had when that is over."""
+        return self._training.run
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any
+    ) -> None:
+        """Begin to record."""
+        environment.tell_of_launcher(
+            RANK=getattr(args, "process_index", 0),
+            WORLD_SIZE=getattr(args, "world_size", 1),
+            LOCAL_RANK=getattr(args, "local_process_index", 0),
+        )
+        _callbacks.add(self)
+        self._training.begin(
+            "transformers", version_of(_transformers), functools.partial(_hook, optimizer)
+        )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Count the Trainer's steps."""
+        self._training.note_update()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End the recording."""
+        self._training.end()
+
+
+def _hook(optimizer: Any, phases: AutoPhases) -> None:
+    # Here, as they need torch.
+    from pyinstrument_gpu.auto import batches, calls
+
+    while hasattr(optimizer, "optimizer"):  # one of accelerate's, around the one that steps
+        optimizer = optimizer.optimizer
+    if optimizer is not None and phases.is_hooked:
+        calls.note_optimizer(optimizer)
+    accelerate: Any = sys.modules.get("accelerate.data_loader")
+    for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
+        loader = getattr(accelerate, name, None)
+        if isinstance(loader, type):
+            batches.follow(phases, loader)
+
+
+@functools.cache
+def _watch_trainer() -> None:
+    """Have callbacks hear of a training that an exception ends, of which no event tells."""
+    if DISABLED:
+        return
+    trainer: Any = _transformers.Trainer
+    train = trainer.train
+
+    @functools.wraps(train)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(*args, **kwargs)
+        except BaseException:
+            for callback in list(_callbacks):
+                callback._training.end(failed=True)
+            raise
+
+    trainer.train = watched
