@@ -245,8 +245,7 @@ void add_recording_functions(py::module_& module) {
   module.def("release", &release, "recording"_a);
   module.def("owner", &owner);
   module.def("owner_is_left_over", &owner_is_left_over);
-  module.def(
-      "harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
+  module.def("harvest", [] { Recorder::instance().harvest_now(); }, without_gil);
   module.def("flush", &flush, "timeout_s"_a);
   module.def(
       "start_device_timing",
