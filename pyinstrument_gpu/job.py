@@ -44,12 +44,12 @@ class Job(JobData):
         unreadable: dict[int, str] = {}
         notes: list[str] = []
         for path, is_named in _files(paths):
+            found = _RANK_IN_NAME.search(path.name)
             try:
                 run = Run.load(path)
             except FileNotFoundError:
                 raise
             except (OSError, RunFileError) as error:
-                found = _RANK_IN_NAME.search(path.name)
                 if found is None:
                     notes.append(f"left out: {error}")
                 else:
@@ -62,6 +62,8 @@ class Job(JobData):
                     f"{path} is of no rank of a job: it was recorded by a single process, or "
                     "outside of torchrun before its process group was made. Look at it by itself"
                 )
+            elif found is not None and not run.environment:
+                unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
             else:
                 notes.append(f"left out: {path} does not say of which rank it is")
         data = job_of(ranks, unreadable, notes)
@@ -105,7 +107,7 @@ def _files(
         if not path.is_dir():
             yield path, True
             continue
-        inside = sorted(one for one in path.iterdir() if one.suffix == SUFFIX)
+        inside = sorted(one for one in path.iterdir() if one.suffix == SUFFIX and not one.is_dir())
         if not inside:
             raise JobError(f"there is no run file ({SUFFIX}) in {path}")
         yield from ((one, False) for one in inside)

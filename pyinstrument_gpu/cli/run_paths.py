@@ -27,7 +27,9 @@ def run_paths(given: Iterable[str]) -> list[str]:
         if not Path(argument).is_dir():
             found.append(argument)
             continue
-        inside = [path for path in Path(argument).iterdir() if path.suffix == SUFFIX]
+        inside = [
+            path for path in Path(argument).iterdir() if path.suffix == SUFFIX and not path.is_dir()
+        ]
         if not inside:
             raise RunFileError(f"there is no run file ({SUFFIX}) in {argument}")
         found += map(str, sorted(inside, key=_natural))

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pyinstrument_gpu.analysis.job.findings import (
     CollectiveUse,
     LateStart,
+    Pattern,
     PhaseAcrossRanks,
     Stragglers,
 )
 from pyinstrument_gpu.document.job_ranks import NAMING, JobSteps, where_text
-from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.document.words import counted, duration
 from pyinstrument_gpu.model.job_data import JobData
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.model.stall import Stall
@@ -85,6 +86,9 @@ def job_findings(
 ) -> tuple[JobFinding, ...]:
     """What went wrong, then who is waited for, then what costs time, the most of it first."""
     step_ns = None if steps is None else steps.mean_ns
+    if stragglers.step_ns is not None:
+        # What phases and collectives cost is of the steps that were judged, as the loss is.
+        step_ns = stragglers.step_ns
     costs = [*_imbalances(step_ns, stragglers, phases), *_collectives(step_ns, collectives)]
     costs.sort(key=lambda one: -(one.cost_ns or 0.0))
     late = [] if late_start is None else [_late_start(late_start)]
@@ -132,8 +136,6 @@ def _straggler(job: JobData, step_ns: float | None, stragglers: Stragglers) -> I
     found = stragglers.straggler
     if found is None:
         return
-    if stragglers.loss_ns is not None and stragglers.loss_share:
-        step_ns = stragglers.loss_ns / stragglers.loss_share  # of those that were judged
     of_file = next((rank.file for rank in job.ranks if rank.rank == found.rank), None)
     where = "" if found.path is None else f" {where_text(found.path)}"
     chance = ""
@@ -178,11 +180,14 @@ def _imbalances(
 
 
 def _unevenness(phase: PhaseAcrossRanks) -> str:
-    if phase.pattern not in NAMING:
-        spread = f"{duration(phase.low_ns)} to {duration(phase.high_ns)} on average"
-        return f"now one rank is slowest there, now another; they take {spread}"
-    more = f"{duration(phase.distance_ns)} more than the median"
-    return f"rank {phase.slowest_rank} works for {duration(phase.work_ns)} there, {more}"
+    # Host times would tell of waits for other ranks, too.
+    more = f"{duration(phase.work_ns)} there, {duration(phase.distance_ns)} more than the others"
+    if phase.pattern in NAMING:
+        return f"rank {phase.slowest_rank} works for {more}"
+    who = "several ranks are slow there, together or in turn; "
+    return (
+        f"{who if phase.pattern is Pattern.IN_TURN else ''}the slowest works for {more} on average"
+    )
 
 
 def _collectives(
@@ -199,13 +204,12 @@ def _collectives(
             )
             if ns is not None
         ]
-        share = small_percent(use.exposed_ns or 0.0, step_ns)
         yield JobFinding(
             kind="collective",
             about=f"{use.operation} of {use.group}" + (f" in {use.path}" if use.path else ""),
             cost_ns=use.exposed_ns,
             of_ns=step_ns,
-            evidence=", ".join([f"a step waits for it for {share} of its time", *parts]),
+            evidence=", ".join(["so long does a step wait for it", *parts]),
             look=None,
         )
 

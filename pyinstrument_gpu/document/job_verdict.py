@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from pyinstrument_gpu.analysis.job.findings import Pattern, Stragglers
 from pyinstrument_gpu.document.job_findings import JobFinding, StallOfRank
 from pyinstrument_gpu.document.job_ranks import NAMING, where_text
 from pyinstrument_gpu.document.words import counted, duration, small_percent
 from pyinstrument_gpu.model.job_data import JobData
+from pyinstrument_gpu.model.rank_numbers import ranks_text
 
 
 def job_verdict(
@@ -18,19 +19,31 @@ def job_verdict(
     findings: Sequence[JobFinding],
     stalls: Sequence[StallOfRank],
 ) -> str:
-    """What stopped, if anything did, and who is waited for. Of ranks that are missing nothing is
-    said but that they are."""
+    """What stopped, if anything did, and who is waited for. Of ranks that are missing, or were not
+    compared, nothing is said but that they are."""
     if not job.ranks:
         return f"No run of the {counted(job.world_size, 'rank')} could be read."
     sentence = _who(stragglers)
+    is_part = bool(job.missing or stragglers.left_out)
+    if is_part and stragglers.pattern is not Pattern.UNKNOWN:
+        # The others may be later still.
+        compared = counted(len(job.ranks) - len(stragglers.left_out), "rank")
+        sentence = f"Of the {compared} compared, {sentence[:1].lower()}{sentence[1:]}"
     if job.missing:
-        missing = counted(len(job.missing), "rank")
-        sentence += f"; of {missing} that {'is' if len(job.missing) == 1 else 'are'} missing, "
-        sentence += "nothing is known"
+        sentence += f"; of {counted(len(job.missing), 'rank')} that {_is_are(job.missing)} missing"
+        sentence += ", nothing is known"
+    if stragglers.left_out and stragglers.pattern is not Pattern.UNKNOWN:
+        left_out = stragglers.left_out
+        sentence += f"; {ranks_text(left_out)} {_is_are(left_out)} not compared, as too few of the "
+        sentence += f"steps of the others are there of {'it' if len(left_out) == 1 else 'them'}"
     if any(not stall.has_ended for stall in stalls):
         first = findings[0]  # on these stalls
         return f"{first.about[:1].upper()}{first.about[1:]}: {first.evidence}. {sentence}."
     return f"{sentence}."
+
+
+def _is_are(things: Sized) -> str:
+    return "is" if len(things) == 1 else "are"
 
 
 def _who(stragglers: Stragglers) -> str:
@@ -44,12 +57,13 @@ def _who(stragglers: Stragglers) -> str:
         later = f"{duration(found.lateness_ns)} after the next rank on average"
         text = f"Rank {found.rank} is waited for{when}: it comes last in {steps}, {later}, "
         if found.path is None:
-            text += "and no single phase is the reason"
+            text += "and it can't be told in which phase"
         else:
             text += f"{small_percent(found.path_share, 1)} of that {where_text(found.path)}"
         return text + _loss(stragglers)
     if pattern is Pattern.IN_TURN:
-        return f"Ranks are waited for in turn, and none can be named{_loss(stragglers)}"
+        several = "Several ranks are waited for, together or in turn, and none can be named"
+        return several + _loss(stragglers)
     text = f"No rank stands out in {counted(stragglers.steps, 'step')}{_loss(stragglers)}"
     if not stragglers.is_by_arrivals:
         # The others' waiting looks like work there.

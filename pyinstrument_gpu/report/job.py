@@ -132,7 +132,7 @@ def _ranks(document: JobDocument, width: int) -> Iterator[Text | Table]:
     rows = [_rank_row(one, columns, unit) for one in sorted(shown, key=lambda one: one.rank)]
     if rows:
         times = [] if unit is None else [f"{unit.name} per step", *columns]
-        yield table(["rank", "steps", *times], [rows], width)
+        yield table(["rank", "steps", *map(printable, times)], [rows], width)
     if others:
         known_ns = [one.step_ns for one in others if one.step_ns is not None]
         which = "others not shown" if shown else "ranks, of which none matters more than others"

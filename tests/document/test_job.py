@@ -7,9 +7,22 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.analysis.job.findings import Pattern
+from pyinstrument_gpu.document.job import job_document_of
 from pyinstrument_gpu.model.job_data import JobData
-from tests.document.jobs import JOBS, MS, MadeJob, balanced, broken, in_turn, one_late, rank_of
+from pyinstrument_gpu.report.job import job_report
+from tests.document.jobs import (
+    JOBS,
+    MS,
+    MadeJob,
+    balanced,
+    broken,
+    in_turn,
+    one_late,
+    phase_of,
+    rank_of,
+)
 from tests.document.jobs import unknown as unknown_job
+from tests.helpers.simulated_job import simulated_job
 
 
 @pytest.mark.parametrize(
@@ -27,27 +40,70 @@ from tests.document.jobs import unknown as unknown_job
         (
             "some steps",
             "Rank 1 is waited for in some steps: it comes last in 7 of 99 steps, 4.000 ms after "
-            "the next rank on average, and no single phase is the reason; differences between "
+            "the next rank on average, and it can't be told in which phase; differences between "
             "ranks cost 5% of the step.",
         ),
         (
             "in turn",
-            "Ranks are waited for in turn, and none can be named; differences between ranks cost "
-            "8% of the step.",
+            "Several ranks are waited for, together or in turn, and none can be named; differences "
+            "between ranks cost 8% of the step.",
         ),
         ("unknown", "Which rank is late can't be told: no step ended on all ranks."),
         (
             "broken",
             "Ranks 0-1 stalled: no step of rank 0 began or ended for 32.000 s, in step 90, in "
-            "backward. No rank stands out in 99 steps; differences between ranks cost 0.1% of the "
-            "step; one that is slower in phases with collectives alone could not be seen; of 2 "
-            "ranks that are missing, nothing is known.",
+            "backward. Of the 3 ranks compared, no rank stands out in 99 steps; differences "
+            "between ranks cost 0.1% of the step; one that is slower in phases with collectives "
+            "alone could not be seen; of 2 ranks that are missing, nothing is known.",
         ),
         ("nothing", "No run of the 2 ranks could be read."),
     ],
 )
 def test_verdict(name: str, verdict: str) -> None:
     assert JOBS[name]().document().verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [
+        ((3,), "; rank 3 is not compared, as too few of the steps of the others are there of it."),
+        ((1, 2), "; ranks 1-2 are not compared, as too few of the steps of the others are there"),
+    ],
+)
+def test_of_ranks_that_were_not_compared_nothing_is_said(
+    left_out: tuple[int, ...], words: str
+) -> None:
+    job = balanced()
+    stragglers = replace(job.stragglers, left_out=left_out)
+    verdict = job._replace(stragglers=stragglers).document().verdict
+    assert words in verdict
+    compared = f"{4 - len(left_out)} ranks compared"
+    assert verdict.startswith(f"Of the {compared}, no rank stands out in 99 steps; ")
+
+
+def test_all_shares_are_of_the_steps_that_were_judged() -> None:
+    job = one_late()
+    document = job._replace(stragglers=replace(job.stragglers, step_ns=120.0 * MS)).document()
+    costs = [one for one in document.findings if one.cost_ns is not None]
+    assert len(costs) > 1 and {one.of_ns for one in costs} == {120 * MS}
+
+
+def test_what_is_uneven_is_told_without_waits() -> None:
+    """The host time of a phase in which ranks wait is longest on the quick ones."""
+    uneven = phase_of(
+        "backward",
+        imbalance_ns=5.0 * MS,
+        is_significant=True,
+        pattern=Pattern.IN_TURN,
+        work_ns=30.0 * MS,
+        distance_ns=4.0 * MS,
+        high_ns=90.0 * MS,
+    )
+    (found,) = balanced()._replace(phases=(uneven,)).document().findings
+    assert found.evidence == (
+        "several ranks are slow there, together or in turn; the slowest works for 30.000 ms "
+        "there, 4.000 ms more than the others on average"
+    )
 
 
 def test_a_pattern_of_one_rank_without_a_name_is_unknown() -> None:
@@ -106,3 +162,9 @@ def test_notes_of_several_ranks_are_one() -> None:
         "ranks 0-1: cut off",
         "rank 0: not everything was kept: ring_full 5",
     )
+
+
+def test_names_of_phases_are_harmless_in_a_terminal() -> None:
+    job = simulated_job(2, 1, steps=30, work_ns={"\x1b[2J\n": MS, "backward": 100 * MS})
+    report = job_report(job_document_of(job), 100, False)
+    assert "\x1b" not in report and report.count(r"\x1b[2J\n") > 1

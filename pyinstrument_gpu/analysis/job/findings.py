@@ -24,7 +24,7 @@ class Pattern(str, enum.Enum):
     SOME_STEPS = "some steps"
     """The same one, in a few steps that stand out."""
     IN_TURN = "in turn"
-    """Now one, now another. None is named."""
+    """Now one, now another, or several always. None is named."""
     UNKNOWN = "unknown"
 
 
@@ -77,13 +77,15 @@ class Stragglers:
         straggler: whom to look at; None if nobody can be named.
         loss_ns: what a step takes longer than if every rank were as the median (of two, as the
             quicker one), on average.
-        loss_share: the same as a share of the step.
+        loss_share: the same as a share of `step_ns`.
         steps: number of steps that all ranks have and that were judged.
         is_by_arrivals: whether phases with collectives were split into work and waiting, or the
             waits on devices are known. If not, a rank that is slower in such a phase alone can't be
             seen.
         reason: why the pattern is unknown, in a sentence; None otherwise.
         left_out: the ranks that were not judged, because they have few of the steps that most have.
+        step_ns: the mean of these steps with the time before each, of each the median rank's; None
+            if none were judged.
     """
 
     pattern: Pattern
@@ -94,6 +96,7 @@ class Stragglers:
     is_by_arrivals: bool
     reason: str | None = None
     left_out: tuple[int, ...] = ()
+    step_ns: float | None = None
 
 
 @dataclass(frozen=True)

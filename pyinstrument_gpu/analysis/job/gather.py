@@ -66,8 +66,20 @@ def job_of(
         world_size=world_size,
         job_id=job_ids[0] if job_ids else None,
         missing=missing,
-        notes=(*notes, *others, *_differences(ranks)),
+        notes=(*notes, *others, *_numbers(ranks, sizes), *_differences(ranks)),
     )
+
+
+def _numbers(ranks: Sequence[RankData], sizes: Sequence[int]) -> list[str]:
+    """What is doubtful about how many ranks there are."""
+    if not sizes:
+        return ["the runs don't say how many ranks the job had: there may be more"]
+    beyond = [rank.rank for rank in ranks if rank.rank >= max(sizes)]
+    if not beyond:
+        return []
+    return [
+        f"the runs say that the job had {max(sizes):,} ranks, but there is {ranks_text(beyond)}"
+    ]
 
 
 def _jobs(ranks: Sequence[RankData]) -> list[str]:
@@ -120,11 +132,15 @@ def _differences(ranks: Sequence[RankData]) -> list[str]:
         notes.append(f"{ranks_text(cut)}: parts of the run file were left out, as its notes say")
     ended = Counter(rank.steps_ended for rank in ranks)
     if len(ended) > 1:
-        usual = ended.most_common(1)[0][0]
+        usual, count = ended.most_common(1)[0]
         parts = [
             f"{rank.rank} ended {rank.steps_ended:,}" for rank in ranks if rank.steps_ended != usual
         ]
-        notes.append(f"most ranks ended {usual:,} steps, but rank {_listed(parts, 'rank ')}")
+        if 2 * count > len(ranks):
+            notes.append(f"most ranks ended {usual:,} steps, but rank {_listed(parts, 'rank ')}")
+        else:
+            between = f"{min(ended):,} to {max(ended):,}"
+            notes.append(f"the ranks ended different numbers of steps, {between}")
     return notes
 
 

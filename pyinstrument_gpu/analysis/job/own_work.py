@@ -77,9 +77,9 @@ class OwnWork:
 def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     """What each rank does itself, or why that is not known, in a sentence."""
     if len(joined.ranks) < 2:
-        return (
-            f"there is {'one' if joined.ranks else 'no'} rank with the steps that most ranks have"
-        )
+        if joined.left_out:
+            return "no two ranks have the steps that are to be compared"
+        return f"there is the run of {'one rank alone' if joined.ranks else 'no rank'}"
     if len(joined.steps) < MIN_STEPS:
         return (
             f"{len(joined.steps)} steps are there of all ranks, besides the first; {MIN_STEPS} are "

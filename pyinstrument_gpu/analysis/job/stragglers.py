@@ -152,7 +152,13 @@ def lateness(work_ns: NDArray[np.float64], typical_ns: float) -> Lateness:
 
 def typical_step_ns(joined: Joined, work: OwnWork) -> float:
     """A usual step with the time before it."""
-    return float(np.median(np.median(joined.period_ns[:, work.steps], axis=0)))
+    return float(np.median(_steps_ns(joined, work)))
+
+
+def _steps_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64]:
+    """The steps that are judged, each with the time before it, of the median rank."""
+    median_ns: NDArray[np.float64] = np.median(joined.period_ns[:, work.steps], axis=0)
+    return median_ns
 
 
 def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
@@ -162,8 +168,9 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
     if len(work.steps) < MIN_STEPS:
         reason = f"{len(work.steps)} steps are known well enough; {MIN_STEPS} are needed"
         return _unknown(joined, len(work.steps), reason)
-    typical_ns = typical_step_ns(joined, work)
-    late = lateness(work.total_ns, typical_ns)
+    late = lateness(work.total_ns, typical_step_ns(joined, work))
+    # A mean loss is a share of the mean step: rare long steps are in both.
+    step_ns = float(_steps_ns(joined, work).mean())
     straggler = _always(joined, work, late) or _sometimes(joined, work, late)
     pattern = Pattern.BALANCED
     if straggler is not None:
@@ -180,10 +187,11 @@ def stragglers(joined: Joined, work: OwnWork | str) -> Stragglers:
         pattern=pattern,
         straggler=straggler,
         loss_ns=late.loss_ns,
-        loss_share=late.loss_ns / typical_ns if typical_ns else None,
+        loss_share=late.loss_ns / step_ns if step_ns else None,
         steps=len(work.steps),
         is_by_arrivals=work.how != HowKnown.MEETINGS,
         left_out=joined.left_out,
+        step_ns=step_ns,
     )
 
 
@@ -226,7 +234,8 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
         return None
     place, chance = found
     shares = _shares(work, place, np.ones(len(late.last), dtype=bool))
-    time_shares = _time_shares(work)
+    # Of the others: the more of its time a rank loses in a phase, the more of it is that phase's.
+    time_shares = _time_shares(work, without=place)
     row = int(np.argmax(shares))
     # Slower everywhere, it loses most where most time is spent: more than that is a phase's own.
     is_one = bool(shares[row] > (1 + time_shares[row]) / 2)
@@ -310,9 +319,11 @@ def _shares(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.f
     return shares
 
 
-def _time_shares(work: OwnWork) -> NDArray[np.float64]:
-    """By path the part of the usual work."""
+def _time_shares(work: OwnWork, without: int | None = None) -> NDArray[np.float64]:
+    """By path the part of the usual work; without that of one rank."""
     by_path_ns = work.own_ns if work.usual_ns is None else work.usual_ns
+    if without is not None:
+        by_path_ns = np.delete(by_path_ns, without, axis=1)
     usual_ns = np.array([np.median(own_ns) for own_ns in by_path_ns])
     shares: NDArray[np.float64] = usual_ns / max(float(usual_ns.sum()), 1.0)
     return shares

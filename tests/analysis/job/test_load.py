@@ -11,6 +11,7 @@ import pytest
 
 from pyinstrument_gpu import Job, JobError
 from pyinstrument_gpu.analysis.job import rank_data as rank_data_module
+from pyinstrument_gpu.analysis.job.gather import job_of
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives
 from pyinstrument_gpu.model.open_phase import OpenPhase
@@ -32,6 +33,16 @@ def saved(folder: Path, *runs: Run) -> list[Path]:
     for one, path in zip(runs, paths, strict=True):
         save(one, path)
     return paths
+
+
+def test_files_that_say_nothing_are_of_the_rank_in_their_name(tmp_path: Path) -> None:
+    saved(tmp_path, run(0), run(1))
+    path = tmp_path / "run.rank1.gpurun"
+    path.write_bytes(path.read_bytes()[:100])
+    (tmp_path / "aside.gpurun").mkdir()  # as an exporter may make it
+    job = Job.load(tmp_path)
+    assert job.missing == {1: f"{path} was cut short before it says what it is of"}
+    assert job.notes == ()
 
 
 def test_what_is_kept_of_a_rank() -> None:
@@ -221,3 +232,20 @@ def test_a_world_of_billions(tmp_path: Path) -> None:
 )
 def test_ranks_in_words(ranks: Any, text: str) -> None:
     assert ranks_text(ranks) == text
+
+
+def test_doubts_about_how_many_ranks_there_are(tmp_path: Path) -> None:
+    paths = saved(tmp_path, run(0), run(5))
+    assert "the runs say that the job had 2 ranks, but there is rank 5" in Job.load(paths).notes
+    for path, rank in zip(paths, (0, 5), strict=True):
+        one = run(rank)
+        one.environment = {key: one.environment[key] for key in ("rank", "run_id")}
+        save(one, path)
+    notes = Job.load(paths).notes
+    assert notes == ("the runs don't say how many ranks the job had: there may be more",)
+
+
+def test_ranks_that_all_ended_other_numbers_of_steps() -> None:
+    short = {path: times[:2] for path, times in TIMES_NS.items()}
+    job = job_of([rank_data(run(0)), rank_data(run(1, times_ns=short))])
+    assert job.notes == ("the ranks ended different numbers of steps, 2 to 3",)

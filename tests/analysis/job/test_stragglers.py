@@ -131,6 +131,24 @@ def test_what_a_straggler_costs() -> None:
     assert straggler.p_value is not None and straggler.p_value < 1e-9
 
 
+def test_a_rare_long_step_is_in_the_loss_and_in_the_step() -> None:
+    """A mean loss next to a median step would cost more than all."""
+    slow = Slow(1, extra_ns={"data": 20_000 * MS}, every=40)
+    found = of(simulated_job(2, 1, slow)).stragglers
+    assert found.loss_share is not None and found.loss_ns is not None
+    assert found.step_ns is not None
+    assert found.step_ns == pytest.approx(7 / 299 * 20_000 * MS + 205 * MS, rel=0.02)
+    assert found.loss_share == found.loss_ns / found.step_ns < 1
+
+
+def test_the_time_of_a_slow_rank_does_not_hide_its_phase() -> None:
+    """Of two, it alone makes a phase long in which the other has nothing to do."""
+    work_ns = {"data": MS // 2, "forward": MS, "backward": 3 * MS}
+    slow = Slow(1, {"backward": 1.9}, {"data": 20 * MS})
+    expected = (Pattern.ALWAYS, 1, "data")
+    assert found(simulated_job(2, 1, slow, work_ns=work_ns)) == expected
+
+
 @pytest.mark.parametrize("has_arrivals", [True, False])
 def test_phases_across_ranks(has_arrivals: bool) -> None:
     job = simulated_job(4, 1, Slow(1, extra_ns={"data": 200 * MS}), has_arrivals=has_arrivals)
@@ -237,9 +255,9 @@ def test_what_is_not_known() -> None:
     assert unknown(few) == "9 steps are there of all ranks, besides the first; 20 are needed"
     assert of(few).phases and of(few).step is not None
     one = JobData(simulated_job(2, 1).ranks[:1], 2)
-    assert unknown(one) == "there is one rank with the steps that most ranks have"
+    assert unknown(one) == "there is the run of one rank alone"
     none = JobData((), 2)
-    assert unknown(none) == "there is no rank with the steps that most ranks have"
+    assert unknown(none) == "there is the run of no rank"
     assert (of(none).phases, of(none).step, of(none).late_start) == ((), None, None)
 
 
@@ -269,7 +287,7 @@ def test_a_rank_that_ended_early_is_left_out() -> None:
     stragglers = of(JobData((*job.ranks[:3], cut(job.ranks[3], 200)), 4)).stragglers
     assert (stragglers.left_out, stragglers.steps) == ((), 199)
     assert unknown(JobData((job.ranks[0], cut(job.ranks[1], 30)), 2)) == (
-        "there is one rank with the steps that most ranks have"
+        "no two ranks have the steps that are to be compared"
     )
 
 
