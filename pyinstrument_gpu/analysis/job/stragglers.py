@@ -29,6 +29,8 @@ _MANY = 8
 _LEAST_PART = 0.5
 """of the loss, at least."""
 MOST_CHANCE = 1e-3
+_MOST_CHANCE_IN_SOME_STEPS = 1e-5
+"""Less, as a few steps are easily of one rank, and a rank that is named for nothing costs a day."""
 """That all ranks are alike."""
 _STANDS_OUT = (0.1, 0.3, 1.0, 3.0)
 """In a step that stands out, the last rank is by so much of a step later than the next one. If it
@@ -260,7 +262,7 @@ def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | Non
             continue
         # By chance a delay hits any rank, and a phase as often as it is under way.
         p_value = len(joined.paths) * late.chance(place, out, float(_time_shares(work)[row]))
-        if p_value < MOST_CHANCE:
+        if p_value < _MOST_CHANCE_IN_SOME_STEPS:
             return Straggler(
                 rank=joined.ranks[place].rank,
                 pattern=Pattern.SOME_STEPS,
