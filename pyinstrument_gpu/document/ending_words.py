@@ -224,10 +224,15 @@ class EndingWords:
             return f"{between}: they ran on machines whose clocks can't be compared{self._steps()}"
         if found.doubt is Doubt.TOO_CLOSE:
             ends_ns = [monotonic_end_ns(self._ranks[rank]) or 0 for rank in found.suspects]
-            return (
+            text = (
                 f"{between}: their last signs of life are {duration(max(ends_ns) - min(ends_ns))} "
                 f"apart, and a file may be {duration(LAG_NS)} behind its process"
             )
+            likely = found.likely_rank
+            if likely is not None:
+                seen = place_of(self._ranks[likely])
+                text += f"; most likely rank {likely} did, last seen {seen}"
+            return text
         if found.doubt is Doubt.SEVERAL_BEHIND:
             return f"which rank holds up the job: {who} are behind"
         if found.doubt is Doubt.NOBODY_BEHIND:

@@ -130,6 +130,7 @@ class JobEnding:
             "deadlock", "mismatch" (of operations) or "unknown".
         rank: who is named; missing if nobody is.
         suspects: the ranks between which it can't be told, or that wait for each other.
+        likely_rank: which of them most likely stopped first; missing if none is likelier.
         evidence: what the verdict rests on, in sentences.
         job: the launcher's id of it.
         world_size: how many ranks it had; 1 for a program that is no job of several.
@@ -149,6 +150,7 @@ class JobEnding:
     ranks: tuple[RankEnding, ...]
     missing: tuple[Missing, ...]
     notes: tuple[str, ...]
+    likely_rank: int | None = None
 
 
 def job_ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> JobEnding:
@@ -182,6 +184,7 @@ def job_ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) ->
             for rank in sorted(job.ranks, key=interest)
         ),
         missing=tuple(Missing(rank, reason) for rank, reason in sorted(job.missing.items())),
+        likely_rank=found.likely_rank,
         notes=tuple(note for note in job.notes if _SAID_OTHERWISE not in note),
     )
     return rounded(document)

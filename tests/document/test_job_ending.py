@@ -143,6 +143,18 @@ def test_only_those_that_may_have_been_first_are_suspected() -> None:
     assert outcome(said(of, GONE, GONE, GONE)) == ("unknown", None, (0, 1))
 
 
+@pytest.mark.parametrize(("stuck_ns", "likely"), [(520 * MS, 1), (480 * MS, None)])
+def test_the_only_one_behind_is_the_likeliest(stuck_ns: int, likely: int | None) -> None:
+    """Of two that were killed within 250 ms: the other had waited for five steps' time, or less."""
+    waiting = rank(0, stuck_ns=stuck_ns)
+    end_ns = waiting.duration_ns
+    of = job(waiting, rank(1, step=40, path="forward", at_ns=end_ns - 250 * MS))
+    document = said(of, GONE, GONE)
+    assert (document.rank, document.suspects, document.likely_rank) == (None, (0, 1), likely)
+    told = "; most likely rank 1 did, last seen in forward of step 40."
+    assert document.verdict.endswith(told if likely else "behind its process.")
+
+
 def test_clocks_of_two_machines_are_never_compared() -> None:
     of = job(rank(0, at_ns=6 * S), rank(1, at_ns=5 * S, host="other"))
     document = said(of, GONE, GONE)

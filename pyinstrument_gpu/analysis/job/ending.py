@@ -9,7 +9,8 @@ What may be concluded, and from what:
 * Of two ranks that stopped, one was first if its file can't be of a time as late as the other's.
   Only clocks of one machine are compared, and a file may be `LAG_NS` behind its process.
 
-Otherwise nobody is named.
+Otherwise nobody is named. Of ranks that stopped too close to each other, one may be the likeliest:
+it alone was behind, for far longer than a step takes, and its file ends first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from pyinstrument_gpu.analysis.job.condition import (
     LAG_NS,
@@ -33,6 +36,8 @@ from pyinstrument_gpu.model.process_state import ProcessState
 
 _CLOCK_ERROR_NS = 10_000_000
 """By how much the times of two runs may be wrong next to each other, on one machine."""
+_FAR_LONGER = 5
+"""So many steps' time others wait for a rank that most likely stopped first."""
 
 
 class Outcome(str, enum.Enum):
@@ -81,6 +86,7 @@ class JobEnding:
         mismatch: of operations.
         suspects: the ranks between which it can't be told, or that wait for each other.
         doubt: why not; None if somebody is named, or nobody need be.
+        likely_rank: which of the suspects most likely stopped first; None if none is likelier.
         lost_peers: those whose exception says that another rank did not answer.
         next_rank, earlier_ns: of the ranks on the machine of `rank`, which stopped next, and how
             much later its last sign of life is; None if that is not known.
@@ -96,6 +102,7 @@ class JobEnding:
     lost_peers: tuple[int, ...] = ()
     next_rank: int | None = None
     earlier_ns: int | None = None
+    likely_rank: int | None = None
 
 
 def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> JobEnding:
@@ -133,17 +140,20 @@ def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Job
         doubt: Doubt | None = None,
     ) -> JobEnding:
         next_rank, earlier_ns = _next_on_machine(rank, ended, ranks)
+        suspects = tuple(suspects)
+        is_close = doubt is Doubt.TOO_CLOSE
         return JobEnding(
             outcome,
             rank,
             conditions,
             found,
             differs,
-            tuple(suspects),
+            suspects,
             doubt,
             lost_peers,
             next_rank,
             earlier_ns,
+            _likeliest(suspects, found, ranks) if is_close else None,
         )
 
     if long_waits and differs is None:
@@ -212,6 +222,27 @@ def _first(
     on_machines = {machines.get(rank) for rank in possible}
     is_one = len(on_machines) == 1 and None not in on_machines
     return Outcome.UNKNOWN, None, possible, Doubt.TOO_CLOSE if is_one else Doubt.MACHINES
+
+
+def _likeliest(
+    suspects: Sequence[int], found: Sequence[Wait], ranks: Mapping[int, RankData]
+) -> int | None:
+    """Which of some ranks of one machine most likely stopped first."""
+    waiting = {rank for wait in found for rank in wait.waiting}
+    behind = {rank for wait in found for rank in wait.behind} - waiting
+    if len(behind) != 1 or not behind <= set(suspects):
+        return None
+    [rank] = behind
+    ends_ns = {suspect: monotonic_end_ns(ranks[suspect]) or 0 for suspect in suspects}
+    step_ns = np.concatenate([ranks[one].step_ns for one in sorted(waiting)])
+    waited_ns = max(wait.waited_ns for wait in found if rank in wait.behind)
+    is_likely = (
+        min(ends_ns.values()) == ends_ns[rank]
+        and len(step_ns) > 0
+        and waited_ns > _FAR_LONGER * float(np.median(step_ns))
+        and waited_ns > LAG_NS // 3  # which a file is behind as a rule
+    )
+    return rank if is_likely else None
 
 
 def _latest_end_ns(rank: RankData, conditions: Mapping[int, Condition]) -> int | None:
