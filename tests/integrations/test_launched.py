@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks in programs that are launched: under `run`, and as ranks that Lightning starts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pytorch_lightning")
+
+from pyinstrument_gpu.run import Run
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import sys
+
+import pytorch_lightning
+
+from pyinstrument_gpu.integrations.lightning import GpuPhaseCallback
+from tests.integrations.test_lightning import Classifier, loaders
+
+if __name__ == "__main__":
+    pytorch_lightning.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        callbacks=[GpuPhaseCallback(sys.argv[1])],
+        **({"devices": 2, "strategy": sys.argv[2]} if len(sys.argv) > 2 else {}),
+    ).fit(Classifier(), loaders()[0])
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def launch(folder: Path, *command: str) -> str:
+    """Runs a command; returns what it said on standard error."""
+    (folder / "program.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_callback_under_run_makes_one_recording_and_one_warning(tmp_path: Path) -> None:
+    command = ("-m", "pyinstrument_gpu", "run", "-o", "run.gpurun", "program.py", "own.gpurun")
+    said = launch(tmp_path, *command)
+    assert said.count("starts no recording") == 1
+    assert [path.name for path in tmp_path.glob("*.gpurun")] == ["run.gpurun"]
+    run = Run.load(tmp_path / "run.gpurun")
+    assert [(step.items, step.samples) for step in run.steps] == [(1, 8.0)] * 6
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
+def test_each_rank_that_lightning_starts_has_its_file(strategy: str, tmp_path: Path) -> None:
+    launch(tmp_path, "program.py", "train.gpurun", strategy)
+    for rank in range(2):
+        run = Run.load(tmp_path / f"train.rank{rank}.gpurun")
+        assert (run.environment["rank"], run.environment["world_size"]) == (rank, 2)
+        assert [(step.items, step.samples) for step in run.steps] == [(1, 8.0)] * 3
