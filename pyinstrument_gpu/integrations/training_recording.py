@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu import auto
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.problems import warn_of
 from pyinstrument_gpu.recording.recording import Recording, active, record
@@ -75,11 +76,10 @@ class TrainingRecording:
         """The run of the newest recording.
 
         Raises:
-            RecordingError: it has not stopped.
-            AttributeError: there is none.
+            RecordingError: it has not stopped, or there is none.
         """
         if self.recording is None:
-            raise AttributeError(
+            raise RecordingError(
                 f"{self._owner} has no run: it has not recorded a training in this process"
             )
         return self.recording.run
@@ -96,8 +96,10 @@ class TrainingRecording:
             framework, version: what the run's environment says of it.
             hook: has the automatic phases hear of functions of the framework.
         """
-        if DISABLED:
-            return
+        if DISABLED:  # an empty run, whose report says why
+            self.recording = record(self._path, **self._options)
+            with self.recording:
+                return
         if self._is_on:  # nobody has told of the end of the one before
             self.end()
         self._is_on = True

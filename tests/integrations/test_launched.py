@@ -22,26 +22,29 @@ from pyinstrument_gpu.integrations.lightning import GpuPhaseCallback
 from tests.integrations.test_lightning import Classifier, loaders
 
 if __name__ == "__main__":
+    recorder = GpuPhaseCallback(sys.argv[1])
     pytorch_lightning.Trainer(
         max_epochs=1,
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        callbacks=[GpuPhaseCallback(sys.argv[1])],
+        callbacks=[recorder],
         **({"devices": 2, "strategy": sys.argv[2]} if len(sys.argv) > 2 else {}),
     ).fit(Classifier(), loaders()[0])
+    if recorder.recording is not None:
+        print("steps:", recorder.run.step_totals.count, file=sys.stderr)
 """
 ROOT = Path(__file__).parents[2]
 
 
-def launch(folder: Path, *command: str) -> str:
+def launch(folder: Path, *command: str, environment: dict[str, str] | None = None) -> str:
     """Runs a command; returns what it said on standard error."""
     (folder / "program.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{PROGRAM}")
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **(environment or {})},
         capture_output=True,
         text=True,
         timeout=300,
@@ -66,3 +69,9 @@ def test_each_rank_that_lightning_starts_has_its_file(strategy: str, tmp_path: P
         run = Run.load(tmp_path / f"train.rank{rank}.gpurun")
         assert (run.environment["rank"], run.environment["world_size"]) == (rank, 2)
         assert [(step.items, step.samples) for step in run.steps] == [(1, 8.0)] * 3
+
+
+def test_callback_that_is_turned_off_has_an_empty_run(tmp_path: Path) -> None:
+    said = launch(tmp_path, "program.py", "train.gpurun", environment={"PYINSTRUMENT_GPU": "0"})
+    assert "steps: 0" in said
+    assert not list(tmp_path.glob("*.gpurun"))

@@ -272,7 +272,7 @@ def test_run_file_that_exists_is_one_warning_and_training_goes_on(tmp_path: Path
     assert path.read_text() == "mine"
     assert len(warned) == 1
     assert "nothing is recorded" in warned[0] and "already exists" in warned[0]
-    with pytest.raises(AttributeError, match="has no run"):
+    with pytest.raises(pig.RecordingError, match="has no run"):
         _ = callback.run
 
 
