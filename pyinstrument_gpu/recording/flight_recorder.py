@@ -8,12 +8,10 @@ process that hangs.
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 MOST_ENTRIES = 20_000
 """A dump holds the GIL for some 10 us per entry, so longer rings are not read."""
@@ -125,7 +123,10 @@ def decode(data: bytes) -> Dump:
         FlightRecorderError: it is none.
     """
     try:
-        document = _Unpickler(io.BytesIO(data)).load()
+        # Not above: the import of the package need not load pickle, which torch has loaded by now.
+        from pyinstrument_gpu.recording.plain_pickle import loads
+
+        document = loads(data)
         entries = [_entry(value) for value in document.get("entries", [])]
         status = {str(key): _status(value) for key, value in document.get("pg_status", {}).items()}
     except Exception as error:  # whatever unpickling raises
@@ -133,13 +134,6 @@ def decode(data: bytes) -> Dump:
             f"torch gives it in a form that is not known: {error!r}"
         ) from None
     return Dump(sorted(entries), status)
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes plain objects alone."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
 
 
 def _entry(value: Any) -> Entry:

@@ -18,9 +18,9 @@ from pyinstrument_gpu.at_exit import call_at_exit
 from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
+from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording import device_timing, environment, self_overhead, stall_answer
 from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
-from pyinstrument_gpu.recording.energy_watch import EnergyWatch
 from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
@@ -28,6 +28,7 @@ from pyinstrument_gpu.recording.program_watch import ProgramWatch
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 
 if TYPE_CHECKING:
+    from pyinstrument_gpu.recording.energy_watch import EnergyWatch
     from pyinstrument_gpu.recording.job_statistics import JobStatistics
     from pyinstrument_gpu.recording.statistics_feed import StatisticsFeed
     from pyinstrument_gpu.run import Run
@@ -75,7 +76,7 @@ class Recording:
         self._facts: dict[str, Any] = {}  # joins the environment at the end
         self._program = ProgramWatch()
         self._memory = MemoryWatch(exact=options.memory == "exact")
-        self._energy = EnergyWatch()
+        self._energy: EnergyWatch | None = None
         self._collectives = CollectiveWatch()
 
     @property
@@ -133,7 +134,8 @@ class Recording:
         _read_metrics()
         self._tell_of_program()
         self._memory.write()
-        self._energy.write()
+        if self._energy is not None:
+            self._energy.write()
         self._collectives.read()
         native.harvest()
         error = native.status()["error"]
@@ -341,6 +343,11 @@ class Recording:
         if options.memory:
             self._memory.begin(self)
         if options.energy:
+            if self._energy is None:
+                with OwnImports():  # not above: it loads ctypes
+                    from pyinstrument_gpu.recording.energy_watch import EnergyWatch
+
+                self._energy = EnergyWatch()
             self._energy.begin(self)
         self._environment = facts
         self._tell_of_program()
@@ -373,7 +380,8 @@ class Recording:
             self._collectives.end()
             self._program.end()
             self._memory.end()
-            self._energy.end()
+            if self._energy is not None:
+                self._energy.end()
             ended = native.stop(self, _encode(self._environment))
             if ended is not None and self._run is None:
                 self._error, self._log = ended

@@ -12,10 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording.flight_recorder import GroupStatus
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.recording.flight_recorder import GroupStatus
+
+    Progress = list[tuple[str, GroupStatus, str | None]]
 
 MOST_THREADS = 64
 MOST_FRAMES = 64
@@ -24,8 +28,6 @@ MOST_CHARACTERS = 128 << 10
 
 _MOST_GROUPS = 64
 _MOST_TEXT = 300
-
-Progress = list[tuple[str, GroupStatus, str | None]]
 
 
 def answer(groups: Callable[[], Progress], our_threads: Collection[int]) -> None:

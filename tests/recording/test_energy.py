@@ -17,18 +17,21 @@ from tests.helpers.energy import NOT_SUPPORTED, SimulatedNvml
 NEVER_S = 1e6
 
 
-def recording_of(find: Callable[[], tuple[int, Counter] | None]) -> pig.Recording:
+def recording_of(
+    find: Callable[[], tuple[int, Counter] | None],
+) -> tuple[pig.Recording, EnergyWatch]:
     recording = pig.record(energy=True)
-    recording._energy = EnergyWatch(find, interval_s=NEVER_S)
-    return recording
+    recording._energy = watch = EnergyWatch(find, interval_s=NEVER_S)
+    return recording, watch
 
 
 def test_it_is_read_at_the_first_step_and_at_the_end() -> None:
     library = SimulatedNvml()
-    with recording_of(lambda: (3, EnergyCounter("GPU-1", library))) as recording:
+    recording, watch = recording_of(lambda: (3, EnergyCounter("GPU-1", library)))
+    with recording:
         with gpu_step():
             library.energy_mj = 1500
-        recording._energy.read()
+        watch.read()
         library.energy_mj = 4000
     (gpu,) = recording.run.energy
 
@@ -45,7 +48,8 @@ def test_it_is_read_at_the_first_step_and_at_the_end() -> None:
 def test_a_gpu_that_comes_later_is_waited_for() -> None:
     library = SimulatedNvml()
     answers: list[Any] = [None, (0, EnergyCounter("GPU-1", library))]
-    with recording_of(lambda: answers.pop(0)) as recording:
+    recording, _ = recording_of(lambda: answers.pop(0))
+    with recording:
         for _ in range(22):
             with gpu_step():
                 pass
@@ -61,7 +65,8 @@ def find_nothing() -> tuple[int, Counter]:
 def test_without_nvml_it_is_absent_and_not_zero(
     find: Callable[[], tuple[int, Counter] | None],
 ) -> None:
-    with recording_of(find) as recording, gpu_step():
+    recording, _ = recording_of(find)
+    with recording, gpu_step():
         pass
     assert recording.run.energy == ()
     assert "Energy" not in recording.run.report(width=100)
@@ -77,11 +82,12 @@ def test_it_has_to_be_asked_for() -> None:
 
 def test_a_counter_that_fails_ends_the_series() -> None:
     library = SimulatedNvml()
-    with recording_of(lambda: (0, EnergyCounter("GPU-1", library))) as recording:
+    recording, watch = recording_of(lambda: (0, EnergyCounter("GPU-1", library)))
+    with recording:
         with gpu_step():
             pass
         library.status = NOT_SUPPORTED
-        assert not recording._energy.read()
+        assert not watch.read()
     (gpu,) = recording.run.energy
     assert len(gpu.samples) == 1
     assert gpu.joules is None
