@@ -17,7 +17,8 @@ def test_import_loads_no_heavy_module() -> None:
 import sys
 import pyinstrument_gpu
 heavy = {"numpy", "torch", "rich", "click", "asyncio", "multiprocessing"}
-heavy |= {"inspect", "dataclasses", "tempfile", "statistics", "ctypes", "pickle"}  # a third of the time otherwise
+# A third of the time otherwise.
+heavy |= {"inspect", "dataclasses", "tempfile", "statistics", "ctypes", "pickle"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     run_script(script)
