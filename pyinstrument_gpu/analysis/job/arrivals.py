@@ -61,6 +61,10 @@ def arrivals(joined: Joined) -> Arrivals | None:
     together: NDArray[np.bool_] = np.logical_and.reduce(asked, 1)
     by_some: NDArray[np.bool_] = np.logical_or.reduce(asked, 1)
     is_joint: NDArray[np.bool_] = np.logical_or.reduce(together, 1, keepdims=True)
+    # Outside of phases it is not known where a wait ends. If some ranks ask there and others in a
+    # phase, what these work is no measure for those.
+    if not is_joint.any() or (by_some[-2].any() and not is_joint[-2, 0]):
+        return None
     apart = by_some & ~together & is_joint
     known &= ~np.logical_or.reduce(apart, 0)
     if np.count_nonzero(known) < _MOST_UNKNOWN * len(known):

@@ -44,6 +44,28 @@ class Joined:
         total: NDArray[np.float64] = self.self_ns.sum(axis=0)
         return total
 
+    @property
+    def uncommon(self) -> NDArray[np.bool_]:
+        """Of each path whether some ranks lack it; if there are such, outside of phases as well:
+        the same work may be in the one or in the other."""
+        lacking = [any(path not in rank.paths for rank in self.ranks) for path in self.paths[:-2]]
+        return np.array([*lacking, any(lacking), False], dtype=bool)
+
+
+def traded_ns(joined: Joined, own_ns: NDArray[np.float64], place: int) -> float:
+    """How much less a rank works per step than the others in the paths that some ranks lack: it may
+    be what it works more in others of these, under another name.
+
+    Args:
+        own_ns: by path, rank and step.
+    """
+    rows = np.flatnonzero(joined.uncommon)
+    if not len(rows) or len(joined.ranks) < 2 or not own_ns.shape[2]:
+        return 0.0
+    means_ns = own_ns[rows].mean(axis=2)
+    others_ns = np.median(np.delete(means_ns, place, axis=1), axis=1)
+    return float(np.maximum(others_ns - means_ns[:, place], 0).sum())
+
 
 def joined(job: JobData) -> Joined:
     """The ranks of a job, those left out that ended early, so that the others can be compared."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.job.findings import STEP, Pattern, PhaseAcrossRanks, Stragglers
-from pyinstrument_gpu.analysis.job.joined import Joined
+from pyinstrument_gpu.analysis.job.joined import Joined, traded_ns
 from pyinstrument_gpu.analysis.job.own_work import HowKnown, OwnWork
 from pyinstrument_gpu.analysis.job.stragglers import MOST_CHANCE, lateness, typical_step_ns
 
@@ -36,8 +36,18 @@ def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[Phas
             if work.waiting_ns is not None:
                 waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
         own_ns = work.own_ns[row]
+        if joined.uncommon[row] and _is_traded(joined, work, row):
+            pattern, part_ns = Pattern.UNKNOWN, None
         rows.append(_across(joined, path, self_ns, own_ns, waiting_ns, pattern, part_ns))
     return tuple(rows)
+
+
+def _is_traded(joined: Joined, work: OwnWork, row: int) -> bool:
+    """Whether half of what the slowest rank works there may be under another name on others."""
+    means_ns = work.own_ns[row].mean(axis=1)
+    slowest = int(np.argmax(means_ns))
+    distance_ns = float(means_ns[slowest] - np.median(np.delete(means_ns, slowest)))
+    return traded_ns(joined, work.own_ns, slowest) > distance_ns / 2
 
 
 def whole_step(joined: Joined, work: OwnWork | str, found: Stragglers) -> PhaseAcrossRanks | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.job.arrivals import ON_STREAMS
 from pyinstrument_gpu.analysis.job.binomial import binomial_tail
 from pyinstrument_gpu.analysis.job.findings import Pattern, Straggler, Stragglers
-from pyinstrument_gpu.analysis.job.joined import Joined
+from pyinstrument_gpu.analysis.job.joined import Joined, traded_ns
 from pyinstrument_gpu.analysis.job.own_work import MIN_STEPS, HowKnown, OwnWork
 
 _DOMINANCE = 3.0
@@ -29,9 +29,9 @@ _MANY = 8
 _LEAST_PART = 0.5
 """of the loss, at least."""
 MOST_CHANCE = 1e-3
+"""That all ranks are alike."""
 _MOST_CHANCE_IN_SOME_STEPS = 1e-5
 """Less, as a few steps are easily of one rank, and a rank that is named for nothing costs a day."""
-"""That all ranks are alike."""
 _STANDS_OUT = (0.1, 0.3, 1.0, 3.0)
 """In a step that stands out, the last rank is by so much of a step later than the next one. If it
 is not clear who that is, only longer delays are looked at."""
@@ -44,6 +44,9 @@ _DEVICES = (
 )
 _ONE_PHASE = 0.7
 """Of the delay in such steps that arises in one phase. The machine's own hiccups are everywhere."""
+
+_MOST_TRADED = 0.1
+"""Of the delay, what a rank may work less in phases that some ranks lack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +238,7 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
     if found is None:
         return None
     place, chance = found
-    shares = _shares(work, place, np.ones(len(late.last), dtype=bool))
+    shares = _shares(joined, work, place, np.ones(len(late.last), dtype=bool))
     # Of the others: the more of its time a rank loses in a phase, the more of it is that phase's.
     time_shares = _time_shares(work, without=place)
     row = int(np.argmax(shares))
@@ -256,7 +259,7 @@ def _always(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
 def _sometimes(joined: Joined, work: OwnWork, late: Lateness) -> Straggler | None:
     for place, out in late.sometimes:
         steps = out & (late.last == place)
-        shares = _shares(work, place, steps)
+        shares = _shares(joined, work, place, steps)
         row = int(np.argmax(shares))
         if shares[row] < _ONE_PHASE:
             continue
@@ -308,14 +311,17 @@ def _excess_ns(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[n
     return excess
 
 
-def _shares(work: OwnWork, place: int, steps: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _shares(
+    joined: Joined, work: OwnWork, place: int, steps: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """By path the part of what a rank loses in some steps; all 0 if what is known of phases
-    doesn't show the loss."""
+    doesn't show the loss, or if the rank may have other names for the same."""
     excess_ns = np.maximum(_excess_ns(work, place, steps), 0)
     total_ns = work.total_ns[:, steps]
     others_ns = np.median(np.delete(total_ns, place, axis=0), axis=0)
     lost_ns = float((total_ns[place] - others_ns).mean())
-    if float(excess_ns.sum()) < max(_LEAST_PART * lost_ns, 1.0):
+    is_traded = traded_ns(joined, work.own_ns[:, :, steps], place) > _MOST_TRADED * lost_ns
+    if is_traded or float(excess_ns.sum()) < max(_LEAST_PART * lost_ns, 1.0):
         return np.zeros(len(excess_ns))
     shares: NDArray[np.float64] = excess_ns / float(excess_ns.sum())
     return shares

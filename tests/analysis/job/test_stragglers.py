@@ -371,3 +371,48 @@ def test_binomial_tail() -> None:
     rng = np.random.default_rng(0)
     hits = rng.binomial(40, 0.2, 100_000)
     assert binomial_tail(12, 40, 0.2) == pytest.approx(np.mean(hits >= 12), rel=0.05)
+
+
+def with_phases(rank: RankData, names: Mapping[str, str]) -> RankData:
+    """The rank with some phases called otherwise, or, where there is no name, without."""
+    rows = [row for row, path in enumerate(rank.paths) if names.get(path, path)]
+    columns = ("first_begin_ns", "last_end_ns", "self_ns", "stream_ns")
+    return replace(
+        rank,
+        paths=tuple(names.get(rank.paths[row], rank.paths[row]) for row in rows),
+        **{column: getattr(rank, column)[rows] for column in columns},
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("has_arrivals", [True, False])
+def test_a_rank_without_phases_makes_nobody_slow(ranks: int, has_arrivals: bool) -> None:
+    job = simulated_job(ranks, 1, has_arrivals=has_arrivals)
+    bare = with_phases(job.ranks[1], dict.fromkeys(WORK_NS, ""))
+    job = JobData((job.ranks[0], bare, *job.ranks[2:]), ranks)
+    assert of(job).stragglers.straggler is None
+    assert not any(row.is_significant for row in of(job).phases)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_another_name_is_not_more_work(ranks: int) -> None:
+    job = simulated_job(ranks, 1, Slow(1, {"data": 3.0}))
+    renamed = with_phases(job.ranks[1], {"data": "load"})
+    job = JobData((job.ranks[0], renamed, *job.ranks[2:]), ranks)
+    assert found(job) == (Pattern.ALWAYS, 1, None)
+    job = simulated_job(ranks, 1)
+    renamed = with_phases(job.ranks[1], {"data": "load"})
+    job = JobData((job.ranks[0], renamed, *job.ranks[2:]), ranks)
+    assert found(job) == (Pattern.BALANCED,)
+    assert not any(row.pattern == Pattern.ALWAYS for row in of(job).phases)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_phase_of_one_rank_alone_is_named(ranks: int) -> None:
+    work_ns = {**WORK_NS, "checkpoint": 0}
+    job = simulated_job(ranks, 1, Slow(0, extra_ns={"checkpoint": 50 * MS}), work_ns=work_ns)
+    others = [with_phases(rank, {"checkpoint": ""}) for rank in job.ranks[1:]]
+    job = JobData((job.ranks[0], *others), ranks)
+    assert found(job) == (Pattern.ALWAYS, 0, "checkpoint")
+    row = next(row for row in of(job).phases if row.path == "checkpoint")
+    assert row.is_significant and row.pattern == Pattern.ALWAYS and row.ranks == 1
