@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyinstrument_gpu.analysis import job as analysis
@@ -32,6 +32,7 @@ from pyinstrument_gpu.document.job_ranks import (
 )
 from pyinstrument_gpu.document.job_verdict import job_verdict
 from pyinstrument_gpu.document.plain import rounded
+from pyinstrument_gpu.document.words import counted
 from pyinstrument_gpu.model.job_data import JobData
 
 JOB_VERSION = 1
@@ -143,10 +144,19 @@ def document_of_findings(
             collectives=tuple(collectives),
             stalls=stalls,
             missing=missing_ranks(job),
-            notes=job_notes(job),
+            notes=(*job_notes(job), *_not_judged(steps, stragglers)),
             unknown=job_unknown(job),
         )
     )
+
+
+def _not_judged(steps: JobSteps | None, stragglers: Stragglers) -> Iterator[str]:
+    if steps is not None and stragglers.step_ns is not None and stragglers.steps < steps.count:
+        of_all = f"{steps.count - stragglers.steps:,} of the {counted(steps.count, 'step')}"
+        yield (
+            f"of {of_all} it is not known who is late: not all records of their collective "
+            "operations are there"
+        )
 
 
 def _job_info(job: JobData) -> JobInfo:

@@ -168,3 +168,12 @@ def test_names_of_phases_are_harmless_in_a_terminal() -> None:
     job = simulated_job(2, 1, steps=30, work_ns={"\x1b[2J\n": MS, "backward": 100 * MS})
     report = job_report(job_document_of(job), 100, False)
     assert "\x1b" not in report and report.count(r"\x1b[2J\n") > 1
+
+
+def test_steps_that_were_not_judged_are_told() -> None:
+    job = balanced()
+    stragglers = replace(job.stragglers, steps=60, step_ns=100.0 * MS)
+    assert job._replace(stragglers=stragglers).document().notes == (
+        "of 39 of the 99 steps it is not known who is late: not all records of their collective "
+        "operations are there",
+    )

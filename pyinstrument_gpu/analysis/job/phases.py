@@ -9,7 +9,13 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.findings import STEP, Pattern, PhaseAcrossRanks, Stragglers
+from pyinstrument_gpu.analysis.job.findings import (
+    STEP,
+    Pattern,
+    PhaseAcrossRanks,
+    Straggler,
+    Stragglers,
+)
 from pyinstrument_gpu.analysis.job.joined import Joined, traded_ns
 from pyinstrument_gpu.analysis.job.own_work import HowKnown, OwnWork
 from pyinstrument_gpu.analysis.job.stragglers import MOST_CHANCE, lateness, typical_step_ns
@@ -31,7 +37,7 @@ def phases(joined: Joined, work: OwnWork | str, found: Stragglers) -> tuple[Phas
             continue
         pattern, waiting_ns, part_ns = Pattern.UNKNOWN, None, None
         if found.pattern != Pattern.UNKNOWN and work.is_known(row):
-            pattern = _pattern(joined, work, row)
+            pattern = _pattern(joined, work, row, found.straggler)
             part_ns = None if parts_ns is None else float(parts_ns[row])
             if work.waiting_ns is not None:
                 waiting_ns = float(np.median(work.waiting_ns[row].mean(axis=1)))
@@ -103,7 +109,12 @@ def _is_sure(distances_ns: NDArray[np.float64], ranks: int) -> bool:
     return float(distances_ns.mean()) > limit * error_ns
 
 
-def _pattern(joined: Joined, work: OwnWork, row: int) -> Pattern:
+def _pattern(joined: Joined, work: OwnWork, row: int, found: Straggler | None) -> Pattern:
+    if found is not None and found.path == joined.paths[row]:
+        slowest = int(np.argmax(work.own_ns[row].mean(axis=1)))
+        if joined.ranks[slowest].rank == found.rank:
+            # Alone, small delays of others that cost no step anything might tell otherwise.
+            return found.pattern
     late = lateness(work.own_ns[row], typical_step_ns(joined, work))
     if late.always is not None:
         return Pattern.ALWAYS
