@@ -421,7 +421,7 @@ def test_a_phase_of_one_rank_alone_is_named(ranks: int) -> None:
 def test_the_phase_of_a_straggler_has_the_pattern_of_the_straggler() -> None:
     """Small delays of others in a phase don't make its long ones come in turn."""
     often = Slow(0, extra_ns={"data": 30 * MS}, every=7)
-    job = simulated_job(2, 1, Slow(1, extra_ns={"data": 400 * MS}, every=10), often)
+    job = simulated_job(2, 1, Slow(1, extra_ns={"data": 400 * MS}, every=25), often)
     assert found(job) == (Pattern.SOME_STEPS, 1, "data")
     data = next(row for row in of(job).phases if row.path == "data")
     assert (data.slowest_rank, data.pattern) == (1, Pattern.SOME_STEPS)
