@@ -212,6 +212,10 @@ def read_file_header(view: memoryview) -> int:
         RunFileDamagedError: the header is damaged, or this is not a run file.
         RunFileVersionError: the format is unknown.
     """
+    if view[: len(MAGIC)] == MAGIC and len(view) < _FILE_HEADER.size:
+        raise RunFileDamagedError(
+            f"not a run file: it begins like one, and ends after {len(view)} bytes"
+        )
     if len(view) < _FILE_HEADER.size or view[: len(MAGIC)] != MAGIC:
         raise RunFileDamagedError(
             f"not a run file: it starts with {bytes(view[:8])!r}, but a run file starts with "

@@ -42,6 +42,11 @@ def test_not_a_run_file(data: bytes) -> None:
         Run.from_bytes(data)
 
 
+def test_cut_in_its_header() -> None:
+    with pytest.raises(RunFileDamagedError, match="begins like one, and ends after 10 bytes"):
+        Run.from_bytes(pack_file_header(1)[:10])
+
+
 def test_damaged_header() -> None:
     with pytest.raises(RunFileDamagedError, match="header"):
         Run.from_bytes(pack_file_header(1)[:40] + b"\1" + pack_file_header(1)[41:])
