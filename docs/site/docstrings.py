@@ -32,15 +32,16 @@ class Docstrings(griffe.Extension):
             pkg[name].final_target.parameters = griffe.Parameters(
                 *(option for option in options if option.name != "self")
             )
-        for name in pkg.exports or ():
-            public = pkg[str(name)]
+        for exported in pkg.exports or ():
+            public = pkg[str(exported)]
             if public.is_class and not public.has_docstring:
                 of_base = next((base.docstring for base in public.mro() if base.docstring), None)
                 public.final_target.docstring = of_base
 
 
 def _gpu_phase(package: griffe.Module) -> griffe.Function:
-    name = griffe.Parameter("name", annotation="str", kind=griffe.ParameterKind.positional_only)
+    kind = griffe.ParameterKind("positional-only")
+    name = griffe.Parameter("name", annotation="str", kind=kind)
     function = griffe.Function(
         "gpu_phase", parameters=griffe.Parameters(name), returns="Phase", parent=package
     )
