@@ -129,11 +129,13 @@ def _by_requests(
 def _most_often(
     group: MatchedGroup, members: Sequence[RankData], last: NDArray[np.intp]
 ) -> tuple[int | None, float | None]:
-    """Who came last most often; not known where a rank is missing that may have."""
+    """Who came last most often; None if several did, or a rank is missing that may have."""
     if not group.is_whole:
         return None, None
     counts = np.bincount(last, minlength=len(members))
     most = int(np.argmax(counts))
+    if np.count_nonzero(counts == counts[most]) > 1:
+        return None, None
     return members[most].rank, float(counts[most]) / len(last)
 
 

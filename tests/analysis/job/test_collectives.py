@@ -159,6 +159,12 @@ def test_clocks_of_different_machines_are_not_compared(facts: Mapping[str, Any])
     assert (use.count, use.waiting_ns, use.last_rank, use.last_share) == (1, None, None, None)
 
 
+def test_none_of_two_that_ask_last_as_often_is_named() -> None:
+    first = rank(0, asked(2041, 2045), backend="gloo")
+    [use] = uses(first, rank(1, asked(2043, 2044), backend="gloo"))
+    assert (use.count, use.waiting_ns, use.last_rank, use.last_share) == (2, 1.5, None, None)
+
+
 def test_what_hosts_wait_for_is_exposed() -> None:
     job = simulated_job(4, 1, Slow(1, extra_ns={"data": 200 * MS}))
     [before, *_] = [use for use in of(job).collectives if use.path is None]
