@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping
 
 from pyinstrument_gpu.analysis.job.condition import (
     LAG_NS,
-    Condition,
     Sighting,
-    exception_of,
-    exit_code_of,
     stuck_ns,
 )
 from pyinstrument_gpu.analysis.job.ending import Doubt, JobEnding, Outcome
 from pyinstrument_gpu.analysis.job.machines import monotonic_end_ns
 from pyinstrument_gpu.analysis.job.waits import Wait
 from pyinstrument_gpu.document.words import duration, size
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.job_data import JobData, RankData
+from pyinstrument_gpu.model.program_end import ProgramEnd
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 
 _MOST_CHARACTERS = 200
@@ -128,7 +127,7 @@ class EndingWords:
             yield f"There is no run of {ranks_text(self._job.missing)}."
 
     def _finished(self) -> str:
-        codes = [exit_code_of(rank) for rank in self._job.ranks]
+        codes = [ProgramEnd.of(rank.environment).exit_code for rank in self._job.ranks]
         if self._is_alone:
             text = "the program finished" if None not in codes else "the recording was ended"
         elif self._job.missing:
@@ -164,8 +163,10 @@ class EndingWords:
         pid = rank.environment.get("pid")
         its_process = "its process" if pid is None else f"its process {pid}"
         if condition is Condition.FAILED:
-            exception, code = exception_of(rank), exit_code_of(rank)
-            return f"exit code {code}" if exception is None else _shortened(exception)
+            end = ProgramEnd.of(rank.environment)
+            return (
+                f"exit code {end.exit_code}" if end.exception is None else _shortened(end.exception)
+            )
         if condition is Condition.CUT_OFF:
             return f"its file ends without a word, and {its_process} is gone"
         if condition is Condition.LOST:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pyinstrument_gpu.analysis.job import ending as analysis
 from pyinstrument_gpu.analysis.job.condition import (
     Sighting,
-    exception_of,
-    exit_code_of,
     open_stall,
     stuck_ns,
 )
@@ -19,6 +17,7 @@ from pyinstrument_gpu.analysis.job.waits import last_collectives
 from pyinstrument_gpu.document.ending_words import EndingWords, place_of
 from pyinstrument_gpu.document.plain import rounded
 from pyinstrument_gpu.model.job_data import JobData, RankData
+from pyinstrument_gpu.model.program_end import ProgramEnd
 
 _SAID_OTHERWISE = "the recording was not stopped"
 VERSION = 1
@@ -213,14 +212,15 @@ def _rank(
     end, environment = rank.end, rank.environment
     waits = [wait for wait in found.waits if wait.is_long and rank.rank in wait.waiting]
     stall = open_stall(rank)
+    of_program = ProgramEnd.of(rank.environment)
     return RankEnding(
         rank=rank.rank,
         file=rank.file,
         host=environment.get("host"),
         pid=environment.get("pid"),
         condition=found.conditions[rank.rank].value,
-        exit_code=exit_code_of(rank),
-        exception=exception_of(rank),
+        exit_code=of_program.exit_code,
+        exception=of_program.exception,
         duration_ns=rank.duration_ns,
         before_last_ns=before_last_ns,
         silent_ns=seen[rank.rank].silent_ns if rank.rank in seen else None,

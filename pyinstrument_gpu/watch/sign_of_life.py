@@ -9,41 +9,20 @@ on this machine. Otherwise nothing is claimed but for how long the file has not 
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pyinstrument_gpu.format.follower import Whereabouts
 from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.model.program_end import ProgramEnd
 from pyinstrument_gpu.model.run_data import RunData
 
 FRESH_NS = 2 * 10**9
 """Twenty times as long as the recorder needs to write again."""
 _HANGS_AFTER_NS = 10 * 10**9
 _TIMES_THE_LONGEST = 3
-
-
-class Condition(str, enum.Enum):
-    """How a recording is."""
-
-    RUNNING = "running"
-    HANGING = "hanging"
-    """Its process lives, and its step has lasted far longer than any before."""
-    SILENT = "silent"
-    """Its process lives, and its recorder has stopped writing."""
-    STOPPED = "stopped"
-    """Its process is gone, and the recording was not ended."""
-    FAILED = "failed"
-    """Its history ended early, because the file could not be written."""
-    FINISHED = "finished"
-    UNKNOWN = "unknown"
-    """It does not change, and whether its process lives can't be seen from here."""
-
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing more will come."""
-        return self in (Condition.STOPPED, Condition.FAILED, Condition.FINISHED)
 
 
 @dataclass(frozen=True)
@@ -92,17 +71,20 @@ def sign_of_life(
     place = place_of(run)
     pid = run.environment.get("pid")
     its_process = "its process" if pid is None else f"its process {pid}"
-    if condition is Condition.FINISHED:
-        words = f"finished {ago} ago" if not is_at_least else f"finished{_at(state)}"
-    elif condition is Condition.FAILED:
+    if state.final:
+        when = _at(state) if is_at_least else f" {ago} ago"
+        words = f"{condition.value}{when}"
+        exception = ProgramEnd.of(run.environment).exception
+        words += "" if exception is None else f": {exception}"
+    elif condition is Condition.UNWRITTEN:
         words = f"the recording failed {ago} ago: {state.error}; the program may go on"
     elif condition is Condition.RUNNING:
         words = f"running {place}"
     elif condition is Condition.HANGING:
         words = f"no step has ended for {_in_step_text(run, known_ns)}: {place}"
-    elif condition is Condition.STOPPED:
+    elif condition is Condition.CUT_OFF:
         words = f"stopped {ago} ago {place}: {its_process} is gone"
-    elif condition is Condition.SILENT:
+    elif condition in (Condition.SILENT, Condition.STOPPED):
         why = (
             "is stopped by a signal"
             if process is ProcessState.STOPPED
@@ -134,15 +116,17 @@ def _condition(
     run: RunData, state: State, known_ns: int, is_fresh: bool, process: ProcessState
 ) -> Condition:
     if state.final:
-        return Condition.FINISHED
+        return ProgramEnd.of(run.environment).condition
     if is_fresh:
         return Condition.HANGING if _hangs(run, known_ns) else Condition.RUNNING
     if process is ProcessState.GONE:
-        return Condition.STOPPED
+        return Condition.CUT_OFF
     if state.error is not None:
-        return Condition.FAILED
+        return Condition.UNWRITTEN
     if process is ProcessState.UNKNOWN:
-        return Condition.UNKNOWN
+        return Condition.LOST
+    if process is ProcessState.STOPPED:
+        return Condition.STOPPED
     return Condition.SILENT
 
 

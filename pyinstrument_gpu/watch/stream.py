@@ -34,7 +34,7 @@ def stream(
         now = clocks()
         looks = watch.look(now)
         write(json.dumps(facts(looks, now), allow_nan=False))
-        if all(isinstance(run, LiveRun) and run.sign_of_life.condition.is_end for run in looks):
+        if all(isinstance(run, LiveRun) and run.sign_of_life.condition.is_final for run in looks):
             return
         wait()
 

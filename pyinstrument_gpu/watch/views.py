@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, printable, table
 from pyinstrument_gpu.watch.live_run import SERIES, LivePhase, LiveRun, LiveWait, spread
-from pyinstrument_gpu.watch.sign_of_life import Condition, time_text
+from pyinstrument_gpu.watch.sign_of_life import time_text
 from pyinstrument_gpu.watch.watched_run import Unreadable
 
 # Without the full block, which would touch that of the row above.
@@ -26,9 +27,12 @@ _SIGNS = {
     Condition.RUNNING: ("●", "green"),
     Condition.HANGING: ("▲", "yellow"),
     Condition.SILENT: ("▲", "yellow"),
-    Condition.UNKNOWN: ("?", "yellow"),
-    Condition.STOPPED: ("■", "red"),
+    Condition.STOPPED: ("▲", "yellow"),
+    Condition.LOST: ("?", "yellow"),
+    Condition.CUT_OFF: ("■", "red"),
+    Condition.UNWRITTEN: ("■", "red"),
     Condition.FAILED: ("■", "red"),
+    Condition.ENDED: ("✓", "green"),
     Condition.FINISHED: ("✓", "green"),
 }
 

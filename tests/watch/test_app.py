@@ -289,10 +289,10 @@ def test_a_process_that_writes_no_more(
 ) -> None:
     monkeypatch.setattr(watch_module, "WatchedRun", lambda path: watched(path, state))
     signs = {
-        ProcessState.GONE: "■ stopped",
+        ProcessState.GONE: "■ cut off",
         ProcessState.ALIVE: "▲ silent",
-        ProcessState.STOPPED: "▲ silent",
-        ProcessState.UNKNOWN: "? unknown",
+        ProcessState.STOPPED: "▲ stopped",
+        ProcessState.UNKNOWN: "? lost",
     }
 
     async def script(screen: Screen) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
-from pyinstrument_gpu.watch.sign_of_life import Condition, SignOfLife, time_text
+from pyinstrument_gpu.watch.sign_of_life import SignOfLife, time_text
 from tests.helpers.run_encoder import save
 from tests.helpers.watched import (
     MS,
@@ -39,7 +40,7 @@ def path(tmp_path: Path) -> Path:
         (
             12 * S,
             GONE,
-            "stopped",
+            "cut off",
             "stopped 12 s ago in backward/allreduce, step 5: its process 4242 is gone",
         ),
         (
@@ -52,14 +53,14 @@ def path(tmp_path: Path) -> Path:
         (
             600 * S,
             ProcessState.STOPPED,
-            "silent",
+            "stopped",
             "silent for 10 min in backward/allreduce, step 5: its process 4242 is stopped by a "
             "signal",
         ),
         (
             12 * S,
             ProcessState.UNKNOWN,
-            "unknown",
+            "lost",
             "no sign of life for 12 s, last in backward/allreduce, step 5; whether its process "
             "lives can't be seen from here",
         ),
@@ -87,9 +88,22 @@ def test_the_place(path: Path, changes: dict[str, Any], words: str) -> None:
     assert live(nothing, path).sign_of_life.words == "running before the first step"
 
 
-def test_a_finished_run(path: Path) -> None:
-    sign = live(finished(), path, 180 * S, GONE).sign_of_life
-    assert sign == SignOfLife(Condition.FINISHED, "finished 3 min ago", 180 * S, False)
+@pytest.mark.parametrize(
+    ("end", "condition", "words"),
+    [
+        ({}, Condition.ENDED, "ended 3 min ago"),
+        ({"exit_code": 0}, Condition.FINISHED, "finished 3 min ago"),
+        ({"exit_code": 3}, Condition.FAILED, "failed 3 min ago"),
+        ({"exception": "ValueError"}, Condition.FAILED, "failed 3 min ago: ValueError"),
+    ],
+)
+def test_a_run_that_was_ended(
+    path: Path, end: dict[str, Any], condition: Condition, words: str
+) -> None:
+    run = finished()
+    run.environment["program_end"] = end
+    sign = live(run, path, 180 * S, GONE).sign_of_life
+    assert sign == SignOfLife(condition, words, 180 * S, False)
 
 
 def test_a_step_that_does_not_end(path: Path) -> None:
@@ -123,14 +137,14 @@ def test_on_another_machine_only_what_was_seen_is_said(path: Path, host: str) ->
         return seen.sign_of_life
 
     assert look(700 * S) == SignOfLife(
-        Condition.UNKNOWN,
+        Condition.LOST,
         "last sign of life at 2023-11-14 22:21:40 UTC by its own clock, in backward/allreduce, "
         "step 5; on another machine, so its age is unknown",
         None,
         True,
     )
     assert look(705 * S) == SignOfLife(
-        Condition.UNKNOWN,
+        Condition.LOST,
         "no sign of life for at least 5 s, last in backward/allreduce, step 5; whether its process "
         "lives can't be seen from here",
         5 * S,
@@ -142,7 +156,7 @@ def test_on_another_machine_only_what_was_seen_is_said(path: Path, host: str) ->
         Condition.RUNNING, "running in backward/allreduce, step 6", 1 * S, True
     )
     replace_file(finished(6), path)
-    assert look(708 * S).words == "finished at 2023-11-14 22:21:40 UTC by its own clock"
+    assert look(708 * S).words == "ended at 2023-11-14 22:21:40 UTC by its own clock"
     watching.close()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import pyinstrument_gpu
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.watch import live_run, sign_of_life
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.stream import stream
@@ -40,7 +41,7 @@ def test_a_line_for_each_look_until_the_run_ends(path: Path) -> None:
     assert [run["steps"]["count"] for one in objects for run in one["runs"]] == [5, 6, 7, 8]
     assert [one["runs"][0]["sign_of_life"]["condition"] for one in objects] == [
         *["running"] * 3,
-        "finished",
+        "ended",
     ]
     assert {one["version"] for one in objects} == {1}
     assert {one["realtime_ns"] for one in objects} == {BOOTED_NS + BEGAN_NS + S}
@@ -85,7 +86,7 @@ def test_the_page_names_every_key() -> None:
     kinds = [one for name, one in vars(live_run).items() if name.startswith("Live")]
     keys = set().union(*map(keys_of, [*kinds, sign_of_life.SignOfLife]))
     assert keys - set(re.findall(r"`(\w+)`", text)) == set()
-    assert {one.value for one in sign_of_life.Condition} <= set(re.findall(r"`(\w+)`", text))
+    assert {one.value for one in Condition} <= set(re.findall(r"`([\w ]+)`", text))
 
 
 def test_a_finished_run_is_one_object(path: Path) -> None:

@@ -8,13 +8,14 @@ that hangs. What made a process go leaves no trace in its file.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 import numpy as np
 
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.job_data import RankData
 from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.model.program_end import ProgramEnd
 from pyinstrument_gpu.model.stall import Stall
 
 FRESH_NS = 2 * 10**9
@@ -25,38 +26,6 @@ machine that is busy."""
 _LEAST_LONG_NS = 10**9
 _LONG_WITHOUT_STEPS_NS = 10 * 10**9
 _TIMES_P99 = 3
-
-
-class Condition(str, enum.Enum):
-    """How a rank is, or how it ended."""
-
-    FINISHED = "finished"
-    """Its program ended with exit code 0."""
-    ENDED = "ended"
-    """Its recording was ended. How its program ended is not known."""
-    FAILED = "failed"
-    """By an exception, or with an exit code that is not 0."""
-    CUT_OFF = "cut off"
-    """Its file ends without a word, and its process is gone."""
-    LOST = "lost"
-    """Its file ends without a word. Whether its process lives can't be seen from here."""
-    STOPPED = "stopped"
-    """A signal or a debugger holds its process."""
-    SILENT = "silent"
-    """Its process lives, and its recorder does not write."""
-    UNWRITTEN = "unwritten"
-    """Its file could not be written any more; what it did next is not known."""
-    HANGING = "hanging"
-    """It lives, and has ended no step for far longer than steps take."""
-    RUNNING = "running"
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has stopped, and not by finishing."""
-        return self in (
-            *(Condition.FAILED, Condition.CUT_OFF, Condition.LOST, Condition.STOPPED),
-            *(Condition.SILENT, Condition.UNWRITTEN),
-        )
 
 
 @dataclass(frozen=True)
@@ -83,9 +52,7 @@ def condition_of(rank: RankData, sighting: Sighting) -> Condition:
     """How the rank is. Of a rank whose file is fresh, and whose process can't be seen, it is taken
     that it lives."""
     if rank.complete:
-        if has_failed(rank):
-            return Condition.FAILED
-        return Condition.ENDED if exit_code_of(rank) is None else Condition.FINISHED
+        return ProgramEnd.of(rank.environment).condition
     if rank.end.error is not None:
         return Condition.UNWRITTEN
     if sighting.process is ProcessState.GONE:
@@ -95,27 +62,6 @@ def condition_of(rank: RankData, sighting: Sighting) -> Condition:
     if sighting.is_fresh:
         return Condition.HANGING if _hangs(rank) else Condition.RUNNING
     return Condition.SILENT if sighting.process is ProcessState.ALIVE else Condition.LOST
-
-
-def exit_code_of(rank: RankData) -> int | None:
-    """With which exit code its program ended; None if that is not known."""
-    code = rank.environment.get("program_end", {}).get("exit_code")
-    return code if isinstance(code, int) else None
-
-
-def exception_of(rank: RankData) -> str | None:
-    """Which exception ended its program; None if there was none, or that is not known."""
-    text = rank.environment.get("program_end", {}).get("exception")
-    return text if isinstance(text, str) and text else None
-
-
-def has_failed(rank: RankData) -> bool:
-    return bool(exit_code_of(rank)) or exception_of(rank) is not None
-
-
-def has_lost_peer(rank: RankData) -> bool:
-    """Whether its exception says that another rank did not answer, so that it was not the first."""
-    return rank.environment.get("program_end", {}).get("lost_peer") is True
 
 
 def long_ns(rank: RankData) -> int:

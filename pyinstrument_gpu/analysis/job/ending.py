@@ -23,16 +23,16 @@ import numpy as np
 
 from pyinstrument_gpu.analysis.job.condition import (
     LAG_NS,
-    Condition,
     Sighting,
     condition_of,
-    has_lost_peer,
     stuck_ns,
 )
 from pyinstrument_gpu.analysis.job.machines import machines_of, monotonic_end_ns
 from pyinstrument_gpu.analysis.job.waits import Mismatch, Wait, mismatch, waits
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.model.process_state import ProcessState
+from pyinstrument_gpu.model.program_end import ProgramEnd
 
 _CLOCK_ERROR_NS = 10_000_000
 """By how much the times of two runs may be wrong next to each other, on one machine."""
@@ -131,7 +131,7 @@ def ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) -> Job
     found = waits(job, {rank.rank for rank in ended})
     long_waits = [wait for wait in found if wait.is_long]
     differs = mismatch(job) if ended or hanging else None
-    lost_peers = tuple(rank.rank for rank in ended if has_lost_peer(rank))
+    lost_peers = tuple(rank.rank for rank in ended if ProgramEnd.of(rank.environment).lost_peer)
 
     def concluded(
         outcome: Outcome,

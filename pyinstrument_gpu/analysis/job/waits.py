@@ -18,12 +18,12 @@ from typing import TypeAlias
 import numpy as np
 
 from pyinstrument_gpu.analysis.job.condition import (
-    has_failed,
     long_ns,
     open_stall,
     stuck_ns,
 )
 from pyinstrument_gpu.model.job_data import JobData, RankData
+from pyinstrument_gpu.model.program_end import ProgramEnd
 
 _Key: TypeAlias = tuple[str, str, "tuple[int, ...] | None"]
 
@@ -212,7 +212,8 @@ def _wait_in_group(
     operation = None
     for number, last in lasts.items():
         is_over = last.completed is not None and last.completed > least
-        has_finished = ranks[number].complete and not has_failed(ranks[number])
+        rank = ranks[number]
+        has_finished = rank.complete and not ProgramEnd.of(rank.environment).has_failed
         if last.sequence <= least or is_over or has_finished:
             continue
         asked = _asked(ranks[number], last, least + 1)
