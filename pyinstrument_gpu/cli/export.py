@@ -113,7 +113,7 @@ def export(
             )
     paths = run_paths(given)
     runs = [Run.load(path) for path in paths]
-    exports.check_runs(runs)
+    exports.check_runs(runs, [click.format_filename(path) for path in paths])
     with _progress_bar(sum(len(run.spans) for run in runs)) as advance:
         if to_stdout:
             exporter.write(runs, sys.stdout.buffer, advance=advance, **options)

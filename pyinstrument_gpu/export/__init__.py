@@ -133,15 +133,19 @@ def export(
         raise ExportError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
 
 
-def check_runs(runs: Sequence[RunData]) -> None:
+def check_runs(runs: Sequence[RunData], names: Sequence[str] | None = None) -> None:
     """Refuse runs that can't be written together.
+
+    Args:
+        names: what errors call them; "run 1" and so on by default.
 
     Raises:
         ExportError: there are none, one is there twice, or some are not ranks of the same job.
     """
     if not runs:
         raise ExportError("there is no run to export")
-    names = [f"run {position}" for position in range(1, len(runs) + 1)]
+    if names is None:
+        names = [f"run {position}" for position in range(1, len(runs) + 1)]
     wrong = same_run_twice(runs, names)
     if wrong is not None:
         raise ExportError(wrong)

@@ -133,7 +133,7 @@ class GpuPhaseProfiler(_Profiler):  # type: ignore[misc]
     Raises:
         ValueError, TypeError, ConfigurationError: an argument or a setting is wrong.
 
-    Cost: that of automatic phases, and one or two microseconds for each of Lightning's actions, of
+    Cost: that of automatic phases, and two calls of Python for each of Lightning's actions, of
     which there are some dozens in a step. Never synchronises.
     """
 
