@@ -42,7 +42,7 @@ def printed(name: str, folder: Path, *options: str) -> str:
         text=True,
     )
     text = done.stdout.replace(sys.executable, "python").replace(str(ROOT) + "/", "")
-    return text.replace(f" --output {folder / name}.gpurun", "")
+    return text.replace(f" --output {folder / name}.gpurun", "").replace(f"{folder}/", "")
 
 
 def main() -> None:

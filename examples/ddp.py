@@ -60,9 +60,10 @@ def main() -> None:
                 with gpu_phase("optimizer"):
                     optimizer.step()
                     optimizer.zero_grad()
-    dist.barrier()  # from here on all files are complete
+    paths = [""] * ranks
+    dist.all_gather_object(paths, str(recording.path))  # all files are complete once this is done
     if rank == 0:
-        print(recording.run.report())
+        print(pig.Job.load(paths).report())
     dist.destroy_process_group()
 
 
