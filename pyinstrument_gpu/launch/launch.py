@@ -33,7 +33,7 @@ from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.flight_recorder import SIZE_VARIABLES
-from pyinstrument_gpu.recording.lost_peer import exception_facts
+from pyinstrument_gpu.recording.lost_peer import exception_facts, lost_peer_facts
 from pyinstrument_gpu.recording.recording import Recording, record
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 from pyinstrument_gpu.syncs import Watching
@@ -134,6 +134,8 @@ class Launch:
             self._program.run()
         except SystemExit as end:
             self._program_end = {"exit_code": _exit_code(end.code)}
+            if self._program_end["exit_code"]:
+                self._program_end.update(lost_peer_facts(end))
             if end.code not in (None, 0):
                 raise
         except BaseException as error:

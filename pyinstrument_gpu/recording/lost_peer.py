@@ -11,11 +11,15 @@ import re
 from typing import Any
 
 _MOST_CHARACTERS = 10_000
+_MOST_EXCEPTIONS = 8
+"""So many are followed from one to the one that it came of."""
 _LOST_PEER = re.compile(
     r"gloo.*(Connection (closed|reset) by peer|Broken pipe|[Tt]imed out|timeout|Connection refused)"
     r"|Timed out waiting \d+ms for (recv|send) operation"
     r"|ncclRemoteError|remote process exited"
-    r"|(NCCL|ProcessGroup|TCPStore).*([Tt]imed out|[Tt]imeout|[Cc]onnection (was|reset|closed))",
+    r"|(NCCL|ProcessGroup|TCPStore).*([Tt]imed out|[Tt]imeout|[Cc]onnection (was|reset|closed))"
+    r"|^wait timeout after \d+ ?ms|[Ff]ailed to recv, got \d+ bytes"
+    r"|Timed out after \d+ seconds waiting for clients",
     re.DOTALL,
 )
 """What gloo, NCCL and the store of torch.distributed say."""
@@ -24,13 +28,28 @@ _LOST_PEER = re.compile(
 def exception_facts(error: BaseException) -> dict[str, Any]:
     """What the run file says of an exception: the name of its type, as its text may be anything,
     and whether another rank did not answer."""
-    facts: dict[str, Any] = {"exception": type(error).__name__}
-    return {**facts, "lost_peer": True} if has_lost_peer(error) else facts
+    return {"exception": type(error).__name__, **lost_peer_facts(error)}
+
+
+def lost_peer_facts(error: BaseException) -> dict[str, Any]:
+    """What the run file says where another rank did not answer; nothing otherwise."""
+    return {"lost_peer": True} if has_lost_peer(error) else {}
 
 
 def has_lost_peer(error: BaseException) -> bool:
-    """Whether the exception is one of torch.distributed for another rank that did not answer. It
-    raises nothing."""
+    """Whether the exception is one of torch.distributed for another rank that did not answer, or
+    was raised from such a one or while it was handled. It raises nothing."""
+    found: BaseException | None = error
+    for _ in range(_MOST_EXCEPTIONS):
+        if found is None:
+            break
+        if _is_of_lost_peer(found):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+def _is_of_lost_peer(error: BaseException) -> bool:
     try:
         if not isinstance(error, RuntimeError):  # DistError and what is derived from it are
             return False

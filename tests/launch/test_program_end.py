@@ -18,6 +18,10 @@ ENDINGS = {
     "import sys; sys.exit(-1)": {"exit_code": 255},
     "import sys; sys.exit('no')": {"exit_code": 1},
     "raise RuntimeError('no')": {"exit_code": 1, "exception": "RuntimeError"},
+    "try: raise RuntimeError('gloo: Broken pipe')\nexcept RuntimeError: raise SystemExit(4)": {
+        "exit_code": 4,
+        "lost_peer": True,
+    },
     "raise KeyboardInterrupt": {"exception": "KeyboardInterrupt"},
     "import os; os._exit(3)": None,
 }

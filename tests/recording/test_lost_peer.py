@@ -30,6 +30,10 @@ class Broken(RuntimeError):
         "error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network",
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=512, "
         "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600063 milliseconds before timing out.",
+        "wait timeout after 4000ms, keys: /default_pg/0//key",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown "
+        "or crash?",
+        "Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
     ],
 )
 def test_of_another_rank(text: str) -> None:
@@ -47,3 +51,22 @@ def test_of_another_rank(text: str) -> None:
 )
 def test_of_its_own(error: Exception) -> None:
     assert not has_lost_peer(error)
+
+
+def test_what_was_raised_from_it_or_while_it_was_handled() -> None:
+    lost = RuntimeError("gloo: Connection closed by peer")
+    for raised in (ValueError("training failed"), SystemExit(1), KeyboardInterrupt()):
+        for cause in (lost, None):
+            try:
+                try:
+                    raise lost
+                except RuntimeError:
+                    raise raised from cause
+            except BaseException as error:
+                assert has_lost_peer(error)
+
+
+def test_exceptions_that_came_of_each_other() -> None:
+    first, second = ValueError(), ValueError()
+    first.__cause__, second.__cause__ = second, first
+    assert not has_lost_peer(first)
