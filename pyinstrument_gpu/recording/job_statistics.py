@@ -282,7 +282,10 @@ class RankExchange:
         try:
             if group is None:
                 group = self._group(dist, timeout_s)
-            records = [torch.empty(len(own), dtype=torch.uint8) for _ in range(group.size())]
+            # The program may have another default device.
+            records = [
+                torch.empty(len(own), dtype=torch.uint8, device="cpu") for _ in range(group.size())
+            ]
             dist.all_gather(records, torch.from_numpy(own), group=group)
             ranks = tuple(dist.get_process_group_ranks(group))
         except RecordingError:
