@@ -16,7 +16,7 @@ MOST_STALLS = 8
 _MOST_LISTED = 1024
 _MOST_NAME = 300
 _MOST_TEXT = 1 << 18
-_THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]+).*\(most recent call first\):")
+_THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]{1,16})\b.*\(most recent call first\):")
 
 
 class StallsDocument(NamedTuple):

@@ -63,6 +63,12 @@ def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
     )
 
 
+def test_a_thread_of_a_number_that_none_has() -> None:
+    text = f"Thread 0x{'f' * 6000} (most recent call first):\n  a\n{TRACEBACK}"
+    ((stall,), _) = decoded({**STALL, "answer": None, "traceback": text})
+    assert [name for name, _ in stall.stacks] == ["thread 32513", "thread 16"]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
