@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from io import StringIO
 
 from rich.console import Console
@@ -28,3 +28,19 @@ def printed(parts: Iterable[Text | Table], width: int, *, color: bool = False) -
         for part in parts:
             console.print(part)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def for_terminal(
+    parts: Callable[[int], Iterable[Text | Table]], width: int | None, color: bool | None
+) -> str:
+    """What `parts` makes for so many columns, as text.
+
+    Args:
+        width: columns; None takes the terminal's, or 80.
+        color: whether to use colours; None does where standard output is a terminal and
+            `NO_COLOR` is not set.
+    """
+    stdout = Console()
+    width = stdout.width if width is None else width
+    color = (stdout.is_terminal and not stdout.no_color) if color is None else color
+    return printed(parts(width), width, color=color)

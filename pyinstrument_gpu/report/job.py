@@ -6,7 +6,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +26,7 @@ from pyinstrument_gpu.document.job_ranks import (
     RankOfJob,
     phase_text,
 )
-from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
     Row,
@@ -48,17 +47,8 @@ _MAX_STALLS = 8
 
 
 def job_report(document: JobDocument, width: int | None = None, color: bool | None = None) -> str:
-    """The report of a job as text.
-
-    Args:
-        width: columns; None takes the terminal's, or 80.
-        color: whether to use colours; None does where standard output is a terminal and
-            `NO_COLOR` is not set.
-    """
-    stdout = Console()
-    width = stdout.width if width is None else width
-    color = (stdout.is_terminal and not stdout.no_color) if color is None else color
-    return printed(job_overview(document, width), width, color=color)
+    """The report of a job as text; `width` and `color` as in `for_terminal`."""
+    return for_terminal(lambda width: job_overview(document, width), width, color)
 
 
 def job_overview(document: JobDocument, width: int) -> list[Text | Table]:

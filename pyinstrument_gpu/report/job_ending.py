@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
-from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, table
 
 _MOST_RANKS = 16
@@ -20,17 +19,8 @@ _STEPS = 3
 
 
 def ending_report(ending: JobEnding, *, width: int | None = None, color: bool | None = None) -> str:
-    """What `why` prints.
-
-    Args:
-        width: columns; None takes the terminal's, or 80.
-        color: whether to use colours; None does where standard output is a terminal and
-            `NO_COLOR` is not set.
-    """
-    stdout = Console()
-    width = stdout.width if width is None else width
-    color = (stdout.is_terminal and not stdout.no_color) if color is None else color
-    return printed(_parts(ending, width), width, color=color)
+    """What `why` prints; `width` and `color` as in `for_terminal`."""
+    return for_terminal(lambda width: _parts(ending, width), width, color)
 
 
 def _parts(ending: JobEnding, width: int) -> Iterator[Text | Table]:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.console import for_terminal
 from pyinstrument_gpu.report.one_step import one_step
 from pyinstrument_gpu.report.overview import overview
 
@@ -21,16 +19,13 @@ def report(
     Args:
         run: the run.
         step: index of the one step to show; None shows the whole run.
-        width: columns; None takes the terminal's, or 80.
-        color: whether to use colours; None does where standard output is a terminal and
-            `NO_COLOR` is not set.
+        width, color: as in `for_terminal`.
 
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
     """
-    stdout = Console()
-    width = stdout.width if width is None else width
-    color = (stdout.is_terminal and not stdout.no_color) if color is None else color
     if step is not None:
-        return printed(one_step(step_document(run, step), width), width, color=color)
-    return printed(overview(document_of(run), width), width, color=color)
+        of_step = step_document(run, step)
+        return for_terminal(lambda width: one_step(of_step, width), width, color)
+    document = document_of(run)
+    return for_terminal(lambda width: overview(document, width), width, color)
