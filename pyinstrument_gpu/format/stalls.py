@@ -16,6 +16,7 @@ MOST_STALLS = 8
 _MOST_LISTED = 1024
 _MOST_NAME = 300
 _MOST_TEXT = 1 << 18
+_NO_FRAME = "<no Python frame>"
 _THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]{1,16})\b.*\(most recent call first\):")
 
 
@@ -139,7 +140,8 @@ def _group(value: Any) -> GroupProgress | None:
 
 
 def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
-    """What CPython has printed of all threads, which knows no names."""
+    """What CPython has printed of all threads, which knows no names. It begins with the newest, so
+    the main thread comes last: here it comes first, and last those that run no Python."""
     stacks: list[tuple[str, list[str]]] = []
     for line in traceback.splitlines():
         heading = _THREAD.fullmatch(line.strip())
@@ -147,4 +149,5 @@ def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
             stacks.append((f"thread {int(heading[1], 16)}", []))
         elif stacks and line.strip():
             stacks[-1][1].append(_shown(line.strip()))
+    stacks = sorted(reversed(stacks), key=lambda stack: stack[1] == [_NO_FRAME])
     return tuple((name, "\n".join(lines)) for name, lines in stacks[:_MOST_LISTED])

@@ -36,12 +36,15 @@ READ = Stall(
         GroupProgress("1", -1, None, None, None),
     ),
 )
-TRACEBACK = """Thread 0x00007f01 (most recent call first):
+TRACEBACK = """Thread 0x0000000000000010 (most recent call first):
+  <no Python frame>
+
+Thread 0x0000000000000011 (most recent call first):
+  File "a.py", line 1 in helper
+
+Current thread 0x00007f01 (most recent call first):
   File "b.py", line 3 in inner
   File "b.py", line 9 in outer
-
-Current thread 0x0000000000000010 (most recent call first):
-  <no Python frame>
 """
 
 
@@ -59,6 +62,7 @@ def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
     assert left_out == 0
     assert stall.stacks == (
         ("thread 32513", 'File "b.py", line 3 in inner\nFile "b.py", line 9 in outer'),
+        ("thread 17", 'File "a.py", line 1 in helper'),
         ("thread 16", "<no Python frame>"),
     )
 
@@ -66,7 +70,7 @@ def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
 def test_a_thread_of_a_number_that_none_has() -> None:
     text = f"Thread 0x{'f' * 6000} (most recent call first):\n  a\n{TRACEBACK}"
     ((stall,), _) = decoded({**STALL, "answer": None, "traceback": text})
-    assert [name for name, _ in stall.stacks] == ["thread 32513", "thread 16"]
+    assert [name for name, _ in stall.stacks] == ["thread 32513", "thread 17", "thread 16"]
 
 
 @pytest.mark.parametrize(
