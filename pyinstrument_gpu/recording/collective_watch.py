@@ -2,7 +2,7 @@
 """Reads PyTorch's flight recorder while one recording goes on.
 
 A thread does it, from the moment when the program has a process group of several ranks. Each time
-it needs the GIL for some 10 us per operation in the ring, so it waits a thousand times as long
+it needs the GIL for some 15 us per operation in the ring, so it waits a thousand times as long
 before the next one: what has left the ring by then is counted, and not in the run.
 """
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 MOST_ENTRIES = 20_000
-"""A dump holds the GIL for some 10 us per entry, so longer rings are not read."""
+"""A dump holds the GIL for some 15 us per entry, so longer rings are not read."""
 
 _MOST_DIGITS = 20
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -83,7 +83,7 @@ class Dump(NamedTuple):
 
 
 def read(with_entries: bool = True) -> Dump:
-    """What is in the flight recorder now. Holds the GIL for some 10 us per entry.
+    """What is in the flight recorder now. Holds the GIL for some 15 us per entry.
 
     Raises:
         FlightRecorderError: there is none, its ring is too long, or torch has changed what it

@@ -51,10 +51,10 @@ NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_ENA
     ("options", "environment", "expected"),
     [
         ((), {}, [None, None, None]),
-        ((), {"WORLD_SIZE": "2"}, ["2000", None, None]),
+        ((), {"WORLD_SIZE": "2"}, ["500", None, None]),
         ((), {"WORLD_SIZE": "2", "TORCH_FR_BUFFER_SIZE": "0"}, ["0", None, None]),
         ((), {"WORLD_SIZE": "2", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, [None, "9", None]),
-        (("--time-collectives",), {"WORLD_SIZE": "2"}, ["2000", None, "1"]),
+        (("--time-collectives",), {"WORLD_SIZE": "2"}, ["500", None, "1"]),
         (("--time-collectives",), {"TORCH_NCCL_ENABLE_TIMING": "0"}, [None, None, "0"]),
     ],
 )
