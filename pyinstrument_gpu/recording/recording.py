@@ -490,8 +490,12 @@ def answer_stall() -> None:
     """Write down what is known of the active recording's newest stall, and tell the user."""
     recording = active()
     if recording is not None:
-        collectives = recording._collectives
-        stall_answer.answer(lambda: collectives.read(with_unended=True), collectives.threads)
+        collectives, facts = recording._collectives, recording._environment
+        stall_answer.answer(
+            lambda: collectives.read(with_unended=True),
+            collectives.threads,
+            facts.get("rank") if facts.get("world_size", 1) > 1 else None,
+        )
 
 
 def look_at_program() -> None:

@@ -30,12 +30,15 @@ _MOST_GROUPS = 64
 _MOST_TEXT = 300
 
 
-def answer(groups: Callable[[], Progress], our_threads: Collection[int]) -> None:
+def answer(
+    groups: Callable[[], Progress], our_threads: Collection[int], rank: int | None = None
+) -> None:
     """Write down what is known of the newest stall, and tell the user once. It raises nothing.
 
     Args:
         groups: how far the process groups are, as `CollectiveWatch.read`.
         our_threads: identifiers of threads that are not the program's.
+        rank: whose it is, where there are several.
     """
     with contextlib.suppress(Exception):
         stall = native.newest_stall()
@@ -49,7 +52,9 @@ def answer(groups: Callable[[], Progress], our_threads: Collection[int]) -> None
             "groups": [[group, *status, operation] for group, status, operation in progress],
         }
         if native.answer_stall(number, json.dumps(facts).encode()):
-            _tell(f"pyinstrument_gpu: {sentence}{_where(stacks)}{_last_collective(progress)}\n")
+            who = "" if rank is None else f"rank {rank}: "
+            place = f"{_where(stacks)}{_last_collective(progress)}"
+            _tell(f"pyinstrument_gpu: {who}{sentence}{place}\n")
 
 
 def thread_stacks(left_out: Collection[int] = ()) -> list[tuple[str, str]]:

@@ -131,6 +131,18 @@ def test_how_far_the_groups_are(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"{last}, the last one that ended 4\n" in capsys.readouterr().err
 
 
+def test_a_rank_says_which_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pig.record(tmp_path / "a.gpurun", watchdog_s=LIMIT_S):
+        quick_steps()
+        with gpu_step(), stalled_until(tmp_path / "a.rank3.gpurun", lambda stall: stall.stacks):
+            pass
+    assert capsys.readouterr().err.startswith("pyinstrument_gpu: rank 3: no step has begun")
+
+
 @pytest.mark.parametrize("watchdog_s", [None, 1000.0])
 def test_without_a_stall_nothing_is_said(
     watchdog_s: float | None, capsys: pytest.CaptureFixture[str]
