@@ -76,8 +76,9 @@ class _Reader:
             answer = {}
         stacks = self._rows(answer.get("stacks"), _stack)
         traceback = value.get("traceback")
-        if not stacks and isinstance(traceback, str):
-            stacks = _stacks_of(traceback[:_MOST_TEXT])
+        # It is of the time when the GIL was not to be had; Python has answered after that.
+        if isinstance(traceback, str):
+            stacks = _stacks_of(traceback[:_MOST_TEXT]) or stacks
         return Stall(
             since_ns=since_ns,
             noticed_ns=noticed_ns,

@@ -60,6 +60,8 @@ def test_all_of_it() -> None:
 def test_stacks_that_python_did_not_give_are_those_of_the_traceback() -> None:
     ((stall,), left_out) = decoded({**STALL, "answer": None, "traceback": TRACEBACK})
     assert left_out == 0
+    # What Python says after that is of a later time.
+    assert decoded({**STALL, "traceback": TRACEBACK})[0][0].stacks == stall.stacks
     assert stall.stacks == (
         ("thread 32513", 'File "b.py", line 3 in inner\nFile "b.py", line 9 in outer'),
         ("thread 17", 'File "a.py", line 1 in helper'),
