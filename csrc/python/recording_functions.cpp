@@ -139,10 +139,8 @@ py::object newest_stall() {
 
 /// Returns whether it is the caller's to say.
 bool answer_stall_with(uint64_t number, std::string object) {
-  Recorder& recorder = Recorder::instance();
-  if (auto document = recorder.stalls().answer(number, std::move(object)))
-    recorder.set_document(BlockType::kStalls, std::move(*document));
-  return recorder.stalls().may_be_said(number);
+  StallLog& stalls = Recorder::instance().stalls();
+  return stalls.answer(number, std::move(object)) && stalls.may_be_said(number);
 }
 
 void open_tap(const py::object& recording) {

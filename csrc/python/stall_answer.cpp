@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -74,23 +75,39 @@ void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
   }
 }
 
-/// The stacks of all threads as CPython prints them, without the GIL; empty where it can't.
-std::string traceback_without_gil() {
+using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
+
+/// CPython's function that prints the stacks of all threads; null where there is none. May wait for
+/// a thread that loads a library.
+Dump function_of_cpython() {
 #if PY_VERSION_HEX >= 0x030F0000
-  return {};  // it takes other arguments there
+  return nullptr;  // it takes other arguments there
 #else
-  using Dump = const char* (*)(int, PyInterpreterState*, PyThreadState*);
-  const auto dump = reinterpret_cast<Dump>(dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads"));
-  if (dump == nullptr) return {};
-  const int file = memfd_create("pyinstrument_gpu stall", MFD_CLOEXEC);
-  if (file < 0) return {};
-  dump(file, PyInterpreterState_Main(), nullptr);
+  return reinterpret_cast<Dump>(dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads"));
+#endif
+}
+
+/// The stacks of all threads as CPython prints them, without the GIL; nothing where it can't, or
+/// where Python answers after all.
+std::optional<std::string> traceback_without_gil(Answer& answer) {
+  const Dump dump = function_of_cpython();
+  const int file = dump == nullptr ? -1 : memfd_create("pyinstrument_gpu stall", MFD_CLOEXEC);
+  {
+    // Who gets the GIL meanwhile keeps it until the lock is free: no thread runs Python code, but
+    // for the few instructions in which the one that had the GIL sees that another wants it.
+    const std::lock_guard lock(answer.mutex);
+    if (answer.has_gil) {
+      if (file >= 0) close(file);
+      return std::nullopt;
+    }
+    if (file >= 0) dump(file, PyInterpreterState_Main(), nullptr);
+  }
+  if (file < 0) return std::string();
   std::string text(kMostTraceback, '\0');
   const ssize_t length = pread(file, text.data(), text.size(), 0);
   close(file);
   text.resize(length > 0 ? static_cast<size_t>(length) : 0);
   return text;
-#endif
 }
 
 void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
@@ -100,9 +117,10 @@ void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
     answer->changed.wait_for(lock, kPatience, [&] { return answer->has_gil; });
     if (answer->has_gil) return;
   }
+  std::optional<std::string> traceback = traceback_without_gil(*answer);
+  if (!traceback) return;
   StallLog& stalls = Recorder::instance().stalls();
-  if (auto document = stalls.add_traceback(number, traceback_without_gil()))
-    Recorder::instance().set_document(BlockType::kStalls, std::move(*document));
+  if (!traceback->empty()) stalls.add_traceback(number, std::move(*traceback));
   if (!stalls.may_be_said(number)) return;
   const std::string line = "pyinstrument_gpu: " + sentence +
                            "; a thread has held Python's GIL for 5 s and does not give it away\n";

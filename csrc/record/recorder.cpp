@@ -468,8 +468,7 @@ void Recorder::look_for_stall(const RunState& state,
         const auto [count, p99_ns] = steps_.usual_ns();
         return Watchdog::StepTimes{count, static_cast<int64_t>(p99_ns)};
       });
-  if (change == Watchdog::Change::kEnded)
-    set_document(BlockType::kStalls, stalls_.end(state.now_ns));
+  if (change == Watchdog::Change::kEnded) stalls_.end(state.now_ns);
   if (change != Watchdog::Change::kBegan) return;
   StallLog::Place place{state.open_step ? steps_.index_of(state.open_step->serial) : -1, {}};
   for (const RunState::Open& frame : state.open) {
@@ -484,8 +483,7 @@ void Recorder::look_for_stall(const RunState& state,
     if (its != place.paths.end()) std::iter_swap(place.paths.begin(), its);
   }
   std::string sentence = sentence_of_stall(place);
-  set_document(BlockType::kStalls,
-               stalls_.begin(watchdog_.stall(), std::move(place), std::move(sentence)));
+  stalls_.begin(watchdog_.stall(), std::move(place), std::move(sentence));
   notify(Notice::kStall);
 }
 

@@ -121,7 +121,7 @@ class Recorder {
   /// how many there was room for.
   size_t append_collectives(std::span<const uint8_t> items);
 
-  /// The stalls that were noticed. What changes them goes to `set_document`.
+  /// The stalls that were noticed.
   StallLog& stalls() { return stalls_; }
 
   ThreadRegistry& threads() { return threads_; }
@@ -192,7 +192,7 @@ class Recorder {
   ThreadRegistry threads_;
   MetricSeries metrics_;
   CollectiveSeries collectives_;
-  StallLog stalls_;
+  StallLog stalls_{[this](std::string json) { set_document(BlockType::kStalls, std::move(json)); }};
   Harvester harvester_;
   std::unique_ptr<Scratch> scratch_;
   ThreadState* set_aside_ = nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,8 +14,8 @@
 
 namespace pig {
 
-/// The newest stalls of one recording, as the STALLS document has them (docs/run-file.md). Each
-/// function that changes something returns that document. Any thread; never waits for long.
+/// The newest stalls of one recording, as the STALLS document has them (docs/run-file.md). Any
+/// thread; never waits for long.
 class StallLog {
  public:
   static constexpr size_t kMost = 8;
@@ -24,24 +25,27 @@ class StallLog {
     std::vector<std::pair<uint32_t, uint32_t>> paths;  ///< by thread its innermost open one
   };
 
+  /// `publish` gets the document at each change, the changes of all threads in their order.
+  explicit StallLog(std::function<void(std::string)> publish) : publish_(std::move(publish)) {}
+
   void reset() {
     const std::lock_guard lock(mutex_);
     stalls_.clear();
   }
 
   /// `sentence` says what was noticed.
-  std::string begin(const Watchdog::Stall& stall, Place place, std::string sentence) {
+  void begin(const Watchdog::Stall& stall, Place place, std::string sentence) {
     const std::lock_guard lock(mutex_);
     if (stalls_.size() == kMost) stalls_.pop_front();
     stalls_.push_back({++number_, stall, std::move(place), std::move(sentence), {}, {}, {}, false});
-    return json();
+    publish_(json());
   }
 
   /// Steps go on.
-  std::string end(int64_t now_ns) {
+  void end(int64_t now_ns) {
     const std::lock_guard lock(mutex_);
     if (!stalls_.empty()) stalls_.back().ended_ns = now_ns;
-    return json();
+    publish_(json());
   }
 
   /// The number and the sentence of the newest one; nothing where there is none.
@@ -51,12 +55,12 @@ class StallLog {
     return std::pair{stalls_.back().number, stalls_.back().sentence};
   }
 
-  /// What Python knows of a stall: a JSON object. Nothing where that stall is not there any more.
-  std::optional<std::string> answer(uint64_t number, std::string object) {
+  /// What Python knows of a stall: a JSON object. False where that stall is not there any more.
+  bool answer(uint64_t number, std::string object) {
     return change(number, [&](Stall& stall) { stall.answer = std::move(object); });
   }
   /// The threads' stacks as CPython prints them, in ASCII.
-  std::optional<std::string> add_traceback(uint64_t number, std::string text) {
+  bool add_traceback(uint64_t number, std::string text) {
     return change(number, [&](Stall& stall) { stall.traceback = std::move(text); });
   }
 
@@ -86,12 +90,13 @@ class StallLog {
   }
 
   template <typename Function>
-  std::optional<std::string> change(uint64_t number, Function function) {
+  bool change(uint64_t number, Function function) {
     const std::lock_guard lock(mutex_);
     Stall* const stall = find(number);
-    if (stall == nullptr) return std::nullopt;
+    if (stall == nullptr) return false;
     function(*stall);
-    return json();
+    publish_(json());
+    return true;
   }
 
   std::string json() const {
@@ -128,6 +133,7 @@ class StallLog {
     return out + '"';
   }
 
+  const std::function<void(std::string)> publish_;
   mutable std::mutex mutex_;
   std::deque<Stall> stalls_;
   uint64_t number_ = 0;  ///< of the newest one of the process
