@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,19 @@ from pyinstrument_gpu.recording.flight_recorder import Dump, FlightRecorderError
 SHORTEST_INTERVAL_S = 1.0
 LARGEST_SHARE = 0.001
 _PATIENCE_S = 1.0
+
+
+def wait_until_next_s(cost_s: float, wall_s: float) -> float:
+    """How long to wait after a read that cost so much, at that time of the wall's clock.
+
+    In fast training the ring holds less than what is created between two reads. An operation tells
+    of waiting only if all ranks have seen it, so they read at the same moments: at multiples of an
+    interval, which is a power of two so that the moments of ranks with other costs fall together.
+    Where clocks differ, less is seen by all, and nothing is wrong.
+    """
+    needed = max(1.0, cost_s / LARGEST_SHARE / SHORTEST_INTERVAL_S)
+    interval_s = SHORTEST_INTERVAL_S * 2.0 ** math.ceil(math.log2(needed))
+    return interval_s - wall_s % interval_s
 
 
 class CollectiveWatch:
@@ -115,8 +129,7 @@ class CollectiveWatch:
                 return
             before_ns = self._cost_ns
             self.read()
-            wait_s = (self._cost_ns - before_ns) / 1e9 / LARGEST_SHARE
-            wait_s = max(SHORTEST_INTERVAL_S, wait_s)
+            wait_s = wait_until_next_s((self._cost_ns - before_ns) / 1e9, time.time())
 
     def _take(self, recording: object, log: CollectiveLog, dump: Dump, with_unended: bool) -> None:
         items = log.add(dump.entries, Clocks(*native.read_clocks()), with_unended)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collective operations on their way from PyTorch's flight recorder to a run."""
 
+import math
 import os
 import pickle
 import threading
@@ -10,12 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.format.items import COLLECTIVE_ITEM
 from pyinstrument_gpu.recording import flight_recorder
 from pyinstrument_gpu.recording.collective_log import MOST_RANKS, Clocks, CollectiveLog
-from pyinstrument_gpu.recording.collective_watch import CollectiveWatch
+from pyinstrument_gpu.recording.collective_watch import (
+    LARGEST_SHARE,
+    CollectiveWatch,
+    wait_until_next_s,
+)
 from pyinstrument_gpu.recording.flight_recorder import Dump, Entry, FlightRecorderError, GroupStatus
 from pyinstrument_gpu.run import Run
 from tests.helpers.script import run_script
@@ -397,3 +404,19 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert first.groups == second.groups
     columns = ["group", "operation", "sequence", "bytes"]
     assert (first.events[columns] == second.events[columns]).all()
+
+
+@given(
+    costs_s=st.lists(st.floats(0, 1), min_size=2, max_size=5),
+    wall_s=st.floats(1.6e9, 2e9),
+)
+def test_ranks_read_at_the_same_moments(costs_s: list[float], wall_s: float) -> None:
+    """Whoever reads least often reads together with all others, and nobody too often."""
+    waits_s = [wait_until_next_s(cost_s, wall_s) for cost_s in costs_s]
+    slowest = waits_s[costs_s.index(max(costs_s))]
+    for cost_s, wait_s in zip(costs_s, waits_s, strict=True):
+        interval_s = 2.0 ** math.ceil(math.log2(max(1.0, cost_s / LARGEST_SHARE)))
+        assert 0 < wait_s <= interval_s and interval_s >= cost_s / LARGEST_SHARE
+        assert (slowest - wait_s) % interval_s == pytest.approx(0, abs=1e-5) or (
+            slowest - wait_s
+        ) % interval_s == pytest.approx(interval_s, abs=1e-5)
