@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often the rank that is slow is named, in real jobs of which it is known.
+
+`python -m benchmarks.stragglers [--runs 20] [--case CASE...]`
+
+Two ranks train with gloo on this machine, under torchrun and `pyinstrument-gpu run`
+(tests/helpers/slow_rank.py), and rank 1 is slower in the way of the case. What is printed are
+counts: rank and phase were right, the rank alone was, nobody was named, or a wrong rank or phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from pyinstrument_gpu.analysis.job import of
+from pyinstrument_gpu.job import Job
+from tests.helpers import slow_rank
+
+ROOT = Path(__file__).parents[1]
+CASES: dict[str, frozenset[str | None]] = {
+    "balanced": frozenset(),
+    "sleep": frozenset({"data"}),
+    "sleep-some": frozenset({"data"}),
+    "loader": frozenset({"data"}),
+    "slower": frozenset({None}),
+    "backward": frozenset({"backward"}),
+}
+"""What may be named as the phase; None is no phase, as the rank is slower everywhere."""
+_TIMEOUT_S = 300
+
+
+def outcome(case: str, steps: int, width: int) -> str:
+    """What is said of one run of a case."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", "2", "-m", "pyinstrument_gpu", "run", "--no-report"]
+        command += [str(Path(slow_rank.__file__)), case, str(steps), str(width)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            check=True,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+        )
+        found = of(Job.load(folder)).stragglers.straggler
+    if found is None:
+        return "nobody"
+    if not CASES[case] or found.rank != slow_rank.SLOW_RANK:
+        return "wrong rank"
+    if found.path in CASES[case]:
+        return "rank and phase"
+    return "rank alone" if found.path is None else "wrong phase"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--width", type=int, default=1024)
+    arguments = parser.parse_args()
+    print(f"| {'case':10} | outcomes of {arguments.runs} runs |\n|---|---|", flush=True)
+    for case in arguments.case or CASES:
+        seen = Counter(
+            outcome(case, arguments.steps, arguments.width) for _ in range(arguments.runs)
+        )
+        text = ", ".join(f"{what} {count}" for what, count in seen.most_common())
+        print(f"| {case:10} | {text} |", flush=True)
+    print(f"load average at the end: {', '.join(f'{one:.1f}' for one in os.getloadavg())}")
+
+
+if __name__ == "__main__":
+    main()
