@@ -82,9 +82,7 @@ class PhaseOfRanks(ArrayFields):
     @property
     def mean_ns(self) -> NDArray[np.float64]:
         """The mean of one execution on each rank."""
-        means = np.full(len(self.ranks), np.nan)
-        np.divide(self.host_ns, self.count, out=means, where=self.count > 0)
-        return means
+        return _means(self.host_ns, self.count)
 
     @property
     def median_ns(self) -> float:
@@ -139,9 +137,7 @@ class JobStatistics(ArrayFields):
     @property
     def step_mean_ns(self) -> NDArray[np.float64]:
         """The mean duration of a step on each rank; NaN where none closed."""
-        means = np.full(len(self.ranks), np.nan)
-        np.divide(self.step_ns, self.steps, out=means, where=self.steps > 0)
-        return means
+        return _means(self.step_ns, self.steps)
 
 
 def packed(numbers: tuple[Mapping[str, PhaseStatistics], Statistic] | None) -> NDArray[np.uint8]:
@@ -333,3 +329,10 @@ def _check(dist: Any, group: Any) -> None:
             "the group has no backend for tensors on the CPU: give one of gloo, or none, for one "
             "of our own"
         )
+
+
+def _means(sums: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The mean of each rank; NaN where nothing was counted."""
+    means = np.full(len(sums), np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
