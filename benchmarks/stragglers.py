@@ -30,6 +30,7 @@ CASES = {
     "loader": "20 ms in data, in each step",
     "slower": "30 %, two thirds of it in backward and the rest behind the optimizer's step",
     "backward": "30 % of backward",
+    "late": "3 s before the ranks meet for the first time",
 }
 """In which way rank 1 is slower."""
 _TIMEOUT_S = 300
@@ -50,10 +51,17 @@ def outcome(case: str, steps: int, width: int) -> str:
             capture_output=True,
             timeout=_TIMEOUT_S,
         )
-        found = of(Job.load(folder)).stragglers.straggler
+        job = of(Job.load(folder))
+    found = job.stragglers.straggler
+    if case == "late" and found is None:
+        late = job.late_start
+        if late is None:
+            return "nobody"
+        right = late.rank == slow_rank.SLOW_RANK
+        return "the rank, as late" if right else f"wrongly rank {late.rank}, as late"
     if found is None:
         return "nobody"
-    if case == "balanced" or found.rank != slow_rank.SLOW_RANK:
+    if case in ("balanced", "late") or found.rank != slow_rank.SLOW_RANK:
         return f"wrongly rank {found.rank}"
     return "the rank, without a phase" if found.path is None else f"the rank, in {found.path}"
 

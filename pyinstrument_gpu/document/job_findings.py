@@ -158,7 +158,7 @@ def _late_start(found: LateStart) -> JobFinding:
     later = f"{duration(found.lateness_ns)} later than the next rank"
     how = f"its recording began {later}"
     if not found.began_late:
-        how = f"it came to its first collective operation {later}, though it did not begin so late"
+        how = f"it came to where the ranks first meet {later}, though it did not begin so late"
     return JobFinding("start", f"rank {found.rank} was late at the start", None, None, how, None)
 
 

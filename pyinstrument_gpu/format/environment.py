@@ -165,6 +165,7 @@ SCHEMA: _Schema = {
             "loader_persistent": _is_truth,
             "other_streams": _is_truth,
             "ranks": _integer(1, _PID_LIMIT),
+            "rendezvous_ns": _is_count,
         }
     ),
 }

@@ -27,6 +27,8 @@ class ProgramFacts(NamedTuple):
             device's default one: it made one, put work on one, let one wait, worked on several
             devices, or used a process group that may have some of its own.
         ranks: how many processes train together.
+        rendezvous_ns: how long the first process group took to be made, if it connects each rank
+            with all others, as gloo does: then it waits until the last of them has come.
     """
 
     loader_workers: int | None = None
@@ -35,6 +37,7 @@ class ProgramFacts(NamedTuple):
     loader_persistent: bool | None = None
     other_streams: bool | None = None
     ranks: int | None = None
+    rendezvous_ns: int | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, Any]) -> ProgramFacts:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,9 @@ _MOST_GROUPS = 1024
 _MAKERS = ("init_process_group", "new_group")
 
 
-def _enter(args: Arguments, kwargs: Options | None) -> bool:
-    """What hears of the begin of a call: its end is of interest."""
-    return True
+def _enter(args: Arguments, kwargs: Options | None) -> int:
+    """What hears of the begin of a call. Returns when that was."""
+    return time.perf_counter_ns()
 
 
 class ProcessGroups:
@@ -35,6 +36,7 @@ class ProcessGroups:
         ranks: of the largest group; 0 if there was none.
         members: of each group, by its name, which ranks are in it.
         use_device: whether one has a backend for a device: that has streams of its own.
+        rendezvous_ns: `ProgramFacts.rendezvous_ns`.
         may_be_missed: whether there may be a group of which nothing is known here: a function that
             makes one is not built as the hooks expect, or a group does not say what it is.
     """
@@ -42,13 +44,16 @@ class ProcessGroups:
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
         self._leave = self._has_made  # the same object each time: it tells whose hooks they are
+        self._has_group = False
         self.ranks = 0
         self.members: dict[str, tuple[int, ...]] = {}
         self.use_device = False
+        self.rendezvous_ns: int | None = None
         self.may_be_missed = False
 
     def install(self) -> None:
         self.look()
+        self._has_group = bool(self.members)
         for name in _MAKERS:
             outer = getattr(distributed_c10d, name, None)
             # What is decorated is called by the decorator's function, as `function(*args)`.
@@ -67,8 +72,12 @@ class ProcessGroups:
         """Take the hooks back. Again: nothing."""
         native.unhook(self._leave)
 
-    def _has_made(self, token: object, args: Arguments, succeeded: bool) -> None:
+    def _has_made(self, begin_ns: int, args: Arguments, succeeded: bool) -> None:
+        took_ns = time.perf_counter_ns() - begin_ns
+        is_first, self._has_group = not self._has_group, True
         self.look()
+        if is_first and self.ranks > 1 and _connects_all_ranks():
+            self.rendezvous_ns = took_ns
         self._tell()
 
     def look(self) -> None:
@@ -83,3 +92,11 @@ class ProcessGroups:
                     self.members[name] = tuple(sorted(world.pg_group_ranks.get(group, ())))
         except Exception:
             self.may_be_missed = True
+
+
+def _connects_all_ranks() -> bool:
+    """Whether the default group has met when it has been made, with each backend that it has."""
+    try:
+        return "gloo" in distributed_c10d.get_backend_config()
+    except Exception:
+        return False

@@ -71,7 +71,9 @@ class ProgramWatch:
         """What is known now, by the name of the field of `ProgramFacts`."""
         if self._groups is not None:
             self._groups.look()
-        facts = {"other_streams": self._other_streams(), "ranks": self._ranks()}
+        facts: dict[str, Any] = {"other_streams": self._other_streams(), "ranks": self._ranks()}
+        if self._groups is not None:
+            facts["rendezvous_ns"] = self._groups.rendezvous_ns
         known = {name: value for name, value in facts.items() if value is not None}
         return {**known, **loader_use.facts()}
 

@@ -4,6 +4,7 @@
 python slow_rank.py CASE STEPS WIDTH
 """
 
+import os
 import sys
 import time
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 BATCH = 32
 SLEEP_S = 0.2
+LATE_S = 3.0
 SLOW_RANK = 1
 
 
@@ -49,6 +51,8 @@ def pause(phase: str, step: int, took_s: float = 0.0) -> float:
 
 def main(steps: int, width: int) -> None:
     torch.set_num_threads(1)
+    if case == "late" and int(os.environ["RANK"]) == SLOW_RANK:
+        time.sleep(LATE_S)
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     layers = [torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(6)]

@@ -235,9 +235,13 @@ rank = 0 if child else 1
 with pig.record() as recording:
     store = dist.FileStore(sys.argv[1], 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    known = recording.snapshot().program_facts
+    dist.new_group([0, 1])
     dist.barrier()
     dist.destroy_process_group()
-assert recording.run.program_facts.ranks == 2
+facts = recording.run.program_facts
+assert facts.ranks == 2
+assert 0 < facts.rendezvous_ns == known.rendezvous_ns <= recording.run.duration_ns
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
@@ -261,6 +265,7 @@ def test_a_group_that_is_gone_at_the_end_was_seen() -> None:
         with group_of(4):
             dist.new_group([0, 1])
     assert recording.run.program_facts.ranks == 4
+    assert recording.run.program_facts.rendezvous_ns is None  # this backend waits for nobody
     with pig.record() as recording:
         pass
     assert recording.run.program_facts.ranks == 1

@@ -60,7 +60,8 @@ class LateStart:
         rank: its number.
         lateness_ns: by how much it was later than the next one.
         began_late: whether it began to be recorded that much later; otherwise it took that much
-            longer to its first collective operation.
+            longer until it met the others, when the first process group was made or in their first
+            collective operations.
     """
 
     rank: int

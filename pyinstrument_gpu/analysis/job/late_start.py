@@ -2,8 +2,8 @@
 """Which rank the others waited for at the start.
 
 When ranks have met for the first time, the run of one that was started late is the shortest, by
-each one's own clock. One that began in time and took long to its first collective operation has
-waited least until then.
+each one's own clock. One that began in time and took long until then has waited least: while the
+first process group was made, or between the first collective operations.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyinstrument_gpu.analysis.job.arrivals import waited_by_hosts
 from pyinstrument_gpu.analysis.job.findings import LateStart
 from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.analysis.job.own_work import OwnWork
+from pyinstrument_gpu.model.program_facts import ProgramFacts
 
 _LEAST_NS = 1_000_000_000
 _LEAST_STEPS = 5
@@ -35,9 +36,10 @@ def late_start(joined: Joined, work: OwnWork | str) -> LateStart | None:
     began = _latest(_begins_ns(joined, work))
     if began is not None and began[1] > least_ns:
         return LateStart(joined.ranks[began[0]].rank, began[1], True)
-    arrived = _latest(_waits_ns(joined))
-    if arrived is not None and arrived[1] > least_ns:
-        return LateStart(joined.ranks[arrived[0]].rank, arrived[1], False)
+    for waits_ns in (_rendezvous_ns(joined), _waits_ns(joined)):
+        arrived = _latest(waits_ns)
+        if arrived is not None and arrived[1] > least_ns:
+            return LateStart(joined.ranks[arrived[0]].rank, arrived[1], False)
     return None
 
 
@@ -71,6 +73,12 @@ def _begins_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64] | None:
                 found: NDArray[np.float64] = np.median(table_ns[:, has_all], axis=1)
                 return found
     return None
+
+
+def _rendezvous_ns(joined: Joined) -> NDArray[np.float64] | None:
+    """By rank what it waited while the first process group was made."""
+    waits_ns = [ProgramFacts.of(rank.environment).rendezvous_ns for rank in joined.ranks]
+    return None if None in waits_ns else np.array(waits_ns, np.float64)
 
 
 def _waits_ns(joined: Joined) -> NDArray[np.float64] | None:

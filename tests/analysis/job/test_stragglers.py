@@ -25,6 +25,7 @@ from pyinstrument_gpu.analysis.job.findings import (
 )
 from pyinstrument_gpu.model.collectives import Collectives, ProcessGroup
 from pyinstrument_gpu.model.job_data import JobData, RankData
+from pyinstrument_gpu.model.program_facts import KEY
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
 SEEDS = range(1000, 1020)
@@ -210,6 +211,24 @@ def test_a_rank_that_takes_long_until_the_first_collective() -> None:
         assert late.lateness_ns == pytest.approx(4000 * MS, rel=0.01)
         job = simulated_job(ranks, 1, Slow(1, prepares_ns=4000 * MS), has_arrivals=False)
         assert of(job).late_start is None
+
+
+def test_a_rank_that_takes_long_until_the_process_group() -> None:
+    def job_with(*waits_ms: int | None) -> JobData:
+        job = simulated_job(len(waits_ms), 1)
+        facts = [{} if wait is None else {"rendezvous_ns": wait * MS} for wait in waits_ms]
+        return replace(
+            job,
+            ranks=tuple(
+                replace(rank, environment={**rank.environment, KEY: known})
+                for rank, known in zip(job.ranks, facts, strict=True)
+            ),
+        )
+
+    assert of(job_with(3003, 3)).late_start == LateStart(1, 3000 * MS, began_late=False)
+    assert of(job_with(3010, 3030, 10, 3020)).late_start == LateStart(2, 3000 * MS, False)
+    assert of(job_with(3000, 2500, 10, 1000)).late_start is None  # each was late
+    assert of(job_with(3003, None)).late_start is None
 
 
 def test_clocks_of_ranks_do_not_matter() -> None:
