@@ -3,62 +3,28 @@
 
 Its rows are its threads, with steps around their phases and modules in them, where they waited for
 a device, the device streams, with steps too, and the values of metrics. What does not nest goes to
-a further row, "name (2)". The label of what was still open says so.
+a further row, "name (2)".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyinstrument_gpu.export.labels import Label, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
-from pyinstrument_gpu.export.palette import (
-    METRIC_COLOR,
-    MODULE_COLORS,
-    STEP_COLOR,
-    SYNC_COLOR,
-    color_of,
-)
 from pyinstrument_gpu.export.process_name import process_name
 from pyinstrument_gpu.export.ranges import Ranges
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
-from pyinstrument_gpu.export.timeline import Timeline, Track, sync_name
+from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.export.unique_ids import UniqueIds
 from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 
 ID_LIMIT = 1 << 24
 """Nsight Systems packs the numbers of processes and threads into 24 bits each."""
-
-_OPEN = " (open)"
-_PASSES = {
-    ModulePass.FORWARD: "",
-    ModulePass.BACKWARD: " (backward)",
-    ModulePass.RECOMPUTE: " (recompute)",
-}
-
-
-@dataclass(frozen=True)
-class Label:
-    """What a range is called, and how it looks.
-
-    Attributes:
-        text: its name. Of a step the number of the step follows.
-        color: as 0xAARRGGBB.
-        category: "phase", "step", "module", "sync" or "metric".
-        suffix: what stands behind the name, in parentheses, if anything does.
-    """
-
-    text: str
-    color: int
-    category: str = "phase"
-    suffix: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,14 +37,12 @@ class RowPart:
             where it can be.
         name: that of the track, or "name (2)" and so on.
         on_device: whether the times are the device's.
-        content: what the ranges are, as in `Track`.
-        ranges: as `Timeline.placed` has them.
+        ranges: as `Timeline.placed` has them; values of metrics stand apart from all others.
     """
 
     id: int
     name: str
     on_device: bool
-    content: str
     ranges: Ranges
 
 
@@ -98,47 +62,8 @@ class Process:
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
-        """What its ranges are called: phases, phases that were open, steps, the open step, each
-        module in each kind of pass, each place that waits, and each metric."""
-        run = self.timeline.run
-        phases = [Label(name, color_of(name)) for name in run.names]
-        open_phases = [replace(phase, suffix=_OPEN) for phase in phases]
-        steps = [Label("step", STEP_COLOR, "step", suffix) for suffix in ("", _OPEN)]
-        modules = [
-            Label(name, MODULE_COLORS[kind], "module", suffix)
-            for name in run.module_names
-            for kind, suffix in _PASSES.items()
-        ]
-        syncs = [Label(sync_name(run, site), SYNC_COLOR, "sync") for site in run.syncs.sites]
-        metrics = [Label(name, METRIC_COLOR, "metric") for name in run.metric_names]
-        return (*phases, *open_phases, *steps, *modules, *syncs, *metrics)
-
-    def labels_and_steps(
-        self, ranges: Ranges, content: str = "phases"
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of each range the index into `labels`, and the index of its step, -1 none."""
-        timeline, run = self.timeline, self.timeline.run
-        if content == "metrics":
-            metrics = run.metrics[ranges.number]
-            first = len(self.labels) - len(run.metric_names)
-            return first + metrics["name"].astype(np.int64), metrics["step"]
-        if content == "syncs":
-            syncs = run.syncs.events[ranges.number]
-            first = len(self.labels) - len(run.metric_names) - len(run.syncs.sites)
-            return first + syncs["site"].astype(np.int64), syncs["step"]
-        names = len(run.names)
-        label, step = np.empty((2, len(ranges.number)), np.int64)
-        is_step, is_module = ranges.number >= timeline.first_step, ranges.number < 0
-        is_phase = ~(is_step | is_module)
-        is_open = ranges.number[is_phase] >= len(timeline.run.spans)
-        phases = timeline.phases_at(ranges.number[is_phase])
-        steps = timeline.steps_at(ranges.number[is_step])
-        modules = timeline.modules_at(ranges.number[is_module])
-        label[is_phase], step[is_phase] = phases["phase"] + names * is_open, phases["step"]
-        label[is_step], step[is_step] = 2 * names + (steps["end_ns"] < 0), steps["index"]
-        of_module = modules["module"] * len(ModulePass) + modules["kind"]
-        label[is_module], step[is_module] = 2 * names + 2 + of_module, modules["step"]
-        return label, step
+        """What its ranges are called, as `Timeline.marks` numbers them."""
+        return labels_of(self.timeline.run)
 
     def tracks(self) -> Iterator[Iterator[RowPart]]:
         """For each thread that did something, then for those that waited, each stream and each
@@ -148,7 +73,7 @@ class Process:
         timeline = self.timeline
         tracks = chain(
             timeline.threads(with_steps=True),
-            timeline.syncs(),
+            timeline.waits(),
             timeline.streams(with_steps=True),
             timeline.metrics(),
         )
@@ -165,7 +90,6 @@ class Process:
                     id=id_of_lane[lane],
                     name=lane_name(track.name, lane),
                     on_device=track.is_stream,
-                    content=track.content,
                     ranges=ranges.some(lanes == lane),
                 )
 

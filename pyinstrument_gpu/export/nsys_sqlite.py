@@ -16,8 +16,8 @@ from typing import BinaryIO
 import numpy as np
 
 from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export.labels import Kind
 from pyinstrument_gpu.export.nsight_process import Process, RowPart, processes_of
-from pyinstrument_gpu.export.palette import METRIC_COLOR
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
@@ -37,7 +37,14 @@ _CATEGORY, _MARK, _RANGE, _DOMAIN = _EVENT_TYPES
 _DOMAINS = {1: "pyinstrument_gpu", 2: "pyinstrument_gpu.gpu"}
 _HOST, _DEVICE = _DOMAINS
 
-_CATEGORIES = {"phase": 1, "step": 2, "module": 3, "sync": 4, "metric": 5}
+_CATEGORIES = {
+    Kind.PHASE: (1, "phase"),
+    Kind.OPEN_PHASE: (1, "phase"),
+    Kind.STEP: (2, "step"),
+    Kind.MODULE: (3, "module"),
+    Kind.WAIT: (4, "sync"),
+    Kind.METRIC: (5, "metric"),
+}
 
 # What `nsys stats` and other readers look for, with the columns of Nsight Systems 2022.4 to 2024.6.
 _SCHEMA = """
@@ -108,8 +115,8 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
     global_pid = _MACHINE | process.id << 24
     names = (global_pid, process.id, _text(process.name))
     database.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", names)
-    used = {"phase", "step", *(label.category for label in process.labels)}
-    categories = [(_CATEGORY, number, name) for name, number in _CATEGORIES.items() if name in used]
+    used = {Kind.PHASE, *(label.kind for label in process.labels)}
+    categories = [(_CATEGORY, *each) for each in sorted({_CATEGORIES[kind] for kind in used})]
     for domain, name in _DOMAINS.items():
         for event_type, category, text in [(_DOMAIN, None, name), *categories]:
             database.execute(
@@ -118,7 +125,7 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
                 (event_type, category, text, global_pid, domain),
             )
     looks = [
-        (number, _CATEGORIES[each.category], each.color, _text(each.text + each.suffix))
+        (number, _CATEGORIES[each.kind][0], each.color, _text(each.name + each.suffix))
         for number, each in enumerate(process.labels)
     ]
     database.execute("DELETE FROM temp.labels")
@@ -132,13 +139,13 @@ def _write_process(process: Process, database: sqlite3.Connection) -> None:
             name_id = database.execute(insert_name, (_text(row.name),)).lastrowid
             database.execute("INSERT INTO ThreadNames VALUES (?, NULL, ?)", (name_id, global_tid))
         domain = _DEVICE if row.on_device else _HOST
-        if row.content == "metrics":
+        if process.timeline.places(row.ranges.number)[0][0] == Kind.METRIC:
             _write_metrics(process, row, database, global_tid)
             continue
         for part in slices_of(len(row.ranges.number), _CHUNK_RANGES):
             ranges = row.ranges.some(part)
-            labels_and_steps = process.labels_and_steps(ranges, row.content)
-            columns = [ranges.begin_ns, ranges.end_ns, *labels_and_steps]
+            marks = process.timeline.marks(ranges.number)
+            columns = [ranges.begin_ns, ranges.end_ns, marks["label"], marks["step"]]
             events = np.stack(columns, axis=1)
             whole = len(events) - len(events) % _STATEMENT_RANGES
             for some, count in ((events[:whole], _STATEMENT_RANGES), (events[whole:], 1)):
@@ -150,19 +157,14 @@ def _write_metrics(
     process: Process, row: RowPart, database: sqlite3.Connection, global_tid: int
 ) -> None:
     """Write marks with the values as payload, as they are under `nsys profile`."""
-    run = process.timeline.run
-    metrics = run.metrics[row.ranges.number]
-    values = zip(
-        row.ranges.begin_ns.tolist(),
-        [_text(run.metric_names[name]) for name in metrics["name"].tolist()],
-        metrics["value"].tolist(),
-        strict=True,
-    )
+    marks = process.timeline.marks(row.ranges.number)
+    _, places = process.timeline.places(row.ranges.number)
+    values = process.timeline.run.metrics["value"][places]
     database.executemany(
-        "INSERT INTO NVTX_EVENTS (start, eventType, category, color, text, doubleValue, globalTid,"
-        f" domainId) VALUES (?, {_MARK}, {_CATEGORIES['metric']}, {METRIC_COLOR}, ?, ?,"
-        f" {global_tid}, {_HOST})",
-        values,
+        "INSERT INTO NVTX_EVENTS (start, doubleValue, category, color, text, eventType, globalTid,"
+        f" domainId) SELECT ?, ?, category, color, text, {_MARK}, {global_tid}, {_HOST}"
+        " FROM temp.labels WHERE number = ?",
+        zip(row.ranges.begin_ns.tolist(), values.tolist(), marks["label"].tolist(), strict=True),
     )
 
 

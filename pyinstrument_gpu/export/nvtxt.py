@@ -13,8 +13,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.nsight_process import Label, Process, processes_of
-from pyinstrument_gpu.export.ranges import Ranges, slices_of
+from pyinstrument_gpu.export.labels import Kind, Label
+from pyinstrument_gpu.export.nsight_process import Process, processes_of
+from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined, slices_of
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, texts
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
@@ -48,7 +49,7 @@ def write_processes(processes: Sequence[Process], sink: BinaryIO) -> int:
                 if part.id not in rows:
                     name = names.quoted(part.name)
                     sink.write(b"NameOsThread, %d, %d, %b\n" % (process.id, part.id, name))
-                    rows[part.id] = _Row(process, part.content)
+                    rows[part.id] = _Row(process)
                 sink.writelines(rows[part.id].certain(part.ranges))
                 events += 2 * len(part.ranges.number)
             for id, row in rows.items():
@@ -81,16 +82,15 @@ class _Row:
     next part: how far they can be moved depends on what begins next.
     """
 
-    def __init__(self, process: Process, content: str) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
-        self._content = content
-        self._waiting = Ranges(*[np.empty(0, np.int64)] * 3)
+        self._waiting = NOTHING
         self._open_ends_ns = np.empty(0, np.int64)
         heads, tails = zip(*map(_around_number, process.labels), strict=True)
         self._heads, self._tails = (*heads, b""), (*tails, b"\n")
 
     def certain(self, part: Ranges) -> Iterator[bytes]:
-        ranges = Ranges(*map(np.concatenate, zip(self._waiting, part, strict=True)))
+        ranges = joined([self._waiting, part])
         last_ns = int(ranges.begin_ns[-1])
         first_waiting = int(np.searchsorted(ranges.begin_ns, last_ns))
         self._waiting = ranges.some(slice(first_waiting, None))
@@ -110,12 +110,11 @@ class _Row:
         order = np.argsort(time_ns, kind="stable")
 
         # A pop has the label behind the last, and no number.
-        labels = self._process.labels
-        label, step = self._process.labels_and_steps(ranges, self._content)
-        number = np.where(np.array([each.category == "step" for each in labels])[label], step, -1)
-        label = np.append(np.full(pops, len(labels)), label)
+        marks = self._process.timeline.marks(ranges.number)
+        label = np.append(np.full(pops, len(self._process.labels)), marks["label"])
+        number = np.where(marks["kind"] == Kind.STEP, marks["step"], -1)
         number = np.append(np.full(pops, -1), number)
-        value = self._values(ranges)
+        value = self._values(ranges) if (marks["kind"] == Kind.METRIC).any() else []
         value = [b""] * pops + value if value else []
 
         for chunk in slices_of(len(order), chunk_rows(self._heads, self._tails)):
@@ -131,11 +130,10 @@ class _Row:
             yield lines(columns)
 
     def _values(self, ranges: Ranges) -> list[bytes]:
-        """What stands behind the names of metrics; nothing of other ranges."""
-        if self._content != "metrics":
-            return []
-        values = self._process.timeline.run.metrics["value"][ranges.number]
-        return [b"%.6g" % value for value in values.tolist()]
+        """What stands behind the names of metrics."""
+        timeline = self._process.timeline
+        _, places = timeline.places(ranges.number)
+        return [b"%.6g" % value for value in timeline.run.metrics["value"][places].tolist()]
 
 
 def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -154,7 +152,7 @@ def _drawable(ranges: Ranges, next_ns: int) -> tuple[NDArray[np.int64], NDArray[
 def _around_number(label: Label) -> tuple[bytes, bytes]:
     """What stands before and after the number of a step or the value of a metric, which other
     labels do not have."""
-    quoted = _quoted(label.text + (" " if label.category in ("step", "metric") else ""))
+    quoted = _quoted(label.name + (" " if label.kind in (Kind.STEP, Kind.METRIC) else ""))
     quote = quoted[-1:]
     return b", 0x%08X, %b" % (label.color, quoted[:-1]), label.suffix.encode() + quote + b"\n"
 

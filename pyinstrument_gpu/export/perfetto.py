@@ -11,26 +11,35 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.export.labels import Kind, Label, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
 from pyinstrument_gpu.export.process_name import process_name
 from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, run_facts
 from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
-from pyinstrument_gpu.export.timeline import Timeline, Track, sync_name
+from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.export.unique_ids import UniqueIds
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import has_device_times
-from pyinstrument_gpu.model.syncs import SyncSite
 
 _ID_LIMIT = 1 << 31
+
+_CATEGORIES = {
+    Kind.WAIT: b"sync",
+    Kind.MODULE: b"module",
+    Kind.PHASE: b"phase",
+    Kind.OPEN_PHASE: b"phase",
+    Kind.STEP: b"step",
+}
+_CATEGORIES_ON_STREAMS = {Kind.MODULE: b"gpu_module", Kind.PHASE: b"gpu"}
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
@@ -51,8 +60,6 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
         process.write_process(process_name(run, rank if len(runs) > 1 else None), rank)
         process.write_steps()
         process.write_phases()
-        process.write_syncs()
-        process.write_device()
         process.write_metrics()
     trace.end()
 
@@ -94,77 +101,71 @@ class _Process:
         self._run = timeline.run
         self._pid = pid
         self._tid_of_thread = tid_of_thread
-        self._labels = _labels(self._run)
-        self._paths_of_modules = [b""]
-        if len(self._run.module_spans):
-            self._paths_of_modules += [b',"path":%b' % json_text(path) for path in self._run.paths]
         self._first_flow = trace.first_flow
-        trace.first_flow += timeline.first_step
+        trace.first_flow += len(self._run.spans)
+
+    def write_process(self, name: str, rank: int) -> None:
+        """Name the process, say where it ran, and place it among the others."""
+        self._write_metadata("process_name", {"name": name})
+        if "host" in self._run.environment:
+            labels = f"host {self._run.environment['host']}"
+            self._write_metadata("process_labels", {"labels": labels})
+        self._write_metadata("process_sort_index", {"sort_index": rank})
 
     def write_steps(self) -> None:
         threads = [b',"thread":%b' % json_text(thread.name) for thread in self._run.threads]
-
-        def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
-            steps = self._timeline.steps_at(numbers)
-            samples, sample = np.unique(steps["samples"], return_inverse=True)
-            return [
-                *(b',"name":"step ', integers(steps["index"])),
-                *(b'","args":{"step":', integers(steps["index"])),
-                texts(list(map(_samples, samples.tolist())), sample),
-                *(b',"items":', integers(steps["items"])),
-                texts([b',"complete":false', b',"complete":true'], steps["complete"]),
-                texts([b"", b',"open":true'], steps["end_ns"] < 0),
-                *(texts(threads, steps["thread"]), b"}"),
-            ]
-
         for track in self._timeline.steps():
-            self._write_track(track, ["step"], rest, [threads])
+            for numbers, head in self._parts(track, threads):
+                steps = self._run.steps.array[self._timeline.places(numbers)[1]]
+                samples, sample = np.unique(steps["samples"], return_inverse=True)
+                columns = [
+                    *head,
+                    *(b',"name":"step ', integers(steps["index"])),
+                    *(b'","args":{"step":', integers(steps["index"])),
+                    texts(list(map(_samples, samples.tolist())), sample),
+                    *(b',"items":', integers(steps["items"])),
+                    texts([b',"complete":false', b',"complete":true'], steps["complete"]),
+                    texts([b"", b',"open":true'], steps["end_ns"] < 0),
+                    *(texts(threads, steps["thread"]), b"}},\n"),
+                ]
+                self._trace.write(lines(columns))
 
     def write_phases(self) -> None:
-        main = self._run.environment.get("pid")  # on Linux also the number of its main thread
-
-        def is_other(track: Track) -> bool:
-            return track.thread is None or self._run.threads[track.thread].native_id != main
-
-        for track in sorted(self._timeline.threads(), key=is_other):
-            self._write_phases_on(track, b',"flow_out":true,"bind_id":', ["phase", "module"])
-
-    def write_syncs(self) -> None:
-        syncs = self._run.syncs
-        labels = [_sync_label(self._run, site) for site in syncs.sites]
+        """Write the phases and modules of threads, their waits, and those of streams; and beside a
+        stream how long after its host phase each of its phases began. Flows tie the two times of a
+        span together."""
+        timeline = self._timeline
+        labels = [_label(self._run, label) for label in labels_of(self._run)]
         paths = [b"", *(b',"path":%b' % json_text(path) for path in self._run.paths)]
-
-        def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
-            some = syncs.events[numbers]
-            return [
-                texts(labels, some["site"]),
-                *(b',"bytes":', integers(some["bytes"])),
-                *_unless_missing(b',"step":', some["step"]),
-                *_unless_missing(b',"blocked_ns":', some["duration_ns"]),
-                *(texts(paths, some["path"] + 1), b"}"),
-            ]
-
-        for track in self._timeline.syncs():
-            self._write_track(track, ["sync"], rest, [labels, paths])
-
-    def write_device(self) -> None:
-        """Write what each device stream did, and beside it how long after its host phase each of
-        its phases began."""
-        categories = ["gpu", "gpu_module"]
-        for track in self._timeline.streams():
+        for track in chain(timeline.threads(), timeline.waits(), timeline.streams()):
+            flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
             counter = self._counter_head(f"{track.name} run-ahead")
+            for numbers, head in self._parts(track, labels, paths):
+                marks = timeline.marks(numbers)
+                spans = marks["span"]
+                columns = [
+                    *head,
+                    texts(labels, marks["label"]),
+                    *_unless_missing(b',"bytes":', marks["bytes"]),
+                    *_unless_missing(b',"step":', marks["step"]),
+                    *_unless_missing(b',"blocked_ns":', marks["blocked_ns"]),
+                    *(texts(paths, marks["path"] + 1), b"}"),
+                    *_unless_missing(
+                        flow + b',"bind_id":', np.where(spans < 0, -1, self._first_flow + spans)
+                    ),
+                    b"},\n",
+                ]
+                self._trace.write(lines(columns))
+                if track.is_stream:
+                    self._write_run_ahead(counter, self._run.spans[spans[spans >= 0]])
 
-            def write_run_ahead(numbers: NDArray[np.int64], counter: bytes = counter) -> None:
-                spans = self._run.spans[numbers[numbers >= 0]]
-                if not len(spans):
-                    return
-                ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
-                begin = thousandths(self._timeline.on_axis(spans["host_begin_ns"]))
-                sign, ahead = texts([b"", b"-"], ahead_ns < 0), thousandths(abs(ahead_ns))
-                self._trace.write(lines([counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]))
-
-            flow = b',"flow_in":true,"bind_id":'
-            self._write_phases_on(track, flow, categories, write_run_ahead)
+    def _write_run_ahead(self, counter: bytes, spans: NDArray[np.void]) -> None:
+        if not len(spans):
+            return
+        ahead_ns = spans["device_begin_ns"] - spans["host_begin_ns"]
+        begin = thousandths(self._timeline.on_axis(spans["host_begin_ns"]))
+        sign, ahead = texts([b"", b"-"], ahead_ns < 0), thousandths(abs(ahead_ns))
+        self._trace.write(lines([counter, begin, b',"args":{"us":', sign, ahead, b"}},\n"]))
 
     def write_metrics(self) -> None:
         """Write each metric as a counter. Viewers sort these by name, so metrics stand together.
@@ -182,122 +183,58 @@ class _Process:
     def _counter_head(self, name: str) -> bytes:
         return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, json_text(name))
 
-    def _write_phases_on(
-        self,
-        track: Track,
-        flow: bytes,
-        categories: Sequence[str],
-        then: Callable[[NDArray[np.int64]], None] | None = None,
-    ) -> None:
-        """Write the phases and modules of a thread or stream, which are of two categories; `flow`
-        ties the two times of a span together."""
-
-        def rest(numbers: NDArray[np.int64]) -> list[Column | bytes]:
-            label, step, blocked_ns, flows, path = np.full((5, len(numbers)), -1)
-            is_module = numbers < 0
-            of_phases = numbers[~is_module]
-            phases = self._timeline.phases_at(of_phases)
-            is_open = of_phases >= len(self._run.spans)
-            label[~is_module] = phases["path"] + len(self._run.paths) * is_open
-            step[~is_module], blocked_ns[~is_module] = phases["step"], phases["blocked_ns"]
-            flow_ids = np.where(has_device_times(phases), self._first_flow + of_phases, -1)
-            flows[~is_module] = flow_ids
-
-            modules = self._timeline.modules_at(numbers[is_module])
-            of_module = modules["module"] * len(ModulePass) + modules["kind"]
-            label[is_module] = 2 * len(self._run.paths) + of_module
-            step[is_module], path[is_module] = modules["step"], modules["path"]
-            return [
-                texts(self._labels, label),
-                *_unless_missing(b',"step":', step),
-                *_unless_missing(b',"blocked_ns":', blocked_ns),
-                *([texts(self._paths_of_modules, path + 1)] if len(modules) else []),
-                b"}",
-                *_unless_missing(flow, flows),
-            ]
-
-        self._write_track(track, categories, rest, [self._labels, self._paths_of_modules], then)
-
-    def _write_track(
-        self,
-        track: Track,
-        categories: Sequence[str],
-        rest: Callable[[NDArray[np.int64]], list[Column | bytes]],
-        rest_texts: Sequence[Sequence[bytes]],
-        then: Callable[[NDArray[np.int64]], None] | None = None,
-    ) -> None:
-        """Write the ranges of a track. Those that overlap without nesting go to further tracks of
-        the viewer, "name (2)" and so on.
+    def _parts(
+        self, track: Track, *rest: Sequence[bytes]
+    ) -> Iterator[tuple[NDArray[np.int64], list[Column | bytes]]]:
+        """The numbers of some ranges of a track, and how their events begin, up to their times.
+        Those that overlap without nesting go to further tracks of the viewer, "name (2)" and so on.
 
         Args:
-            categories: that of the ranges, and then that of modules, if there may be some.
-            rest: of some ranges, by their numbers, what follows the times in their events.
-            rest_texts: each range has one of each there.
-            then: called with the numbers of the ranges written since its last call.
+            rest: each range has one of each text there behind that.
         """
         heads: list[bytes] = []
         for placed, lanes in self._timeline.placed(track):
-            for lane in range(len(heads) // len(categories), lanes.max() + 1):
-                heads += self._new_lane(track, lane, categories)
-            for part in slices_of(len(lanes), chunk_rows(heads, *rest_texts)):
+            for lane in range(len(heads) // len(Kind), lanes.max() + 1):
+                heads += self._new_lane(track, lane)
+            kinds, _ = self._timeline.places(placed.number)
+            for part in slices_of(len(lanes), chunk_rows(heads, *rest)):
                 ranges = placed.some(part)
-                is_module = ranges.number < 0
-                head = texts(heads, len(categories) * lanes[part] + is_module)
-                begin = thousandths(ranges.begin_ns)
+                head = texts(heads, len(Kind) * lanes[part] + kinds[part])
                 duration = thousandths(ranges.end_ns - ranges.begin_ns)
-                columns = [head, begin, b',"dur":', duration, *rest(ranges.number), b"},\n"]
-                self._trace.write(lines(columns))
-                if then is not None:
-                    then(ranges.number)
+                yield ranges.number, [head, thousandths(ranges.begin_ns), b',"dur":', duration]
 
-    def _new_lane(self, track: Track, lane: int, categories: Sequence[str]) -> list[bytes]:
-        """Name a viewer's track; returns how its events of each category begin."""
+    def _new_lane(self, track: Track, lane: int) -> list[bytes]:
+        """Name a viewer's track; returns how its events of each kind begin."""
         is_thread = track.thread is not None and lane == 0
         tids = self._trace.tids
         tid = self._tid_of_thread[track.thread or 0] if is_thread else tids.lowest_free()
         name = lane_name(track.name, lane)
         self._write_metadata("thread_name", {"name": name}, tid)
         self._write_metadata("thread_sort_index", {"sort_index": next(self._trace.order)}, tid)
+        categories = _CATEGORIES_ON_STREAMS if track.is_stream else _CATEGORIES
         head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
-        return [head % (category.encode(), self._pid, tid) for category in categories]
-
-    def write_process(self, name: str, rank: int) -> None:
-        """Name the process, say where it ran, and place it among the others."""
-        self._write_metadata("process_name", {"name": name})
-        if "host" in self._run.environment:
-            labels = f"host {self._run.environment['host']}"
-            self._write_metadata("process_labels", {"labels": labels})
-        self._write_metadata("process_sort_index", {"sort_index": rank})
+        return [head % (categories.get(kind, b""), self._pid, tid) for kind in Kind]
 
     def _write_metadata(self, name: str, args: dict[str, Any], tid: int | None = None) -> None:
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
         self._trace.write(b"%b,\n" % json_text(of | {"name": name, "args": args}))
 
 
-def _sync_label(run: RunData, site: SyncSite) -> bytes:
-    """What the events of a site have behind their times."""
-    args: dict[str, object] = {"file": site.file, "line": site.line, "function": site.function}
-    args |= {} if site.library is None else {"library": run.name_of_line(site.library)}
-    args |= {"allowed": True} if site.is_allowed else {}
-    return b',"name":%b,"args":%b' % (
-        json_text(sync_name(run, site)),
-        json_text(args)[:-1],
-    )
-
-
-def _labels(run: RunData) -> list[bytes]:
-    """What the events of each path have behind their times, then those of its open phases, and
-    then those of each module in each kind of pass."""
-    labels = [
-        b',"name":%b,"args":{"path":%b' % (json_text(run.names[name]), json_text(path))
-        for name, path in zip(run.path_names.tolist(), run.paths, strict=True)
-    ]
-    modules = [
-        b',"name":%b,"args":{"module":%b,"kind":"%b"' % (name, name, kind.name.lower().encode())
-        for name in map(json_text, run.module_names)
-        for kind in ModulePass
-    ]
-    return [*labels, *(label + b',"open":true' for label in labels), *modules]
+def _label(run: RunData, label: Label) -> bytes:
+    """What events have behind their times: a name, and the first of their arguments."""
+    args: dict[str, object] = {}
+    if label.kind is Kind.WAIT:
+        site = run.syncs.sites[label.of]
+        args = {"file": site.file, "line": site.line, "function": site.function}
+        args |= {} if site.library is None else {"library": run.name_of_line(site.library)}
+        args |= {"allowed": True} if site.is_allowed else {}
+    elif label.kind is Kind.MODULE:
+        passed = ModulePass(label.of % len(ModulePass))
+        args = {"module": label.name, "kind": passed.name.lower()}
+    elif label.kind in (Kind.PHASE, Kind.OPEN_PHASE):
+        args = {"path": run.paths[label.of]}
+        args |= {"open": True} if label.kind is Kind.OPEN_PHASE else {}
+    return b',"name":%b,"args":%b' % (json_text(label.name), json_text(args)[:-1])
 
 
 def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | bytes]:

@@ -48,7 +48,7 @@ class Ranges(NamedTuple):
         return np.maximum(self.end_ns, self.begin_ns + 1)
 
 
-_NOTHING = Ranges(*[np.empty(0, np.int64)] * 3)
+NOTHING = Ranges(*[np.empty(0, np.int64)] * 3)
 
 RangeTable: TypeAlias = Callable[[], Iterator[Ranges]]
 """Reads ranges from the first to the last, roughly in the order in which they ended; each call
@@ -109,7 +109,7 @@ def by_begin(*tables: RangeTable) -> Iterator[Ranges]:
     Memory is used for about a window of each table, and for the ranges that were open where one
     begins.
     """
-    waiting = _NOTHING
+    waiting = NOTHING
     # What is still to come begins after the window that comes next does.
     for after_ns, window in heapq.merge(*map(_windows_by_begin, tables), key=itemgetter(0)):
         is_due = waiting.begin_ns <= after_ns
@@ -141,4 +141,4 @@ def _windows_by_begin(table: RangeTable) -> Iterator[tuple[int, Ranges]]:
 
 
 def joined(windows: Sequence[Ranges]) -> Ranges:
-    return Ranges(*map(np.concatenate, zip(_NOTHING, *windows, strict=True)))
+    return Ranges(*map(np.concatenate, zip(NOTHING, *windows, strict=True)))

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.export.lanes import ends_when_nested
-from pyinstrument_gpu.export.ranges import Ranges, joined
+from pyinstrument_gpu.export.ranges import NOTHING, Ranges, joined
 
 _Times: TypeAlias = NDArray[np.int64]
 
@@ -41,7 +41,7 @@ class Tour:
     def __init__(self, host_times: Callable[[_Times], tuple[_Times, _Times]]) -> None:
         self._host_times = host_times
         # What begins or ends where the last of a part begins waits: more may begin then.
-        self._waiting = Ranges(*[np.empty(0, np.int64)] * 3)
+        self._waiting = NOTHING
         # Ends that have been told and not been passed, ascending.
         self._told_ends_ns = np.empty(0, np.int64)
         self._free_ns = np.iinfo(np.int64).min

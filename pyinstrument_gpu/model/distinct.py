@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that an array holds."""
+"""The values that an array holds, and where."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ def distinct(values: NDArray[_Integer]) -> NDArray[_Integer]:
     # of the time of a short command.
     found: NDArray[_Integer] = np.unique(values, return_counts=True)[0]
     return found
+
+
+def places_in(
+    ordered: NDArray[np.integer[Any]], values: NDArray[np.integer[Any]]
+) -> NDArray[np.int64]:
+    """Of each value its place in an ascending array of distinct ones; -1 where it is not there."""
+    if not len(ordered):
+        return np.full(len(values), -1)
+    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.where(ordered[place] == values, place, -1)
