@@ -1,321 +1,217 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bars of the timeline: what each thread and stream of a run did in a stretch of time."""
+"""The bars of the page's timeline: what each thread and stream did in a stretch of time."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.export.palette import MODULE_COLORS, STEP_COLOR, SYNC_COLOR, color_of
-from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.modules import ModulePass
+from pyinstrument_gpu.export.labels import Kind, Label, labels_of
+from pyinstrument_gpu.export.palette import STEP_COLOR
+from pyinstrument_gpu.export.ranges import by_begin, joined
+from pyinstrument_gpu.export.timeline import Timeline, wait_times
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, has_device_times
+from pyinstrument_gpu.model.schema import has_device_times
+from pyinstrument_gpu.model.steps import Steps
 
-STEP, PHASE, MODULE, WAIT = range(4)
 
-
-@dataclass(frozen=True)
-class Label:
-    """What bars are called.
-
-    Attributes:
-        name: in the bar.
-        path: in full.
-        kind: `STEP`, `PHASE`, `MODULE` or `WAIT`.
-        color: 0xAARRGGBB, that of the exports.
-    """
+class BarLabel(NamedTuple):
+    """What bars are called: in the bar, and in full; what they are, and their 0xAARRGGBB."""
 
     name: str
     path: str
-    kind: int
+    kind: Kind
     color: int
 
 
-@dataclass
-class Labels:
+class BarLabels:
     """The labels of a window, each once."""
 
-    found: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    labels: list[Label] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.found: list[BarLabel] = []
+        self._places: dict[tuple[int, int], int] = {}
 
-    def of(
-        self, run: RunData, which: int, kind: int, numbers: NDArray[np.int64]
+    def places(
+        self, run: RunData, which: int, labels: Sequence[Label], marks: NDArray[np.void]
     ) -> NDArray[np.int64]:
-        """The label of each bar, by what its kind numbers: paths, modules and passes, sites."""
-        known = distinct(numbers)
+        """The place of each bar's label in `found`.
+
+        Args:
+            which: the number of the run.
+            labels: all of the run, as `marks` number them.
+        """
+        # Each step has a label of its own.
+        keys = np.where(marks["kind"] == Kind.STEP, -1 - marks["step"], marks["label"])
+        known, inverse = np.unique(keys, return_inverse=True)
         places = []
-        for number in known.tolist():
-            key = (which, kind, number)
-            if key not in self.found:
-                self.found[key] = len(self.labels)
-                self.labels.append(_label(run, kind, number))
-            places.append(self.found[key])
-        return np.array(places, np.int64)[np.searchsorted(known, numbers)]
+        for key in known.tolist():
+            if (which, key) not in self._places:
+                self._places[which, key] = len(self.found)
+                self.found.append(_bar_label(run, labels, key))
+            places.append(self._places[which, key])
+        return np.array(places, np.int64)[inverse]
 
 
-def _label(run: RunData, kind: int, number: int) -> Label:
-    if kind == STEP:
-        return Label(f"step {number}", f"step {number}", kind, STEP_COLOR)
-    if kind == PHASE:
-        name = run.names[run.path_names[number]]
-        return Label(name, run.paths[number], kind, color_of(name))
-    if kind == MODULE:
-        module, how = divmod(number, len(ModulePass))
-        name, passed = run.module_names[module], ModulePass(how)
-        path = name if passed is ModulePass.FORWARD else f"{name} ({passed.name.lower()})"
-        return Label(name, path, kind, MODULE_COLORS[passed])
-    site = run.syncs.sites[number]
-    text = f"{site.kind.label} at {run.name_of_line(site.program)}"
-    return Label(text, text, kind, SYNC_COLOR)
+def _bar_label(run: RunData, labels: Sequence[Label], key: int) -> BarLabel:
+    if key < 0:
+        name = f"step {-1 - key}"
+        return BarLabel(name, name, Kind.STEP, STEP_COLOR)
+    label = labels[key]
+    is_phase = label.kind in (Kind.PHASE, Kind.OPEN_PHASE)
+    path = run.paths[label.of] if is_phase else label.name
+    return BarLabel(label.name, path + label.suffix, label.kind, label.color)
 
 
-class Bars(NamedTuple):
-    """Bars of one thread or stream, as columns; `order` is higher for what is further inside."""
+@dataclass(frozen=True)
+class Track:
+    """The bars of one thread or stream, in the order in which they began.
 
+    Attributes:
+        run: whose it is, by its place among the runs.
+        name: of the thread or stream.
+        is_device: whether it is a stream.
+        begin_ns: since the window began, an array like those that follow.
+        duration_ns: of each bar.
+        label: into `Window.labels`.
+        marks: what they are (`MARK_DTYPE`).
+        pair: of a phase with a device time a number that its bars on thread and stream share; -1
+            of others.
+    """
+
+    run: int
+    name: str
+    is_device: bool
     begin_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
     label: NDArray[np.int64]
-    step: NDArray[np.int64]
-    blocked_ns: NDArray[np.int64]
+    marks: NDArray[np.void]
     pair: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    kind: NDArray[np.int64]
 
-    def some(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Bars:
-        return Bars(*(column[rows] for column in self))
+    def some(self, bars: NDArray[np.bool_]) -> Track:
+        columns = ("begin_ns", "duration_ns", "label", "marks", "pair")
+        return replace(self, **{name: getattr(self, name)[bars] for name in columns})
 
+    @cached_property
+    def row(self) -> NDArray[np.int64]:
+        """How many bars each lies in, as drawn: it has the first row that is free when it begins,
+        so what nests is drawn nested.
 
-class _Ranges(NamedTuple):
-    """Begins and ends of some records, and where these stand if not one behind the other."""
-
-    begin_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    places: NDArray[np.intp] | None = None
-
-    def within(self, begin_ns: int, end_ns: int) -> NDArray[np.intp]:
-        """The places of those that overlap a window, or begin with it and have no length."""
-        inside = (self.begin_ns < end_ns) & (self.end_ns > begin_ns)
-        inside |= (self.begin_ns == begin_ns) & (self.end_ns == begin_ns)
-        found = np.flatnonzero(inside)
-        return found if self.places is None else self.places[found]
+        A phase without length that begins together with one that is not around it lies on that
+        one's row: devices have a coarse clock, so this is common there.
+        """
+        rows = np.empty(len(self.begin_ns), np.int64)
+        ends_ns: list[int] = []
+        occupants: list[tuple[int, int]] = []
+        ends = self.begin_ns + self.duration_ns
+        columns = (self.begin_ns, ends, self.marks["kind"], self.marks["depth"])
+        for i, (begin, end, kind, depth) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            row = next((r for r, until in enumerate(ends_ns) if until <= begin), len(ends_ns))
+            if begin == end and kind == Kind.PHASE:
+                beside = (
+                    r
+                    for r in range(row)
+                    if occupants[r][0] == Kind.PHASE
+                    and occupants[r][1] >= depth
+                    and ends_ns[r] > begin
+                )
+                row = next(beside, row)
+                rows[i] = row
+                if row < len(ends_ns) and ends_ns[row] > begin:
+                    continue
+            if row == len(ends_ns):
+                ends_ns.append(end)
+                occupants.append((kind, depth))
+            else:
+                ends_ns[row], occupants[row] = end, (kind, depth)
+            rows[i] = row
+        return rows
 
 
 class RunBars:
-    """The bars of a run. Times are read once, as a column each, for all windows."""
+    """The bars of a run. The times of its spans are kept as columns: they are looked through for
+    each window."""
 
     def __init__(self, run: RunData, number: int) -> None:
         self.run = run
         self._number = number
-        steps, waits = run.steps.array, run.syncs.events
-        ends_ns = np.where(steps["end_ns"] < 0, run.duration_ns, steps["end_ns"])
-        wait_ends_ns = waits["begin_ns"] + np.maximum(waits["duration_ns"], 0)
-        self._opened = _open_phases(run)
-        self._spans = _host_ranges(run.spans)
-        self._device_spans = _device_ranges(run.spans)
-        self._modules = _host_ranges(run.module_spans)
-        self._device_modules = _device_ranges(run.module_spans)
-        self._steps = _Ranges(steps["begin_ns"], np.maximum(ends_ns, steps["begin_ns"]))
-        self._waits = _Ranges(waits["begin_ns"], wait_ends_ns)
-        self._open_ranges = _host_ranges(self._opened)
-        self._step_on_device = run.spans["step"][self._device_spans.places]
+        self._labels = labels_of(run)
+        self._span_times, self._module_times = _times(run.spans), _times(run.module_spans)
+        self._step_on_device = np.where(has_device_times(run.spans), run.spans["step"], -1)
 
     def device_is_done_ns(self, step: int) -> int:
         """When the device had done what phases of the step enqueued; -1 if that is not known."""
-        ends_ns = self._device_spans.end_ns[self._step_on_device == step]
+        ends_ns = self.run.spans["device_end_ns"][self._step_on_device == step]
         return int(ends_ns.max(initial=-1))
 
-    def tracks(
-        self, begin_ns: int, end_ns: int, labels: Labels
-    ) -> Iterator[tuple[str, bool, Bars]]:
-        """What happened in a window: for each thread, the main one first, and then each stream its
-        name, whether it is a stream, and its bars by their begins."""
-        yield from self._threads(begin_ns, end_ns, labels)
-        yield from self._streams(begin_ns, end_ns, labels)
-
-    def _threads(
-        self, begin_ns: int, end_ns: int, labels: Labels
-    ) -> Iterator[tuple[str, bool, Bars]]:
-        run, steps, waits = self.run, self.run.steps.array, self.run.syncs.events
-        spans = self._spans.within(begin_ns, end_ns)
-        opened = self._open_ranges.within(begin_ns, end_ns)
-        modules = self._modules.within(begin_ns, end_ns)
-        in_steps = self._steps.within(begin_ns, end_ns)
-        in_waits = self._waits.within(begin_ns, end_ns)
-        found = [
-            (run.spans, spans),
-            (self._opened, opened),
-            (run.module_spans, modules),
-            (steps, in_steps),
-            (waits, in_waits),
-        ]
-        threads = np.concatenate([records["thread"][places] for records, places in found])
-        main = run.environment.get("pid")  # on Linux also the number of its main thread
-        order = distinct(threads).tolist()
-        order.sort(key=lambda thread: run.threads[thread].native_id != main)
-        for thread in order:
-            # Of records with the same times the one that ended last is the outer one.
-            own = [places[records["thread"][places] == thread][::-1] for records, places in found]
-            parts = [
-                self._bars(
-                    STEP,
-                    (self._steps.begin_ns[own[3]], self._steps.end_ns[own[3]]),
-                    steps["index"][own[3]],
-                    steps["index"][own[3]],
-                    labels,
-                ),
-                self._phases(self._opened[own[1]], np.full(len(own[1]), -1), "host", labels),
-                self._phases(run.spans[own[0]], own[0], "host", labels),
-                self._passes(run.module_spans[own[2]], "host", labels),
-                self._bars(
-                    WAIT,
-                    (self._waits.begin_ns[own[4]], self._waits.end_ns[own[4]]),
-                    waits["site"][own[4]],
-                    waits["step"][own[4]],
-                    labels,
-                    blocked_ns=waits["duration_ns"][own[4]],
-                ),
-            ]
-            name = run.threads[thread].name or f"thread {run.threads[thread].native_id}"
-            yield name, False, _by_begin(parts)
-
-    def _streams(
-        self, begin_ns: int, end_ns: int, labels: Labels
-    ) -> Iterator[tuple[str, bool, Bars]]:
-        run = self.run
-        places = self._device_spans.within(begin_ns, end_ns)[::-1]
-        module_places = self._device_modules.within(begin_ns, end_ns)[::-1]
-        spans, modules = run.spans[places], run.module_spans[module_places]
-        devices = np.array([*(stream.device for stream in run.streams), -1], np.int64)
-        where = _place(spans["device"], spans["stream"])
-        module_where = _place(devices[np.maximum(modules["stream"], -1)], modules["stream"])
-        for place in distinct(np.concatenate([where, module_where])).tolist():
-            own = where == place
-            parts = [
-                self._phases(spans[own], places[own], "device", labels),
-                self._passes(modules[module_where == place], "device", labels),
-            ]
-            stream = int(np.int64(place).astype(np.int32))
-            name = run.streams[stream].name if stream >= 0 else ""
-            yield f"GPU {place >> 32} {name}".rstrip(), True, _by_begin(parts)
-
-    def _phases(
-        self, rows: NDArray[np.void], places: NDArray[np.intp], side: str, labels: Labels
-    ) -> Bars:
-        return self._bars(
-            PHASE,
-            (rows[f"{side}_begin_ns"], rows[f"{side}_end_ns"]),
-            rows["path"],
-            rows["step"],
-            labels,
-            blocked_ns=rows["blocked_ns"] if side == "host" else None,
-            pair=np.where(has_device_times(rows), places, -1),
-            depth=rows["depth"],
-        )
-
-    def _passes(self, rows: NDArray[np.void], side: str, labels: Labels) -> Bars:
-        numbers = rows["module"].astype(np.int64) * len(ModulePass) + rows["kind"]
-        times_ns = rows[f"{side}_begin_ns"], rows[f"{side}_end_ns"]
-        return self._bars(MODULE, times_ns, numbers, rows["step"], labels)
-
-    def _bars(
-        self,
-        kind: int,
-        times_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
-        numbers: NDArray[np.int64],
-        step: NDArray[np.int64],
-        labels: Labels,
-        *,
-        blocked_ns: NDArray[np.int64] | None = None,
-        pair: NDArray[np.int64] | None = None,
-        depth: NDArray[np.int64] | None = None,
-    ) -> Bars:
-        none = np.full(len(step), -1)
-        return Bars(
-            *times_ns,
-            labels.of(self.run, self._number, kind, numbers.astype(np.int64)),
-            step,
-            none if blocked_ns is None else blocked_ns,
-            none if pair is None else pair,
-            none if depth is None else depth.astype(np.int64),
-            np.full(len(step), kind),
-        )
-
-
-def _host_ranges(records: NDArray[np.void]) -> _Ranges:
-    times_ns = (np.ascontiguousarray(records[f"host_{end}_ns"]) for end in ("begin", "end"))
-    return _Ranges(*times_ns)
-
-
-def _device_ranges(records: NDArray[np.void]) -> _Ranges:
-    timed = np.flatnonzero(has_device_times(records))
-    return _Ranges(records["device_begin_ns"][timed], records["device_end_ns"][timed], timed)
-
-
-def _place(device: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for a stream of a device."""
-    place: NDArray[np.int64] = device.astype(np.int64) << 32 | stream.astype(np.uint32)
-    return place
-
-
-def _open_phases(run: RunData) -> NDArray[np.void]:
-    """The phases that had not ended, as if they had when the run did."""
-    rows = np.zeros(len(run.open_phases), SPAN_DTYPE)
-    for column in ("device", "stream", "device_begin_ns", "device_end_ns", "blocked_ns"):
-        rows[column] = -1
-    opened = sorted(run.open_phases, key=lambda phase: phase.depth)
-    rows["path"] = [run.paths.index(phase.path) for phase in opened]
-    for column in ("step", "depth", "thread"):
-        rows[column] = [getattr(phase, column) for phase in opened]
-    rows["host_begin_ns"] = [phase.begin_ns for phase in opened]
-    rows["host_end_ns"] = np.maximum(rows["host_begin_ns"], run.duration_ns)
-    return rows
-
-
-def _by_begin(parts: Sequence[Bars]) -> Bars:
-    """All bars by their begins; of those that begin together the longest first, and of equal ones
-    the step, its phases, their modules, and then waits."""
-    joined = Bars(*map(np.concatenate, zip(*parts, strict=True)))
-    return joined.some(np.lexsort((joined.kind, -joined.end_ns, joined.begin_ns)))
-
-
-def rows_of(bars: Bars) -> NDArray[np.int64]:
-    """The row of each bar: the first that is free when it begins, so what nests is drawn nested.
-
-    A phase without length that begins together with one that is not around it lies on that one's
-    row: devices have a coarse clock, so this is common there.
-    """
-    rows = np.empty(len(bars.begin_ns), np.int64)
-    ends_ns: list[int] = []
-    occupants: list[tuple[int, int]] = []
-    columns = (bars.begin_ns, bars.end_ns, bars.kind, bars.depth)
-    for i, (begin, end, kind, depth) in enumerate(
-        zip(*(column.tolist() for column in columns), strict=True)
-    ):
-        row = next((r for r, until in enumerate(ends_ns) if until <= begin), len(ends_ns))
-        if begin == end and kind == PHASE:
-            beside = (
-                r
-                for r in range(row)
-                if occupants[r][0] == PHASE and occupants[r][1] >= depth and ends_ns[r] > begin
-            )
-            row = next(beside, row)
-            rows[i] = row
-            if row < len(ends_ns) and ends_ns[row] > begin:
+    def tracks(self, begin_ns: int, end_ns: int, labels: BarLabels) -> Iterator[Track]:
+        """What happened in a window, for each thread, the main one first, and then each stream."""
+        window = begin_ns, end_ns
+        timeline = Timeline(self._within(window))
+        threads = timeline.threads(with_steps=True, with_waits=True)
+        for track in chain(threads, timeline.streams()):
+            bars = joined(list(by_begin(*track.tables)))
+            bars = bars.some(_overlap(window, bars.begin_ns, bars.end_ns))
+            if not len(bars.number):
                 continue
-        if row == len(ends_ns):
-            ends_ns.append(end)
-            occupants.append((kind, depth))
-        else:
-            ends_ns[row], occupants[row] = end, (kind, depth)
-        rows[i] = row
-    return rows
+            marks = timeline.marks(bars.number)
+            yield Track(
+                run=self._number,
+                name=track.name,
+                is_device=track.is_stream,
+                begin_ns=bars.begin_ns - begin_ns,
+                duration_ns=bars.end_ns - bars.begin_ns,
+                label=labels.places(self.run, self._number, self._labels, marks),
+                marks=marks,
+                pair=np.where(marks["span"] < 0, -1, self._number << 40 | marks["span"]),
+            )
+
+    def _within(self, window: tuple[int, int]) -> RunData:
+        """The run with what overlaps a window on the host or on a device, and nothing else."""
+        whole, run = self.run, copy.copy(self.run)
+        run.spans = whole.spans[_overlap(window, *self._span_times)]
+        run.module_spans = whole.module_spans[_overlap(window, *self._module_times)]
+        steps, waits = whole.steps.array, whole.syncs.events
+        run.steps = Steps(steps[_overlap(window, *Timeline(whole).step_times(steps))])
+        run.syncs = replace(whole.syncs, events=waits[_overlap(window, *wait_times(waits))])
+        return run
+
+
+def _times(records: NDArray[np.void]) -> list[NDArray[np.int64]]:
+    """When records began and ended on the host, and on their device."""
+    names = ("host_begin_ns", "host_end_ns", "device_begin_ns", "device_end_ns")
+    return [np.ascontiguousarray(records[name]) for name in names]
+
+
+def _overlap(window: tuple[int, int], *times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which ranges overlap a window, or begin with it and have no length. Of ranges that have
+    several pairs of begin and end, those of which one pair does."""
+    first_ns, last_ns = window
+    found = np.zeros(len(times_ns[0]), np.bool_)
+    for begin_ns, end_ns in zip(times_ns[::2], times_ns[1::2], strict=True):
+        found |= (begin_ns < last_ns) & (end_ns > first_ns)
+        found |= (begin_ns == first_ns) & (end_ns == first_ns)
+    return found
 
 
 def css_color(color: int) -> str:
     """A colour of the exports as "#rrggbb"."""
     return f"#{color & 0xFFFFFF:06x}"
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever is read more easily on a colour "#rrggbb"."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    red, green, blue = linear
+    return "#000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#fff"

@@ -12,14 +12,13 @@ from pyinstrument_gpu.document.words import duration
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.model.paths import names_of
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistic import Statistic, merge_known
+from pyinstrument_gpu.model.statistic import merge_known
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
 from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
 from pyinstrument_gpu.report.comparison import comparison_parts
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
-from pyinstrument_gpu.report.table import printable
 
 _WIDTH = 1000
 _MOST_ENDS = 10
@@ -225,22 +224,19 @@ def _overlaid(
     comparison: Comparison, before: Sequence[RunData], after: Sequence[RunData]
 ) -> Iterator[Mapping[str, Any]]:
     """The distributions of both sides: of steps, and then of phases, the largest change first."""
-
-    def both(label: str, sides: Sequence[Statistic | None]) -> Iterator[Mapping[str, Any]]:
-        columns = plain_histograms(dict(zip(("before", "after"), sides, strict=True)))
-        if columns:
-            yield {"label": printable(label), "of": columns}
-
-    yield from both(
-        "steps",
-        [merge_known([run.step_totals.duration for run in side]) for side in (before, after)],
-    )
+    durations = [
+        merge_known([run.step_totals.duration for run in side]) for side in (before, after)
+    ]
     phases = [
         [{path: phase.host for path, phase in run.phases_in(Scope.STEP).items()} for run in side]
         for side in (before, after)
     ]
     paths = [phase.path for phase in comparison.phases if not phase.is_outside]
-    for path in paths[:MAX_PATHS]:
-        sides = [merge_known([of_run.get(path) for of_run in side]) for side in phases]
-        if any(sides):
-            yield from both(path, sides)
+    of_phases = (
+        (path, [merge_known([of_run.get(path) for of_run in side]) for side in phases])
+        for path in paths[:MAX_PATHS]
+    )
+    for label, sides in [("steps", durations), *of_phases]:
+        found = plain_histograms(label, dict(zip(("before", "after"), sides, strict=True)))
+        if found["of"]:
+            yield found

@@ -5,52 +5,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pyinstrument_gpu.model.statistic import Statistic, bucket_bounds
+from pyinstrument_gpu.report.table import printable
 
 _BUCKETS_PER_COLUMN = 4
-COLUMNS_PER_OCTAVE = 32 // _BUCKETS_PER_COLUMN
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """The columns that hold something, ascending.
-
-    Attributes:
-        low_ns: where each begins.
-        high_ns: where each ends, and the next one may begin.
-        counts: how many durations are in each.
-    """
-
-    low_ns: tuple[int, ...]
-    high_ns: tuple[int, ...]
-    counts: tuple[int, ...]
-
-
-def histogram(statistic: Statistic) -> Histogram:
-    """The histogram of a statistic. Its counts are exact, and so are the bounds of its columns."""
+def columns_of(statistic: Statistic) -> list[list[int]]:
+    """The columns that hold something, ascending: where each begins, where it ends and the next one
+    may begin, and how many durations are in it. The numbers are exact."""
     columns, place = np.unique(statistic.bucket_indices // _BUCKETS_PER_COLUMN, return_inverse=True)
     counts = np.zeros(len(columns), np.int64)
     np.add.at(counts, place, statistic.bucket_counts)
-    first = (columns * _BUCKETS_PER_COLUMN).tolist()
-    return Histogram(
-        tuple(bucket_bounds(bucket)[0] for bucket in first),
-        tuple(bucket_bounds(bucket + _BUCKETS_PER_COLUMN - 1)[1] + 1 for bucket in first),
-        tuple(counts.tolist()),
-    )
+    return [
+        [bucket_bounds(first)[0], bucket_bounds(first + _BUCKETS_PER_COLUMN - 1)[1] + 1, count]
+        for first, count in zip(
+            (columns * _BUCKETS_PER_COLUMN).tolist(), counts.tolist(), strict=True
+        )
+    ]
 
 
-def plain_histograms(statistics: Mapping[str, Statistic | None]) -> dict[str, list[list[int]]]:
-    """For each name with a statistic, the columns as lists of begin, end and count."""
-    return {
-        name: [list(column) for column in zip(of.low_ns, of.high_ns, of.counts, strict=True)]
-        for name, statistic in statistics.items()
-        if statistic is not None and statistic.count
-        for of in [histogram(statistic)]
-    }
+def plain_histograms(label: str, sides: Mapping[str, Statistic | None]) -> dict[str, Any]:
+    """Histograms over one axis as the page's script has them: the columns of each side."""
+    of = {name: columns_of(side) for name, side in sides.items() if side is not None and side.count}
+    return {"label": printable(label), "of": of}
 
 
 def time_bounds(statistics: Iterable[Statistic | None]) -> tuple[float, float]:
@@ -65,15 +47,14 @@ def time_bounds(statistics: Iterable[Statistic | None]) -> tuple[float, float]:
 
 def spark_path(statistic: Statistic, bounds: tuple[float, float], width: int, height: int) -> str:
     """The histogram as the path of an SVG picture, on a logarithmic axis between the bounds."""
-    of = histogram(statistic)
+    columns = columns_of(statistic)
     low, high = bounds
-    tallest = max(of.counts)
+    tallest = max(count for *_, count in columns)
 
     def x(ns: int) -> str:
         share = (math.log10(max(1, ns)) - low) / (high - low)
         return f"{width * min(1, max(0, share)):.1f}"
 
-    columns = zip(of.low_ns, of.high_ns, of.counts, strict=True)
     return "".join(
         # A column is at least a pixel high: what is rare is there, too.
         f"M{x(begin)},{height}V{height - max(1, height * count / tallest):.1f}H{x(end)}V{height}"

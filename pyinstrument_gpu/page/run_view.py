@@ -7,12 +7,12 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.ledger import LedgerEntry
-from pyinstrument_gpu.document.phases import PhaseInSteps
 from pyinstrument_gpu.document.syncs import listed_sites
 from pyinstrument_gpu.document.words import counted, duration, small_percent
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
@@ -20,10 +20,10 @@ from pyinstrument_gpu.model.paths import names_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.page.bars import css_color
+from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.curves import Curves, memory_curves, metric_curves, plain_curves
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
-from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
+from pyinstrument_gpu.page.report_parts import PartRow, PartTable, Sentence, report_parts
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
 from pyinstrument_gpu.report.overview import sections
@@ -32,6 +32,8 @@ from pyinstrument_gpu.report.table import UNKNOWN, Unit, printable
 
 _WIDTH = 1000
 """Of the terminal that the tables are made for: they have all columns, and no name is broken."""
+_PHASE_COLUMNS = 8
+"""Of the report's table of phases, behind the name."""
 _MAX_FINDINGS = 5
 """In the overview; all others are among the savings."""
 _MAX_SITES = 20
@@ -45,19 +47,6 @@ _IDLE = (
     ("host_late_ns", "idle: the host is late", "pattern-late"),
     ("unattributed_ns", "busy or idle: events can't tell", "pattern-unknown"),
 )
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """The times of a phase, for the picture.
-
-    Attributes:
-        path: the phase, with where it ran if that is not the steps' own thread.
-        of: columns by "host", "device" and "blocked".
-    """
-
-    path: str
-    of: Mapping[str, list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -96,11 +85,7 @@ class Piece:
     @property
     def ink(self) -> str:
         """The colour of a name on it: black or white, whichever can be read better."""
-        if not self.color.startswith("#"):
-            return "inherit"
-        parts = [int(self.color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        red, green, blue = (part**2.2 for part in parts)
-        return "#000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#fff"
+        return ink_on(self.color) if self.color.startswith("#") else "inherit"
 
 
 @dataclass(frozen=True)
@@ -137,9 +122,8 @@ class RunView:
     tiles: tuple[tuple[str, str, str], ...]
     findings: tuple[tuple[Finding, str], ...]
     phases: tuple[PhaseRow, ...]
-    more_phases: int
     phase_headers: tuple[str, ...]
-    histograms: tuple[Histogram, ...]
+    histograms: tuple[Mapping[str, Any], ...]
     first_histogram: int
     slowest: tuple[tuple[int, str, str, bool], ...]
     series_note: str
@@ -147,37 +131,34 @@ class RunView:
     savings: tuple[SavingRow, ...]
     savings_headers: tuple[str, ...]
     sources: tuple[Source, ...]
-    metrics: tuple[Curves, ...]
-    memory: tuple[Curves, ...]
+    curves: Mapping[str, Sequence[Curves]]
     environment: tuple[tuple[str, str], ...]
 
 
 def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries) -> RunView:
     """The view of a run. Costs its whole analysis."""
     document = document_of(run, file)
-    parts = sections(document, _WIDTH)
+    parts = {name: report_parts(found) for name, found in sections(document, _WIDTH).items()}
     histograms, places = _histograms(run)
-    headers, rows = _phase_rows(run, document, places)
-    metrics, memory = metric_curves(run), memory_curves(run)
+    phase_headers, phases = _phase_rows(document, parts["phases"], places)
+    curves = {"metrics": metric_curves(run), "memory": memory_curves(run)}
     savings_headers, savings = _saving_rows(document)
     return RunView(
         number=number,
         name=name,
         file=file,
         document=document,
-        parts={name: report_parts(found) for name, found in parts.items()},
+        parts=parts,
         data={
             "command_name": shlex.quote(printable(file)),
             "series": plain_series(run, series),
-            "histograms": [{"path": one.path, "of": one.of} for one in histograms],
-            "metrics": [plain_curves(one) for one in metrics],
-            "memory": [plain_curves(one) for one in memory],
+            "histograms": histograms,
+            **{name: [plain_curves(one) for one in found] for name, found in curves.items()},
         },
         tiles=tuple(_tiles(document)),
         findings=tuple((one, _worth(one)) for one in document.findings[:_MAX_FINDINGS]),
-        phases=tuple(rows[:MAX_PATHS] + [row for row in rows[MAX_PATHS:] if row.is_sum]),
-        more_phases=max(0, sum(not row.is_sum for row in rows) - MAX_PATHS),
-        phase_headers=headers,
+        phases=tuple(phases),
+        phase_headers=phase_headers,
         histograms=tuple(histograms),
         first_histogram=_largest(document, places),
         slowest=tuple(_slowest(series)),
@@ -186,8 +167,7 @@ def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries
         savings=tuple(savings),
         savings_headers=savings_headers,
         sources=tuple(_sources(run)),
-        metrics=tuple(metrics),
-        memory=tuple(memory),
+        curves=curves,
         environment=tuple(_environment(run)),
     )
 
@@ -234,9 +214,12 @@ def _worth(one: Finding) -> str:
     return f"saves {reach} of the {one.of} ({times}{likely})"
 
 
-def _histograms(run: RunData) -> tuple[list[Histogram], dict[str, tuple[int, str]]]:
-    """The histograms, and of phases in steps (or of all, without steps) their places and paths of
-    small pictures."""
+_Places: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
+"""By the names of a phase the place of its histogram, and that as the path of a small picture."""
+
+
+def _histograms(run: RunData) -> tuple[list[dict[str, Any]], _Places]:
+    """The histograms, and the places of those of phases in steps, or of all without steps."""
     # As the tables of phases, without steps that were profiled.
     where = {
         Scope.STEP: "",
@@ -256,102 +239,64 @@ def _histograms(run: RunData) -> tuple[list[Histogram], dict[str, tuple[int, str
         for (_, scope), phase in chosen
         if scope == Scope.STEP or not run.step_totals.count
     )
-    found: list[Histogram] = []
-    places: dict[str, tuple[int, str]] = {}
+    found: list[dict[str, Any]] = []
+    places: _Places = {}
     for (path, scope), phase in chosen[:MAX_PATHS]:
         if phase.host is None or not phase.host.count:
             continue
         name = run.paths[path]
         if scope == Scope.STEP or not run.step_totals.count:
-            places[name] = (len(found), spark_path(phase.host, bounds, *_SPARK))
+            places[names_of(name)] = (len(found), spark_path(phase.host, bounds, *_SPARK))
         blocked = phase.blocked if phase.blocked is None or phase.blocked.max_ns else None
         sides: dict[str, Statistic | None] = {
             "host": phase.host,
             "device": phase.device,
             "blocked": blocked,
         }
-        found.append(Histogram(printable(name) + where[scope], plain_histograms(sides)))
+        found.append(plain_histograms(name + where[scope], sides))
     return found, places
 
 
-def _largest(document: Document, places: Mapping[str, tuple[int, str]]) -> int:
+def _largest(document: Document, places: _Places) -> int:
     """The histogram of the phase that takes most of a step."""
     largest = max(document.phases, key=lambda phase: phase.self_ns or 0.0, default=None)
-    return places[largest.path][0] if largest is not None and largest.path in places else 0
+    return 0 if largest is None else places.get(names_of(largest.path), (0, ""))[0]
 
 
 def _phase_rows(
-    run: RunData, document: Document, places: Mapping[str, tuple[int, str]]
+    document: Document, parts: Sequence[Sentence | PartTable], places: _Places
 ) -> tuple[tuple[str, ...], list[PhaseRow]]:
-    steps = document.steps
-    if steps is None:
+    """The headers and rows of the report's table of phases, with what only a picture shows."""
+    if document.steps is None:
         return (), []
-    unit = Unit.fitting(steps.mean_ns)
-    headers = ("calls", "mean", "p50", "p95", "self", "device", "blocked", "% step")
-    rows: dict[tuple[str, ...], PhaseRow] = {}
-    for phase in document.phases:
-        names = names_of(phase.path)
-        for depth in range(len(names) - 1):
-            around = names[: depth + 1]
-            if around not in rows:
-                rows[around] = PhaseRow(
-                    around[-1], "/".join(around), depth, _color(around[-1]), ("",) * 8
-                )
-        rows[names] = _phase_row(phase, names, unit, places.get(phase.path))
-    sums = [
-        PhaseRow(
-            name,
-            name,
-            0,
-            "",
-            ("", unit.text(ns), *[""] * 5, _share_text(share)),
-            share,
-            is_sum=True,
-        )
-        for name, ns, share in (
-            (
-                "sum of phases",
-                steps.phases_ns / steps.count,
-                _ratio(steps.phases_ns, steps.total_ns),
-            ),
-            (
-                "unattributed",
-                None if steps.unattributed_ns is None else steps.unattributed_ns / steps.count,
-                _ratio(steps.unattributed_ns, steps.total_ns),
-            ),
-        )
-    ]
-    whole = (f"{steps.count:,}", *map(unit.text, (steps.mean_ns, steps.p50_ns, steps.p95_ns)))
-    sums.append(PhaseRow("step", "step", 0, "", (*whole, "", "", "", "100.0"), 1.0, is_sum=True))
-    return (f"{unit.name} per step", *headers), [*rows.values(), *sums]
+    unit = next(part.text for part in parts if isinstance(part, Sentence)).rpartition(": ")[2]
+    table = next(part for part in parts if isinstance(part, PartTable))
+    # The names that the lines are of: each phase behind those around it.
+    names = dict.fromkeys(
+        around[:end]
+        for around in map(names_of, (phase.path for phase in document.phases))
+        for end in range(1, len(around) + 1)
+    )
+    *blocks, sums = table.blocks
+    rows = []
+    for of, row in zip(names, chain(*blocks), strict=False):
+        histogram, spark = places.get(of, (None, ""))
+        rows.append(_phase_row(row, "/".join(of), _color(of[-1]), histogram, spark))
+    rows += [_phase_row(row, row.name, is_sum=True) for row in sums]
+    return (unit, *table.headers[1 : 1 + _PHASE_COLUMNS]), rows
 
 
 def _phase_row(
-    phase: PhaseInSteps, names: Sequence[str], unit: Unit, place: tuple[int, str] | None
+    row: PartRow,
+    path: str,
+    color: str = "",
+    histogram: int | None = None,
+    spark: str = "",
+    is_sum: bool = False,
 ) -> PhaseRow:
-    times_ns = (phase.host_ns, phase.p50_ns, phase.p95_ns, phase.self_ns, phase.stream_ns)
-    return PhaseRow(
-        name=names[-1],
-        path=phase.path,
-        depth=len(names) - 1,
-        color=_color(names[-1]),
-        cells=(
-            f"{phase.calls:,}",
-            *map(unit.text, (*times_ns, phase.blocked_ns)),
-            _share_text(phase.share),
-        ),
-        share=phase.share,
-        histogram=None if place is None else place[0],
-        spark="" if place is None else place[1],
-    )
-
-
-def _ratio(part_ns: float | None, whole_ns: float) -> float | None:
-    return part_ns / whole_ns if part_ns is not None and 0 <= part_ns <= whole_ns > 0 else None
-
-
-def _share_text(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.1f}"
+    cells = row.cells[:_PHASE_COLUMNS]  # what follows is the terminal's bar
+    share = None if cells[-1] in ("", UNKNOWN) else float(cells[-1]) / 100
+    return PhaseRow(row.name, path, row.depth, color, cells, share, histogram, spark, is_sum)
 
 
 def _color(name: str) -> str:

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.export.palette import color_of
+from pyinstrument_gpu.model.distinct import places_in
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.report.table import printable
 
 MAX_STEPS = 2_000
@@ -122,9 +124,8 @@ def _phases(
     sums_ns = np.zeros((len(paths) + 1, len(steps)), np.int64)
     if not len(steps):
         return paths, sums_ns[:-1], sums_ns[-1]
-    place = np.minimum(np.searchsorted(steps["index"], run.spans["step"]), len(steps) - 1)
-    belongs = steps["index"][place] == run.spans["step"]
-    belongs &= span_scopes(run.spans) == Scope.STEP
+    place = places_in(steps["index"], run.spans["step"])
+    belongs = (place >= 0) & (span_scopes(run.spans) == Scope.STEP)
     row_of = np.full(len(run.paths) + 1, len(paths))
     row_of[list(paths)] = np.arange(len(paths))
     own_ns = run.span_self_ns[belongs]
@@ -152,7 +153,7 @@ def plain_series(run: RunData, series: StepSeries) -> dict[str, Any]:
         "phases": [
             {
                 "path": printable(run.paths[path]),
-                "color": f"#{color_of(run.names[run.path_names[path]]) & 0xFFFFFF:06x}",
+                "color": css_color(color_of(run.names[run.path_names[path]])),
             }
             for path in series.paths
         ],

@@ -11,7 +11,7 @@ With the ranks of one job a window is the same step of all of them, on one time 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +22,10 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.profiled_steps import were_profiled
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of
+from pyinstrument_gpu.model.distinct import places_in
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.steps import Step
-from pyinstrument_gpu.page.bars import Bars, Label, Labels, RunBars, css_color, rows_of
+from pyinstrument_gpu.page.bars import BarLabel, BarLabels, RunBars, Track, css_color, ink_on
 from pyinstrument_gpu.page.step_series import StepSeries
 from pyinstrument_gpu.report.table import printable
 
@@ -32,40 +33,9 @@ MAX_BARS = 20_000
 """In all windows together; each has at least `_LEAST_BARS`, where there are so many."""
 _LEAST_BARS = 4_000
 MAX_WINDOWS = 12
-_SLOWEST = 3
 _LONGEST_WINDOW = 4
 """In lengths of the step: a device far behind the host makes no window longer than that."""
 _BARS_WITHOUT_STEPS = 2_000
-
-
-@dataclass(frozen=True)
-class Track:
-    """The bars of one thread or stream, in the order in which they began.
-
-    Attributes:
-        run: whose it is, by its place among the runs.
-        name: of the thread or stream.
-        is_device: whether it is a stream.
-        begin_ns: since the window began, an array like those that follow.
-        duration_ns: of each bar.
-        row: how many bars it lies in, as drawn.
-        label: into `Window.labels`.
-        step: index of its step, -1 none.
-        blocked_ns: how long the host waited in it; -1 unknown, or not a phase of a thread.
-        pair: of a phase with a device time the number that its bars on thread and stream share; -1
-            where one of the two is not in the window.
-    """
-
-    run: int
-    name: str
-    is_device: bool
-    begin_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-    row: NDArray[np.int64]
-    label: NDArray[np.int64]
-    step: NDArray[np.int64]
-    blocked_ns: NDArray[np.int64]
-    pair: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -91,7 +61,7 @@ class Window:
     begins_ns: tuple[int | None, ...]
     duration_ns: int
     step_ns: tuple[tuple[int, int] | None, ...]
-    labels: tuple[Label, ...]
+    labels: tuple[BarLabel, ...]
     tracks: tuple[Track, ...]
     left_out: int = 0
     shortest_ns: int = 0
@@ -163,9 +133,8 @@ def _choose(runs: Sequence[RunData], series: Sequence[StepSeries]) -> list[tuple
     times_ns = np.zeros(len(common), np.int64)
     for run in runs:
         steps = run.steps.closed
-        place = np.searchsorted(steps["index"], common)
-        there = place < len(steps)
-        there[there] = steps["index"][place[there]] == common[there]
+        place = places_in(steps["index"], common)
+        there = place >= 0
         of_run_ns = (steps["end_ns"] - steps["begin_ns"])[place[there]]
         times_ns[there] = np.maximum(times_ns[there], of_run_ns)
     order = np.argsort(-times_ns, kind="stable")
@@ -180,17 +149,13 @@ def _choose(runs: Sequence[RunData], series: Sequence[StepSeries]) -> list[tuple
     for run in runs:
         if run.open_step is not None:
             chosen.setdefault(run.open_step.index, "not ended")
-    for rank, position in enumerate(order[1:_SLOWEST].tolist(), 2):
-        take(position, f"{_ordinal(rank)} slowest")
+    for why, position in zip(("second slowest", "third slowest"), order[1:].tolist(), strict=False):
+        take(position, why)
     fence_ns = max((one.fence_ns for one in series if one.fence_ns is not None), default=None)
-    for position in order[_SLOWEST:MAX_WINDOWS].tolist():
+    for position in order[3:MAX_WINDOWS].tolist():
         if fence_ns is not None and times_ns[position] > fence_ns:
             take(position, "outlier")
     return [(why, index) for index, why in chosen.items()]
-
-
-def _ordinal(number: int) -> str:
-    return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _window(
@@ -201,37 +166,29 @@ def _window(
     room: int,
 ) -> Window:
     """The window of one step. Looks at every span of each run once."""
-    runs = [each.run for each in bars]
-    steps = [_step(run, index) for run in runs]
-    begins_ns: list[int | None] = []
-    lengths_ns: list[int] = []
-    shared_ns = min(
-        (step.begin_ns + (offsets_ns[i] if offsets_ns is not None else 0))
-        for i, step in enumerate(steps)
+    steps = {
+        number: step
+        for number, each in enumerate(bars)
+        for step in [_step(each.run, index)]
         if step is not None
+    }
+    shared_ns = min(
+        step.begin_ns + (0 if offsets_ns is None else offsets_ns[number])
+        for number, step in steps.items()
     )
-    is_cut = False
-    for i, (run, step) in enumerate(zip(runs, steps, strict=True)):
-        if step is None:
-            begins_ns.append(None)
-            continue
-        begin_ns = step.begin_ns if offsets_ns is None else shared_ns - offsets_ns[i]
-        end_ns = step.end_ns if step.end_ns >= 0 else run.duration_ns
-        done_ns = bars[i].device_is_done_ns(index)
+    begins_ns: list[int | None] = [None] * len(bars)
+    step_ns: list[tuple[int, int] | None] = [None] * len(bars)
+    length_ns, is_cut = 0, False
+    for number, step in steps.items():
+        begin_ns = step.begin_ns if offsets_ns is None else shared_ns - offsets_ns[number]
+        end_ns = step.end_ns if step.end_ns >= 0 else bars[number].run.duration_ns
+        done_ns = bars[number].device_is_done_ns(index)
         most_ns = step.begin_ns + _LONGEST_WINDOW * (end_ns - step.begin_ns)
         is_cut |= done_ns > most_ns
-        begins_ns.append(begin_ns)
-        lengths_ns.append(max(end_ns, min(done_ns, most_ns)) - begin_ns)
-    step_ns = tuple(
-        None
-        if step is None or begin_ns is None
-        else (
-            step.begin_ns - begin_ns,
-            (step.end_ns if step.end_ns >= 0 else run.duration_ns) - begin_ns,
-        )
-        for run, step, begin_ns in zip(runs, steps, begins_ns, strict=True)
-    )
-    return _filled(bars, why, index, begins_ns, max(lengths_ns), step_ns, room, is_cut)
+        begins_ns[number] = begin_ns
+        step_ns[number] = step.begin_ns - begin_ns, end_ns - begin_ns
+        length_ns = max(length_ns, max(end_ns, min(done_ns, most_ns)) - begin_ns)
+    return _filled(bars, why, index, begins_ns, length_ns, tuple(step_ns), room, is_cut)
 
 
 def _step(run: RunData, index: int) -> Step | None:
@@ -269,67 +226,43 @@ def _filled(
     room: int,
     is_cut: bool,
 ) -> Window:
-    labels = Labels()
-    found: list[tuple[int, str, bool, Bars]] = []
-    for which, (each, begin_ns) in enumerate(zip(bars, begins_ns, strict=True)):
-        if begin_ns is not None:
-            tracks_of_run = each.tracks(begin_ns, begin_ns + duration_ns, labels)
-            found += [(which, *track) for track in tracks_of_run]
-    times_ns = np.concatenate(
-        [np.empty(0, np.int64), *(of.end_ns - of.begin_ns for *_, of in found)]
-    )
-    left_out = max(0, len(times_ns) - room)
-    shortest_ns = int(np.partition(times_ns, left_out - 1)[left_out - 1]) if left_out else 0
-    tracks = []
-    for which, name, is_device, of in found:
-        if left_out:
-            of = of.some(of.end_ns - of.begin_ns > shortest_ns)
-        begin_ns = begins_ns[which]
-        assert begin_ns is not None
-        tracks.append(
-            Track(
-                which,
-                name,
-                is_device,
-                of.begin_ns - begin_ns,
-                of.end_ns - of.begin_ns,
-                rows_of(of),
-                of.label,
-                of.step,
-                of.blocked_ns,
-                of.pair,
-            )
-        )
-    drawn = sum(len(track.begin_ns) for track in tracks)
+    labels = BarLabels()
+    tracks = [
+        track
+        for each, begin_ns in zip(bars, begins_ns, strict=True)
+        if begin_ns is not None
+        for track in each.tracks(begin_ns, begin_ns + duration_ns, labels)
+    ]
+    times_ns = np.concatenate([np.empty(0, np.int64), *(track.duration_ns for track in tracks)])
+    left_out, shortest_ns = max(0, len(times_ns) - room), 0
+    if left_out:
+        shortest_ns = int(np.partition(times_ns, left_out - 1)[left_out - 1])
+        left_out = int(np.count_nonzero(times_ns <= shortest_ns))
+        tracks = [track.some(track.duration_ns > shortest_ns) for track in tracks]
     return Window(
         why,
         index,
         tuple(begins_ns),
         duration_ns,
         step_ns,
-        tuple(labels.labels),
+        tuple(labels.found),
         tuple(_with_pairs(tracks)),
-        len(times_ns) - drawn,
+        left_out,
         shortest_ns,
         is_cut,
     )
 
 
-def _with_pairs(tracks: Sequence[Track]) -> Iterator[Track]:
+def _with_pairs(tracks: Sequence[Track]) -> list[Track]:
     """The tracks with numbers only for pairs of which both bars are there."""
-    sides = [
-        {
-            (track.run, pair)
-            for track in tracks
-            if track.is_device == is_device
-            for pair in track.pair[track.pair >= 0].tolist()
-        }
+    on_host, on_device = (
+        [track.pair for track in tracks if track.is_device == is_device]
         for is_device in (False, True)
-    ]
-    number_of = {pair: number for number, pair in enumerate(sorted(sides[0] & sides[1]))}
-    for track in tracks:
-        pairs = [number_of.get((track.run, pair), -1) for pair in track.pair.tolist()]
-        yield replace(track, pair=np.array(pairs, np.int64))
+    )
+    none = np.empty(0, np.int64)
+    pairs = np.intersect1d(np.concatenate([none, *on_host]), np.concatenate([none, *on_device]))
+    pairs = pairs[pairs >= 0]
+    return [replace(track, pair=places_in(pairs, track.pair)) for track in tracks]
 
 
 def plain_timeline(found: Timeline, numbers: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
@@ -353,8 +286,9 @@ def plain_timeline(found: Timeline, numbers: Sequence[int], names: Sequence[str]
                 "shortest": window.shortest_ns,
                 "is_cut": window.is_cut,
                 "labels": [
-                    (printable(one.name), printable(one.path), one.kind, css_color(one.color))
+                    (printable(one.name), printable(one.path), one.kind, color, ink_on(color))
                     for one in window.labels
+                    for color in [css_color(one.color)]
                 ],
                 "tracks": [_plain_track(track) for track in window.tracks],
             }
@@ -369,11 +303,12 @@ def _plain_track(track: Track) -> dict[str, Any]:
         "duration": track.duration_ns,
         "row": track.row,
         "label": track.label,
-        "step": track.step,
+        "step": track.marks["step"],
         "pair": track.pair,
     }
-    if (track.blocked_ns >= 0).any():
-        columns["blocked"] = track.blocked_ns
+    blocked_ns = track.marks["blocked_ns"]
+    if not track.is_device and (blocked_ns >= 0).any():
+        columns["blocked"] = blocked_ns
     return {
         "run": track.run,
         "name": printable(track.name),

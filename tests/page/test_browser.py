@@ -105,8 +105,8 @@ def test_a_bar_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run) 
     found = facts(page, ".bar-panel")
     assert (found["what"], found["where"]) == ("phase, on the stream", "GPU 0 default stream")
 
-    page.click_at(canvas, *place_of(page, ".item() at /nowhere/train.py:57"))
-    assert page.text(".bar-panel h3") == "wait: .item() at /nowhere/train.py:57"
+    page.click_at(canvas, *place_of(page, "wait: .item() /nowhere/train.py:57"))
+    assert page.text(".bar-panel h3") == "wait: .item() /nowhere/train.py:57"
     assert facts(page, ".bar-panel")["took"] == us(3 * unit)
 
 

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Histograms of the page."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.page.histograms import histogram, plain_histograms, spark_path, time_bounds
+from pyinstrument_gpu.page.histograms import columns_of, plain_histograms, spark_path, time_bounds
 
 
 def test_every_duration_is_in_its_column() -> None:
     durations = np.random.default_rng(2).lognormal(13, 3, 10_000).astype(np.int64)
-    of = histogram(Statistic.of(durations))
+    columns = columns_of(Statistic.of(durations))
 
-    assert sum(of.counts) == len(durations)
-    for low, high, count in zip(of.low_ns, of.high_ns, of.counts, strict=True):
+    assert sum(count for *_, count in columns) == len(durations)
+    for low, high, count in columns:
         assert np.count_nonzero((durations >= low) & (durations < high)) == count
-    assert all(end <= begin for end, begin in zip(of.high_ns[:-1], of.low_ns[1:], strict=True))
+    assert all(one[1] <= other[0] for one, other in pairwise(columns))
 
 
 def test_what_was_not_measured_has_no_columns() -> None:
     statistics = {"host": Statistic.of(np.array([5])), "device": None}
 
-    assert plain_histograms(statistics) == {"host": [[4, 8, 1]]}
+    assert plain_histograms("a\n", statistics) == {"label": "a\\n", "of": {"host": [[4, 8, 1]]}}
 
 
 def test_the_small_picture_stays_inside() -> None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.export.labels import Kind
 from pyinstrument_gpu.export.palette import color_of
 from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE
-from pyinstrument_gpu.page.bars import MODULE, PHASE, STEP, WAIT
+from pyinstrument_gpu.page.bars import Track
 from pyinstrument_gpu.page.step_series import step_series
-from pyinstrument_gpu.page.timeline import Timeline, Track, Window, timeline
+from pyinstrument_gpu.page.timeline import Timeline, Window, timeline
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import rank, run_of
 from tests.page.runs import MS, STEP_NS, training
@@ -68,7 +69,7 @@ def test_a_window_holds_all_of_its_step() -> None:
         ("forward", begin, 4 * MS, 1),
         ("forward/attention", begin + MS, 2 * MS, 2),
         ("backward", begin + 4 * MS, 5 * MS, 1),
-        (".item() at /nowhere/train.py:57", begin + 5 * MS, 3 * MS, 2),
+        ("wait: .item() /nowhere/train.py:57", begin + 5 * MS, 3 * MS, 2),
         ("step 1", begin + 10 * MS, 10 * MS, 0),
         ("forward", begin + 10 * MS, 4 * MS, 1),
     ]
@@ -77,7 +78,8 @@ def test_a_window_holds_all_of_its_step() -> None:
         ("forward/attention", begin + 3 * MS, 2 * MS, 1),
         ("backward", begin + 6 * MS, 5 * MS, 0),
     ]
-    assert [label.kind for label in window.labels] == [STEP, STEP, PHASE, PHASE, PHASE, WAIT]
+    kinds = sorted(label.kind for label in window.labels)
+    assert kinds == [Kind.WAIT, *[Kind.PHASE] * 3, Kind.STEP, Kind.STEP]
     colors = {label.path: label.color for label in window.labels}
     assert colors["forward/attention"] == color_of("attention")
     # Host and device times of one span share a number.
@@ -156,7 +158,7 @@ def test_modules_lie_in_their_phases() -> None:
     rows = {path: row for path, *_, row in bars(window, window.tracks[0])}
     assert rows["layers.0 (backward)"] == rows["forward"] + 1
     kinds = {label.path: label.kind for label in window.labels}
-    assert kinds["layers.0 (backward)"] == MODULE
+    assert kinds["layers.0 (backward)"] == Kind.MODULE
 
 
 def test_a_run_without_steps_shows_its_newest_phases() -> None:
@@ -169,7 +171,7 @@ def test_a_run_without_steps_shows_its_newest_phases() -> None:
     assert (window.why, window.step, found.missing) == ("newest phases", None, "")
     assert bars(window, window.tracks[0]) == [
         ("forward", 100, 200, 0),
-        ("forward/attention", 400, 600, 0),
+        ("forward/attention (open)", 400, 600, 0),
     ]
 
 

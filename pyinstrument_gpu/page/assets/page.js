@@ -26,6 +26,18 @@ function facts(rows) {
   return list;
 }
 
+/** A table: what stands in each cell of its rows, of which those from `numbers` on are numbers. */
+function tableOf(headers, numbers, rows) {
+  const look = (i) => (i < numbers ? {} : { class: "n" });
+  const head = headers.map((name, i) => element("th", { scope: "col", ...look(i) }, name));
+  const body = element("tbody");
+  for (const [first, ...others] of rows) {
+    const cells = others.map((cell, i) => element("td", look(i + 1), cell));
+    body.append(element("tr", {}, element("th", { scope: "row" }, ...[first].flat()), ...cells));
+  }
+  return element("table", {}, element("thead", {}, element("tr", {}, ...head)), body);
+}
+
 function swatch(color) {
   const made = element("span", { class: "swatch", "aria-hidden": "true" });
   made.style.background = color;
@@ -172,21 +184,15 @@ class StepChart {
     );
     if (isKnown && rest >= 0) {
       const bar = element("div", { class: "stack", role: "img", "aria-label": "shares of phases, as in the table below" });
-      const table = element("table", {}, element("thead", {}, element("tr", {},
-        element("th", { scope: "col" }, "phase"), element("th", { scope: "col", class: "n" }, "own time"),
-        element("th", { scope: "col", class: "n" }, "% step"))));
-      const body = element("tbody");
+      const rows = [];
       for (const [path, color, ns] of parts.filter(([, , ns]) => ns > 0).sort((a, b) => b[2] - a[2])) {
         const piece = element("span", { title: path });
         piece.style.flexGrow = ns;
         piece.style.background = color;
         bar.append(piece);
-        body.append(element("tr", {}, element("th", { scope: "row" }, swatch(color), path),
-          element("td", { class: "n" }, microseconds(ns)),
-          element("td", { class: "n" }, total ? (100 * ns / total).toFixed(1) : "-")));
+        rows.push([[swatch(color), path], microseconds(ns), total ? (100 * ns / total).toFixed(1) : "-"]);
       }
-      table.append(body);
-      this.panel.append(bar, table);
+      this.panel.append(bar, tableOf(["phase", "own time", "% step"], 1, rows));
     } else {
       this.panel.append(element("p", { class: "note" }, "Its spans are no longer in the history."));
     }
@@ -343,21 +349,6 @@ function histogram(sides, label) {
   return picture;
 }
 
-function histogramTable(sides) {
-  const table = element("table", {}, element("thead", {}, element("tr", {}, ...["side", "from", "to", "calls"].map(
-    (name, i) => element("th", { scope: "col", ...(i && { class: "n" }) }, name)))));
-  const body = element("tbody");
-  for (const side of sides) {
-    for (const [begin, end, count] of side.columns) {
-      body.append(element("tr", {}, element("th", { scope: "row" }, side.name),
-        element("td", { class: "n" }, microseconds(begin)), element("td", { class: "n" }, microseconds(end)),
-        element("td", { class: "n" }, count.toLocaleString("en"))));
-    }
-  }
-  table.append(body);
-  return table;
-}
-
 function drawHistogram(box, sides, label) {
   const legend = element("p", { class: "legend" });
   for (const side of sides) {
@@ -365,55 +356,42 @@ function drawHistogram(box, sides, label) {
     mark.style.borderTop = `3px ${side.dash ? "dashed" : "solid"} ${side.color}`;
     legend.append(element("span", {}, mark, `${side.name}`));
   }
+  const rows = () => sides.flatMap(({ name, columns }) => columns.map(([begin, end, count]) =>
+    [name, microseconds(begin), microseconds(end), count.toLocaleString("en")]));
   const details = element("details", {}, element("summary", {}, "As a table"));
   details.addEventListener("toggle", () => {
-    if (details.open && details.childElementCount === 1) details.append(histogramTable(sides));
+    if (!details.open || details.childElementCount > 1) return;
+    details.append(tableOf(["side", "from", "to", "calls"], 1, rows()));
   });
   box.replaceChildren(histogram(sides, label), legend, details);
 }
 
-class PhaseTimes {
-  constructor(root, run) {
-    this.root = root;
-    this.phases = PAGE.runs[run].histograms;
-    this.box = root.querySelector(".histogram-box");
-    this.choice = root.querySelector("select");
-    if (!this.phases.length) return;
-    this.choice.addEventListener("change", () => this.show(Number(this.choice.value)));
-    for (const button of root.querySelectorAll("button[data-histogram]")) {
-      button.addEventListener("click", () => {
-        this.show(Number(button.dataset.histogram));
-        this.box.scrollIntoView({ block: "nearest" });
-      });
-    }
-    this.show(Number(this.choice.value));
-  }
+const SIDES = {
+  host: { name: "on the host", color: "var(--accent)" },
+  device: { name: "on the stream", color: "var(--second)", dash: "7 4" },
+  blocked: { name: "blocked", color: "var(--third)", dash: "2 3" },
+  before: { name: "before", color: "var(--second)", dash: "7 4" },
+  after: { name: "after", color: "var(--accent)" },
+};
 
-  show(number) {
-    const phase = this.phases[number];
-    this.choice.value = String(number);
-    const looks = { host: ["var(--accent)", ""], device: ["var(--second)", "7 4"], blocked: ["var(--third)", "2 3"] };
-    const names = { host: "on the host", device: "on the stream", blocked: "blocked" };
-    const sides = Object.entries(phase.of).map(([side, columns]) => ({
-      name: names[side], color: looks[side][0], dash: looks[side][1], columns,
-    }));
-    drawHistogram(this.box, sides, `Times of ${phase.path}, per call, on a logarithmic axis`);
-  }
-}
-
-/** The times of both sides of a comparison, one over the other. */
-function startOverlaid(root) {
+/** The times of one of some phases, on each side that it has: where they passed, or when. */
+function startHistograms(root, all, which) {
+  const box = root.querySelector(".histogram-box");
   const choice = root.querySelector("select");
-  const looks = { before: ["var(--second)", "7 4"], after: ["var(--accent)", ""] };
+  if (!all.length) return;
   const show = () => {
-    const { label, of } = PAGE.overlaid[Number(choice.value)];
-    const sides = Object.entries(of).map(([name, columns]) => ({
-      name, color: looks[name][0], dash: looks[name][1], columns,
-    }));
-    drawHistogram(root.querySelector(".histogram-box"), sides,
-      `Times of ${label}, before and after, on a logarithmic axis`);
+    const { label, of } = all[Number(choice.value)];
+    const sides = Object.entries(of).map(([side, columns]) => ({ ...SIDES[side], columns }));
+    drawHistogram(box, sides, `Times of ${label}, ${which}, on a logarithmic axis`);
   };
   choice.addEventListener("change", show);
+  for (const button of root.querySelectorAll("button[data-histogram]")) {
+    button.addEventListener("click", () => {
+      choice.value = button.dataset.histogram;
+      show();
+      box.scrollIntoView({ block: "nearest" });
+    });
+  }
   show();
 }
 
@@ -425,10 +403,9 @@ function describeBar(panel, found, timeline) {
       "Choose a bar with a click, or with n and p, to see its times."));
     return;
   }
-  const kinds = ["step", "phase", "module", "wait"];
+  const kinds = ["wait", "module", "phase", "phase", "step"];
   const runs = timeline.data.runs;
-  const title = found.kind === WAIT ? `wait: ${found.path}` : found.path;
-  panel.replaceChildren(element("h3", {}, title), facts([
+  panel.replaceChildren(element("h3", {}, found.path), facts([
     ["what", found.isDevice ? `${kinds[found.kind]}, on the stream` : kinds[found.kind]],
     ["where", (runs.length > 1 ? `${runs[found.run]}, ` : "") + found.track],
     ["took", microseconds(found.duration_ns)],
@@ -447,24 +424,17 @@ function describeBar(panel, found, timeline) {
 }
 
 function barTable(timeline) {
-  const table = element("table", {}, element("thead", {}, element("tr", {},
-    ...["bar", "where", "began", "took", "step"].map((name, i) =>
-      element("th", { scope: "col", ...(i > 1 && { class: "n" }) }, name)))));
-  const all = [];
-  timeline.tracks.forEach((track, t) => track.begin.forEach((_, i) => all.push([t, i])));
+  const all = timeline.tracks.flatMap((track, t) => track.begin.map((_, i) => [t, i]));
   const longest = all.sort((a, b) =>
     timeline.tracks[b[0]].duration[b[1]] - timeline.tracks[a[0]].duration[a[1]]).slice(0, 200);
-  const body = element("tbody");
-  for (const where of longest) {
+  const rows = longest.map((where) => {
     const found = timeline.describe(where);
     const button = element("button", { type: "button", class: "link" }, found.path);
     button.addEventListener("click", () => timeline.select(where, true));
-    body.append(element("tr", {}, element("th", { scope: "row" }, button), element("td", {}, found.track),
-      element("td", { class: "n" }, microseconds(found.since_window_ns)),
-      element("td", { class: "n" }, microseconds(found.duration_ns)),
-      element("td", { class: "n" }, found.step < 0 ? "-" : String(found.step))));
-  }
-  table.append(body);
+    const times = [microseconds(found.since_window_ns), microseconds(found.duration_ns)];
+    return [button, found.track, ...times, found.step < 0 ? "-" : String(found.step)];
+  });
+  const table = tableOf(["bar", "where", "began", "took", "step"], 2, rows);
   const more = all.length - longest.length;
   return more > 0
     ? [table, element("p", { class: "note" }, `The longest 200; ${more.toLocaleString("en")} more are in the picture.`)]
@@ -585,22 +555,22 @@ function start() {
   const charts = [...document.querySelectorAll(".step-chart")].map((root) =>
     (root.chart = new StepChart(root, Number(root.dataset.run))));
   document.querySelectorAll(".phase-times").forEach((root) =>
-    (root.times = new PhaseTimes(root, Number(root.dataset.run))));
+    startHistograms(root, PAGE.runs[Number(root.dataset.run)].histograms, "per call"));
+  document.querySelectorAll(".overlaid").forEach((root) =>
+    startHistograms(root, PAGE.overlaid, "before and after"));
   document.querySelectorAll(".curves").forEach(curves);
-  document.querySelectorAll(".overlaid").forEach(startOverlaid);
   startSearch();
   startTabs();
   startKeys(charts);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
-    redraws.forEach((redraw) => redraw()));
-  // Paper is white, and does not wait for the next frame.
-  matchMedia("print").addEventListener("change", () => {
-    for (const timeline of timelines) {
-      timeline.readTheme();
-      timeline.draw();
-    }
-    redraws.forEach((redraw) => redraw());
-  });
+  for (const medium of ["(prefers-color-scheme: dark)", "print"]) {
+    matchMedia(medium).addEventListener("change", () => {
+      for (const timeline of timelines) {
+        timeline.readTheme();
+        timeline.draw(); // paper does not wait for the next frame
+      }
+      redraws.forEach((redraw) => redraw());
+    });
+  }
   document.documentElement.dataset.ready = "yes";
 }
 

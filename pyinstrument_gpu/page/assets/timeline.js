@@ -7,7 +7,8 @@ const TRACK_HEAD_PX = 22;
 const AXIS_PX = 26;
 const LEAST_SPAN_NS = 20;
 const MOST_ARROWS = 300;
-const [STEP, PHASE, MODULE, WAIT] = [0, 1, 2, 3];
+// What bars are, as in the exports: waits, modules, phases, phases that were open, steps.
+const [WAIT, STEP] = [0, 4];
 
 /** A duration in words, to the nanosecond below a microsecond and with three decimals above. */
 function durationText(ns) {
@@ -24,15 +25,6 @@ function microseconds(ns) {
   const whole = Math.floor(Math.abs(ns) / 1000);
   const rest = String(Math.abs(ns) % 1000).padStart(3, "0");
   return `${sign}${whole.toLocaleString("en")}.${rest} us`;
-}
-
-/** Black or white, whichever is read more easily on a colour "#rrggbb". */
-function inkOn(color) {
-  const [r, g, b] = [1, 3, 5].map((i) => {
-    const part = parseInt(color.slice(i, i + 2), 16) / 255;
-    return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }
 
 class Timeline {
@@ -52,7 +44,6 @@ class Timeline {
     this.search = "";
     this.selected = null;
     this.hovered = null;
-    this.frames = 0;
     this.drawMs = 0;
     this.pointers = new Map();
     this.listen();
@@ -74,8 +65,8 @@ class Timeline {
 
   prepare() {
     const window_ = this.window;
-    this.labels = window_.labels.map(([name, path, kind, color]) => ({
-      name, path, kind, color, ink: inkOn(color), isMatch: true,
+    this.labels = window_.labels.map(([name, path, kind, color, ink]) => ({
+      name, path, kind, color, ink, isMatch: true,
     }));
     let top = 0;
     this.tracks = window_.tracks.map((track) => {
@@ -376,7 +367,6 @@ class Timeline {
     this.drawArrows(scale, above);
     this.drawChosen(scale, above);
     this.drawAxis(scale);
-    this.frames++;
     this.drawMs = performance.now() - began;
   }
 
@@ -530,7 +520,6 @@ class Timeline {
     };
     scroll.addEventListener("scroll", () => this.request());
     new ResizeObserver(() => this.resize()).observe(this.root);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.readTheme());
     canvas.addEventListener("wheel", (event) => {
       // A wheel alone scrolls the page. A pinch on a touchpad arrives as a wheel with ctrl.
       const [x] = place(event);
