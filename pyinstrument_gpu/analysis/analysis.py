@@ -23,7 +23,6 @@ from pyinstrument_gpu.analysis import (
     run_ahead,
     savings,
     span_losses,
-    step_detail,
     step_times,
 )
 from pyinstrument_gpu.analysis.advice import Advice
@@ -81,14 +80,6 @@ class Analysis:
     @_once
     def step_quantiles(self) -> step_times.StepQuantiles:
         return step_times.step_quantiles(self._run, self.kept_steps)
-
-    def step(self, index: int) -> step_detail.StepDetail:
-        """One step in detail.
-
-        Raises:
-            KeyError: there is no such step, or its spans are no longer kept.
-        """
-        return step_detail.step_detail(self._run, self.kept_steps, index)
 
     @property
     @_once

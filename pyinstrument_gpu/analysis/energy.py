@@ -13,13 +13,14 @@ phases, nothing is known of them. An interval that reaches zero is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.model.energy import GpuEnergy
+from pyinstrument_gpu.model import energy as model
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 
 SHORTEST_MEASURED_NS = 1_000_000_000
@@ -31,8 +32,15 @@ _STANDARD_ERRORS = 3.0  # 99.5 % and more of Student's distribution from 30 degr
 
 @dataclass(frozen=True)
 class PhaseEnergy:
-    """Joules per call of a phase; `low` and `high` are equal to it where it was measured."""
+    """What a call of a phase uses.
 
+    Attributes:
+        joules: per call.
+        low, high: an interval of that.
+        is_measured: whether calls are long enough to be measured; otherwise it is a regression.
+    """
+
+    path: str
     joules: float
     low: float
     high: float
@@ -40,28 +48,32 @@ class PhaseEnergy:
 
 
 @dataclass(frozen=True)
-class EnergyUse:
-    """What a run used on one GPU. What is not known is None.
+class GpuEnergy:
+    """What the run used on one GPU, by the GPU's own counter.
 
     Attributes:
-        joules_per_step: From the begin of the first step to the end of the last, as far as the
-            readings and the history reach, by the number of steps.
-        joules_per_sample: The same by the number of samples in these steps.
-        phases: By path.
+        seconds: between the first and the last reading.
+        joules: in that time.
+        joules_per_step, joules_per_sample: all between steps included.
+        phases: joules per call.
     """
 
-    gpu: GpuEnergy
+    device: int
+    uuid: str | None
+    seconds: float
+    joules: float | None
     joules_per_step: float | None
     joules_per_sample: float | None
-    phases: Mapping[str, PhaseEnergy]
+    phases: tuple[PhaseEnergy, ...]
 
 
-def energy_use(run: RunData) -> list[EnergyUse]:
-    """What is known of each GPU whose energy was read."""
-    return [_use(run, gpu) for gpu in run.energy]
+def energy(run: RunData) -> tuple[GpuEnergy, ...]:
+    """What is known of each GPU whose energy was read. Steps count as far as the readings and the
+    history reach."""
+    return tuple(_use(run, gpu) for gpu in run.energy)
 
 
-def _use(run: RunData, gpu: GpuEnergy) -> EnergyUse:
+def _use(run: RunData, gpu: model.GpuEnergy) -> GpuEnergy:
     steps = run.steps.closed
     at_begin, at_end = gpu.joules_until(steps["begin_ns"]), gpu.joules_until(steps["end_ns"])
     known = ~np.isnan(at_begin) & ~np.isnan(at_end)
@@ -71,43 +83,40 @@ def _use(run: RunData, gpu: GpuEnergy) -> EnergyUse:
         per_step = joules / int(known.sum())
         samples = float(steps["samples"][known].sum())  # NaN where one is unknown
         per_sample = joules / samples if samples > 0 else None
-    measured = dict(_measured(run, gpu))
-    return EnergyUse(gpu, per_step, per_sample, {**_fitted(run, gpu, set(measured)), **measured})
+    measured = tuple(_measured(run, gpu))
+    fitted = _fitted(run, gpu, {phase.path for phase in measured})
+    phases = (*fitted, *measured)
+    return GpuEnergy(gpu.device, gpu.uuid, gpu.seconds, gpu.joules, per_step, per_sample, phases)
 
 
-def _measured(run: RunData, gpu: GpuEnergy) -> list[tuple[str, PhaseEnergy]]:
+def _measured(run: RunData, gpu: model.GpuEnergy) -> Iterator[PhaseEnergy]:
     spans = run.spans
-    long = spans["host_end_ns"] - spans["host_begin_ns"] >= SHORTEST_MEASURED_NS
+    is_long = spans["host_end_ns"] - spans["host_begin_ns"] >= SHORTEST_MEASURED_NS
     joules = gpu.joules_until(spans["host_end_ns"]) - gpu.joules_until(spans["host_begin_ns"])
-    found = []
-    for path in np.unique(spans["path"]).tolist():
-        calls = spans["path"] == path
-        values = joules[calls]
+    for path, places in groups(spans["path"]):
         # A mean of the long ones alone would be too high.
-        if long[calls].all() and not np.isnan(values).all():
-            mean = float(np.nanmean(values))
-            found.append((run.paths[path], PhaseEnergy(mean, mean, mean, True)))
-    return found
+        if is_long[places].all() and not np.isnan(joules[places]).all():
+            mean = float(np.nanmean(joules[places]))
+            yield PhaseEnergy(run.paths[path], mean, mean, mean, is_measured=True)
 
 
-def _fitted(run: RunData, gpu: GpuEnergy, measured: set[str]) -> dict[str, PhaseEnergy]:
-    edges_ns = _edges(gpu)
+def _fitted(run: RunData, gpu: model.GpuEnergy, measured: set[str]) -> Iterator[PhaseEnergy]:
+    edges_ns = _edges(gpu.samples["time_ns"])
     if len(edges_ns) <= _FEWEST_PIECES:
-        return {}
+        return
     # Outermost phases alone: those within have their part of the energy of these.
-    outermost = [path for path, parent in enumerate(run.path_parents.tolist()) if parent < 0]
+    outermost = np.flatnonzero(run.path_parents < 0).tolist()
     begins_ns = run.spans["host_begin_ns"]
-    paths, columns = [], []
+    calls = {}
     for path in outermost[:_MOST_PHASES]:
         counts = np.histogram(begins_ns[run.spans["path"] == path], edges_ns)[0]
         if counts.any() and run.paths[path] not in measured:
-            paths.append(path)
-            columns.append(counts)
-    freedom = len(edges_ns) - 1 - len(columns) - 1
-    if not columns or freedom < _FEWEST_PIECES:
-        return {}
+            calls[run.paths[path]] = counts
+    freedom = len(edges_ns) - 1 - len(calls) - 1
+    if not calls or freedom < _FEWEST_PIECES:
+        return
     seconds = np.diff(edges_ns) / 1e9
-    design = np.column_stack([seconds, *columns]).astype(np.float64)
+    design = np.column_stack([seconds, *calls.values()]).astype(np.float64)
     joules = np.diff(gpu.joules_until(edges_ns))
     inverse = np.linalg.pinv(design.T @ design)
     solution = inverse @ design.T @ joules
@@ -115,23 +124,18 @@ def _fitted(run: RunData, gpu: GpuEnergy, measured: set[str]) -> dict[str, Phase
     errors = np.sqrt(np.diag(inverse) * float(residual @ residual) / freedom)
     # One that the others can stand in for is not determined.
     is_determined = np.abs(np.diag(inverse @ (design.T @ design)) - 1) < 1e-6
-    found = {}
-    for number, path in enumerate(paths, start=1):
+    for number, path in enumerate(calls, start=1):
         value, error = float(solution[number]), float(_STANDARD_ERRORS * errors[number])
         if is_determined[number] and value - error > 0:
-            phase = PhaseEnergy(value, value - error, value + error, is_measured=False)
-            found[run.paths[path]] = phase
-    return found
+            yield PhaseEnergy(path, value, value - error, value + error, is_measured=False)
 
 
-def _edges(gpu: GpuEnergy) -> NDArray[np.int64]:
-    """Times of readings that lie a second apart at least."""
-    times_ns = gpu.samples["time_ns"]
+def _edges(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the times that lie a second apart at least."""
     if len(times_ns) < 2:
         return times_ns
     whole_ns = int(times_ns[-1] - times_ns[0])
     piece_ns = max(SHORTEST_MEASURED_NS, whole_ns // _MOST_PIECES)
     numbers = (times_ns - times_ns[0]) // piece_ns
-    first = np.concatenate([[True], np.diff(numbers) > 0])
-    edges: NDArray[np.int64] = times_ns[first]
-    return edges
+    edges_ns: NDArray[np.int64] = times_ns[np.append(True, np.diff(numbers) > 0)]
+    return edges_ns

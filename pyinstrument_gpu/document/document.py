@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.document.energy import GpuEnergy, energy
+from pyinstrument_gpu.analysis.energy import GpuEnergy, energy
 from pyinstrument_gpu.document.findings import Finding, findings
 from pyinstrument_gpu.document.guides import Guides, guides
 from pyinstrument_gpu.document.ledger import Ledger, ledger

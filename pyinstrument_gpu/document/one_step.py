@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of a single step."""
+"""The document of a single step: what each phase took in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.analysis.step_detail import PhaseInStep
+from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.document.document import VERSION
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.paths import in_tree_order
 from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.schema import SpanFlag, span_scopes
+from pyinstrument_gpu.model.statistics import Scope
 
 
 @dataclass(frozen=True)
@@ -72,31 +77,71 @@ class StepDocument:
 
 
 def step_document(run: RunData, index: int, file: str | None = None) -> StepDocument:
-    """The document of the step with that index.
+    """The document of the step with that index. Of a phase that began in an earlier step or
+    outlasts this one, the part inside it counts.
 
     Raises:
         KeyError: there is no such step, or its spans are no longer kept.
     """
-    found, losses = analysis.of(run).step(index), analysis.of(run).span_losses
-
-    def phases(by_path: Mapping[int, PhaseInStep]) -> tuple[PhaseOfStep, ...]:
-        paths = in_tree_order(run.path_parents, by_path)
-        return tuple(PhaseOfStep(run.paths[path], **asdict(by_path[path])) for path in paths)
-
+    step, losses = run.steps.by_index(index), analysis.of(run).span_losses
+    kept_steps = analysis.of(run).kept_steps
+    kept = kept_steps["index"]
+    if index not in kept:
+        raise KeyError(
+            f"of step {index} only the duration is known: its spans are no longer kept"
+            + (f"; those of steps {kept[0]} to {kept[-1]} are" if len(kept) else "")
+        )
+    row = kept_steps[kept == index]
+    if step.duration_ns is None:
+        row["end_ns"] = run.duration_ns
+    total_ns, in_phases_ns = int(row["end_ns"][0] - step.begin_ns), int(phases_ns(run, row)[0])
+    spans, scopes = run.spans, span_scopes(run.spans)
+    begun_here = spans["step"] == index
+    open_before = (spans["step"] < index) & (spans["host_end_ns"] > step.begin_ns)
+    of_thread = (scopes == Scope.STEP) & (spans["thread"] == step.thread)
+    is_timed = ((spans["flags"] & SpanFlag.DEVICE) != 0) | (run.span_device_ns >= 0)
     return StepDocument(
         version=VERSION,
         file=file,
         step=index,
-        begin_ns=found.step.begin_ns,
-        has_ended=found.step.duration_ns is not None,
-        is_complete=found.step.complete,
-        samples=found.step.samples,
-        total_ns=found.total_ns,
-        phases_ns=found.phases_ns,
-        unattributed_ns=found.unattributed_ns,
-        is_timed_on_device=found.is_timed,
+        begin_ns=step.begin_ns,
+        has_ended=step.duration_ns is not None,
+        is_complete=step.complete,
+        samples=step.samples,
+        total_ns=total_ns,
+        phases_ns=in_phases_ns,
+        unattributed_ns=total_ns - in_phases_ns,
+        is_timed_on_device=bool(is_timed[begun_here].any()),
         device_timing=run.device_timing is not None,
-        phases=phases(found.phases),
-        other_threads=phases(found.other_threads),
+        phases=_phases(run, of_thread & (begun_here | open_before), row),
+        other_threads=_phases(run, begun_here & (scopes == Scope.OTHER_THREADS), row),
         lost_spans=0 if losses.are_located else losses.spans,
     )
+
+
+def _phases(
+    run: RunData, chosen: NDArray[np.bool_], step: NDArray[np.void]
+) -> tuple[PhaseOfStep, ...]:
+    spans, stream_ns = run.spans[chosen], run.span_device_ns[chosen]
+    begins_ns = np.maximum(spans["host_begin_ns"], step["begin_ns"])
+    inside_ns = np.maximum(np.minimum(spans["host_end_ns"], step["end_ns"]) - begins_ns, 0)
+    by_path = dict(groups(spans["path"]))
+    found = []
+    for path in in_tree_order(run.path_parents, by_path):
+        places = by_path[path]
+        of_path, timed_ns = spans[places], stream_ns[places][stream_ns[places] >= 0]
+        found.append(
+            PhaseOfStep(
+                path=run.paths[path],
+                calls=len(places),
+                host_ns=int(inside_ns[places].sum()),
+                stream_ns=int(timed_ns.sum()) if len(timed_ns) else None,
+                timed_calls=len(timed_ns),
+                since_step=int(of_path["step"].min()),
+                outlasts_step=bool((of_path["host_end_ns"] > step["end_ns"]).any()),
+                has_unfinished_device_work=bool(
+                    (of_path["flags"] & SpanFlag.DEVICE_UNFINISHED).any()
+                ),
+            )
+        )
+    return tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from pyinstrument_gpu.document.energy import GpuEnergy, PhaseEnergy
+from pyinstrument_gpu.analysis.energy import GpuEnergy, PhaseEnergy
 from pyinstrument_gpu.report.table import printable
 
 

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.analysis.energy import EnergyUse, energy_use
+from pyinstrument_gpu.analysis import energy as analysis
 from pyinstrument_gpu.model.energy import ENERGY_DTYPE, GpuEnergy
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
@@ -45,8 +45,8 @@ def counter(joules_at: dict[int, float]) -> GpuEnergy:
     return GpuEnergy(0, "GPU-1", np.array(samples, ENERGY_DTYPE))
 
 
-def use_of(run: RunData) -> EnergyUse:
-    (use,) = energy_use(run)
+def use_of(run: RunData) -> analysis.GpuEnergy:
+    (use,) = analysis.energy(run)
     return use
 
 
@@ -68,7 +68,8 @@ def test_steps_beyond_the_readings_are_left_out() -> None:
 def test_a_long_phase_is_measured() -> None:
     gpu = counter({0: 0, 10 * SECOND: 500, 20 * SECOND: 2500})
     run = run_of([("evaluate", 12 * SECOND, 14 * SECOND)], [], gpu)
-    phase = use_of(run).phases["evaluate"]
+    (phase,) = use_of(run).phases
+    assert phase.path == "evaluate"
     assert phase.is_measured
     assert phase.joules == pytest.approx(400)
 
@@ -91,7 +92,7 @@ def occasional(seed: int) -> RunData:
 
 
 def test_a_short_phase_that_comes_now_and_then_is_found_by_regression() -> None:
-    phase = use_of(occasional(0)).phases["checkpoint"]
+    (phase,) = (one for one in use_of(occasional(0)).phases if one.path == "checkpoint")
     assert not phase.is_measured
     assert phase.low < 55 < phase.high
     assert phase.high - phase.low < 10
@@ -103,14 +104,14 @@ def test_phases_that_always_come_together_stay_unknown() -> None:
         begin = i * SECOND // 2
         spans += [("forward", begin, begin + 10), ("backward", begin + 10, begin + 20)]
         joules_at[begin + SECOND // 2] = 40.0 * (i + 1)
-    assert use_of(run_of(spans, [], counter(joules_at))).phases == {}
+    assert use_of(run_of(spans, [], counter(joules_at))).phases == ()
 
 
 def test_few_readings_tell_nothing_of_phases() -> None:
     gpu = counter({i * SECOND: 10.0 * i for i in range(20)})
-    assert use_of(run_of([("a", 0, 100)], [], gpu)).phases == {}
+    assert use_of(run_of([("a", 0, 100)], [], gpu)).phases == ()
 
 
 def test_without_readings_nothing_is_known() -> None:
     use = use_of(run_of([("a", 0, 2 * SECOND)], [(0, SECOND)], GpuEnergy(0, "GPU-1")))
-    assert (use.gpu.joules, use.joules_per_step, use.phases) == (None, None, {})
+    assert (use.joules, use.joules_per_step, use.phases) == (None, None, ())
