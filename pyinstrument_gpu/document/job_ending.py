@@ -235,7 +235,7 @@ def _rank(
         ),
         collectives=tuple(
             LastCollective(
-                last.description,
+                last.group.label,
                 last.sequence,
                 last.operation,
                 None if last.created_ns < 0 else max(0, rank.duration_ns - last.created_ns),

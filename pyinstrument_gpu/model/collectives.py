@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.array_fields import ArrayFields
 
+_ON_STREAMS = ("nccl", "rccl", "xccl", "hccl")
+
 COLLECTIVE_DTYPE = np.dtype(
     [
         ("created_ns", "<i8"),
@@ -36,15 +38,25 @@ class ProcessGroup:
 
     Attributes:
         name: which all ranks of the group give it.
-        description: what the program calls it, such as "default_pg".
+        description: what the program calls it, such as "default_pg"; no part of what it is.
         ranks: of the whole job that are in it; None if that is not known.
         backend: such as "gloo" or "nccl", as the names of its operations have it.
     """
 
     name: str
-    description: str
+    description: str = field(compare=False)
     ranks: tuple[int, ...] | None
     backend: str
+
+    @property
+    def label(self) -> str:
+        """What the program calls it, or else its name."""
+        return self.description or self.name
+
+    @property
+    def is_on_stream(self) -> bool:
+        """Whether its operations are put on a stream, so that the host goes on."""
+        return self.backend.lower() in _ON_STREAMS
 
 
 @dataclass(frozen=True, eq=False)

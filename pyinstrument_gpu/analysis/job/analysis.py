@@ -35,47 +35,46 @@ def of(job: JobData) -> JobAnalysis:
 
 
 class JobAnalysis:
-    """What follows from the runs of a job's ranks. `of` makes it."""
+    """What follows from the runs of a job's ranks. `of` makes it.
+
+    Attributes:
+        joined: the steps that the ranks have in common.
+    """
 
     # It holds no reference to the job, so that it goes when that goes.
 
     def __init__(self, joined: Joined) -> None:
-        self._joined = joined
-
-    @property
-    def joined(self) -> Joined:
-        """The steps that the ranks have in common."""
-        return self._joined
+        self.joined = joined
 
     @cached_property
     def _groups(self) -> list[MatchedGroup]:
-        return matched(self._joined.ranks)
+        return matched(self.joined.ranks)
 
     @cached_property
     def _work(self) -> OwnWork | str:
-        return own_work.own_work(self._joined, self._groups)
+        return own_work.own_work(self.joined, self._groups)
 
     @cached_property
     def stragglers(self) -> Stragglers:
         """Who is waited for."""
-        return stragglers.stragglers(self._joined, self._work)
+        return stragglers.stragglers(self.joined, self._work)
 
     @cached_property
     def late_start(self) -> LateStart | None:
         """For whom the others waited at the start; None if for nobody, or if that is not known."""
-        return late_start.late_start(self._joined, self._work)
+        return late_start.late_start(self.joined, self._groups, self._work)
 
     @cached_property
     def step(self) -> PhaseAcrossRanks | None:
         """Whole steps over the ranks, with the time before them; None if no step is common."""
-        return phases.whole_step(self._joined, self._work, self.stragglers)
+        return phases.whole_step(self.joined, self._work, self.stragglers)
 
     @cached_property
     def phases(self) -> tuple[PhaseAcrossRanks, ...]:
         """Each phase over the ranks, in the order of their appearance."""
-        return phases.phases(self._joined, self._work, self.stragglers)
+        return phases.phases(self.joined, self._work, self.stragglers)
 
     @cached_property
     def collectives(self) -> tuple[CollectiveUse, ...]:
         """The collective operations by process group, operation and phase, the longest first."""
-        return collectives.collectives(self._joined, self._groups, self._work)
+        return collectives.collectives(self.joined, self._groups, self._work)

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.model.job_data import RankData
 
-ON_STREAMS = ("nccl", "rccl", "xccl", "hccl")
-"""Backends whose operations are put on a stream, so that the host goes on."""
 _MOST_UNKNOWN = 0.5
 
 
@@ -73,16 +71,12 @@ def arrivals(joined: Joined) -> Arrivals | None:
     return Arrivals(rest_ns)
 
 
-def waited_by_hosts(rank: RankData) -> NDArray[np.void]:
+def _waited_by_hosts(rank: RankData) -> NDArray[np.void]:
     """The operations of a rank that have a request and for which its host waits."""
     events = rank.collectives.events
-    on_host = np.array(
-        [group.backend.lower() not in ON_STREAMS for group in rank.collectives.groups], dtype=bool
-    )
-    if not len(on_host):
-        return events[:0]
+    on_host = [not group.is_on_stream for group in rank.collectives.groups]
     chosen = (events["created_ns"] >= 0) & ~events["is_p2p"]
-    waited: NDArray[np.void] = events[chosen & on_host[events["group"]]]
+    waited: NDArray[np.void] = events[chosen & np.array([*on_host, False])[events["group"]]]
     return waited
 
 
@@ -113,7 +107,7 @@ def _rests_of(
     asked: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Fills in what is known of one rank, and says of which steps that is all there is."""
-    events = waited_by_hosts(rank)
+    events = _waited_by_hosts(rank)
     places = joined.places[number]
     begins_ns = rank.step_begin_ns[places]
     ends_ns = begins_ns + rank.step_ns[places]

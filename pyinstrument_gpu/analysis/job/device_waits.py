@@ -39,7 +39,7 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
     waits_ns = np.full((len(joined.ranks), len(joined.steps)), -1.0)
     paths = np.zeros(len(joined.paths), dtype=bool)
     for group in groups:
-        if not group.is_on_stream or len(group.places) != len(joined.ranks):
+        if not group.group.is_on_stream or len(group.places) != len(joined.ranks):
             continue
         durations_ns = group.events["duration_ns"]
         column = np.minimum(np.searchsorted(joined.steps, group.steps), len(joined.steps) - 1)
@@ -63,14 +63,11 @@ def usual_stream_ns(joined: Joined, found: DeviceWaits) -> NDArray[np.float64] |
     for row, path in enumerate(joined.paths[:-2]):
         if any(other.startswith(f"{path}/") for other in joined.paths[:-2]):
             continue
-        for number, rank in enumerate(joined.ranks):
-            if path not in rank.paths:
-                continue
-            stream_ns = rank.stream_ns[rank.paths.index(path), joined.places[number]]
-            timed = stream_ns >= 0
-            if not timed.any():
-                return None
-            usual_ns[row, number] = stream_ns[timed].mean()
+        means_ns = joined.stream_means_ns(path)
+        has_path = [path in rank.paths for rank in joined.ranks]
+        if np.isnan(means_ns[has_path]).any():
+            return None
+        usual_ns[row] = np.nan_to_num(means_ns)
     waiting = np.flatnonzero(found.paths[:-2])
     if len(waiting):
         longest = waiting[np.argmax(usual_ns[waiting].sum(axis=1))]

@@ -51,6 +51,22 @@ class Joined:
         lacking = [any(path not in rank.paths for rank in self.ranks) for path in self.paths[:-2]]
         return np.array([*lacking, any(lacking), False], dtype=bool)
 
+    def of_phase(self, column: str, path: str) -> NDArray[np.int64]:
+        """A column of `RankData` by rank and step; -1 where a rank lacks the phase."""
+        found = np.full((len(self.ranks), len(self.steps)), -1, np.int64)
+        for row, rank, places in zip(found, self.ranks, self.places, strict=True):
+            if path in rank.paths:
+                row[:] = getattr(rank, column)[rank.paths.index(path), places]
+        return found
+
+    def stream_means_ns(self, path: str) -> NDArray[np.float64]:
+        """By rank the mean stream time of a phase, in the steps that tell it; NaN if none does."""
+        stream_ns = self.of_phase("stream_ns", path)
+        known = stream_ns >= 0
+        counts = np.count_nonzero(known, axis=1)
+        sums_ns: NDArray[np.float64] = np.where(known, stream_ns, 0).sum(axis=1, dtype=np.float64)
+        return sums_ns / np.where(counts > 0, counts, np.nan)
+
 
 def traded_ns(joined: Joined, own_ns: NDArray[np.float64], place: int) -> float:
     """How much less a rank works per step than the others in the paths that some ranks lack: it may

@@ -8,12 +8,14 @@ first process group was made, or between the first collective operations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.arrivals import waited_by_hosts
 from pyinstrument_gpu.analysis.job.findings import LateStart
 from pyinstrument_gpu.analysis.job.joined import Joined
+from pyinstrument_gpu.analysis.job.matched import MatchedGroup
 from pyinstrument_gpu.analysis.job.own_work import OwnWork
 from pyinstrument_gpu.model.program_facts import ProgramFacts
 
@@ -27,19 +29,24 @@ _MOST_MEETINGS = 20
 _MOST_OPERATIONS = 1000
 
 
-def late_start(joined: Joined, work: OwnWork | str) -> LateStart | None:
+def late_start(
+    joined: Joined, groups: Sequence[MatchedGroup], work: OwnWork | str
+) -> LateStart | None:
     """None if no rank was late by far, or if it is not known how the ranks began."""
-    if len(joined.ranks) < 2 or isinstance(work, str):
+    if isinstance(work, str):
         return None
     typical_ns = float(np.median(joined.period_ns))
     least_ns = max(_LEAST_NS, _LEAST_STEPS * typical_ns)
-    began = _latest(_begins_ns(joined, work))
-    if began is not None and began[1] > least_ns:
-        return LateStart(joined.ranks[began[0]].rank, began[1], True)
-    for waits_ns in (_rendezvous_ns(joined), _waits_ns(joined)):
-        arrived = _latest(waits_ns)
-        if arrived is not None and arrived[1] > least_ns:
-            return LateStart(joined.ranks[arrived[0]].rank, arrived[1], False)
+    times = (
+        (_begins_ns(joined, work), True),
+        (_rendezvous_ns(joined), False),
+        (_waits_ns(joined, groups), False),
+    )
+    for times_ns, began_late in times:
+        latest = _latest(times_ns)
+        if latest is not None and latest[1] > least_ns:
+            place, lateness_ns = latest
+            return LateStart(joined.ranks[place].rank, lateness_ns, began_late)
     return None
 
 
@@ -58,20 +65,12 @@ def _latest(times_ns: NDArray[np.float64] | None) -> tuple[int, float] | None:
 def _begins_ns(joined: Joined, work: OwnWork) -> NDArray[np.float64] | None:
     """By rank the time from the begin of its run until ranks met in their first steps."""
     steps = work.steps[:_MOST_MEETINGS]
-    rows = [joined.paths[row] for row in np.flatnonzero(work.waits[:-2])]
-    for path in rows:
-        moments_ns = []
-        for number, rank in enumerate(joined.ranks):
-            if path not in rank.paths:
-                break
-            places = joined.places[number, steps]
-            moments_ns.append(rank.last_end_ns[rank.paths.index(path), places])
-        if len(moments_ns) == len(joined.ranks):
-            table_ns = np.array(moments_ns)
-            has_all = (table_ns >= 0).all(axis=0)
-            if has_all.any() and int(table_ns[:, has_all].max()) < _LONGEST_NS:
-                found: NDArray[np.float64] = np.median(table_ns[:, has_all], axis=1)
-                return found
+    for row in np.flatnonzero(work.waits[:-2]):
+        moments_ns = joined.of_phase("last_end_ns", joined.paths[row])[:, steps]
+        moments_ns = moments_ns[:, (moments_ns >= 0).all(axis=0)]
+        if moments_ns.size and int(moments_ns.max()) < _LONGEST_NS:
+            found: NDArray[np.float64] = np.median(moments_ns, axis=1)
+            return found
     return None
 
 
@@ -81,32 +80,22 @@ def _rendezvous_ns(joined: Joined) -> NDArray[np.float64] | None:
     return None if None in waits_ns else np.array(waits_ns, np.float64)
 
 
-def _waits_ns(joined: Joined) -> NDArray[np.float64] | None:
+def _waits_ns(joined: Joined, groups: Sequence[MatchedGroup]) -> NDArray[np.float64] | None:
     """By rank what it waited between collective operations before the first common step."""
-    created_ns = []
-    for number, rank in enumerate(joined.ranks):
-        events = waited_by_hosts(rank)
-        before = events["created_ns"] < rank.step_begin_ns[joined.places[number, 0]]
-        events = events[before][:_MOST_OPERATIONS]
-        if rank.collectives.missed or len(events) < 2:
-            return None
-        created_ns.append(events)
-    keys = [
-        {(int(event["group"]), int(event["sequence"])) for event in events} for events in created_ns
+    asked_ns = [
+        group.events["created_ns"]
+        for group in groups
+        if not group.group.is_on_stream and len(group.places) == len(joined.ranks)
     ]
-    common = set.intersection(*keys)
-    if len(common) < 2:
+    if not asked_ns or any(rank.collectives.missed for rank in joined.ranks):
         return None
-    times_ns = np.array(
-        [
-            [
-                int(event["created_ns"])
-                for event in events
-                if (int(event["group"]), int(event["sequence"])) in common
-            ]
-            for events in created_ns
-        ]
-    )
-    gaps_ns = np.diff(times_ns, axis=1)
+    first = zip(joined.ranks, joined.places[:, 0], strict=True)
+    begins_ns = np.array([[rank.step_begin_ns[place]] for rank, place in first])
+    created_ns = np.concatenate(asked_ns, axis=1)
+    before = ((created_ns >= 0) & (created_ns < begins_ns)).all(axis=0)
+    created_ns = np.sort(created_ns[:, before], axis=1)[:, :_MOST_OPERATIONS]
+    if created_ns.shape[1] < 2:
+        return None
+    gaps_ns = np.diff(created_ns, axis=1)
     waits: NDArray[np.float64] = (gaps_ns - gaps_ns.min(axis=0)).sum(axis=1).astype(np.float64)
     return waits

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pyinstrument_gpu.model.job_data import RankData
 
-_SAME_BOOT_NS = 10 * 10**9
+_SAME_BOOT_NS = 10**9
 
 
 def machines_of(ranks: Iterable[RankData]) -> dict[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.arrivals import ON_STREAMS, phases_at
+from pyinstrument_gpu.analysis.job.arrivals import phases_at
 from pyinstrument_gpu.model.collectives import ProcessGroup
 from pyinstrument_gpu.model.job_data import RankData
 
@@ -38,10 +38,6 @@ class MatchedGroup:
     operations: tuple[str, ...]
     paths: tuple[str | None, ...]
     steps: NDArray[np.int64]
-
-    @property
-    def is_on_stream(self) -> bool:
-        return self.group.backend.lower() in ON_STREAMS
 
     @property
     def are_symmetric(self) -> NDArray[np.bool_]:

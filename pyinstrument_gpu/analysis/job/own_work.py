@@ -51,21 +51,21 @@ class OwnWork:
         total_ns: by rank and step all own work, without waits for other ranks.
         own_ns: by path, rank and step. By MEETINGS, of a phase in which ranks wait, what the
             quickest rank spends; by DURATIONS, the host's time, with its waits.
+        waits: for each path whether ranks wait in it, as far as that is known.
         waiting_ns: by path, rank and step; None by DURATIONS.
         rest_ns: by path, rank and step, what comes after the last request; None but by ARRIVALS.
         usual_ns: by path and rank the means of the stream time without waits for other ranks; None
             but by DURATIONS, and where the device was not timed.
-        waits: for each path whether ranks wait in it, as far as that is known.
     """
 
     how: HowKnown
     steps: NDArray[np.intp]
     total_ns: NDArray[np.float64]
     own_ns: NDArray[np.float64]
-    waiting_ns: NDArray[np.float64] | None
-    rest_ns: NDArray[np.float64] | None
-    usual_ns: NDArray[np.float64] | None
     waits: NDArray[np.bool_]
+    waiting_ns: NDArray[np.float64] | None = None
+    rest_ns: NDArray[np.float64] | None = None
+    usual_ns: NDArray[np.float64] | None = None
 
     def is_known(self, row: int) -> bool:
         """Whether the own work of a phase is known."""
@@ -85,7 +85,7 @@ def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
             f"{len(joined.steps)} steps are there of all ranks, besides the first; {MIN_STEPS} are "
             "needed"
         )
-    if any(group.is_on_stream for group in groups):
+    if any(group.group.is_on_stream for group in groups):
         waits = device_waits(joined, groups)
         return _by_meetings(joined) if waits is None else _by_durations(joined, waits)
     found = arrivals(joined)
@@ -106,7 +106,6 @@ def _by_arrivals(joined: Joined, found: Arrivals) -> OwnWork:
         # What moving the data takes is the same for all: at most what it took the last.
         waiting_ns=rest_ns - rest_ns.min(axis=1, keepdims=True),
         rest_ns=rest_ns,
-        usual_ns=None,
         waits=found.paths,
     )
 
@@ -118,8 +117,6 @@ def _by_durations(joined: Joined, found: DeviceWaits) -> OwnWork:
         steps=found.steps,
         total_ns=np.median(period_ns, axis=0) - found.waits_ns,
         own_ns=joined.self_ns[:, :, found.steps],
-        waiting_ns=None,
-        rest_ns=None,
         usual_ns=usual_stream_ns(joined, found),
         waits=found.paths,
     )
@@ -137,8 +134,6 @@ def _by_meetings(joined: Joined) -> OwnWork | str:
         total_ns=own_ns.sum(axis=0),
         own_ns=own_ns,
         waiting_ns=joined.self_ns - own_ns,
-        rest_ns=None,
-        usual_ns=None,
         waits=waits,
     )
 
@@ -160,12 +155,8 @@ def _meetings(joined: Joined) -> NDArray[np.bool_]:
 def _apart_ns(joined: Joined, path: str, moment: str) -> float:
     """How far apart the ranks are at a moment of each step, beyond what they always are: the median
     of how much that changes from step to step."""
-    moments_ns = np.full((len(joined.ranks), len(joined.steps)), np.nan)
-    for number, rank in enumerate(joined.ranks):
-        if path in rank.paths:
-            found = getattr(rank, moment)[rank.paths.index(path), joined.places[number]]
-            moments_ns[number] = np.where(found >= 0, found, np.nan)
-    changes_ns = np.diff(moments_ns[:, ~np.isnan(moments_ns).any(axis=0)], axis=1)
+    moments_ns = joined.of_phase(moment, path)
+    changes_ns = np.diff(moments_ns[:, (moments_ns >= 0).all(axis=0)], axis=1)
     if changes_ns.shape[1] < MIN_STEPS - 1:
         return 0.0
     return float(np.median(np.abs(changes_ns - np.median(changes_ns, axis=0))))

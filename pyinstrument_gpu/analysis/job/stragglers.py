@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.arrivals import ON_STREAMS
 from pyinstrument_gpu.analysis.job.binomial import binomial_tail
 from pyinstrument_gpu.analysis.job.findings import Pattern, Straggler, Stragglers
 from pyinstrument_gpu.analysis.job.joined import Joined, traded_ns
@@ -55,14 +54,12 @@ class Lateness:
 
     Attributes:
         typical_ns: a step.
-        center_ns: by step, the work of the median rank; of two, of the quicker.
         last: by step, who has most to do.
         late_ns: by step, how much more than the next one.
         shift_ns: by rank, by how much it usually is above the median.
     """
 
     typical_ns: float
-    center_ns: NDArray[np.float64]
     last: NDArray[np.intp]
     late_ns: NDArray[np.float64]
     shift_ns: NDArray[np.float64]
@@ -144,13 +141,14 @@ def lateness(work_ns: NDArray[np.float64], typical_ns: float) -> Lateness:
     """How late the ranks are by their work, by rank and step."""
     ranks = len(work_ns)
     largest_ns = np.partition(work_ns, ranks - 2, axis=0)[-2:]
+    # With what each rank is compared: the median rank; of two, the other.
     center_ns = work_ns.min(axis=0) if ranks == 2 else np.median(work_ns, axis=0)
+    others_ns = work_ns[::-1] if ranks == 2 else center_ns
     return Lateness(
         typical_ns=typical_ns,
-        center_ns=center_ns,
         last=np.argmax(work_ns, axis=0),
         late_ns=largest_ns[1] - largest_ns[0],
-        shift_ns=np.median(work_ns - _others_ns(work_ns, center_ns), axis=1),
+        shift_ns=np.median(work_ns - others_ns, axis=1),
         loss_ns=float((largest_ns[1] - center_ns).mean()),
     )
 
@@ -207,7 +205,7 @@ def _unknown(joined: Joined, steps: int, reason: str) -> Stragglers:
 def _on_devices(joined: Joined) -> bool:
     return any(
         bool((rank.stream_ns >= 0).any())
-        or any(group.backend.lower() in ON_STREAMS for group in rank.collectives.groups)
+        or any(group.is_on_stream for group in rank.collectives.groups)
         for rank in joined.ranks
     )
 
@@ -219,12 +217,7 @@ def _devices_agree(joined: Joined, straggler: Straggler | None) -> bool:
         return False
     place = [rank.rank for rank in joined.ranks].index(straggler.rank)
     for path in joined.paths[:-2]:
-        means_ns = np.full(len(joined.ranks), np.nan)
-        for number, rank in enumerate(joined.ranks):
-            if path in rank.paths:
-                stream_ns = rank.stream_ns[rank.paths.index(path), joined.places[number]]
-                if (stream_ns >= 0).any():
-                    means_ns[number] = stream_ns[stream_ns >= 0].mean()
+        means_ns = joined.stream_means_ns(path)
         if np.isnan(means_ns).any():
             continue
         others_ns = float(np.median(np.delete(means_ns, place)))
@@ -335,8 +328,3 @@ def _time_shares(work: OwnWork, without: int | None = None) -> NDArray[np.float6
     usual_ns = np.array([np.median(own_ns) for own_ns in by_path_ns])
     shares: NDArray[np.float64] = usual_ns / max(float(usual_ns.sum()), 1.0)
     return shares
-
-
-def _others_ns(work_ns: NDArray[np.float64], center_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """With what each rank is compared: the median rank; of two, the other."""
-    return work_ns[::-1] if len(work_ns) == 2 else center_ns

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,10 +21,9 @@ from pyinstrument_gpu.analysis.job.condition import (
     open_stall,
     stuck_ns,
 )
+from pyinstrument_gpu.model.collectives import ProcessGroup
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.model.program_end import ProgramEnd
-
-_Key: TypeAlias = tuple[str, str, "tuple[int, ...] | None"]
 
 
 @dataclass(frozen=True)
@@ -33,28 +31,20 @@ class LastCollective:
     """How far a rank was in a process group.
 
     Attributes:
-        group, backend, ranks: which group: its names, and the ranks in it, if they are known.
-        description: what the program calls it.
+        group: which one.
+        is_exact: whether it had asked for no later operation.
         sequence: number of the last operation that it had asked for; -1 if there was none.
         operation: such as "all_reduce"; None unknown.
         created_ns: when it had asked for it, since its run began, or by when; -1 unknown.
         completed: number of the last one that was seen to end; None if that can't be told.
-        is_exact: whether it had asked for no later one.
     """
 
-    group: str
-    backend: str
-    ranks: tuple[int, ...] | None
-    description: str
-    sequence: int
-    operation: str | None
-    created_ns: int
-    completed: int | None
+    group: ProcessGroup
     is_exact: bool
-
-    @property
-    def key(self) -> _Key:
-        return self.group, self.backend, self.ranks
+    sequence: int = -1
+    operation: str | None = None
+    created_ns: int = -1
+    completed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,14 +99,7 @@ def last_collectives(rank: RankData) -> tuple[LastCollective, ...]:
         of_group = events[events["group"] == number]
         # The watchdog does not tell the backends of one group apart.
         seen = progress.get(group.name) if names.count(group.name) == 1 else None
-        last = LastCollective(
-            group.name,
-            group.backend,
-            group.ranks,
-            group.description or group.name,
-            *(-1, None, -1, None),
-            is_exact=rank.complete or seen is not None,
-        )
+        last = LastCollective(group, is_exact=rank.complete or seen is not None)
         if len(of_group):
             event = of_group[np.argmax(of_group["sequence"])]
             ended = of_group[(of_group["ended_ns"] >= 0) | (of_group["duration_ns"] >= 0)]
@@ -149,24 +132,19 @@ def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
     Args:
         ended: the ranks that have ended, or stopped, other than by finishing.
     """
-    by_group: dict[_Key, dict[int, LastCollective]] = {}
+    by_group: dict[ProcessGroup, dict[int, LastCollective]] = {}
     ranks = {rank.rank: rank for rank in job.ranks}
     for rank in job.ranks:
         for last in last_collectives(rank):
-            by_group.setdefault(last.key, {})[rank.rank] = last
-    for (_, _, members), lasts in by_group.items():
-        like = next(iter(lasts.values()))
-        for number in set(members or ()) & ranks.keys() - lasts.keys():
+            by_group.setdefault(last.group, {})[rank.rank] = last
+    for group, lasts in by_group.items():
+        for number in set(group.ranks or ()) & ranks.keys() - lasts.keys():
             # A group of which it has no operation may be none that its file knows of.
             rank = ranks[number]
             if _is_all_known(rank):
                 is_exact = rank.complete or open_stall(rank) is not None
-                lasts[number] = LastCollective(
-                    *(like.group, like.backend, like.ranks, like.description),
-                    *(-1, None, -1, None),
-                    is_exact=is_exact,
-                )
-    found = [_wait_in_group(lasts, ranks, ended) for lasts in by_group.values()]
+                lasts[number] = LastCollective(group, is_exact)
+    found = [_wait_in_group(group, lasts, ranks, ended) for group, lasts in by_group.items()]
     known = [wait for wait in found if wait is not None]
     is_all_exact = bool(by_group) and all(
         last.is_exact for lasts in by_group.values() for last in lasts.values()
@@ -179,19 +157,16 @@ def waits(job: JobData, ended: Collection[int]) -> tuple[Wait, ...]:
 
 def mismatch(job: JobData) -> Mismatch | None:
     """The last operation of a group, if its ranks have asked for different ones."""
-    by_place: dict[tuple[_Key, int], dict[int, LastCollective]] = {}
+    by_place: dict[tuple[ProcessGroup, int], dict[str, list[int]]] = {}
     for rank in job.ranks:
         for last in last_collectives(rank):
             if last.operation is not None:
-                by_place.setdefault((last.key, last.sequence), {})[rank.rank] = last
-    for (_, sequence), lasts in by_place.items():
-        operations: dict[str, list[int]] = {}
-        for rank_number, last in lasts.items():
-            operations.setdefault(str(last.operation), []).append(rank_number)
+                operations = by_place.setdefault((last.group, last.sequence), {})
+                operations.setdefault(last.operation, []).append(rank.rank)
+    for (group, sequence), operations in by_place.items():
         if len(operations) > 1:
-            description = next(iter(lasts.values())).description
             asked = tuple((name, tuple(found)) for name, found in operations.items())
-            return Mismatch(description, sequence, asked)
+            return Mismatch(group.label, sequence, asked)
     return None
 
 
@@ -201,7 +176,10 @@ def _is_all_known(rank: RankData) -> bool:
 
 
 def _wait_in_group(
-    lasts: Mapping[int, LastCollective], ranks: Mapping[int, RankData], ended: Collection[int]
+    group: ProcessGroup,
+    lasts: Mapping[int, LastCollective],
+    ranks: Mapping[int, RankData],
+    ended: Collection[int],
 ) -> Wait | None:
     possible = {rank: last for rank, last in lasts.items() if last.is_exact or rank in ended}
     if not possible:
@@ -216,37 +194,28 @@ def _wait_in_group(
         has_finished = rank.complete and not ProgramEnd.of(rank.environment).has_failed
         if last.sequence <= least or is_over or has_finished:
             continue
-        asked = _asked(ranks[number], last, least + 1)
+        asked = _asked(rank, group, least + 1)
         created_ns = last.created_ns if asked is None else asked[0]
         operation = operation or (last.operation if asked is None else asked[1])
-        step = ranks[number].end.step
+        step = rank.end.step
         # It has gone on since: it did not wait for it, or the other's file is older.
         if created_ns < 0 or (step is not None and step.begin_ns > created_ns):
             continue
-        waited_ns[number] = max(0, ranks[number].duration_ns - created_ns)
+        waited_ns[number] = max(0, rank.duration_ns - created_ns)
     if not waited_ns:
         return None
     is_long = any(time_ns > long_ns(ranks[number]) for number, time_ns in waited_ns.items())
-    description = next(iter(lasts.values())).description
-    return Wait(
-        description,
-        least + 1,
-        operation,
-        behind,
-        tuple(waited_ns),
-        max(waited_ns.values()),
-        is_long,
-    )
+    longest_ns = max(waited_ns.values())
+    return Wait(group.label, least + 1, operation, behind, tuple(waited_ns), longest_ns, is_long)
 
 
-def _asked(rank: RankData, last: LastCollective, sequence: int) -> tuple[int, str] | None:
+def _asked(rank: RankData, group: ProcessGroup, sequence: int) -> tuple[int, str] | None:
     """When it asked for this operation, and for which one."""
     of_rank = rank.collectives
-    keys = [(group.name, group.backend, group.ranks) for group in of_rank.groups]
-    events = of_rank.events[~of_rank.events["is_p2p"]]
-    if last.key not in keys:
+    if group not in of_rank.groups:
         return None
-    found = events[(events["group"] == keys.index(last.key)) & (events["sequence"] == sequence)]
+    events = of_rank.events[~of_rank.events["is_p2p"] & (of_rank.events["sequence"] == sequence)]
+    found = events[events["group"] == of_rank.groups.index(group)]
     if not len(found):
         return None
     return int(found[0]["created_ns"]), of_rank.operations[found[0]["operation"]]
