@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.array_fields import ArrayFields
 from pyinstrument_gpu.model.collectives import Collectives
-from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.run_end import RunEnd
 from pyinstrument_gpu.model.stall import Stall
 
@@ -43,8 +42,6 @@ class RankData(ArrayFields):
             no such call.
         stream_ns: by path and step the stream time (int64), that of nested phases included; -1
             where the step has no such call, or not all of its calls were timed on the device.
-        open_phases: the phases that had not ended.
-        open_step: index of the step that had not ended; -1 none.
         collectives: its collective operations.
         stalls: what its watchdog saw.
         end: where it was when its file was last written.
@@ -67,8 +64,6 @@ class RankData(ArrayFields):
     last_end_ns: NDArray[np.int64]
     self_ns: NDArray[np.int64]
     stream_ns: NDArray[np.int64]
-    open_phases: tuple[OpenPhase, ...] = ()
-    open_step: int = -1
     collectives: Collectives = field(default_factory=Collectives)
     stalls: tuple[Stall, ...] = ()
     end: RunEnd = field(default_factory=RunEnd)

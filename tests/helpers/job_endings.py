@@ -114,7 +114,6 @@ def rank(
         "last_end_ns": first_begin_ns.reshape(len(paths), step) + MS,
         "self_ns": np.full((len(paths), step), MS),
         "stream_ns": np.full((len(paths), step), -1),
-        "open_step": -1 if is_ended else step,
         "end": RunEnd(
             anchor={
                 "run_ns": end_ns,

@@ -99,8 +99,6 @@ def rank_data(run: RunData, file: str | None = None) -> RankData:
         # Of runs that were made by hand they may not be known.
         self_ns=summed(np.maximum(run.span_self_ns[spans], 0)),
         stream_ns=stream_ns,
-        open_phases=run.open_phases,
-        open_step=-1 if run.open_step is None else run.open_step.index,
         collectives=_newest(run.collectives, max(1, _MOST_OPERATIONS // ranks)),
         stalls=run.stalls,
         end=run_end(run),
