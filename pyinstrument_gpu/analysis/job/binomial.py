@@ -5,29 +5,21 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 
 def binomial_tail(hits: int, trials: int, chance: float) -> float:
-    """The chance of at least so many hits in independent trials."""
-    if hits <= 0:
-        return 1.0
-    if hits > trials or chance <= 0:
-        return 0.0
-    if chance >= 1:
-        return 1.0
+    """The chance of at least so many hits in independent trials, by a chance below 1."""
+    if hits <= 0 or chance <= 0:
+        return float(hits <= 0)
+    counts = np.arange(hits, trials)
     odds = math.log(chance) - math.log1p(-chance)
-    term = (
+    first = (
         math.lgamma(trials + 1)
         - math.lgamma(hits + 1)
         - math.lgamma(trials - hits + 1)
         + hits * math.log(chance)
         + (trials - hits) * math.log1p(-chance)
     )
-    logs = [term]
-    for count in range(hits, trials):
-        term += math.log((trials - count) / (count + 1)) + odds
-        logs.append(term)
-        # Beyond the middle the terms become ever smaller.
-        if count > trials * chance and term < max(logs) - 40:
-            break
-    most = max(logs)
-    return min(1.0, math.exp(most) * math.fsum(math.exp(each - most) for each in logs))
+    logs = first + np.append(0, np.cumsum(np.log((trials - counts) / (counts + 1)) + odds))
+    return min(1.0, float(np.exp(logs).sum()))
