@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from pyinstrument_gpu.analysis.drift import Order
 from pyinstrument_gpu.analysis.final_values import FinalValue, final_values
 from pyinstrument_gpu.analysis.run_sample import (
     Observation,
+    Outside,
     RunSample,
     ranks_of,
     run_samples,
 )
-from pyinstrument_gpu.analysis.welch import t_quantile, welch
+from pyinstrument_gpu.analysis.welch import difference_interval, t_quantile, welch
 from pyinstrument_gpu.model.job import different_ranks, not_one_job, same_run_twice
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.model.run_data import RunData
@@ -37,6 +39,7 @@ all runs of one side in one mode and all of the other side in the other in 2 * 0
 That is below 5 % from six on."""
 _UNEVEN_CALLS = 0.1
 _UNEVEN_SHARE = 0.001
+_NEVER = Outside(0.0, 0.0)
 CODE_REVISION = "code revision"
 _ENVIRONMENT = {
     "host": "host",
@@ -107,11 +110,11 @@ class Change:
 
     @property
     def before_mean_ns(self) -> float:
-        return sum(self.before_ns) / len(self.before_ns)
+        return fmean(self.before_ns)
 
     @property
     def after_mean_ns(self) -> float:
-        return sum(self.after_ns) / len(self.after_ns)
+        return fmean(self.after_ns)
 
 
 @dataclass(frozen=True)
@@ -338,7 +341,7 @@ def _rate(side: Sequence[RunSample]) -> float | None:
     rates = [
         s.samples_per_step / s.elapsed_ns * 1e9 for s in side if s.samples_per_step is not None
     ]
-    return sum(rates) / len(rates) if len(rates) == len(side) else None
+    return fmean(rates) if len(rates) == len(side) else None
 
 
 def _relative(
@@ -409,18 +412,15 @@ def _holds(interval: tuple[float, float] | None, value: float) -> bool:
     return interval is None or interval[0] <= value <= interval[1]
 
 
-def _uneven(before: Sequence[RunSample], after: Sequence[RunSample]) -> tuple[Uneven, ...]:
+def _uneven(*sides: Sequence[RunSample]) -> tuple[Uneven, ...]:
     """Phases outside of steps that one side's loop runs more often, and that matter."""
-    paths = dict.fromkeys(path for sample in (*before, *after) for path in sample.outside)
+    paths = dict.fromkeys(path for side in sides for sample in side for path in sample.outside)
     found = []
     for path in paths:
-        calls = [
-            _mean(s.outside[path].calls if path in s.outside else 0 for s in side)
-            for side in (before, after)
-        ]
+        calls = [fmean(s.outside.get(path, _NEVER).calls for s in side) for side in sides]
         share = max(
-            _mean(s.outside[path].total_ns / s.elapsed_ns if path in s.outside else 0 for s in side)
-            for side in (before, after)
+            fmean(s.outside.get(path, _NEVER).total_ns / s.elapsed_ns for s in side)
+            for side in sides
         )
         differs = abs(calls[1] - calls[0]) > _UNEVEN_CALLS * max(calls)
         if differs and share > _UNEVEN_SHARE:
@@ -444,20 +444,13 @@ def _phase_changes(
             for side in (before, after)
         ]
         interval_ns = None
-        error, freedom = welch(times[0], times[1])
-        if error is not None and len(before) + len(after) >= MIN_RUNS:
+        if len(before) + len(after) >= MIN_RUNS:
             # Shared among the phases (Bonferroni).
-            reach = t_quantile(1 - (1 - confidence) / 2 / len(keys), freedom) * error
-            change = float(times[1].mean() - times[0].mean())
-            interval_ns = (change - reach, change + reach)
+            share = 1 - (1 - confidence) / len(keys)
+            interval_ns = difference_interval(times[0], times[1], share)
         means_ns = float(times[0].mean()), float(times[1].mean())
         changes.append(PhaseChange(path, is_outside, means_ns[0], means_ns[1], interval_ns))
     return tuple(sorted(changes, key=lambda change: -abs(change.change_ns)))
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return sum(known) / len(known)
 
 
 def _warnings(

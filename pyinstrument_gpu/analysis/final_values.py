@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyinstrument_gpu.analysis.welch import t_quantile, welch
+from pyinstrument_gpu.analysis.welch import difference_interval
 from pyinstrument_gpu.model.run_data import RunData
 
 FAMILY_CONFIDENCE = 0.95
@@ -63,15 +63,16 @@ def final_values(before: Sequence[RunData], after: Sequence[RunData]) -> tuple[F
     """
     lasts = [_last_values(run) for run in (*before, *after)]
     names = [name for name in lasts[0] if all(name in last for last in lasts)]
-    return tuple(
-        _final_value(
-            name,
-            [last[name] for last in lasts[: len(before)]],
-            [last[name] for last in lasts[len(before) :]],
-            1 - (1 - FAMILY_CONFIDENCE) / len(names),
-        )
-        for name in names
-    )
+    found = []
+    for name in names:
+        values = [last[name] for last in lasts]
+        first, second = values[: len(before)], values[len(before) :]
+        interval = None
+        if np.isfinite(values).all():
+            confidence = 1 - (1 - FAMILY_CONFIDENCE) / len(names)
+            interval = difference_interval(np.array(first), np.array(second), confidence)
+        found.append(FinalValue(name, tuple(first), tuple(second), interval))
+    return tuple(found)
 
 
 def _last_values(run: RunData) -> Mapping[str, float]:
@@ -81,17 +82,3 @@ def _last_values(run: RunData) -> Mapping[str, float]:
         if len(readings) and name.rpartition("/")[2] not in _NO_RESULTS:
             values[name] = float(readings["value"][-1])
     return values
-
-
-def _final_value(
-    name: str, before: Sequence[float], after: Sequence[float], confidence: float
-) -> FinalValue:
-    interval = None
-    if np.isfinite([*before, *after]).all():
-        sides = np.array(before, np.float64), np.array(after, np.float64)
-        change = float(sides[1].mean() - sides[0].mean())
-        error, freedom = welch(*sides)
-        if error is not None:
-            half = t_quantile((1 + confidence) / 2, freedom) * error
-            interval = (change - half, change + half)
-    return FinalValue(name, tuple(before), tuple(after), interval)

@@ -18,8 +18,9 @@ other. That costs a little power, and holds wherever a single interval holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 _MOST_LOOKS = 4
 _EXPONENT = 2
@@ -47,15 +48,8 @@ def looks(runs: int, max_runs: int, confidence: float) -> tuple[Look, ...]:
     """
     if not 1 <= runs <= max_runs:
         raise ValueError(f"runs must be 1 to max_runs, got {runs} and {max_runs}")
-    return tuple(_looks(runs, max_runs, 1 - confidence))
-
-
-def _looks(runs: int, max_runs: int, error: float) -> Iterator[Look]:
-    growth = max_runs / runs
-    steps = _MOST_LOOKS - 1
+    growth, steps = max_runs / runs, _MOST_LOOKS - 1
     sizes = sorted({round(runs * growth ** (number / steps)) for number in range(_MOST_LOOKS)})
-    spent = 0.0
-    for size in sizes:
-        may_be_spent = error * (size / max_runs) ** _EXPONENT
-        yield Look(size, 1 - (may_be_spent - spent))
-        spent = may_be_spent
+    spent = [(1 - confidence) * (size / max_runs) ** _EXPONENT for size in sizes]
+    shares = np.diff(spent, prepend=0.0).tolist()
+    return tuple(Look(size, 1 - share) for size, share in zip(sizes, shares, strict=True))

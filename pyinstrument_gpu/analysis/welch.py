@@ -29,6 +29,22 @@ def welch(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[floa
     return math.sqrt(sum(parts)), min(freedom, (fewer - 1) * (1 + fewer / more))
 
 
+def difference_interval(
+    before: NDArray[np.float64], after: NDArray[np.float64], confidence: float
+) -> tuple[float, float] | None:
+    """Of the difference of the means, after less before; None where a side is a single value.
+
+    Raises:
+        MissingDependencyError: scipy is not installed.
+    """
+    error, freedom = welch(before, after)
+    if error is None:
+        return None
+    change = float(after.mean() - before.mean())
+    reach = t_quantile((1 + confidence) / 2, freedom) * error
+    return change - reach, change + reach
+
+
 def t_quantile(probability: float, freedom: float) -> float:
     """Of Student's distribution; with infinite `freedom` of the normal one.
 

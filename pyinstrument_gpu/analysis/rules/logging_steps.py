@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis.rules.case import READS, Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.rules.occasions import MAX_SHARE
 from pyinstrument_gpu.analysis.savings import Change
+from pyinstrument_gpu.analysis.welch import welch
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
@@ -69,8 +70,6 @@ def _host_time(case: Case, is_logging: NDArray[np.bool_]) -> tuple[float, float,
     with_ns, without_ns = own_ns[is_logging], own_ns[~is_logging]
     share = len(with_ns) / len(own_ns)
     more_ns = float(with_ns.mean() - without_ns.mean())
-    error_ns = _ERRORS * float(
-        np.sqrt(with_ns.var(ddof=1) / len(with_ns) + without_ns.var(ddof=1) / len(without_ns))
-    )
+    error_ns = _ERRORS * (welch(without_ns, with_ns)[0] or 0.0)
     low_ns, high_ns = (share * max(more_ns + error, 0.0) for error in (-error_ns, error_ns))
     return low_ns, high_ns, f"and {ms(share * max(more_ns, 0.0))} of the host's own time"
