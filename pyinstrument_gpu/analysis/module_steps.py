@@ -29,7 +29,6 @@ from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times
-from pyinstrument_gpu.model.statistic import Statistic
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,7 @@ def modules_per_step(run: RunData) -> dict[str, ModulePerStep]:
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(run.module_names):
         numbers.setdefault(name, []).append(number)
+    over = max(steps, 1) if sampled is None else steps
     sums = _Sums.of(run, sampled)
     found = {}
     for row, times in run.modules.items():
@@ -120,12 +120,11 @@ def modules_per_step(run: RunData) -> dict[str, ModulePerStep]:
         passes: dict[ModulePass, PassPerStep | None] = {}
         for kind in ModulePass:
             host, device = times.of_pass(kind)
-            if host is not None:
-                passes[kind] = (
-                    sums.per_step(rows, kind, host, device, max(steps, 1))
-                    if sampled is None
-                    else sums.per_sampled_step(rows, kind, steps)
-                )
+            if host is None:
+                continue
+            timed = (0, 0) if device is None else (device.count, device.total_ns)
+            whole = (host.count, host.total_ns, *timed) if sampled is None else None
+            passes[kind] = sums.per_step(rows, kind, whole, over)
         spent_ns = sum(one.host_ns for one in passes.values() if one is not None)
         is_known = None not in passes.values() and steps and total_ns
         found[row] = ModulePerStep(passes, spent_ns * steps / total_ns if is_known else None)
@@ -174,35 +173,21 @@ class _Sums:
         )
 
     def per_step(
-        self,
-        rows: Sequence[int],
-        kind: ModulePass,
-        host: Statistic,
-        device: Statistic | None,
-        steps: int,
+        self, rows: Sequence[int], kind: ModulePass, whole: Sequence[int] | None, steps: int
     ) -> PassPerStep | None:
-        kept, wanted = (sums[:, rows, kind].sum(axis=1) for sums in (self.kept, self.wanted))
-        if not kept[0]:
-            return None
-        of_count, of_host_ns, of_timed, of_device_ns = (
-            part / whole if whole else wanted[0] / kept[0]
-            for part, whole in zip(wanted.tolist(), kept.tolist(), strict=True)
-        )
-        count = host.count * of_count / steps
-        timed = 0.0 if device is None else device.count * of_timed
-        return PassPerStep(
-            count=count,
-            host_ns=host.total_ns * of_host_ns / steps,
-            device_ns=device.total_ns * of_device_ns / timed * count if device and timed else None,
-        )
+        """Of some modules, over so many steps. None if none of their passes was kept.
 
-    def per_sampled_step(
-        self, rows: Sequence[int], kind: ModulePass, steps: int
-    ) -> PassPerStep | None:
-        """Per step of as many as the sampled ones stand for."""
-        if not steps or not self.kept[0][rows, kind].any():
+        Args:
+            whole: the same sums over all passes of the run, of which those that were kept tell the
+                share that is wanted; None: what is wanted stands for all.
+        """
+        kept, found = (sums[:, rows, kind].sum(axis=1) for sums in (self.kept, self.wanted))
+        if not kept[0] or not steps:
             return None
-        count, host_ns, timed, device_ns = self.wanted[:, rows, kind].sum(axis=1).tolist()
+        if whole is not None:
+            share = np.full(len(kept), found[0] / kept[0])
+            found = np.array(whole, np.float64) * np.divide(found, kept, out=share, where=kept > 0)
+        count, host_ns, timed, device_ns = found.tolist()
         return PassPerStep(
             count=count / steps,
             host_ns=host_ns / steps,
