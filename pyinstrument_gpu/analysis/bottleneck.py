@@ -62,14 +62,10 @@ class PhaseBottleneck:
     Attributes:
         kind: what holds for most of its stream time.
         is_certain: false where launch-bound rests on spans with unknown blocked time.
-        spans: number of spans judged.
-        stream_ns: the stream time of each kind of judged span.
     """
 
     kind: Bottleneck
-    is_certain: bool
-    spans: int
-    stream_ns: Mapping[Bottleneck, int]
+    is_certain: bool = True
 
     def __str__(self) -> str:
         if self.kind == Bottleneck.UNKNOWN:
@@ -123,16 +119,15 @@ def span_bottlenecks(run: RunData, uncertainty_ns: NDArray[np.float64]) -> NDArr
 def _phase_bottleneck(
     of_spans: NDArray[np.int64], stream_ns: NDArray[np.int64], blocked_known: NDArray[np.bool_]
 ) -> PhaseBottleneck:
-    judged = of_spans != Bottleneck.UNKNOWN
     kinds = (Bottleneck.LAUNCH, Bottleneck.DEVICE, Bottleneck.BLOCKED, Bottleneck.MIXED)
     by_kind = {one: int(stream_ns[of_spans == one].sum()) for one in kinds}
-    spans, judged_ns = int(np.count_nonzero(judged)), sum(by_kind.values())
-    kind, is_certain = Bottleneck.UNKNOWN, True
-    if spans >= MIN_SPANS and judged_ns >= MIN_JUDGED_SHARE * int(stream_ns.sum()):
-        # At most one can hold more than half.
-        majority = [one for one in kinds if by_kind[one] >= MAJORITY * judged_ns]
-        kind = majority[0] if majority else Bottleneck.MIXED
-    if kind == Bottleneck.LAUNCH:
-        certain = (of_spans == Bottleneck.LAUNCH) & blocked_known
-        is_certain = int(stream_ns[certain].sum()) >= MAJORITY * judged_ns
-    return PhaseBottleneck(kind, is_certain, spans, by_kind)
+    spans, judged_ns = np.count_nonzero(of_spans != Bottleneck.UNKNOWN), sum(by_kind.values())
+    if spans < MIN_SPANS or judged_ns < MIN_JUDGED_SHARE * int(stream_ns.sum()):
+        return PhaseBottleneck(Bottleneck.UNKNOWN)
+    # At most one can hold more than half.
+    majority = [one for one in kinds if by_kind[one] >= MAJORITY * judged_ns]
+    kind = majority[0] if majority else Bottleneck.MIXED
+    if kind != Bottleneck.LAUNCH:
+        return PhaseBottleneck(kind)
+    certain = (of_spans == Bottleneck.LAUNCH) & blocked_known
+    return PhaseBottleneck(kind, int(stream_ns[certain].sum()) >= MAJORITY * judged_ns)

@@ -196,8 +196,6 @@ def test_no_bottleneck_where_most_of_the_stream_time_is_not_judged() -> None:
 
     assert text(made) == "-"
     assert text(run(*judged, *unclear[:-1], device_clocks=clocks)) == "device"
-    one = analysis.of(made).bottlenecks()[0]
-    assert (one.spans, one.stream_ns[Bottleneck.DEVICE]) == (5, 25_000 * US)
 
 
 def test_bottlenecks_are_by_path_and_scope() -> None:
