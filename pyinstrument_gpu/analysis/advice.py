@@ -81,7 +81,7 @@ def advice(run: RunData, found: Savings, ledger: Ledger, premises: Premises) -> 
     given = [
         Advice(subject(run, row), _edit(run, row), reason(row, found), row)
         for row in _candidates(found, premises)
-        if row.low_ns >= MIN_SHARE * _whole_ns(row, found)
+        if row.low_ns >= MIN_SHARE * found.whole_ns(row)
     ]
     return [*given, *_device_limit(run, found, ledger.entries)]
 
@@ -92,8 +92,8 @@ def doubts(run: RunData, found: Savings, premises: Premises) -> list[Advice]:
     rows = [
         row
         for row in _candidates(found, premises)
-        if row.low_ns < MIN_SHARE * _whole_ns(row, found)
-        and row.high_ns >= DOUBT_SHARE * _whole_ns(row, found)
+        if row.low_ns < MIN_SHARE * found.whole_ns(row)
+        and row.high_ns >= DOUBT_SHARE * found.whole_ns(row)
         and _launches(run, row) != 0
     ]
     rows.sort(key=lambda row: (row.likely_ns, row.high_ns), reverse=True)
@@ -144,10 +144,6 @@ def _may_not_help(saving: Saving, premises: Premises) -> bool:
     return saving.change == Change.DATA_WAIT and saving.is_inside and premises.lacks_cores
 
 
-def _whole_ns(saving: Saving, found: Savings) -> float:
-    return found.step_ns if saving.is_inside else found.elapsed_ns
-
-
 def _launches(run: RunData, saving: Saving) -> float | None:
     """How often the phase launches per profiled step, if that is known."""
     if saving.change != Change.LAUNCHES or run.operations is None:
@@ -191,7 +187,7 @@ def subject(run: RunData, saving: Saving) -> str:
 
 def reason(saving: Saving, found: Savings) -> str:
     per = "per step" if saving.is_inside else "elapsed per step"
-    time = f"takes {_ms(saving.time_ns)} of {_ms(_whole_ns(saving, found))} ms {per}"
+    time = f"takes {_ms(saving.time_ns)} of {_ms(found.whole_ns(saving))} ms {per}"
     if saving.low_ns < 0.95 * saving.time_ns:
         kept = f"{time}; saves {_range(saving)} ms"
         if saving.limit == Limit.DEVICE and found.busy_ns is not None:

@@ -7,9 +7,8 @@ and what events prove of the device's side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +52,6 @@ class MeanEntry:
     host_blocked_ns: float | None
     host_late_ns: float | None
     unattributed_ns: float | None
-
-    @classmethod
-    def total(cls, entries: Iterable[MeanEntry]) -> MeanEntry:
-        """The sum of some entries; unknown where one of them is."""
-        columns = zip(*map(astuple, entries), strict=True)
-        sums: Any = (None if None in column else sum(column) for column in columns)
-        return cls(*sums)
 
 
 @dataclass(frozen=True)

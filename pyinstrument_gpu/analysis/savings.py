@@ -107,6 +107,10 @@ class Savings:
     busy_ns: float | None
     rows: tuple[Saving, ...]
 
+    def whole_ns(self, saving: Saving) -> float:
+        """The time per step of which a saving is a part: the step's, or all that elapses."""
+        return self.step_ns if saving.is_inside else self.elapsed_ns
+
 
 NO_SAVINGS = Savings(0, 0, 0.0, 0.0, None, ())
 

@@ -183,7 +183,7 @@ def _of_advice(kind: str, one: Advice, savings: Savings, commands: _Commands) ->
         low_ns=None if saving is None else saving.low_ns,
         high_ns=None if saving is None else saving.high_ns,
         likely_ns=saving.likely_ns if saving is not None and saving.is_told else None,
-        of_ns=None if saving is None else savings.step_ns if is_inside else savings.elapsed_ns,
+        of_ns=None if saving is None else savings.whole_ns(saving),
         of=None if saving is None else "step" if is_inside else "elapsed time",
         promised=None,
         evidence=evidence,

@@ -53,6 +53,5 @@ class Finding:
 
 def worth_of(saving: Saving, found: Savings) -> Worth:
     """What the savings of the run say of a change."""
-    if saving.is_inside:
-        return Worth(saving.low_ns, saving.high_ns, found.step_ns)
-    return Worth(saving.low_ns, saving.high_ns, found.elapsed_ns, Whole.ELAPSED)
+    whole = Whole.STEP if saving.is_inside else Whole.ELAPSED
+    return Worth(saving.low_ns, saving.high_ns, found.whole_ns(saving), whole)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
-from pyinstrument_gpu.analysis.ledger import MeanEntry
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth
 from pyinstrument_gpu.model.statistics import Scope
@@ -25,10 +24,10 @@ def precision(case: Case) -> Iterator[Finding]:
     if not is_timed or not means or any(one.saving is None for one in found.advice):
         return
     judged = {one.kind for one in found.bottlenecks(Scope.STEP).values()} - {Bottleneck.UNKNOWN}
-    total = MeanEntry.total(means.values())
-    if judged and Bottleneck.DEVICE not in judged and total.blocked_ns is not None:
-        waits = f"the host waits {ms(total.blocked_ns)} per step for the device"
-        worth = Worth(0.0, total.blocked_ns, case.step_ns)
+    blocked_ns = [one.blocked_ns for one in means.values() if one.blocked_ns is not None]
+    if judged and Bottleneck.DEVICE not in judged and len(blocked_ns) == len(means):
+        waits = f"the host waits {ms(sum(blocked_ns))} per step for the device"
+        worth = Worth(0.0, sum(blocked_ns), case.step_ns)
         yield Finding(_ADVICE, None, worth, f"no phase is device-bound, and {waits}")
         return
     busy_ns, step_ns = found.savings.busy_ns, found.savings.step_ns
