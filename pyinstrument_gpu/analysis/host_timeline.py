@@ -69,7 +69,7 @@ def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
     profiled = were_profiled(run, steps["index"])
     return HostTimeline(
         thread=thread,
-        steps=steps[longest_row(~profiled)] if profiled.any() else steps,
+        steps=steps[longest_row(~profiled)],
         host_ns=host_ns[order],
         path=behind[order],
         span=np.tile(chosen, 2)[order],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.correlation_points import CorrelationPoints
-from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.ledger import are_timed
 from pyinstrument_gpu.analysis.replay import Segments, replay
 from pyinstrument_gpu.model.run_data import RunData
@@ -63,15 +63,7 @@ def replayed_steps(
         are_replayed[:] = True
     begins_ns = steps["begin_ns"][are_replayed]
     ends_ns = np.append(steps["begin_ns"][1:], steps["end_ns"][-1])[are_replayed]
-    windows_ns = _merged(begins_ns, ends_ns)
+    windows_ns = joined(begins_ns, ends_ns)
     chained = points.chained(*windows_ns)
     first_points = np.searchsorted(chained.host_ns, covered_before(*windows_ns, begins_ns))
     return ReplayedSteps(steps, are_replayed, windows_ns, chained, first_points)
-
-
-def _merged(
-    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Intervals of which none begins where another ends."""
-    apart = np.append(True, begins_ns[1:] > ends_ns[:-1])
-    return begins_ns[apart], ends_ns[np.append(apart[1:], True)]

@@ -127,8 +127,6 @@ def _never_profiled(
     profiled = np.zeros(count, dtype=bool)
     for run, of_run in zip(runs, steps, strict=True):
         profiled |= were_profiled(run, of_run["index"][:count])
-    if not profiled.any():
-        return slice(0, count)
     # Between the step before and the first profiled one, the profiler starts.
     profiled[:-1] |= profiled[1:].copy()
     row = longest_row(~profiled)

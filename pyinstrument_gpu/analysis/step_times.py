@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.intervals import covered_before, joined
 from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
+from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
@@ -114,7 +115,6 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
     if not count:
         return StepQuantiles(0, (), {})
     ranks = [int(np.ceil(q * count)) for q in QUANTILES]
-    durations_ns = np.sort(steps["end_ns"] - steps["begin_ns"])
     position, belongs = _step_positions(run, steps)
     host_ns = (run.spans["host_end_ns"] - run.spans["host_begin_ns"])[belongs]
     phase_ns = {}
@@ -126,7 +126,7 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
         phase_ns[path] = tuple(
             int(sums_ns[rank - without - 1]) if rank > without else 0 for rank in ranks
         )
-    duration_ns = tuple(int(durations_ns[rank - 1]) for rank in ranks)
+    duration_ns = tuple(quantiles(steps["end_ns"] - steps["begin_ns"], QUANTILES))
     return StepQuantiles(count, duration_ns, phase_ns)
 
 
@@ -167,21 +167,12 @@ def phases_ns(run: RunData, steps: NDArray[np.void]) -> NDArray[np.int64]:
     in_steps = span_scopes(run.spans) == Scope.STEP
     times_ns = np.zeros(len(steps), np.int64)
     for thread in distinct(steps["thread"]):
-        spans = in_steps & (run.spans["thread"] == thread)
-        begins_ns, ends_ns = run.spans["host_begin_ns"][spans], run.spans["host_end_ns"][spans]
+        spans = run.spans[in_steps & (run.spans["thread"] == thread)]
         of_thread = steps["thread"] == thread
-        times_ns[of_thread] = _covered_ns(begins_ns, ends_ns, steps[of_thread])
+        covered = joined(spans["host_begin_ns"], spans["host_end_ns"])
+        times_ns[of_thread] = covered_before(*covered, steps["end_ns"][of_thread])
+        times_ns[of_thread] -= covered_before(*covered, steps["begin_ns"][of_thread])
     return times_ns
-
-
-def _covered_ns(
-    begins_ns: NDArray[np.int64], ends_ns: NDArray[np.int64], steps: NDArray[np.void]
-) -> NDArray[np.int64]:
-    """The time of each of `steps` inside any of the spans given by their times."""
-    begins_ns, ends_ns = joined(begins_ns, ends_ns)
-    return covered_before(begins_ns, ends_ns, steps["end_ns"]) - covered_before(
-        begins_ns, ends_ns, steps["begin_ns"]
-    )
 
 
 def outside_during_steps(run: RunData) -> set[int]:

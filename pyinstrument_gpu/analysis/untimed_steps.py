@@ -56,8 +56,6 @@ def untimed_steps(
     # What comes after the last step is played in none.
     is_known = np.append(replayed.are_replayed, False)
     known_ns, other_ns = taken_ns[is_known], taken_ns[~is_known]
-    if not other_ns.any():
-        return UntimedSteps(1, 0, 0, 0, 0.0)
     usual_ns = np.minimum(other_ns, known_ns.max())
     # A wait for data beyond any that was played again leaves the device idle as soon as it has
     # done what it was behind by; a wait for the device may be anything.

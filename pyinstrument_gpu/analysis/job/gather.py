@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -102,9 +102,7 @@ def _jobs(ranks: Sequence[RankData]) -> list[str]:
             said += [] if world_size is None else [f"{world_size} ranks"]
             said += [f"after {restarts} restart{'' if restarts == 1 else 's'}"] if restarts else []
             files = [rank.file or f"rank {rank.rank}" for rank in of_job]
-            more = len(files) - _MOST_FILES
-            shown = " ".join(files[:_MOST_FILES]) + (f" and {more:,} more" if more > 0 else "")
-            lines.append(f"    {', '.join(said) or 'a job'}: {shown}")
+            lines.append(f"    {', '.join(said) or 'a job'}: {_listed(files, ' ')}")
     more = len(lines) - _MOST_SENTENCES
     return lines if more <= 0 else [*lines[:_MOST_SENTENCES], f"    and {more:,} more jobs"]
 
@@ -137,7 +135,7 @@ def _differences(ranks: Sequence[RankData]) -> list[str]:
             f"{rank.rank} ended {rank.steps_ended:,}" for rank in ranks if rank.steps_ended != usual
         ]
         if 2 * count > len(ranks):
-            notes.append(f"most ranks ended {usual:,} steps, but rank {_listed(parts, 'rank ')}")
+            notes.append(f"most ranks ended {usual:,} steps, but rank {_listed(parts, ', rank ')}")
         else:
             between = f"{min(ended):,} to {max(ended):,}"
             notes.append(f"the ranks ended different numbers of steps, {between}")
@@ -168,8 +166,6 @@ def _other_phases(ranks: Sequence[RankData]) -> list[str]:
     return notes
 
 
-def _listed(parts: Iterable[str], before_others: str = "") -> str:
-    shown = list(parts)
-    more = len(shown) - _MOST_FILES
-    shown = shown[:_MOST_FILES]
-    return f", {before_others}".join(shown) + (f" and {more:,} more" if more > 0 else "")
+def _listed(parts: Sequence[str], between: str = ", ") -> str:
+    more = len(parts) - _MOST_FILES
+    return between.join(parts[:_MOST_FILES]) + (f" and {more:,} more" if more > 0 else "")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.correlation_points import COPY_KINDS
+from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.savings import Change
@@ -89,9 +90,8 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
     if saving is None or case.is_listed(saving) or not len(found):
         return
     copies = case.all_waits[case.run.syncs.of_kinds(case.all_waits, COPY_KINDS)]
-    place = np.searchsorted(np.sort(found.begins_ns), copies["begin_ns"], "right") - 1
-    ends_ns = np.sort(found.ends_ns)
-    copies = copies[(place >= 0) & (copies["begin_ns"] < ends_ns[place]) & (copies["step"] < 0)]
+    edges_ns = np.sort(found.begins_ns), np.sort(found.ends_ns)
+    copies = copies[(interval_at(*edges_ns, copies["begin_ns"]) >= 0) & (copies["step"] < 0)]
     if not len(copies):
         return
     time_ns, worth = int(copies["duration_ns"].sum()), worth_of(saving, case.found.savings)
