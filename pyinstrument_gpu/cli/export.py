@@ -15,6 +15,7 @@ from pyinstrument_gpu import export as exports
 from pyinstrument_gpu.cli.run_paths import run_paths
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable, is_run_file
+from pyinstrument_gpu.export.rank_alignment import NoStartTimeError
 from pyinstrument_gpu.export.run_facts import losses
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
@@ -113,16 +114,19 @@ def export(
             )
     paths = run_paths(given)
     runs = [Run.load(path) for path in paths]
-    exports.check_runs(runs, [click.format_filename(path) for path in paths])
-    with _progress_bar(sum(len(run.spans) for run in runs)) as advance:
-        if to_stdout:
-            exporter.write(runs, sys.stdout.buffer, advance=advance, **options)
-        else:
-            exports.export(runs, output, name, advance=advance, **options)
-    for path, run in zip(paths, runs, strict=True):
+    names = [click.format_filename(path) for path in paths]
+    exports.check_runs(runs, names)
+    try:
+        with _progress_bar(sum(len(run.spans) for run in runs)) as advance:
+            if to_stdout:
+                exporter.write(runs, sys.stdout.buffer, advance=advance, **options)
+            else:
+                exports.export(runs, output, name, advance=advance, **options)
+    except NoStartTimeError as error:
+        raise NoStartTimeError(error.position, names[error.position]) from None
+    for file, run in zip(names, runs, strict=True):
         lacking = losses(run, is_summary=flags["summary"])
         if lacking is not None:
-            file = click.format_filename(path)
             text = f"Warning: {file}: {lacking}. Sums of what was exported may be too low"
             click.echo(printable(text), err=True)
 

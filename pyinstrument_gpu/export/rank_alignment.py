@@ -9,6 +9,22 @@ from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.model.run_data import RunData
 
 
+class NoStartTimeError(ExportError):
+    """A run of several does not know when it began.
+
+    Args:
+        position: its place among the runs.
+        name: what to call it.
+    """
+
+    def __init__(self, position: int, name: str | None = None) -> None:
+        super().__init__(
+            f"{name or f'run {position + 1}'} has no start time, so it cannot be placed on one "
+            "time axis with the others: export it alone"
+        )
+        self.position = position
+
+
 def ranks_of(runs: Sequence[RunData]) -> list[int]:
     """The rank of each run. Where one has none, or two have the same, they are numbered as they
     come instead."""
@@ -24,17 +40,14 @@ def offsets_ns_of(runs: Sequence[RunData]) -> list[int]:
     aligned well, and those of several as well as their clocks agree.
 
     Raises:
-        ExportError: there are several runs, and one does not know when it began.
+        NoStartTimeError: there are several runs, and one does not know when it began.
     """
     if len(runs) == 1:
         return [0]
     begins_ns = []
-    for position, run in enumerate(runs, 1):
+    for position, run in enumerate(runs):
         begin_ns = run.began_realtime_ns
         if begin_ns is None:
-            raise ExportError(
-                f"run {position} has no start time, so it cannot be placed on one time axis with "
-                "the others: export it alone"
-            )
+            raise NoStartTimeError(position)
         begins_ns.append(begin_ns)
     return [begin_ns - min(begins_ns) for begin_ns in begins_ns]

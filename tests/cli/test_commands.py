@@ -307,6 +307,15 @@ def test_export_names_runs_that_lack_something(file: str, tmp_path: Path) -> Non
     assert metadata["notes"][1]["dropped"] == {"ring_full": 3, "no_memory": 1}
 
 
+def test_export_names_the_run_without_a_start_time(file: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.gpurun")
+    save(made_run(environment={"anchor": {"run_ns": 0, "realtime_ns": 1}}), other)
+    for output in ("-", str(tmp_path / "out.csv")):
+        result = invoke("export", other, file, "-o", output)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"Error: {file} has no start time, so it cannot be placed")
+
+
 def test_summary_lacks_no_span_that_only_the_history_lost(tmp_path: Path) -> None:
     lossy = str(tmp_path / "lossy.gpurun")
     run = made_run()
