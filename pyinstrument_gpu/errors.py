@@ -21,6 +21,9 @@ Errors of the operating system while reading (no such file, no permission) stay 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PyinstrumentGpuError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -76,3 +79,18 @@ class GateError(PyinstrumentGpuError, RuntimeError):
 
 class MissingDependencyError(PyinstrumentGpuError, ImportError):
     """An optional package is needed and not installed; the message has the command for it."""
+
+
+@contextmanager
+def needed_for(what: str, packages: str, extra: str) -> Iterator[None]:
+    """Have an ImportError in the block say what needs the packages, and how to install them.
+
+    Raises:
+        MissingDependencyError: a package is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} needs {packages}: pip install 'pyinstrument-gpu[{extra}]'"
+        ) from error

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.errors import MissingDependencyError
+from pyinstrument_gpu.errors import needed_for
 
 
 def welch(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float | None, float]:
@@ -51,12 +51,8 @@ def t_quantile(probability: float, freedom: float) -> float:
     Raises:
         MissingDependencyError: scipy is not installed.
     """
-    try:
+    with needed_for("comparing runs", "scipy", "compare"):
         from scipy import special
-    except ImportError as error:
-        raise MissingDependencyError(
-            "comparing runs needs scipy: pip install 'pyinstrument-gpu[compare]'"
-        ) from error
     if math.isinf(freedom):
         return float(special.ndtri(probability))
     return float(special.stdtrit(freedom, probability))

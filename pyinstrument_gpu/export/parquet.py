@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pyinstrument_gpu.errors import ExportError, MissingDependencyError
+from pyinstrument_gpu.errors import ExportError, needed_for
 from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
@@ -120,12 +120,8 @@ def _holds_another(file: Path, run: RunData) -> bool:
 
 
 def _pyarrow() -> Any:
-    try:
+    with needed_for("Parquet", "pyarrow", "parquet"):
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Parquet needs pyarrow: pip install 'pyinstrument-gpu[parquet]'"
-        ) from error
     return pyarrow
 
 

@@ -22,7 +22,7 @@ from pyinstrument_gpu.analysis.compare import Comparison
 from pyinstrument_gpu.analysis.job.gather import job_of
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.document.job import JobDocument, job_document_of
-from pyinstrument_gpu.errors import ExportError, JobError, MissingDependencyError
+from pyinstrument_gpu.errors import ExportError, JobError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.page.comparison_view import comparison_view
@@ -212,12 +212,8 @@ def _asset(name: str) -> str:
 
 
 def _jinja() -> Any:
-    try:
+    with needed_for("the page", "jinja2", "html"):
         import jinja2
-    except ImportError as error:
-        raise MissingDependencyError(
-            "the page needs jinja2: pip install 'pyinstrument-gpu[html]'"
-        ) from error
     return jinja2.Environment(
         loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
         autoescape=True,

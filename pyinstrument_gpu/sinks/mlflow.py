@@ -7,7 +7,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from pyinstrument_gpu.errors import MissingDependencyError, SinkError
+from pyinstrument_gpu.errors import SinkError, needed_for
 from pyinstrument_gpu.sinks.scalars import MAX_PATHS, STEPS_PER_UPDATE, scalars_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.update import RunUpdate
@@ -52,12 +52,8 @@ class MLflowSink(Sink):
             SinkError: no run is active, there is none with that id, or the store can't be reached.
             MissingDependencyError: MLflow is not installed.
         """
-        try:
+        with needed_for("the MLflow sink", "mlflow", "mlflow"):
             import mlflow
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the MLflow sink needs mlflow: pip install 'pyinstrument-gpu[mlflow]'"
-            ) from error
         self._client = mlflow.MlflowClient()
         if self._run_id is None:
             active = mlflow.active_run()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu.errors import MissingDependencyError, SinkError
+from pyinstrument_gpu.errors import SinkError, needed_for
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.sinks.otlp_instruments import Instruments
 from pyinstrument_gpu.sinks.scalars import STEPS_PER_UPDATE, step_times
@@ -76,14 +76,9 @@ class OTLPSink(Sink):
         """
         if self._provider is not None:
             return
-        try:
+        packages = "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http"
+        with needed_for("the OTLP sink", packages, "opentelemetry"):
             from pyinstrument_gpu.sinks.otlp_export import OTLPExport
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the OTLP sink needs opentelemetry-sdk and "
-                "opentelemetry-exporter-otlp-proto-http: "
-                "pip install 'pyinstrument-gpu[opentelemetry]'"
-            ) from error
         try:
             self._export = OTLPExport()
         except Exception as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyinstrument_gpu.errors import MissingDependencyError, SinkError
+from pyinstrument_gpu.errors import SinkError, needed_for
 from pyinstrument_gpu.model.paths import labels_of, without_surrogates
 from pyinstrument_gpu.model.statistic import Statistic, bucket_index
 from pyinstrument_gpu.model.statistics import PhaseStatistics
@@ -73,13 +73,8 @@ class PrometheusSink(Sink):
             SinkError: the port is taken, or there is no such address.
             MissingDependencyError: prometheus_client is not installed.
         """
-        try:
+        with needed_for("the Prometheus sink", "prometheus_client", "prometheus"):
             import prometheus_client
-        except ImportError as error:
-            raise MissingDependencyError(
-                "the Prometheus sink needs prometheus_client: "
-                "pip install 'pyinstrument-gpu[prometheus]'"
-            ) from error
         # One of its own: what else this process exports is not ours to publish.
         registry = prometheus_client.CollectorRegistry()
         registry.register(self)

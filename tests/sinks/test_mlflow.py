@@ -11,7 +11,6 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from tests.helpers.clock import fake_clock
-from tests.helpers.script import run_script
 from tests.helpers.sink_training import CURVES, LOSSES, STEP_ENDS_NS, Curves, metric_curves, train
 from tests.helpers.sinks import KeepingSink
 
@@ -144,16 +143,3 @@ def test_no_run(store: Any) -> None:
         pig.start(sinks=[pig.MLflowSink()])
     with pytest.raises(pig.SinkError, match="can't log to the MLflow run 0123"):
         pig.start(sinks=[pig.MLflowSink("0123")])
-
-
-def test_without_mlflow() -> None:
-    script = """
-import sys
-sys.modules["mlflow"] = None
-import pyinstrument_gpu as pig
-try:
-    pig.start(sinks=[pig.MLflowSink()])
-except pig.MissingDependencyError as error:
-    print(error)
-"""
-    assert "pip install 'pyinstrument-gpu[mlflow]'" in run_script(script).stdout

@@ -282,22 +282,3 @@ def test_environment_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
         with pytest.raises(pig.SinkError, match="can't make an OTLP exporter"):
             pig.start(sinks=[pig.OTLPSink()])
-
-
-def test_what_is_no_provider() -> None:
-    with pytest.raises(TypeError, match=r"must be a MeterProvider .*got 'localhost'"):
-        pig.OTLPSink("localhost")
-
-
-@pytest.mark.parametrize("missing", ["sdk", "exporter"])
-def test_without_opentelemetry(missing: str) -> None:
-    script = f"""
-import sys
-sys.modules["opentelemetry.{missing}"] = None
-import pyinstrument_gpu as pig
-try:
-    pig.start(sinks=[pig.OTLPSink()])
-except pig.MissingDependencyError as error:
-    print(error)
-"""
-    assert "pip install 'pyinstrument-gpu[opentelemetry]'" in run_script(script).stdout

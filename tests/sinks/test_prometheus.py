@@ -338,20 +338,6 @@ except ConnectionRefusedError:
     assert run_script(script).stdout == "refused\n"
 
 
-def test_without_prometheus_client() -> None:
-    script = """
-import sys
-sys.modules["prometheus_client"] = None
-import pyinstrument_gpu as pig
-with pig.record() as recording:
-    try:
-        recording.add_sink(pig.PrometheusSink(0))
-    except pig.MissingDependencyError as error:
-        print(error)
-"""
-    assert "pip install 'pyinstrument-gpu[prometheus]'" in run_script(script).stdout
-
-
 # --- the real thing ---
 
 

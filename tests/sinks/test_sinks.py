@@ -4,6 +4,7 @@
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -390,6 +391,41 @@ def test_recording_that_cannot_begin_closes_them(tmp_path: Path) -> None:
 def test_what_are_no_sinks(sinks: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         pig.record(sinks=sinks)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sink", "target", "message"),
+    [
+        (pig.TensorBoardSink, "logs", r"add_scalar.*got 'logs'"),
+        (pig.WandbSink, "my-project", r"what wandb\.init\(\) returned, got 'my-project'"),
+        (pig.OTLPSink, "localhost", r"must be a MeterProvider .*got 'localhost'"),
+    ],
+)
+def test_what_a_sink_can_not_write_to(sink: Any, target: str, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        sink(target)
+
+
+@pytest.mark.parametrize(
+    ("package", "sink", "extra"),
+    [
+        ("mlflow", "MLflowSink()", "mlflow"),
+        ("prometheus_client", "PrometheusSink(0)", "prometheus"),
+        ("opentelemetry.sdk", "OTLPSink()", "opentelemetry"),
+        ("opentelemetry.exporter", "OTLPSink()", "opentelemetry"),
+    ],
+)
+def test_package_that_is_not_installed(package: str, sink: str, extra: str) -> None:
+    script = f"""
+import sys
+sys.modules[{package!r}] = None
+import pyinstrument_gpu as pig
+try:
+    pig.start(sinks=[pig.{sink}])
+except pig.MissingDependencyError as error:
+    print(error)
+"""
+    assert f"pip install 'pyinstrument-gpu[{extra}]'" in run_script(script).stdout
 
 
 # --- the life of a recording ---

@@ -166,8 +166,3 @@ def test_more_paths_and_steps_than_welcome() -> None:
         "phase/a": {0: 1.0, 2: 1.0},
         "phase/other": {0: 2.0, 2: 2.0},
     }
-
-
-def test_what_is_no_run() -> None:
-    with pytest.raises(TypeError, match=r"what wandb\.init\(\) returned, got 'my-project'"):
-        pig.WandbSink("my-project")  # type: ignore[arg-type]
