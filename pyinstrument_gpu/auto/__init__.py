@@ -167,4 +167,4 @@ def auto_phases() -> Iterator[None]:
         yield
     finally:
         phases.remove()
-        warn_of(phases.problems())
+        warn_of(*phases.problems())

@@ -9,7 +9,6 @@ how it ends.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import shlex
@@ -30,6 +29,7 @@ from pyinstrument_gpu.launch.spare_limits import spare_limits
 from pyinstrument_gpu.modules import RootWatch
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.patching.own_imports import OwnImports
+from pyinstrument_gpu.patching.problems import print_error
 from pyinstrument_gpu.profiling.profile_steps import ProfiledRecording, window_options
 from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.flight_recorder import SIZE_VARIABLES
@@ -55,24 +55,24 @@ EXIT_SYNC = 3
 class LaunchOptions:
     """Options of `pyinstrument-gpu run`; its help says what they mean."""
 
-    output: str | None = None
-    overwrite: bool = False
-    warmup: int = 0
-    steps: int | None = None
-    sync_watch: bool = True
-    as_if_cuda: bool = False
-    fail_on_sync: bool = False
-    memory: Literal["sampled", "exact", "off"] = "sampled"
-    energy: bool = False
-    watchdog: float = 30.0
-    time_collectives: bool = False
-    no_report: bool = False
-    html: bool = False
-    modules: str | None = None
-    modules_every: int | None = None
-    profile_steps: int | None = None
-    profile_at: int | None = None
-    keep_trace: str | None = None
+    output: str | None
+    overwrite: bool
+    warmup: int
+    steps: int | None
+    sync_watch: bool
+    as_if_cuda: bool
+    fail_on_sync: bool
+    memory: Literal["sampled", "exact", "off"]
+    energy: bool
+    watchdog: float
+    time_collectives: bool
+    no_report: bool
+    html: bool
+    modules: str | None
+    modules_every: int | None
+    profile_steps: int | None
+    profile_at: int | None
+    keep_trace: str | None
 
 
 class Launch:
@@ -255,7 +255,7 @@ class Launch:
             except Exception as error:
                 text = self._report_by_child(error)
         if text:
-            _print_error(text)
+            print_error(text)
         if self._program.was_interrupted:
             note_interrupt()
 
@@ -373,11 +373,3 @@ def _end_by(error: BaseException) -> dict[str, Any]:
     end = exception_facts(error)
     # Ctrl-C ends the process by a signal.
     return end if isinstance(error, KeyboardInterrupt) else {"exit_code": 1, **end}
-
-
-def _print_error(text: str) -> None:
-    # The program may have closed it, or put something of its own there.
-    with contextlib.suppress(Exception):
-        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        sys.stderr.flush()

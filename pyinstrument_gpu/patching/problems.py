@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to say where torch could not be hooked."""
+"""What to say of problems of ours."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 def not_seen(what: str, functions: Sequence[str]) -> str:
@@ -16,8 +17,19 @@ def not_seen(what: str, functions: Sequence[str]) -> str:
     )
 
 
-def warn_of(problems: Iterable[str]) -> None:
-    """A RuntimeWarning for each, also where warnings are errors: none of ours ends a program."""
+def warn_of(*problems: str) -> None:
+    """A RuntimeWarning for each. Where warnings are errors it is a line on standard error: none of
+    ours ends a program, and on a thread of ours nobody would catch it."""
     for problem in problems:
-        with contextlib.suppress(RuntimeWarning):
+        try:
             warnings.warn(problem, RuntimeWarning, stacklevel=4)
+        except RuntimeWarning:
+            print_error(f"pyinstrument_gpu: {problem}")
+
+
+def print_error(text: str) -> None:
+    """Write to standard error, which the program may have closed or replaced: then nothing."""
+    with contextlib.suppress(Exception):
+        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stderr.flush()

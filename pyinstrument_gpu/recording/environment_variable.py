@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 from pyinstrument_gpu.native import DISABLED
+from pyinstrument_gpu.patching.problems import warn_of
 from pyinstrument_gpu.recording.options import RecordingOptions
 from pyinstrument_gpu.recording.recording import Recording
 
@@ -36,23 +36,15 @@ def record_if_asked() -> None:
         recording._give_way = lambda: _give_way(recording)
         recording._start()
     except Exception as error:
-        _warn(f"nothing is recorded: {error}")
+        warn_of(f"{VARIABLE}: nothing is recorded: {error}")
 
 
 def _give_way(recording: Recording) -> None:
     recording._finish_if_mine()
-    _warn(
-        "the program has started a recording of its own, so the one into "
+    warn_of(
+        f"{VARIABLE}: the program has started a recording of its own, so the one into "
         f"{recording.path} ended there"
     )
-
-
-def _warn(text: str) -> None:
-    text = f"{VARIABLE}: {text}"
-    try:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:  # the program makes errors of warnings
-        print(f"pyinstrument_gpu: {text}", file=sys.stderr)
 
 
 def _is_command() -> bool:

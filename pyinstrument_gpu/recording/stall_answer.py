@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.problems import print_error
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.recording.flight_recorder import GroupStatus
@@ -54,7 +55,7 @@ def answer(
         if native.answer_stall(number, json.dumps(facts).encode()):
             who = "" if rank is None else f"rank {rank}: "
             place = f"{_where(stacks)}{_last_collective(progress)}"
-            _tell(f"pyinstrument_gpu: {who}{sentence}{place}\n")
+            print_error(f"pyinstrument_gpu: {who}{sentence}{place}")
 
 
 def thread_stacks(left_out: Collection[int] = ()) -> list[tuple[str, str]]:
@@ -107,10 +108,3 @@ def _last_collective(progress: Progress) -> str:
         f"; the last collective operation asked for in group {group} is number "
         f"{status.enqueued:,}{f' ({operation})' if operation else ''}{ended}"
     )
-
-
-def _tell(text: str) -> None:
-    # The program may have closed it, or put something of its own there.
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stderr.flush()

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from pyinstrument_gpu.patching.problems import warn_of
 from pyinstrument_gpu.sinks.sink import Sink
 from pyinstrument_gpu.sinks.tail import RunTail
 from pyinstrument_gpu.sinks.tap import TapReader
@@ -56,7 +55,7 @@ class SinkFeeder:
             self._abandoned = True
             self._tap.close()
         if self._thread.is_alive():
-            _warn(
+            warn_of(
                 f"a sink did not finish within {self._deadline_s:g} s and was abandoned: it may "
                 "lack the latest data. The run itself is complete"
             )
@@ -98,20 +97,13 @@ class SinkFeeder:
         try:
             sink.close()
         except BaseException as error:
-            _warn(
+            warn_of(
                 f"{type(sink).__name__} could not be closed: {error!r}. The run itself is complete"
             )
 
     def _switch_off(self, sink: Sink, error: BaseException) -> None:
-        _warn(
+        warn_of(
             f"{type(sink).__name__} failed and was switched off: {error!r}. "
             "The recording and other sinks continue"
         )
         self._close(sink)
-
-
-def _warn(text: str) -> None:
-    try:
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    except RuntimeWarning:  # warnings are errors here, and on this thread nobody catches them
-        print(f"pyinstrument_gpu: {text}", file=sys.stderr)

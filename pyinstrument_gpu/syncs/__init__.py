@@ -116,7 +116,7 @@ def watch_syncs(*, as_if_cuda: bool = False) -> Iterator[None]:
         yield
     finally:
         watching.end()
-        warn_of(watching.problems())
+        warn_of(*watching.problems())
 
 
 @contextlib.contextmanager
