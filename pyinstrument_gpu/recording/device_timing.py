@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
 
 DeviceTimingMode = Literal["auto", "force", False]
 
@@ -35,16 +35,10 @@ def start(mode: DeviceTimingMode, budget: float) -> None:
 
 
 def attach_if_initialized() -> None:
-    """Attach device timing if PyTorch has initialised CUDA. Never the first to touch CUDA."""
-    torch: Any = sys.modules.get("torch")
-    try:
-        # On a CPU build, and with ROCm, there is no such version.
-        initialized = torch.version.cuda is not None and torch.cuda.is_initialized()
-        tensor = torch.Tensor
-    except AttributeError:  # not imported, or half
-        return
-    if initialized:
-        native.attach_device(getattr(tensor, "__dlpack_c_exchange_api__", None))
+    """Attach device timing if PyTorch has initialised CUDA."""
+    torch = torch_with_cuda()
+    if torch is not None:
+        native.attach_device(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 
 
 def warn() -> None:

@@ -12,67 +12,16 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.recording.nvml import EnergyCounter, NvmlError, uuid_in_use
+from pyinstrument_gpu.recording.bounded_series import BoundedSeries
+from pyinstrument_gpu.recording.nvml import EnergyCounter, NvmlError, counter_in_use
 
 INTERVAL_S = 0.1
 MOST_SAMPLES = 2048
 _WRITE_EVERY_S = 5.0
 _STEPS_BETWEEN_LOOKS = 20
 _PATIENCE_S = 1.0
-
-
-class Counter(Protocol):
-    """What is read: `EnergyCounter`, or one that is simulated."""
-
-    uuid: str
-
-    def read_mj(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-def counter_in_use() -> tuple[int, Counter] | None:
-    """The calling thread's current device and its counter; None while CUDA is not in use.
-
-    Raises:
-        NvmlError: it has none.
-    """
-    found = uuid_in_use()
-    return None if found is None else (found[0], EnergyCounter(found[1]))
-
-
-class EnergySeries:
-    """Readings of a counter, of bounded length: when there are too many, every second one goes, and
-    from then on half as many are kept.
-
-    Args:
-        device, uuid: of the GPU.
-    """
-
-    def __init__(self, device: int, uuid: str) -> None:
-        self._device = device
-        self._uuid = uuid
-        self._samples: list[tuple[int, int]] = []
-        self._every = 1
-        self._count = 0
-
-    def add(self, monotonic_ns: int, energy_mj: int) -> None:
-        if self._count % self._every == 0:
-            self._samples.append((monotonic_ns, energy_mj))
-            if len(self._samples) > MOST_SAMPLES:
-                del self._samples[1::2]
-                self._every *= 2
-        self._count += 1
-
-    def facts(self, last: tuple[int, int] | None = None) -> dict[str, object]:
-        """What the document says of it, with a last reading beside."""
-        samples = [*self._samples]
-        if last is not None and (not samples or samples[-1][0] < last[0]):
-            samples.append(last)
-        return {"gpus": [{"device": self._device, "uuid": self._uuid, "samples": samples}]}
 
 
 class EnergyWatch:
@@ -86,14 +35,15 @@ class EnergyWatch:
 
     def __init__(
         self,
-        find: Callable[[], tuple[int, Counter] | None] = counter_in_use,
+        find: Callable[[], tuple[int, EnergyCounter] | None] = counter_in_use,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._find = find
         self._interval_s = interval_s
         self._recording: object = None
-        self._counter: Counter | None = None
-        self._series: EnergySeries | None = None
+        self._device = -1
+        self._counter: EnergyCounter | None = None
+        self._samples = BoundedSeries[tuple[int, int]](MOST_SAMPLES)
         self._last: tuple[int, int] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -123,23 +73,27 @@ class EnergyWatch:
 
     def read(self) -> bool:
         """Read the counter. False where that can't be done any more."""
-        counter, series = self._counter, self._series
-        if counter is None or series is None:
+        counter = self._counter
+        if counter is None:
             return False
         try:
             energy_mj = counter.read_mj()
         except NvmlError:
             return False
         self._last = time.monotonic_ns(), energy_mj
-        series.add(*self._last)
+        self._samples.add(self._last)
         return True
 
     def write(self) -> None:
         """Bring the document up to date."""
-        recording, series = self._recording, self._series
-        if recording is not None and series is not None:
-            facts = json.dumps(series.facts(self._last)).encode()
-            native.set_document(recording, "energy", facts)
+        recording, counter = self._recording, self._counter
+        if recording is None or counter is None:
+            return
+        samples = [*self._samples.kept]
+        if self._last is not None and self._last not in samples[-1:]:
+            samples.append(self._last)
+        gpu = {"device": self._device, "uuid": counter.uuid, "samples": samples}
+        native.set_document(recording, "energy", json.dumps({"gpus": [gpu]}).encode())
 
     def _look(self) -> None:
         if self._recording is None or self._recording is not native.owner():
@@ -149,8 +103,7 @@ class EnergyWatch:
             if found is None:
                 native.call_before_step(self._look, after=_STEPS_BETWEEN_LOOKS)
                 return
-            device, self._counter = found
-            self._series = EnergySeries(device, self._counter.uuid)
+            self._device, self._counter = found
             self.read()
             self._thread = threading.Thread(
                 target=self._run, name="pyinstrument_gpu energy", daemon=True

@@ -26,6 +26,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pyinstrument_gpu.recording.bounded_series import BoundedSeries
+
 STEP_BEGIN, PHASE_BEGIN, PHASE_END, STEP_END, RESET = range(5)
 """Kinds of readings, as csrc/python/memory_watch.h numbers them."""
 
@@ -112,8 +114,7 @@ class MemoryFold:
         self._phases: dict[int, _Phase] = {}
         self._paths_lost = 0
         self._outside = deque[int](maxlen=MOST_STEPS)
-        self._points: list[tuple[int, int, int]] = []
-        self._every = 1  # of the steps that are read, so many to a point
+        self._points = BoundedSeries[tuple[int, int, int]](MOST_POINTS)
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Add the readings of steps that have ended."""
@@ -121,14 +122,18 @@ class MemoryFold:
             self._add_step(step)
 
     def facts(self) -> dict[str, Any]:
-        """What the document says of it."""
+        """What the document says of it; nothing where no step was read."""
+        if not self.steps:
+            return {}
         return {
             "source": "process" if self.device is None else "device",
             "device": self.device,
             "steps": self.steps,
             "peak_bytes": _known(self._peak),
             "reserved_peak_bytes": _known(self._reserved_peak),
-            "points": [[step, used, _known(reserved)] for step, used, reserved in self._points],
+            "points": [
+                [step, used, _known(reserved)] for step, used, reserved in self._points.kept
+            ],
             "phases": [{"path": path, **each.facts()} for path, each in self._phases.items()],
             "phases_lost": self._paths_lost,
             "outside_left_bytes": median_with_interval(self._outside),
@@ -177,8 +182,7 @@ class MemoryFold:
                 # In a step without it, a phase leaves nothing.
                 phase.left.append(left.get(path, 0))
                 phase.own_left.append(own_left.get(path, 0))
-        if self.steps % self._every == 0:
-            self._add_point(serial, allocated, reserved)
+        self._points.add((serial, allocated, reserved))
         self.steps += 1
 
     def _phase(self, path: int) -> _Phase | None:
@@ -189,13 +193,6 @@ class MemoryFold:
                 return None
             phase = self._phases[path] = _Phase()
         return phase
-
-    def _add_point(self, serial: int, allocated: int, reserved: int) -> None:
-        """Of more points than there may be, every second one goes."""
-        self._points.append((serial, allocated, reserved))
-        if len(self._points) > MOST_POINTS:
-            del self._points[1::2]
-            self._every *= 2
 
 
 def _steps(readings: Iterable[Reading]) -> Iterator[list[Reading]]:

@@ -9,6 +9,7 @@ reset only if exact ones are asked for, and then the program sees them as if the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.import_hook import when_imported
 from pyinstrument_gpu.recording import out_of_memory
+from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
 from pyinstrument_gpu.recording.memory_fold import MemoryFold
 from pyinstrument_gpu.recording.out_of_memory import OutOfMemoryLog
 
@@ -32,35 +34,24 @@ _READS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 """Of torch._C: through these leads each way in Python to an allocator's peaks. The second one is
 that of torch.accelerator, from torch 2.9 on."""
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+_NO_PEAK_RESET = "the memory of the process has none, only that of PyTorch's allocator on a GPU"
+"""Of the process: everybody would see that its peak was reset."""
 
 
 class AllocatorSource(Protocol):
-    """Whose memory is read."""
+    """Whose memory is read, in place of that of the process."""
 
     @property
-    def device(self) -> int | None:
-        """Its number; None for the memory of the process."""
+    def device(self) -> int:
+        """Its number."""
 
-    def statistics(self) -> Callable[[], object] | None:
+    def statistics(self) -> Callable[[], object]:
         """What `native.start_memory_watch` asks. Best a function in C: Python code could be
         interrupted by a signal there."""
 
     def peak_reset(self) -> Callable[[], object] | str:
         """What resets the peaks, after it was seen to that the program sees them as if they were
         not reset. Or a sentence that says why that can't be."""
-
-
-class ProcessMemory:
-    """How much of the process lies in memory: VmRSS and VmHWM of /proc/self/status."""
-
-    device = None
-
-    def statistics(self) -> None:
-        """The native module reads it by itself."""
-
-    def peak_reset(self) -> str:
-        """Everybody would see that its peak was reset."""
-        return "the memory of the process has none, only that of PyTorch's allocator on a GPU"
 
 
 class TorchAllocator:
@@ -90,15 +81,10 @@ class TorchAllocator:
 
 def torch_allocator() -> TorchAllocator | None:
     """That of the calling thread's device; None while CUDA is not in use."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return None
+    torch = torch_with_cuda()
     try:
-        # With ROCm there is no such version.
-        if torch.version.cuda is None or not torch.cuda.is_initialized():
-            return None
-        return TorchAllocator(torch.cuda.current_device())
-    except Exception:  # torch is half imported, or its CUDA has failed
+        return None if torch is None else TorchAllocator(torch.cuda.current_device())
+    except Exception:  # its CUDA has failed
         return None
 
 
@@ -140,12 +126,8 @@ class MemoryWatch:
 
     def end(self) -> None:
         """Read no more, and write what is known. Before `native.stop`. Again: nothing."""
-        while self._undo:
-            try:
-                undo = self._undo.pop()
-            except IndexError:  # another thread has it
-                break
-            undo()
+        with contextlib.suppress(IndexError):  # it is done, or another thread does it
+            self._undo.pop()()
         recording = self._recording
         if recording is None:
             return
@@ -157,22 +139,19 @@ class MemoryWatch:
     def write(self) -> None:
         """Bring the document up to date."""
         with self._lock:
-            self._write()
-
-    def _write(self) -> None:
-        recording, fold = self._recording, self._fold
-        if recording is None:
-            return
-        if fold is not None:
-            fold.add(native.take_memory_readings())
-        notes = list(self._notes())
-        if (fold is None or fold.steps == 0) and not self._out_of_memory.count and not notes:
-            return
-        facts = {} if fold is None or fold.steps == 0 else fold.facts()
-        facts["lost"] = native.lost_memory_readings()
-        facts["out_of_memory"] = self._out_of_memory.facts()
-        facts["notes"] = notes
-        native.set_document(recording, "memory", json.dumps(facts).encode())
+            recording, fold = self._recording, self._fold
+            if recording is None:
+                return
+            if fold is not None:
+                fold.add(native.take_memory_readings())
+            facts = {} if fold is None else fold.facts()
+            notes = list(self._notes())
+            if not (facts or notes or self._out_of_memory.count):
+                return
+            facts["lost"] = native.lost_memory_readings()
+            facts["out_of_memory"] = self._out_of_memory.facts()
+            facts["notes"] = notes
+            native.set_document(recording, "memory", json.dumps(facts).encode())
 
     def _notes(self) -> Iterator[str]:
         if self._not_exact is not None:
@@ -188,22 +167,23 @@ class MemoryWatch:
         """Between two steps: see whose memory is to be read, and begin or begin anew."""
         if self._recording is None or self._recording is not native.owner():
             return  # it is over, or that of the process which this one is a fork of
-        source = self._find() or ProcessMemory()
-        if self._fold is not None and self._fold.device == source.device:
+        source = self._find()
+        device = None if source is None else source.device
+        if self._fold is not None and self._fold.device == device:
             return
         reset: Callable[[], object] | None = None
         if self._exact:
-            found = source.peak_reset()
+            found = _NO_PEAK_RESET if source is None else source.peak_reset()
             reset, self._not_exact = (None, found) if isinstance(found, str) else (found, None)
         with self._lock:
             native.start_memory_watch(
-                source.statistics(),
+                None if source is None else source.statistics(),
                 self._take,
                 budget=self._budget if reset is None else math.inf,
                 reset=reset,
-                device=-1 if source.device is None else source.device,
+                device=-1 if device is None else device,
             )
-            self._fold = MemoryFold(source.device)
+            self._fold = MemoryFold(device)
 
     def _take(self) -> None:
         """After a step, about once a second."""

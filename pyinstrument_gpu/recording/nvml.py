@@ -8,8 +8,9 @@ UUID: NVML numbers all GPUs of a machine, and a process those that CUDA_VISIBLE_
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import Any
+
+from pyinstrument_gpu.recording.cuda_in_use import torch_with_cuda
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
@@ -67,17 +68,18 @@ class EnergyCounter:
             raise NvmlError(f"{name} failed with {status}")
 
 
-def uuid_in_use() -> tuple[int, str] | None:
-    """Number and UUID of the calling thread's current device; None while CUDA is not in use."""
-    torch: Any = sys.modules.get("torch")
-    try:
-        if torch.version.cuda is None or not torch.cuda.is_initialized():
-            return None
-        device: int = torch.cuda.current_device()
-        uuid = str(torch.cuda.get_device_properties(device).uuid)
-    except AttributeError:  # torch is not imported, or half, or too old to say
+def counter_in_use() -> tuple[int, EnergyCounter] | None:
+    """The calling thread's current device and its counter; None while CUDA is not in use.
+
+    Raises:
+        NvmlError: it has none.
+    """
+    torch = torch_with_cuda()
+    if torch is None:
         return None
-    return device, uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    device: int = torch.cuda.current_device()
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return device, EnergyCounter(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
 
 def _load() -> Any:

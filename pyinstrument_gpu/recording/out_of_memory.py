@@ -115,8 +115,6 @@ def _numbers(statistics: Callable[[], object] | None) -> tuple[int | None, int |
         return None, None
     try:
         stats: Any = statistics()
-        if isinstance(stats, tuple):
-            return stats[0], stats[2]
         allocated, reserved = stats["allocated_bytes"], stats["reserved_bytes"]
         return allocated["all"]["current"], reserved["all"]["current"]
     except Exception:

@@ -11,8 +11,7 @@ import torch
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.model.memory import Memory
-from pyinstrument_gpu.recording.energy_watch import counter_in_use
-from pyinstrument_gpu.recording.nvml import NvmlError
+from pyinstrument_gpu.recording.nvml import NvmlError, counter_in_use
 from tests.helpers.script import run_script
 
 MIB = 1 << 20

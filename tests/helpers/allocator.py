@@ -114,7 +114,7 @@ class SimulatedDevice:
         self.allocator = SimulatedAllocator()
 
     def statistics(self) -> Callable[[], object]:
-        return self.allocator.numbers
+        return self.allocator.statistics
 
     def peak_reset(self) -> str:
         return "it was not asked for"

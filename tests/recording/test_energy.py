@@ -5,12 +5,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_step
 from pyinstrument_gpu.format.energy import decode_energy
-from pyinstrument_gpu.recording.energy_watch import MOST_SAMPLES, Counter, EnergySeries, EnergyWatch
+from pyinstrument_gpu.recording.energy_watch import MOST_SAMPLES, EnergyWatch
 from pyinstrument_gpu.recording.nvml import EnergyCounter, NvmlError
 from tests.helpers.energy import NOT_SUPPORTED, SimulatedNvml
 
@@ -18,7 +19,7 @@ NEVER_S = 1e6
 
 
 def recording_of(
-    find: Callable[[], tuple[int, Counter] | None],
+    find: Callable[[], tuple[int, EnergyCounter] | None],
 ) -> tuple[pig.Recording, EnergyWatch]:
     recording = pig.record(energy=True)
     recording._energy = watch = EnergyWatch(find, interval_s=NEVER_S)
@@ -57,13 +58,13 @@ def test_a_gpu_that_comes_later_is_waited_for() -> None:
     assert len(recording.run.energy) == 1
 
 
-def find_nothing() -> tuple[int, Counter]:
+def find_nothing() -> tuple[int, EnergyCounter]:
     raise NvmlError("no such library")
 
 
 @pytest.mark.parametrize("find", [find_nothing, lambda: None])
 def test_without_nvml_it_is_absent_and_not_zero(
-    find: Callable[[], tuple[int, Counter] | None],
+    find: Callable[[], tuple[int, EnergyCounter] | None],
 ) -> None:
     recording, _ = recording_of(find)
     with recording, gpu_step():
@@ -119,14 +120,18 @@ def test_an_older_library_is_refused() -> None:
 
 
 def test_a_series_is_bounded() -> None:
-    series = EnergySeries(0, "GPU-1")
-    for i in range(5 * MOST_SAMPLES):
-        series.add(i, 10 * i)
-    facts = json.loads(json.dumps(series.facts((10**6, 10**7))))
-    samples = facts["gpus"][0]["samples"]
-    assert MOST_SAMPLES / 2 <= len(samples) <= MOST_SAMPLES + 1
-    assert samples[-1] == [10**6, 10**7]
-    assert all(energy == 10 * time for time, energy in samples)
+    library = SimulatedNvml()
+    recording, watch = recording_of(lambda: (0, EnergyCounter("GPU-1", library)))
+    with recording:
+        with gpu_step():
+            pass
+        for library.energy_mj in range(5 * MOST_SAMPLES):
+            watch.read()
+    (gpu,) = recording.run.energy
+    energy_mj = gpu.samples["energy_mj"].tolist()
+    assert MOST_SAMPLES / 2 <= len(energy_mj) <= MOST_SAMPLES + 1
+    assert energy_mj[-1] == 5 * MOST_SAMPLES - 1
+    assert len(set(np.diff(energy_mj)[1:-1])) == 1  # evenly
 
 
 @pytest.mark.parametrize(
