@@ -23,21 +23,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation
+from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.profiling.events import DeviceEvent, Events, HostEvent
 from pyinstrument_gpu.profiling.module_calls import ModuleTimeline
 from pyinstrument_gpu.profiling.phase_timeline import PhaseTimeline
 
 MOST_OPERATIONS = 2_000
 """More rows than this, of an operation, phase and module each, become one per phase."""
-
-
-class Attributed(NamedTuple):
-    """What `attribute` finds; as in `Operations`."""
-
-    operations: tuple[Operation, ...]
-    annotations_ns: int
-    device: DeviceUse | None
 
 
 class _Place(NamedTuple):
@@ -67,7 +59,7 @@ def attribute(
     phases: PhaseTimeline,
     modules: ModuleTimeline,
     run_ns_of: Callable[[int], float],
-) -> Attributed:
+) -> Operations:
     """Sum the operations of a window by name, phase and module.
 
     Args:
@@ -112,7 +104,7 @@ def attribute(
     if has_device:
         paths = {operator: place.path for operator, place in places.items()}
         device = device_use(events.device, paths.get)
-    return Attributed(_bounded(operations), annotations_ns, device)
+    return Operations(operations=_bounded(operations), annotations_ns=annotations_ns, device=device)
 
 
 def device_use(work: Iterable[DeviceEvent], path_of: Callable[[int], str | None]) -> DeviceUse:
@@ -232,11 +224,5 @@ def _bounded(operations: list[Operation]) -> tuple[Operation, ...]:
     """The longest first, and the shortest as one without a name for each phase, if there are more
     than may be."""
     operations.sort(key=lambda one: one.host_ns + (one.device_ns or 0), reverse=True)
-    kept, rest = operations[:MOST_OPERATIONS], operations[MOST_OPERATIONS:]
-    sums: dict[str | None, Operation] = {}
-    for one in rest:
-        nameless = Operation(
-            None, one.path, None, one.calls, one.host_ns, one.device_ns, one.launches
-        )
-        sums[one.path] = sums[one.path] + nameless if one.path in sums else nameless
-    return (*kept, *sums.values())
+    rest = Operations(operations=tuple(operations[MOST_OPERATIONS:]))
+    return (*operations[:MOST_OPERATIONS], *rest.by_path().values())

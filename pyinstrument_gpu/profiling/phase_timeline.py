@@ -13,12 +13,11 @@ import numpy as np
 
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import read_tap
-from pyinstrument_gpu.format.items import DROPPED_STEP_ITEM, PATH_ITEM, SPAN_ITEM, STEP_ITEM
-from pyinstrument_gpu.format.modules import path_kinds, path_names
-from pyinstrument_gpu.format.names import decode_names, decode_threads, path_parents
+from pyinstrument_gpu.format.items import DROPPED_STEP_ITEM, SPAN_ITEM, STEP_ITEM
+from pyinstrument_gpu.format.names import decode_threads
 from pyinstrument_gpu.format.state import State, decode_state
 from pyinstrument_gpu.format.steps import indices_of
-from pyinstrument_gpu.model.paths import join_paths
+from pyinstrument_gpu.sinks.path_table import PathTable
 
 
 class PhaseSpan(NamedTuple):
@@ -38,14 +37,12 @@ class WindowLog(NamedTuple):
     Attributes:
         spans: those that ended in the window, or were open at its end.
         steps: the index of each step that ended in the window, ascending.
-        open_step: the index of the step that had not ended, or None.
         clock: pairs of the run's clock and the wall clock, from before and after the window.
         missed_spans: how many spans of the whole run are not here because there were too many.
     """
 
     spans: list[PhaseSpan]
     steps: list[int]
-    open_step: int | None
     clock: list[tuple[int, int]]
     missed_spans: int
 
@@ -59,24 +56,22 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     first = read_tap(before).document(BlockType.STATE, decode_state) or State()
     blocks = read_tap(before + since)
     last = blocks.document(BlockType.STATE, decode_state) or State()
-    names = blocks.texts(BlockType.NAMES, decode_names)
-    items = blocks.records(BlockType.PATHS, PATH_ITEM).items
-    paths = join_paths(names, path_parents(items), path_names(items))
-    is_phase = path_kinds(items) == 0
+    table = PathTable()
+    table.take(blocks)
     threads = [one.native_id for one in blocks.texts(BlockType.THREADS, decode_threads)]
     in_window = read_tap(since)
     ended = in_window.records(BlockType.SPANS, SPAN_ITEM).items
     columns = ("thread", "path", "depth", "host_begin_ns", "host_end_ns")
     spans = [
-        PhaseSpan(threads[thread], paths[path], depth, begin_ns, end_ns)
+        PhaseSpan(threads[thread], table.paths[path], depth, begin_ns, end_ns)
         for thread, path, depth, begin_ns, end_ns in ended[list(columns)][
-            is_phase[ended["path"]]
+            table.is_phase[ended["path"]]
         ].tolist()
     ]
     spans += [
-        PhaseSpan(threads[one.thread], paths[one.path], one.depth, one.begin_ns, math.inf)
+        PhaseSpan(threads[one.thread], table.paths[one.path], one.depth, one.begin_ns, math.inf)
         for one in last.open_phases
-        if is_phase[one.path]
+        if table.is_phase[one.path]
     ]
     dropped = [
         np.frombuffer(block.payload, DROPPED_STEP_ITEM)
@@ -85,12 +80,9 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     steps = in_window.records(BlockType.STEPS, STEP_ITEM).items
     known_drops = np.unique(np.concatenate([np.empty(0, DROPPED_STEP_ITEM), *dropped]))
     indices = indices_of(steps["serial"], known_drops)
-    open_serials = [] if last.open_step is None else [last.open_step.serial]
-    open_index = indices_of(np.array(open_serials, np.uint32), known_drops)
     return WindowLog(
         spans,
         sorted(indices[indices >= 0].tolist()),
-        int(open_index[0]) if len(open_index) and open_index[0] >= 0 else None,
         [
             (state.anchor["run_ns"], state.anchor["realtime_ns"])
             for state in (first, last)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, native
@@ -15,7 +15,16 @@ from pyinstrument_gpu.recording.recording import Recording, active
 from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
 
 if TYPE_CHECKING:
-    from pyinstrument_gpu.profiling.window import OperationsDocument, ProfileWindow, WindowOptions
+    from pyinstrument_gpu.profiling.window import OperationsDocument, ProfileWindow
+
+
+class WindowOptions(NamedTuple):
+    """What `profile_steps` was asked for. `trace` is where to keep the trace, or None."""
+
+    steps: int
+    trace: Path | None
+    with_stack: bool
+    record_shapes: bool
 
 
 class ProfiledRecording:
@@ -123,7 +132,4 @@ def window_options(
     if keep_trace is not None:
         trace = path_of_rank(Path(keep_trace).absolute())
         check_writable(trace)
-    with OwnImports():
-        from pyinstrument_gpu.profiling.window import WindowOptions
-
     return WindowOptions(steps, trace, with_stack, record_shapes)

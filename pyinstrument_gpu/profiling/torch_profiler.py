@@ -76,18 +76,14 @@ class TorchProfiler:
     def save(self, path: Path) -> None:
         """Write the trace as JSON, compressed if the name ends in `.gz`. Once."""
         # In place of another file only when it is whole.
-        descriptor, name = tempfile.mkstemp(suffix=".json", dir=path.parent)
-        os.close(descriptor)
-        try:
-            self._profile.export_chrome_trace(name)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            trace = f"{folder}/trace.json"
+            self._profile.export_chrome_trace(trace)
             if path.suffix == ".gz":
-                with open(name, "rb") as trace, gzip.open(f"{name}.gz", "wb") as compressed:
-                    shutil.copyfileobj(trace, compressed)
-                os.replace(f"{name}.gz", name)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+                with open(trace, "rb") as plain, gzip.open(f"{trace}.gz", "wb") as compressed:
+                    shutil.copyfileobj(plain, compressed)
+                trace += ".gz"
+            os.replace(trace, path)
 
     def _stand_guard(self, gives_way: Callable[[], None]) -> None:
         profile_type: Any = type(self._profile)

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.format import operations as operations_format
@@ -30,6 +29,7 @@ from pyinstrument_gpu.profiling.phase_timeline import PhaseTimeline, read_window
 from pyinstrument_gpu.profiling.torch_profiler import ProfilerInUse, TorchProfiler
 
 if TYPE_CHECKING:
+    from pyinstrument_gpu.profiling.profile_steps import WindowOptions
     from pyinstrument_gpu.recording.recording import Recording
     from pyinstrument_gpu.sinks.tap import TapReader
 
@@ -37,16 +37,6 @@ LONGEST_S = 60.0
 """The profiler keeps every event in memory, so a window lasts no longer than this."""
 _CLOCK_WAS_SET_NS = 1_000_000
 _MOST_NOTES = 20
-
-
-@dataclass(frozen=True)
-class WindowOptions:
-    """What `profile_steps` was asked for. `trace` is where to keep the trace, or None."""
-
-    steps: int
-    trace: Path | None = None
-    with_stack: bool = False
-    record_shapes: bool = False
 
 
 class OperationsDocument:
@@ -68,7 +58,7 @@ class OperationsDocument:
 
 @dataclass
 class _Measuring:
-    """What is on during a window."""
+    """What is on during a window, and what takes it back, the last first."""
 
     profiler: TorchProfiler
     modules: ModuleCalls
@@ -76,8 +66,8 @@ class _Measuring:
     tap: TapReader
     before: bytes
     wall_less_monotonic_ns: int
-    began_ns: int
     timer: threading.Timer
+    undo: list[Callable[[], None]]
     stopped_ns: int = 0
 
 
@@ -102,13 +92,11 @@ class ProfileWindow:
         began_ns = time.perf_counter_ns()
         undo: list[Callable[[], None]] = []
         try:
-            self._measure(undo, began_ns)
+            self._measure(undo)
         except BaseException as error:
             self._measuring.clear()
             self.is_over = True
-            for function in reversed(undo):
-                with contextlib.suppress(Exception):
-                    function()
+            _take_back(undo)
             if not isinstance(error, Exception):
                 raise
             why = str(error) if isinstance(error, ProfilerInUse) else repr(error)
@@ -120,7 +108,7 @@ class ProfileWindow:
         native.call_before_step(self.end, after=self.options.steps - 1)
         self._measuring[0].stopped_ns = time.perf_counter_ns() - began_ns
 
-    def _measure(self, undo: list[Callable[[], None]], began_ns: int) -> None:
+    def _measure(self, undo: list[Callable[[], None]]) -> None:
         if "torch" not in sys.modules:
             raise ProfilerInUse("the program has not imported torch")
         native.harvest()  # what comes from now on belongs to the window
@@ -148,8 +136,8 @@ class ProfileWindow:
                 tap,
                 before,
                 time.time_ns() - time.monotonic_ns(),
-                began_ns,
                 timer,
+                undo,
             )
         )
         timer.start()
@@ -188,9 +176,7 @@ class ProfileWindow:
             content = self.document.content
         finally:
             # Also where a Ctrl-C has come just now.
-            for undo in (measuring.modules.remove, measuring.profiler.stop, measuring.tap.close):
-                with contextlib.suppress(Exception):
-                    undo()
+            _take_back(measuring.undo)
         self.document.set(replace(content, notes=(*self.document.content.notes, *notes)))
 
     def _say_which(self, end: int) -> None:
@@ -227,13 +213,17 @@ class ProfileWindow:
             measuring.modules.timeline(),
             wall_to_run(log.clock),
         )
-        return Operations(
+        return replace(
+            found,
             profiled=self.document.content.profiled,
             first_step=log.steps[0] if log.steps else None,
             last_step=log.steps[-1] if log.steps else None,
             steps=len(log.steps),
-            operations=found.operations,
-            annotations_ns=found.annotations_ns,
-            device=found.device,
             modules_unknown=measuring.modules_unknown,
         )
+
+
+def _take_back(undo: list[Callable[[], None]]) -> None:
+    for function in reversed(undo):
+        with contextlib.suppress(Exception):
+            function()
