@@ -10,18 +10,14 @@ import importlib.util
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
-from pyinstrument_gpu.integrations.training_recording import TrainingRecording
+from pyinstrument_gpu.integrations.training_recording import RecordsTraining, TrainingRecording
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import environment
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.recording.recording import Recording
-    from pyinstrument_gpu.run import Run
 
 _PACKAGES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 _OLDEST = (2, 0)
@@ -53,7 +49,7 @@ _Callback: Any = _base("Callback")
 _Profiler: Any = _base("Profiler", "profilers")
 
 
-class GpuPhaseCallback(_Callback):  # type: ignore[misc]
+class GpuPhaseCallback(RecordsTraining, _Callback):  # type: ignore[misc]
     """Records each `fit`: `Trainer(callbacks=[GpuPhaseCallback("train.gpurun")])`.
 
     Phases and steps are placed automatically, as by `auto_phases`. A step is an iteration in which
@@ -82,16 +78,6 @@ class GpuPhaseCallback(_Callback):  # type: ignore[misc]
         )
         self._global_step = 0
 
-    @property
-    def recording(self) -> Recording | None:
-        """The newest recording that this callback has started."""
-        return self._training.recording
-
-    @property
-    def run(self) -> Run:
-        """The run of the newest fit. It can be had when that is over."""
-        return self._training.run
-
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin to record a fit."""
         if stage == "fit":
@@ -117,7 +103,7 @@ class GpuPhaseCallback(_Callback):  # type: ignore[misc]
             self._training.end()
 
 
-class GpuPhaseProfiler(_Profiler):  # type: ignore[misc]
+class GpuPhaseProfiler(RecordsTraining, _Profiler):  # type: ignore[misc]
     """Records each `fit` as `GpuPhaseCallback` does, with Lightning's own actions as phases:
     `Trainer(profiler=GpuPhaseProfiler("train.gpurun"))`.
 
@@ -147,7 +133,6 @@ class GpuPhaseProfiler(_Profiler):  # type: ignore[misc]
     ) -> None:
         super().__init__(dirpath=dirpath, filename=filename)
         self._open: dict[tuple[int, str], list[Any]] = {}
-        self._training: TrainingRecording | None = None  # what `__del__` finds if this raises
         self._training = TrainingRecording(
             "pyinstrument_gpu.integrations.lightning.GpuPhaseProfiler",
             path,
@@ -160,21 +145,10 @@ class GpuPhaseProfiler(_Profiler):  # type: ignore[misc]
         state.pop("_lightning_module", None)  # a proxy that Lightning makes anew
         return state
 
-    @property
-    def recording(self) -> Recording | None:
-        """The newest recording that this profiler has started."""
-        return None if self._training is None else self._training.recording
-
-    @property
-    def run(self) -> Run:
-        """The run of the newest fit. It can be had when that is over."""
-        assert self._training is not None
-        return self._training.run
-
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         """Begin to record a fit."""
         super().setup(stage, local_rank, log_dir)
-        if stage == "fit" and self._training is not None:
+        if stage == "fit":
             module = getattr(self, "_lightning_module", None)
             _begin(self._training, getattr(module, "_trainer", None))
 
@@ -193,7 +167,7 @@ class GpuPhaseProfiler(_Profiler):  # type: ignore[misc]
             scopes.pop().__exit__(None, None, None)
             if not scopes:
                 del self._open[key]
-        if action_name.endswith(".on_exception") and self._training is not None:
+        if action_name.endswith(".on_exception"):
             self._training.end(failed=True)  # Lightning tells its callbacks, and no profiler
 
     def summary(self) -> str:
@@ -207,12 +181,12 @@ class GpuPhaseProfiler(_Profiler):  # type: ignore[misc]
 
     def describe(self) -> None:
         """End the recording, and log the report."""
-        if self._training is not None:
-            self._training.end()
+        self._training.end()
         super().describe()
 
     def teardown(self, stage: str | None) -> None:
         """End the recording."""
+        # It is called by `__del__`, too, where the constructor has raised.
         training = getattr(self, "_training", None)
         if training is not None:
             training.end()

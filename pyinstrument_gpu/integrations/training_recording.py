@@ -166,7 +166,7 @@ class TrainingRecording:
             recording._facts["framework"] = f"{self._framework} {self._version}"
             recording._finish_if_mine()
         if phases is not None:
-            warn_of(phases.problems())
+            warn_of(*phases.problems())
         is_told = recording is not None and phases is not None and self._counts_updates
         if not is_told or failed or self._has_own_steps:
             return
@@ -204,4 +204,20 @@ class TrainingRecording:
         self._has_own_steps = True
 
     def _say(self, sentence: str) -> None:
-        warn_of([f"{self._owner}: {sentence}"])
+        warn_of(f"{self._owner}: {sentence}")
+
+
+class RecordsTraining:
+    """What a callback offers of its recordings."""
+
+    _training: TrainingRecording
+
+    @property
+    def recording(self) -> Recording | None:
+        """The newest recording that was started here."""
+        return self._training.recording
+
+    @property
+    def run(self) -> Run:
+        """The run of the newest training. It can be had when that is over."""
+        return self._training.run

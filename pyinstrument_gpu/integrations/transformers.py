@@ -7,24 +7,20 @@ import functools
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyinstrument_gpu.auto import AutoPhases
 from pyinstrument_gpu.integrations.framework_package import import_framework, version_of
-from pyinstrument_gpu.integrations.training_recording import TrainingRecording
+from pyinstrument_gpu.integrations.training_recording import RecordsTraining, TrainingRecording
 from pyinstrument_gpu.native import DISABLED
 from pyinstrument_gpu.recording import environment
-
-if TYPE_CHECKING:
-    from pyinstrument_gpu.recording.recording import Recording
-    from pyinstrument_gpu.run import Run
 
 _transformers = import_framework("transformers", "transformers", (4, 46))
 _TrainerCallback: Any = _transformers.TrainerCallback
 _callbacks: weakref.WeakSet[GpuPhaseCallback] = weakref.WeakSet()
 
 
-class GpuPhaseCallback(_TrainerCallback):  # type: ignore[misc]
+class GpuPhaseCallback(RecordsTraining, _TrainerCallback):  # type: ignore[misc]
     """Records each `train()`: `Trainer(..., callbacks=[GpuPhaseCallback("train.gpurun")])`.
 
     Phases and steps are placed automatically, as by `auto_phases`. A step is what the Trainer
@@ -57,16 +53,6 @@ class GpuPhaseCallback(_TrainerCallback):  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return id(self)
-
-    @property
-    def recording(self) -> Recording | None:
-        """The newest recording that this callback has started."""
-        return self._training.recording
-
-    @property
-    def run(self) -> Run:
-        """The run of the newest training. It can be had when that is over."""
-        return self._training.run
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any

@@ -195,25 +195,6 @@ def test_recording_of_the_program_gets_the_steps(tmp_path: Path) -> None:
     assert steps_of(recording.run) == CASES["accumulation"].steps
 
 
-def test_two_callbacks_make_one_recording_and_one_warning(tmp_path: Path) -> None:
-    first, second = GpuPhaseCallback(), GpuPhaseCallback()
-    _, warned = train(tmp_path, CASES["plain"], first, second)
-    assert steps_of(first.run) == CASES["plain"].steps
-    assert second.recording is None
-    assert len(warned) == 1
-    assert "starts no recording" in warned[0]
-
-
-def test_run_file_that_exists_is_one_warning_and_training_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "train.gpurun"
-    path.write_text("mine")
-    training, warned = train(tmp_path, CASES["plain"], GpuPhaseCallback(path))
-    assert training.state.global_step == 12
-    assert path.read_text() == "mine"
-    assert len(warned) == 1
-    assert "nothing is recorded" in warned[0] and "already exists" in warned[0]
-
-
 def test_loaders_of_accelerate_are_what_they_were(tmp_path: Path) -> None:
     from accelerate import data_loader
 
