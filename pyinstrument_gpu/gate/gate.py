@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Protocol
 
 from pyinstrument_gpu.analysis.compare import (
     CODE_REVISION,
@@ -25,6 +24,7 @@ from pyinstrument_gpu.analysis.welch import t_quantile
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.machine import OtherLoad, gpu_users
 from pyinstrument_gpu.gate.order import pairs_in_order
+from pyinstrument_gpu.gate.progress import Progress
 from pyinstrument_gpu.gate.side import Side
 from pyinstrument_gpu.run import Run
 
@@ -107,14 +107,6 @@ class GateResult:
         return self.slowdown is Slowdown.SLOWER
 
 
-class Listener(Protocol):
-    """Hears how far a gate is."""
-
-    def begin(self, side: str, runs: int, max_runs: int) -> None: ...
-
-    def end(self) -> None: ...
-
-
 @dataclass
 class Gate:
     """One comparison of two sides, from the first run to the result.
@@ -129,7 +121,7 @@ class Gate:
     sides: Sequence[Side]
     plan: Plan
     folder: Path
-    listener: Listener | None = None
+    progress: Progress | None = None
     random: Random = field(default_factory=SystemRandom)
     known: Sequence[str] = ()
     runs: tuple[list[Sequence[Run]], list[Sequence[Run]]] = field(
@@ -171,12 +163,12 @@ class Gate:
             self._texts(),
             tuple(self.order),
             self._load.processors,
-            (*self._of_interest(comparison), *self._warnings()),
+            tuple(self._warnings(comparison)),
         )
 
     def _record(self, side: int, runs_of_look: int) -> None:
-        if self.listener is not None:
-            self.listener.begin(SIDES[side], 2 * runs_of_look, 2 * self.plan.most_runs)
+        if self.progress is not None:
+            self.progress.begin(SIDES[side], 2 * runs_of_look, 2 * self.plan.most_runs)
         # Of the first run, it shows only afterwards whether it uses a GPU.
         users = gpu_users() if self._uses_gpu or not self.order else None
         name = f"{SIDES[side]}-{len(self.runs[side]) + 1:02}"
@@ -190,8 +182,8 @@ class Gate:
         if run.environment.get("gpus"):
             self._uses_gpu = True
             self._check_gpu_users(users)
-        if self.listener is not None:
-            self.listener.end()
+        if self.progress is not None:
+            self.progress.end()
 
     def _check(self, ranks: Sequence[Run], name: str) -> None:
         """Raises GateError where a run can't be compared with the first one."""
@@ -249,12 +241,10 @@ class Gate:
         )
         return first, second
 
-    def _of_interest(self, comparison: Comparison) -> list[str]:
+    def _warnings(self, comparison: Comparison) -> list[str]:
         # That the code is another is what the gate is for.
-        return [text for text in comparison.warnings if not text.startswith(CODE_REVISION)]
-
-    def _warnings(self) -> list[str]:
-        warnings = [*self.known]
+        warnings = [text for text in comparison.warnings if not text.startswith(CODE_REVISION)]
+        warnings += self.known
         others, processors = self._load.processors, os.cpu_count() or 1
         if others is not None and others > _MANY_OTHERS * processors:
             warnings.append(
