@@ -107,7 +107,7 @@ def compare(
     files = [run_paths(side) for side in (before, after)]
     runs = [[Run.load(file) for file in side] for side in files]
     try:
-        comparison = compare_runs(*map(by_job, runs, files), **options)
+        comparison = compare_runs(*map(by_job, runs), **options)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if as_json:

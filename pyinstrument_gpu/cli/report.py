@@ -14,6 +14,7 @@ from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.job import Job
+from pyinstrument_gpu.model.job import same_run_twice
 from pyinstrument_gpu.report.job import job_report
 from pyinstrument_gpu.run import Run
 
@@ -86,36 +87,29 @@ def report(
         else:
             print(json_text(document, most_rows) if as_json else job_report(document, width))
         return
-    file_of_run: dict[str, str] = {}
-    runs: list[Run] = []
-    for i, path in enumerate(paths):
-        shown = click.format_filename(path)
-        run = Run.load(path)
-        run_id = run.environment.get("run_id", f"unknown {i}")
-        if run_id in file_of_run:
-            raise click.ClickException(
-                f"{file_of_run[run_id]} and {shown} are the same run: give it once"
-            )
-        file_of_run[run_id] = shown
-        runs.append(run)
-        if as_html:
-            continue
-        try:
-            if as_json:
-                found = document_of(run, shown) if step is None else step_document(run, step, shown)
-                text = json_text(found, most_rows)
-            else:
-                text = run.report(step=step, width=width)
-        except KeyError as error:
-            raise click.ClickException(f"{shown}: {error.args[0]}") from error
-        if len(paths) > 1 and not as_json:
-            print(f"=== {shown}" if i == 0 else f"\n=== {shown}")
-        print(text)
+    names = [click.format_filename(path) for path in paths]
+    runs = [Run.load(path) for path in paths]
+    twice = same_run_twice(runs, names)
+    if twice is not None:
+        raise click.ClickException(twice)
     if as_html:
         # Not above: the tables need none of it.
         from pyinstrument_gpu.page.page import html_page
 
-        _write_page(lambda: html_page(runs, list(file_of_run.values())), paths[0], output)
+        _write_page(lambda: html_page(runs, names), paths[0], output)
+        return
+    for i, (run, name) in enumerate(zip(runs, names, strict=True)):
+        try:
+            if as_json:
+                found = document_of(run, name) if step is None else step_document(run, step, name)
+                text = json_text(found, most_rows)
+            else:
+                text = run.report(step=step, width=width)
+        except KeyError as error:
+            raise click.ClickException(f"{name}: {error.args[0]}") from error
+        if len(paths) > 1 and not as_json:
+            print(f"=== {name}" if i == 0 else f"\n=== {name}")
+        print(text)
 
 
 def _file_of_rank(job: Job, rank: int) -> str:

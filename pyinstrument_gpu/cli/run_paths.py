@@ -3,36 +3,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.job import SUFFIX
+from pyinstrument_gpu.job import files_in
 from pyinstrument_gpu.model.job import not_one_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.run import Run
 
 
 def run_paths(given: Iterable[str]) -> list[str]:
-    """The paths of the run files, in the order given; those in a folder by their names, in which
-    numbers count as such: rank 2 comes before rank 10.
-
-    Raises:
-        OSError: a folder cannot be read.
-        RunFileError: there is no run file in a folder.
-    """
-    found = []
+    """The paths of the run files, in the order given, with those in folders; errors as of
+    `files_in`."""
+    found: list[str] = []
     for argument in given:
-        if not Path(argument).is_dir():
-            found.append(argument)
-            continue
-        inside = [
-            path for path in Path(argument).iterdir() if path.suffix == SUFFIX and not path.is_dir()
-        ]
-        if not inside:
-            raise RunFileError(f"there is no run file ({SUFFIX}) in {argument}")
-        found += map(str, sorted(inside, key=_natural))
+        path = Path(argument)
+        found += map(str, files_in(path)) if path.is_dir() else [argument]
     return found
 
 
@@ -58,26 +45,17 @@ def is_of_a_job(run: RunData) -> bool:
     return "rank" in run.environment and run.environment.get("world_size", 1) > 1
 
 
-def by_job(runs: Sequence[Run], names: Sequence[str]) -> list[list[Run]]:
+def by_job(runs: Sequence[Run]) -> list[list[Run]]:
     """The runs as those of jobs: the ranks of one together, any other run by itself. A run goes to
     the first job of which it can be another rank."""
-    jobs: list[tuple[list[Run], list[str]]] = []
-    for run, name in zip(runs, names, strict=True):
-        if is_of_a_job(run):
-            for of_job, its_names in jobs:
-                together = [*of_job, run], [*its_names, name]
-                if is_of_a_job(of_job[0]) and not_one_job(*together) is None:
-                    of_job.append(run)
-                    its_names.append(name)
-                    break
-            else:
-                jobs.append(([run], [name]))
+    jobs: list[list[Run]] = []
+    for run in runs:
+        for of_job in jobs:
+            together = [*of_job, run]
+            may_be_one = not_one_job(together, [""] * len(together)) is None
+            if may_be_one and all(map(is_of_a_job, together)):
+                of_job.append(run)
+                break
         else:
-            jobs.append(([run], [name]))
-    return [of_job for of_job, _ in jobs]
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", path.name)
-    ]
+            jobs.append([run])
+    return jobs

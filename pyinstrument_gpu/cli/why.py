@@ -7,15 +7,15 @@ import copy
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
+from pyinstrument_gpu.cli.run_paths import run_paths
 from pyinstrument_gpu.document.job_ending import job_ending
 from pyinstrument_gpu.document.plain import plain
-from pyinstrument_gpu.job import SUFFIX, Job
+from pyinstrument_gpu.job import Job
 from pyinstrument_gpu.model.job_data import JobData
 from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.report.job_ending import ending_report
@@ -65,13 +65,12 @@ def _look(paths: Sequence[str]) -> tuple[JobData, dict[int, Sighting]]:
 
 def _job(paths: Sequence[str]) -> JobData:
     """The ranks, or a program alone as the only one."""
-    path = Path(paths[0])
-    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-    if len(paths) == 1 and len(files) == 1:
+    files = run_paths(paths)
+    if len(files) == 1:
         run = Run.load(files[0])
         if run.environment.get("world_size", 1) == 1:
             alone = copy.copy(run)
             alone.environment = {**run.environment, "rank": 0}
-            rank = rank_data(alone, str(files[0]))
+            rank = rank_data(alone, files[0])
             return JobData(ranks=(rank,), world_size=1, notes=rank.notes)
     return Job.load(paths)
