@@ -20,7 +20,7 @@ INDEX_LIMIT = 1 << 52
 
 
 class BlockType(enum.IntEnum):
-    """Below 16 documents, which are replaced; from 16 on logs, which grow."""
+    """Below `FIRST_LOG_TYPE` documents, which are replaced; from there on logs, which grow."""
 
     ENVIRONMENT = 1
     STATE = 2
@@ -46,6 +46,10 @@ class BlockType(enum.IntEnum):
     METRIC_NAMES = 28
     METRICS = 29
     COLLECTIVES = 30
+
+
+FIRST_LOG_TYPE = 16
+"""Types of blocks below are those of documents."""
 
 
 class LogBlock(NamedTuple):

@@ -25,11 +25,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.blocks import Blocks, BlockType, LogBlock
+from pyinstrument_gpu.format.blocks import FIRST_LOG_TYPE, Blocks, BlockType, LogBlock
 from pyinstrument_gpu.format.framing import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    FIRST_LOG_TYPE,
     SLOT_BYTES,
     SLOTS_OFFSET,
     BlockHeader,
@@ -45,7 +44,7 @@ from pyinstrument_gpu.format.items import (
     STEP_ITEM,
     SYNC_ITEM,
 )
-from pyinstrument_gpu.format.journal import apply_journal
+from pyinstrument_gpu.format.journal import put_together
 
 KEPT_BLOCKS = {
     BlockType.SPANS: 128,
@@ -366,21 +365,13 @@ class _File:
 
     def _put_together(self) -> Blocks:
         blocks = Blocks(damaged=len(self._damaged), intact=not self._damaged)
-        for block_type, (_, content) in self._versions.items():
-            if block_type != BlockType.TICK:
-                blocks.documents[block_type] = content
         logs = {block_type: dict(log.blocks) for block_type, log in self._logs.items()}
-        version, _ = self._versions.get(BlockType.STATE, (0, b""))
-        state = apply_journal(self._versions.get(BlockType.TICK, (0, b""))[1], logs, version)
-        if state is not None:
-            blocks.documents[BlockType.STATE] = state
-        for block_type, by_sequence in logs.items():
-            in_order = [block for _, block in sorted(by_sequence.items())]
-            if block_type in KEPT_BLOCKS:
-                in_order = _newest_in_a_row(in_order, _ITEM_BYTES[BlockType(block_type)])
-                if in_order and in_order[0].first > 0:
-                    blocks.shortened.add(block_type)
-            blocks.logs[block_type] = in_order
+        put_together(blocks, self._versions, logs)
+        for block_type in KEPT_BLOCKS.keys() & blocks.logs.keys():
+            log = _newest_in_a_row(blocks.logs[block_type], _ITEM_BYTES[block_type])
+            blocks.logs[block_type] = log
+            if log and log[0].first > 0:
+                blocks.shortened.add(block_type)
         return blocks
 
 

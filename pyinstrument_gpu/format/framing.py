@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
-from pyinstrument_gpu.format.blocks import Blocks, BlockType, LogBlock
+from pyinstrument_gpu.format.blocks import FIRST_LOG_TYPE, Blocks, LogBlock
 from pyinstrument_gpu.format.items import item_dtype
-from pyinstrument_gpu.format.journal import apply_journal
+from pyinstrument_gpu.format.journal import put_together
 
 MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 2
@@ -27,9 +27,6 @@ SLOTS_OFFSET = 4096
 BLOCK_HEADER_BYTES = 48
 PAYLOAD_BYTES = SLOT_BYTES - BLOCK_HEADER_BYTES
 """The most that one block holds."""
-
-FIRST_LOG_TYPE = 16
-"""Types of blocks below are those of documents."""
 
 _FILE_HEADER = struct.Struct("<8s4IQ28xI")
 FILE_HEADER_BYTES = _FILE_HEADER.size
@@ -151,20 +148,16 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
     )
     blocks.damaged += 0 if blocks.partly_written else len(partly_written)
     blocks.intact = not blocks.damaged and len(used) == (used[-1] + 1 if len(used) else 0)
-    versions_read = {}
-    for block_type, versions in documents.items():
-        newest = newest_version(versions)
-        if newest is not None:
-            versions_read[block_type], blocks.documents[block_type] = newest
-    journal = blocks.documents.pop(BlockType.TICK, b"")
-    in_slots = {block_type for block_type, log in logs.items() if log}
-    state = apply_journal(journal, logs, versions_read.get(BlockType.STATE, 0))
-    if state is not None:
-        blocks.documents[BlockType.STATE] = state
-    for block_type, by_sequence in logs.items():
-        blocks.logs[block_type] = [block for _, block in sorted(by_sequence.items())]
-        if block_type not in in_slots and min(by_sequence, default=0) > 0:
-            blocks.only_in_journal.add(block_type)
+    newest = {block_type: newest_version(of_type) for block_type, of_type in documents.items()}
+    in_slots = set(logs)
+    put_together(
+        blocks, {block_type: one for block_type, one in newest.items() if one is not None}, logs
+    )
+    blocks.only_in_journal = {
+        block_type
+        for block_type, log in logs.items()
+        if block_type not in in_slots and min(log, default=0) > 0
+    }
     return blocks
 
 

@@ -4,35 +4,42 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
-from pyinstrument_gpu.format.blocks import BlockType, LogBlock
+from pyinstrument_gpu.format.blocks import FIRST_LOG_TYPE, Blocks, BlockType, LogBlock
 from pyinstrument_gpu.format.cursor import Cursor
 
 _SECTION = struct.Struct("<IIQQQ")
-_FIRST_LOG_TYPE = 16
 
 
-def apply_journal(
-    journal: bytes, logs: dict[int, dict[int, LogBlock]], state_version: int
-) -> bytes | None:
-    """Add what the journal has to the blocks, by type and sequence.
+def put_together(
+    blocks: Blocks,
+    documents: Mapping[int, tuple[int, bytes]],
+    logs: dict[int, dict[int, LogBlock]],
+) -> None:
+    """Fill in the documents and logs, with what the journal has beyond the slots.
 
     Args:
-        state_version: of the STATE document; 0 for none.
-
-    Returns:
-        STATE as the journal has it, if that is newer.
+        documents: of each the newest version, with its number.
+        logs: of each the blocks in slots by sequence; those of the journal are added.
     """
-    state = None
+    state_version, _ = documents.get(BlockType.STATE, (0, b""))
+    _, journal = documents.get(BlockType.TICK, (0, b""))
+    blocks.documents = {
+        block_type: content
+        for block_type, (_, content) in documents.items()
+        if block_type != BlockType.TICK
+    }
     cursor = Cursor(journal, "TICK")
     while cursor:
         block_type, length, sequence, first, offset = cursor.numbers(_SECTION)
         content = cursor.take(length)
-        if block_type >= _FIRST_LOG_TYPE:
+        if block_type >= FIRST_LOG_TYPE:
             _extend(logs.setdefault(block_type, {}), sequence, first, offset, content)
         elif block_type == BlockType.STATE and sequence > state_version:
-            state = bytes(content)
-    return state
+            blocks.documents[BlockType.STATE] = bytes(content)
+    for block_type, log in logs.items():
+        blocks.logs[block_type] = [block for _, block in sorted(log.items())]
 
 
 def _extend(
