@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any, Protocol
 
+from pyinstrument_gpu.model.anchor import began_ns
+
 _LONGEST_WAIT_NS = 30 * 60 * 10**9
 """The longer of the times that the process groups of torch wait by default (NCCL's: 10 minutes,
 Gloo's: 30). Ranks of a job that begin later than that after one another have lost each other."""
@@ -141,6 +143,4 @@ def _had_ended(run: Recorded, other: Recorded, before_ns: int = _LONGEST_WAIT_NS
 
 
 def _begins_ns(run: Recorded) -> tuple[int | None, int | None]:
-    anchor = run.environment.get("anchor", {})
-    is_known = {"monotonic_ns", "run_ns"} <= anchor.keys()
-    return run.began_realtime_ns, anchor["monotonic_ns"] - anchor["run_ns"] if is_known else None
+    return run.began_realtime_ns, began_ns(run.environment.get("anchor", {}), "monotonic_ns")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pyinstrument_gpu.model.anchor import began_ns
 from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
@@ -296,9 +297,9 @@ class RunData:
         """When the run began, in nanoseconds since the epoch by the wall clock of its machine. None
         if that is not known: the run was made by hand, or its environment is damaged."""
         for anchor in (self.environment.get("anchor", {}), self.anchor):
-            if {"realtime_ns", "run_ns"} <= anchor.keys():
-                began_ns: int = anchor["realtime_ns"] - anchor["run_ns"]
-                return began_ns if 0 <= began_ns < LATEST_START_NS else None
+            found_ns = began_ns(anchor, "realtime_ns")
+            if found_ns is not None:
+                return found_ns if 0 <= found_ns < LATEST_START_NS else None
         return None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from pyinstrument_gpu.model.anchor import began_ns
 from pyinstrument_gpu.model.job_data import RankData
 
 _SAME_BOOT_NS = 10**9
@@ -36,10 +37,8 @@ def machines_of(ranks: Iterable[RankData]) -> dict[int, int]:
 
 def monotonic_end_ns(rank: RankData) -> int | None:
     """Its last sign of life, by the monotonic clock of its machine; None unknown."""
-    anchor = _anchor(rank)
-    if not {"monotonic_ns", "run_ns"} <= anchor.keys():
-        return None
-    return anchor["monotonic_ns"] + rank.duration_ns - anchor["run_ns"]
+    run_began_ns = began_ns(_anchor(rank), "monotonic_ns")
+    return None if run_began_ns is None else run_began_ns + rank.duration_ns
 
 
 def _anchor(rank: RankData) -> Mapping[str, int]:
