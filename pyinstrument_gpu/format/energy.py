@@ -3,28 +3,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from pyinstrument_gpu.format.json_object import JsonObject, is_count
+from pyinstrument_gpu.format import fits
+from pyinstrument_gpu.format.json_document import Each, fitting, json_object
+from pyinstrument_gpu.model.anchor import began_ns
 from pyinstrument_gpu.model.energy import ENERGY_DTYPE, GpuEnergy
 
-_UUID = re.compile(r"[A-Za-z0-9-]{1,100}")
-_LIMIT = 1 << 62
+_is_reading = fits.integer(0, 1 << 62)
+_is_gpu = fits.fields(
+    device=fits.count,
+    uuid=fits.matches(r"[A-Za-z0-9-]{1,100}"),
+    samples=fits.list_of(fits.row(_is_reading, _is_reading)),
+)
 
 
-class EnergyDocument(NamedTuple):
-    """`left_out` is the number of GPUs of which nothing makes sense."""
-
-    gpus: tuple[GpuEnergy, ...]
-    left_out: int
-
-
-def decode_energy(data: bytes, anchor: Mapping[str, int]) -> EnergyDocument:
-    """What the document says.
+def decode_energy(data: bytes, anchor: Mapping[str, int]) -> tuple[tuple[GpuEnergy, ...], int]:
+    """What the document says, and of how many GPUs nothing makes sense.
 
     Args:
         anchor: the first reading of the machine's clocks; without it there is no time axis, and
@@ -33,30 +31,20 @@ def decode_energy(data: bytes, anchor: Mapping[str, int]) -> EnergyDocument:
     Raises:
         RunFileDamagedError: it is no JSON object.
     """
-    values = JsonObject.decode(data, "ENERGY").document.get("gpus", [])
-    if not isinstance(values, list):
-        return EnergyDocument((), 1)
-    if not {"monotonic_ns", "run_ns"} <= anchor.keys():
-        return EnergyDocument((), len(values))
-    gpus = [_gpu(value, anchor["run_ns"] - anchor["monotonic_ns"]) for value in values]
-    return EnergyDocument(tuple(gpu for gpu in gpus if gpu is not None), gpus.count(None))
+    left_out: list[str] = []
+    found = fitting(json_object(data, "ENERGY"), {"gpus": Each(_is_gpu)}, left_out)
+    gpus = [_gpu(one, began_ns(anchor, "monotonic_ns")) for one in found.get("gpus", [])]
+    known = tuple(gpu for gpu in gpus if gpu is not None)
+    return known, len(left_out) + len(gpus) - len(known)
 
 
-def _gpu(value: Any, offset_ns: int) -> GpuEnergy | None:
-    if not isinstance(value, dict) or not is_count(value.get("device")):
+def _gpu(found: Mapping[str, Any], run_began_ns: int | None) -> GpuEnergy | None:
+    """None where it is not known when the readings were, or they do not ascend."""
+    samples = np.array([(time_ns, energy) for time_ns, energy in found["samples"]], ENERGY_DTYPE)
+    is_descending = (np.diff(samples["time_ns"]) <= 0).any() or (
+        np.diff(samples["energy_mj"]) < 0
+    ).any()
+    if run_began_ns is None or is_descending:
         return None
-    uuid, samples = value.get("uuid"), value.get("samples")
-    if not isinstance(uuid, str) or not _UUID.fullmatch(uuid) or not isinstance(samples, list):
-        return None
-    if not all(map(_is_sample, samples)):
-        return None
-    array = np.array([(time + offset_ns, energy) for time, energy in samples], ENERGY_DTYPE)
-    if (np.diff(array["time_ns"]) <= 0).any() or (np.diff(array["energy_mj"]) < 0).any():
-        return None
-    return GpuEnergy(value["device"], uuid, array)
-
-
-def _is_sample(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    return all(is_count(number) and number < _LIMIT for number in value)
+    samples["time_ns"] -= run_began_ns
+    return GpuEnergy(found["device"], found["uuid"], samples)

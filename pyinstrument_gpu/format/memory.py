@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.errors import RunFileDamagedError
-from pyinstrument_gpu.format.json_object import JsonObject, is_count
+from pyinstrument_gpu.format import fits
+from pyinstrument_gpu.format.items import NONE
+from pyinstrument_gpu.format.json_document import Each, Object, Schema, fitting, json_object, picked
 from pyinstrument_gpu.format.steps import StepNumbering
+from pyinstrument_gpu.model.anchor import began_ns
 from pyinstrument_gpu.model.memory import (
     MEMORY_POINT_DTYPE,
     MedianBytes,
@@ -21,22 +23,60 @@ from pyinstrument_gpu.model.memory import (
 )
 
 _LIMIT = 1 << 62
-_SERIAL_LIMIT = 0xFFFFFFFF
-_MOST_CHARACTERS = 1000
 _MOST_POINTS = 1000  # the time and memory of a slope grow with their square
 
+_is_count = fits.integer(0, _LIMIT)
+_is_count_or_null = fits.or_null(_is_count)
+_is_text = fits.text(1000)
+_is_difference = fits.integer(1 - _LIMIT, _LIMIT)
+_COUNTS = dict.fromkeys(("steps", "lost", "phases_lost"), _is_count) | dict.fromkeys(
+    ("device", "peak_bytes", "reserved_peak_bytes"), _is_count_or_null
+)
+_COUNTS_OF_PHASE = dict.fromkeys(
+    ("calls", "steps", "begin_bytes", "end_bytes", "peak_bytes"), _is_count
+)
+_FACTS_OF_EVENT = {
+    **dict.fromkeys(("device", "request_bytes", "limit_bytes", "free_bytes"), _is_count),
+    **dict.fromkeys(("step", "allocated_bytes", "reserved_bytes"), _is_count_or_null),
+    **dict.fromkeys(("module", "settings"), fits.or_null(_is_text)),
+}
 
-class MemoryDocument(NamedTuple):
-    """`left_out` is the number of its parts that make no sense."""
 
-    memory: Memory
-    left_out: int
+def _is_median(value: Any) -> bool:
+    """The median and the interval of it, or null."""
+    if value is None:
+        return True
+    is_row = fits.row(_is_difference, _is_difference, _is_difference)(value)
+    return is_row and bool(value[1] <= value[0] <= value[2])
+
+
+def _schema(paths: int) -> Schema:
+    """What the document of a run with so many paths may say."""
+    is_path = fits.integer(0, paths)
+    phase = fits.fields(
+        path=is_path,
+        **_COUNTS_OF_PHASE,
+        peak_is_exact=fits.truth,
+        left_bytes=_is_median,
+        own_left_bytes=_is_median,
+    )
+    event = fits.fields(
+        path=fits.or_null(is_path), **_FACTS_OF_EVENT, monotonic_ns=_is_count_or_null
+    )
+    return {
+        **_COUNTS,
+        "phases": Each(phase),
+        "outside_left_bytes": _is_median,
+        "points": Each(fits.row(fits.integer(0, NONE), _is_count, _is_count_or_null)),
+        "out_of_memory": Object({"count": _is_count, "events": Each(event)}),
+        "notes": Each(_is_text),
+    }
 
 
 def decode_memory(
     data: bytes, paths: Sequence[str], numbering: StepNumbering, anchor: Mapping[str, int]
-) -> MemoryDocument:
-    """What the document says.
+) -> tuple[Memory, int]:
+    """What the document says, and how many of its parts make no sense.
 
     Args:
         paths: the run's paths.
@@ -46,199 +86,57 @@ def decode_memory(
     Raises:
         RunFileDamagedError: it is no JSON object.
     """
-    reader = _Reader(JsonObject.decode(data, "MEMORY"), paths, numbering, anchor)
-    memory = reader.memory()
-    return MemoryDocument(memory, reader.left_out)
+    left_out: list[str] = []
+    found = fitting(json_object(data, "MEMORY"), _schema(len(paths)), left_out)
+    points = _points(found.get("points", []), numbering)
+    if len(points) > _MOST_POINTS or (np.diff(points["step"]) <= 0).any():
+        points = points[:0]
+        left_out.append("points")
+    ran_out = found.get("out_of_memory", {})
+    events = tuple(_event(one, paths, anchor) for one in ran_out.get("events", []))
+    memory = Memory(
+        **{name: found[name] for name in _COUNTS if name in found},
+        phases={paths[one["path"]]: _phase(one) for one in found.get("phases", [])},
+        outside_left_bytes=_median(found.get("outside_left_bytes")),
+        points=points,
+        out_of_memory_count=max(len(events), ran_out.get("count", 0)),
+        out_of_memory=events,
+        notes=tuple(found.get("notes", [])),
+    )
+    return memory, len(left_out)
 
 
-class _Reader:
-    def __init__(
-        self,
-        document: JsonObject,
-        paths: Sequence[str],
-        numbering: StepNumbering,
-        anchor: Mapping[str, int],
-    ) -> None:
-        self._document = document
-        self._paths = paths
-        self._numbering = numbering
-        self._anchor = anchor
-        self.left_out = 0
-
-    def memory(self) -> Memory:
-        events = self._document.document.get("out_of_memory", {})
-        if not isinstance(events, dict):
-            self.left_out += 1
-            events = {}
-        found = tuple(self._events(events.get("events", [])))
-        return Memory(
-            device=self._count("device", None),
-            steps=self._count("steps", 0) or 0,
-            lost=self._count("lost", 0) or 0,
-            peak_bytes=self._count("peak_bytes", None),
-            reserved_peak_bytes=self._count("reserved_peak_bytes", None),
-            phases=dict(self._phases()),
-            phases_lost=self._count("phases_lost", 0) or 0,
-            outside_left_bytes=self._part(
-                lambda: _median(self._document.document.get("outside_left_bytes"))
-            ),
-            points=self._points(),
-            out_of_memory_count=max(
-                len(found), self._part(lambda: _count(events, "count", 0)) or 0
-            ),
-            out_of_memory=found,
-            notes=tuple(self._notes()),
-        )
-
-    def _part(self, read: Any) -> Any:
-        """What `read` returns; None for what makes no sense."""
-        try:
-            return read()
-        except (RunFileDamagedError, _Nonsense):
-            self.left_out += 1
-            return None
-
-    def _count(self, key: str, default: int | None) -> int | None:
-        value: int | None = self._part(lambda: _count(self._document.document, key, default))
-        return value
-
-    def _list(self, value: Any) -> list[Any]:
-        if isinstance(value, list):
-            return value
-        self.left_out += 1
-        return []
-
-    def _phases(self) -> Iterator[tuple[str, PhaseMemory]]:
-        for value in self._list(self._document.document.get("phases", [])):
-            found = self._part(lambda value=value: self._phase(value))
-            if found is not None:
-                yield found
-
-    def _phase(self, value: Any) -> tuple[str, PhaseMemory] | None:
-        path = _count(_object(value), "path")
-        if path >= len(self._paths):
-            raise _Nonsense
-        exact = value.get("peak_is_exact")
-        if not isinstance(exact, bool):
-            raise _Nonsense
-        return self._paths[path], PhaseMemory(
-            calls=_count(value, "calls"),
-            steps=_count(value, "steps"),
-            begin_bytes=_count(value, "begin_bytes"),
-            end_bytes=_count(value, "end_bytes"),
-            peak_bytes=_count(value, "peak_bytes"),
-            peak_is_exact=exact,
-            left_bytes=_median(value.get("left_bytes")),
-            own_left_bytes=_median(value.get("own_left_bytes")),
-        )
-
-    def _points(self) -> NDArray[np.void]:
-        points = []
-        for value in self._list(self._document.document.get("points", [])):
-            point = self._part(lambda value=value: _point(value))
-            if point is None:
-                continue
-            step = self._numbering.index(point[0])
-            # The numbers of the steps are made before it is known which of them will be dropped.
-            if step is not None and step >= 0:
-                points.append((step, *point[1:]))
-        found = np.array(points, MEMORY_POINT_DTYPE)
-        rising = np.diff(found["step"]) > 0
-        if not rising.all() or len(found) > _MOST_POINTS:
-            self.left_out += 1
-            found = found[:0]
-        return found
-
-    def _events(self, events: Any) -> Iterator[OutOfMemory]:
-        for value in self._list(events):
-            found = self._part(lambda value=value: self._event(value))
-            if found is not None:
-                yield found
-
-    def _event(self, value: Any) -> OutOfMemory:
-        path = _count(_object(value), "path", None)
-        if path is not None and path >= len(self._paths):
-            raise _Nonsense
-        return OutOfMemory(
-            path=None if path is None else self._paths[path],
-            step=_count(value, "step", None),
-            module=_text(value, "module"),
-            device=_count(value, "device"),
-            request_bytes=_count(value, "request_bytes"),
-            limit_bytes=_count(value, "limit_bytes"),
-            free_bytes=_count(value, "free_bytes"),
-            allocated_bytes=_count(value, "allocated_bytes", None),
-            reserved_bytes=_count(value, "reserved_bytes", None),
-            time_ns=self._time_ns(_count(value, "monotonic_ns", None)),
-            settings=_text(value, "settings"),
-        )
-
-    def _notes(self) -> Iterator[str]:
-        for value in self._list(self._document.document.get("notes", [])):
-            note = self._part(lambda value=value: _text({"note": value}, "note"))
-            if note is not None:
-                yield note
-
-    def _time_ns(self, monotonic_ns: int | None) -> int | None:
-        if monotonic_ns is None or not {"monotonic_ns", "run_ns"} <= self._anchor.keys():
-            return None
-        return monotonic_ns - self._anchor["monotonic_ns"] + self._anchor["run_ns"]
+def _phase(found: Mapping[str, Any]) -> PhaseMemory:
+    return PhaseMemory(
+        **picked(found, _COUNTS_OF_PHASE),
+        peak_is_exact=found["peak_is_exact"],
+        left_bytes=_median(found.get("left_bytes")),
+        own_left_bytes=_median(found.get("own_left_bytes")),
+    )
 
 
-class _Nonsense(Exception):
-    """A value that no version has written."""
+def _median(found: Sequence[int] | None) -> MedianBytes | None:
+    return None if found is None else MedianBytes(*found)
 
 
-_REQUIRED = object()
+def _points(found: Sequence[Sequence[Any]], numbering: StepNumbering) -> NDArray[np.void]:
+    """Memory at the end of those steps whose index is known."""
+    points = []
+    for serial, allocated, reserved in found:
+        step = numbering.index(serial)
+        # The numbers of the steps are made before it is known which of them will be dropped.
+        if step is not None and step >= 0:
+            points.append((step, allocated, -1 if reserved is None else reserved))
+    return np.array(points, MEMORY_POINT_DTYPE)
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _Nonsense
-    return value
-
-
-def _count(value: dict[str, Any], key: str, default: Any = _REQUIRED) -> Any:
-    """A number from 0 on. Without a default it has to be there."""
-    number = value.get(key)
-    if number is None and default is not _REQUIRED:
-        return default
-    if not is_count(number) or number >= _LIMIT:
-        raise _Nonsense
-    return number
-
-
-def _text(value: dict[str, Any], key: str) -> str | None:
-    text = value.get(key)
-    if text is None:
-        return None
-    if not isinstance(text, str) or len(text) > _MOST_CHARACTERS or not text.isprintable():
-        raise _Nonsense
-    return text
-
-
-def _median(value: Any) -> MedianBytes | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != 3:
-        raise _Nonsense
-    if not all(type(each) is int and abs(each) < _LIMIT for each in value):
-        raise _Nonsense
-    median, low, high = value
-    if not low <= median <= high:
-        raise _Nonsense
-    return MedianBytes(median, low, high)
-
-
-def _point(value: Any) -> tuple[int, int, int]:
-    if not isinstance(value, list) or len(value) != 3:
-        raise _Nonsense
-    step, allocated, reserved = value
-    if not is_count(step) or step >= _SERIAL_LIMIT:
-        raise _Nonsense
-    reserved = -1 if reserved is None else reserved
-    if not is_count(allocated) or allocated >= _LIMIT:
-        raise _Nonsense
-    if reserved != -1 and (not is_count(reserved) or reserved >= _LIMIT):
-        raise _Nonsense
-    return step, allocated, reserved
+def _event(
+    found: Mapping[str, Any], paths: Sequence[str], anchor: Mapping[str, int]
+) -> OutOfMemory:
+    path, at_ns = found.get("path"), found.get("monotonic_ns")
+    run_began_ns = began_ns(anchor, "monotonic_ns")
+    return OutOfMemory(
+        **picked(found, _FACTS_OF_EVENT),
+        path=None if path is None else paths[path],
+        time_ns=None if at_ns is None or run_began_ns is None else at_ns - run_began_ns,
+    )

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from pyinstrument_gpu.format.blocks import nonsense
-from pyinstrument_gpu.format.json_object import JsonObject, is_count
+from pyinstrument_gpu.format import fits
+from pyinstrument_gpu.format.json_document import Schema, checked
 from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
-
-_Item = TypeVar("_Item")
-_WHERE = "OPERATIONS"
 
 
 def encode(operations: Operations) -> dict[str, Any]:
@@ -45,84 +42,55 @@ def encode(operations: Operations) -> dict[str, Any]:
     }
 
 
+def _are_steps(value: Any) -> bool:
+    return fits.row(fits.count, fits.count)(value) and bool(value[0] <= value[1])
+
+
+def _are_gaps(value: Any) -> bool:
+    """Path, number, sum and the longest."""
+    is_row = fits.row(_is_text, fits.count, fits.count, fits.count)(value)
+    return is_row and bool(value[3] <= value[2])
+
+
+def _is_device(value: Any) -> bool:
+    return _has_times(value) and bool(value["busy_ns"] <= value["elapsed_ns"])
+
+
+_is_text, _is_count = fits.or_null(fits.string()), fits.or_null(fits.count)
+_has_times = fits.fields(
+    devices=fits.count, busy_ns=fits.count, elapsed_ns=fits.count, gaps=fits.list_of(_are_gaps)
+)
+_is_operation = fits.row(
+    *(_is_text, _is_text, _is_text, fits.count, fits.count, _is_count, _is_count)
+)
+_REQUIRED: Schema = dict.fromkeys(("steps", "annotations_ns", "stopped_ns"), fits.count)
+_OPTIONAL: Schema = {
+    "profiled": fits.list_of(_are_steps),
+    "first_step": _is_count,
+    "last_step": _is_count,
+    "operations": fits.list_of(_is_operation),
+    "device": fits.or_null(_is_device),
+    "modules_unknown": _is_text,
+    "trace": _is_text,
+    "notes": fits.list_of(fits.string()),
+}
+
+
 def decode_operations(data: bytes) -> Operations:
     """
     Raises:
         RunFileDamagedError: the document makes no sense.
     """
-    document = JsonObject.decode(data, _WHERE)
-    return Operations(
-        profiled=_rows(document, "profiled", _steps),
-        first_step=_optional_count(document, "first_step"),
-        last_step=_optional_count(document, "last_step"),
-        steps=document.integer("steps"),
-        operations=_rows(document, "operations", _operation),
-        annotations_ns=document.integer("annotations_ns"),
-        device=document.optional("device", _device),
-        stopped_ns=document.integer("stopped_ns"),
-        modules_unknown=document.optional_text("modules_unknown"),
-        trace=document.optional_text("trace"),
-        notes=_rows(document, "notes", _text),
-    )
+    found = checked(data, "OPERATIONS", _REQUIRED, _OPTIONAL)
+    device = found.pop("device", None)
+    rows = {
+        "profiled": tuple((first, last) for first, last in found.get("profiled", [])),
+        "operations": tuple(Operation(*one) for one in found.get("operations", [])),
+        "notes": tuple(found.get("notes", [])),
+    }
+    return Operations(**{**found, **rows}, device=None if device is None else _device(device))
 
 
-def _rows(document: JsonObject, key: str, read: Callable[[Any], _Item | None]) -> tuple[_Item, ...]:
-    rows = []
-    for value in document.list(key):
-        item = read(value)
-        if item is None:
-            raise nonsense(_WHERE, f"{key} has {value!r}")
-        rows.append(item)
-    return tuple(rows)
-
-
-def _optional_count(document: JsonObject, key: str) -> int | None:
-    return None if document.document.get(key) is None else document.integer(key)
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _steps(value: Any) -> tuple[int, int] | None:
-    match value:
-        case [first, last] if is_count(first) and is_count(last) and first <= last:
-            return first, last
-    return None
-
-
-def _operation(value: Any) -> Operation | None:
-    match value:
-        case [name, path, module, calls, host_ns, device_ns, launches] if (
-            _are_optional_texts(name, path, module)
-            and is_count(calls)
-            and is_count(host_ns)
-            and (device_ns is None or is_count(device_ns))
-            and (launches is None or is_count(launches))
-        ):
-            return Operation(name, path, module, calls, host_ns, device_ns, launches)
-    return None
-
-
-def _device(device: JsonObject) -> DeviceUse:
-    busy_ns, elapsed_ns = device.integer("busy_ns"), device.integer("elapsed_ns")
-    if busy_ns > elapsed_ns:
-        raise nonsense(_WHERE, f"busy_ns = {busy_ns} is more than elapsed_ns = {elapsed_ns}")
-    return DeviceUse(device.integer("devices"), busy_ns, elapsed_ns, _rows(device, "gaps", _gaps))
-
-
-def _gaps(value: Any) -> DeviceGaps | None:
-    match value:
-        case [path, count, total_ns, longest_ns] if (
-            _are_optional_texts(path)
-            and is_count(count)
-            and is_count(total_ns)
-            and is_count(longest_ns)
-            and longest_ns <= total_ns
-        ):
-            return DeviceGaps(path, count, total_ns, longest_ns)
-    return None
-
-
-def _are_optional_texts(*values: Any) -> bool:
-    return all(isinstance(value, (str, type(None))) for value in values)
+def _device(found: Mapping[str, Any]) -> DeviceUse:
+    gaps = tuple(DeviceGaps(*one) for one in found["gaps"])
+    return DeviceUse(found["devices"], found["busy_ns"], found["elapsed_ns"], gaps)

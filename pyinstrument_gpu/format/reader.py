@@ -170,7 +170,9 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         statistics = StatisticsDocument(0, 0, 0, no_steps(), {})
         notes.append("the statistics cover only the spans and steps that are in the file")
     operations = _read_apart(
-        notes, "what was profiled", lambda: blocks.document(BlockType.OPERATIONS, decode_operations)
+        notes,
+        "what was profiled",
+        lambda: blocks.document(BlockType.OPERATIONS, lambda data: (decode_operations(data), 0)),
     )
     if operations is not None:
         notes += operations.notes
@@ -217,21 +219,12 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         ),
     )
     if memory is not None:
-        notes += memory.memory.notes
-    if memory is not None and memory.left_out:
-        notes.append(
-            f"{memory.left_out:,} parts of what was noted of memory were left out, because they "
-            "make no sense"
-        )
+        notes += memory.notes
     energy = _read_apart(
         notes,
         "what was noted of energy",
         lambda: blocks.document(BlockType.ENERGY, lambda data: decode_energy(data, anchor)),
     )
-    if energy is not None and energy.left_out:
-        notes.append(
-            f"the energy of {energy.left_out:,} GPUs was left out, because it makes no sense"
-        )
     collectives = _read_apart(
         notes, "what was noted of collective operations", lambda: known_collectives(blocks, state)
     )
@@ -244,11 +237,6 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
             BlockType.STALLS, lambda data: decode_stalls(data, path_texts, len(threads))
         ),
     )
-    if stalls is not None and stalls.left_out:
-        notes.append(
-            f"{stalls.left_out:,} parts of what was noted of stalls were left out, because they "
-            "make no sense"
-        )
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
         notes.append(
@@ -296,9 +284,9 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         error=state.error,
         syncs=syncs,
         operations=operations,
-        memory=None if memory is None else memory.memory,
-        energy=() if energy is None else energy.gpus,
-        stalls=() if stalls is None else _with_device_events(stalls.stalls, spans),
+        memory=memory,
+        energy=energy or (),
+        stalls=_with_device_events(stalls or (), spans),
         collectives=None if collectives is None else collectives.collectives,
     )
     if kinds.any():
@@ -306,13 +294,22 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     return run_type(**columns)
 
 
-def _read_apart(notes: list[str], what: str, read: Callable[[], _Part | None]) -> _Part | None:
-    """What the rest of the run does not rest on: None, with a note, where it is damaged."""
+def _read_apart(
+    notes: list[str], what: str, read: Callable[[], tuple[_Part, int] | None]
+) -> _Part | None:
+    """What the rest of the run does not rest on: None, with a note, where it is damaged. `read`
+    also gives how many of its parts make no sense."""
     try:
-        return read()
+        found = read()
     except RunFileError as error:
         notes.append(f"{what} was left out: {error}")
         return None
+    if found is None:
+        return None
+    part, left_out = found
+    if left_out:
+        notes.append(f"{left_out:,} parts of {what} were left out, because they make no sense")
+    return part
 
 
 def _pending_device_work(

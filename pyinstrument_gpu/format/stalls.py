@@ -4,31 +4,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pyinstrument_gpu.format.blocks import nonsense
+from pyinstrument_gpu.format import fits
 from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.format.json_object import JsonObject, is_count
+from pyinstrument_gpu.format.json_document import Each, Object, Schema, fitting, json_object, picked
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
 
 MOST_STALLS = 8
-_MOST_LISTED = 1024
-_MOST_NAME = 300
 _MOST_TEXT = 1 << 18
 _NO_FRAME = "<no Python frame>"
 _THREAD = re.compile(r"(?:Current t|T)hread (0x[0-9a-f]{1,16})\b.*\(most recent call first\):")
 
+_is_time = fits.integer(0, TIME_LIMIT_NS)
+_FACTS = {
+    **dict.fromkeys(("since_ns", "noticed_ns", "limit_ns"), _is_time),
+    "ended_ns": fits.or_null(_is_time),
+    "step": fits.integer(-1, TIME_LIMIT_NS),
+}
+_is_name, _is_number = fits.string(300), fits.or_null(fits.count)
+_is_stack = fits.row(_is_name, fits.string(_MOST_TEXT))
+_is_group = fits.row(_is_name, _is_number, _is_number, _is_number, fits.or_null(_is_name))
 
-class StallsDocument(NamedTuple):
-    """`left_out` is the number of stalls and of parts of them that make no sense."""
 
-    stalls: tuple[Stall, ...]
-    left_out: int
-
-
-def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> StallsDocument:
-    """What the document says.
+def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> tuple[tuple[Stall, ...], int]:
+    """What the document says, and how many stalls and parts of them make no sense.
 
     Args:
         paths: of the run.
@@ -37,107 +38,56 @@ def decode_stalls(data: bytes, paths: Sequence[str], threads: int) -> StallsDocu
     Raises:
         RunFileDamagedError: it is no JSON object.
     """
-    values = JsonObject.decode(data, "STALLS").document.get("stalls", [])
-    if not isinstance(values, list):
-        raise nonsense("STALLS", "stalls should be a list")
-    reader = _Reader(paths, threads)
-    stalls = [reader.stall(value) for value in values[:MOST_STALLS]]
-    known = tuple(stall for stall in stalls if stall is not None)
-    return StallsDocument(known, reader.left_out)
+    parts: Schema = {
+        "paths": Each(fits.row(fits.integer(0, threads), fits.integer(0, len(paths)))),
+        "answer": Object({"stacks": Each(_is_stack), "groups": Each(_is_group)}, may_be_null=True),
+        "traceback": fits.or_null(fits.string()),
+    }
+    left_out: list[str] = []
+    found = fitting(json_object(data, "STALLS"), {"stalls": Each(_is_stall)}, left_out)
+    stalls = tuple(
+        _stall(one, fitting(one, parts, left_out), paths)
+        for one in found.get("stalls", [])[:MOST_STALLS]
+    )
+    return stalls, len(left_out)
 
 
-class _Reader:
-    """Reads stalls, and counts what makes no sense."""
-
-    def __init__(self, paths: Sequence[str], threads: int) -> None:
-        self._paths = paths
-        self._threads = threads
-        self.left_out = 0
-
-    def stall(self, value: Any) -> Stall | None:
-        if not isinstance(value, dict):
-            value = {}
-        since_ns, noticed_ns, limit_ns = (
-            value.get(key) for key in ("since_ns", "noticed_ns", "limit_ns")
-        )
-        ended_ns, step = value.get("ended_ns"), value.get("step")
-        are_times = _is_time(since_ns) and _is_time(noticed_ns) and _is_time(limit_ns)
-        if (
-            not are_times
-            or since_ns > noticed_ns
-            or not (ended_ns is None or (_is_time(ended_ns) and ended_ns >= noticed_ns))
-            or not (step == -1 or _is_time(step))
-        ):
-            self.left_out += 1
-            return None
-        answer = value.get("answer")
-        if not isinstance(answer, dict):
-            self.left_out += answer is not None
-            answer = {}
-        stacks = self._rows(answer.get("stacks"), _stack)
-        traceback = value.get("traceback")
-        # It is of the time when the GIL was not to be had; Python has answered after that.
-        if isinstance(traceback, str):
-            stacks = _stacks_of(traceback[:_MOST_TEXT]) or stacks
-        return Stall(
-            since_ns=since_ns,
-            noticed_ns=noticed_ns,
-            ended_ns=ended_ns,
-            limit_ns=limit_ns,
-            step=step,
-            paths=self._rows(value.get("paths"), self._path),
-            stacks=stacks,
-            groups=self._rows(answer.get("groups"), _group),
-        )
-
-    def _rows(self, values: Any, read: Any) -> tuple[Any, ...]:
-        if values is None:
-            return ()
-        if not isinstance(values, list):
-            self.left_out += 1
-            return ()
-        rows = [read(value) for value in values[:_MOST_LISTED]]
-        self.left_out += rows.count(None)
-        return tuple(row for row in rows if row is not None)
-
-    def _path(self, value: Any) -> tuple[int, str] | None:
-        match value:
-            case [thread, path] if is_count(thread) and is_count(path):
-                if thread < self._threads and path < len(self._paths):
-                    return thread, self._paths[path]
-        return None
+def _is_stall(value: Any) -> bool:
+    if not fits.fields(**_FACTS)(value) or value["since_ns"] > value["noticed_ns"]:
+        return False
+    ended_ns = value.get("ended_ns")
+    return ended_ns is None or bool(value["noticed_ns"] <= ended_ns)
 
 
-def _is_time(value: Any) -> bool:
-    return is_count(value) and value < TIME_LIMIT_NS
+def _stall(found: Mapping[str, Any], parts: Mapping[str, Any], paths: Sequence[str]) -> Stall:
+    answer = parts.get("answer") or {}
+    stacks = tuple(
+        (_shown(name), "\n".join(map(_shown, text.split("\n"))))
+        for name, text in answer.get("stacks", [])
+    )
+    # It is of the time when the GIL was not to be had; Python has answered after that.
+    traceback = (parts.get("traceback") or "")[:_MOST_TEXT]
+    return Stall(
+        **picked(found, _FACTS),
+        paths=tuple((thread, paths[path]) for thread, path in parts.get("paths", [])),
+        stacks=_stacks_of(traceback) or stacks,
+        groups=tuple(_progress(*group) for group in answer.get("groups", [])),
+    )
 
 
-def _stack(value: Any) -> tuple[str, str] | None:
-    match value:
-        case [str(name), str(text)] if len(name) <= _MOST_NAME and len(text) <= _MOST_TEXT:
-            return _shown(name), "\n".join(map(_shown, text.split("\n")))
-    return None
+def _progress(group: str, enqueued: int | None, *others: Any) -> GroupProgress:
+    started, completed, operation = others
+    return GroupProgress(
+        _shown(group),
+        -1 if enqueued is None else enqueued,
+        started,
+        completed,
+        None if operation is None else _shown(operation),
+    )
 
 
 def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def _group(value: Any) -> GroupProgress | None:
-    match value:
-        case [str(group), enqueued, started, completed, operation] if (
-            all(one is None or is_count(one) for one in (enqueued, started, completed))
-            and (operation is None or isinstance(operation, str))
-            and max(len(group), len(operation or "")) <= _MOST_NAME
-        ):
-            return GroupProgress(
-                _shown(group),
-                -1 if enqueued is None else enqueued,
-                started,
-                completed,
-                None if operation is None else _shown(operation),
-            )
-    return None
 
 
 def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
@@ -151,4 +101,4 @@ def _stacks_of(traceback: str) -> tuple[tuple[str, str], ...]:
         elif stacks and line.strip():
             stacks[-1][1].append(_shown(line.strip()))
     stacks = sorted(reversed(stacks), key=lambda stack: stack[1] == [_NO_FRAME])
-    return tuple((name, "\n".join(lines)) for name, lines in stacks[:_MOST_LISTED])
+    return tuple((name, "\n".join(lines)) for name, lines in stacks)

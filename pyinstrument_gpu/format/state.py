@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyinstrument_gpu.format.blocks import nonsense
+from pyinstrument_gpu.format import fits
 from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.format.json_object import JsonObject, is_count
+from pyinstrument_gpu.format.json_document import Schema, checked, picked
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 
 
@@ -62,62 +62,64 @@ class State:
     error: str | None = None
 
 
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(fits.count, value.values()))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300
+
+
+_COUNTS = ("spans", "steps", "device_times", "step_drops", "harvester_cpu_ns", "phases_recorded")
+_is_time = fits.integer(0, TIME_LIMIT_NS)
+_is_serial_or_none = fits.integer(-1, fits.COUNT_LIMIT)
+_REQUIRED: Schema = {"now_ns": _is_time, "final": fits.truth, **dict.fromkeys(_COUNTS, fits.count)}
+_OPTIONAL: Schema = {
+    "anchor": _are_counts,
+    "metrics": fits.count,
+    "collectives": fits.count,
+    "dropped": _are_counts,
+    "open_step": fits.or_null(
+        fits.fields(
+            serial=fits.count,
+            thread=fits.count,
+            begin_ns=_is_time,
+            samples=fits.or_null(_is_number),
+            items=fits.count,
+        )
+    ),
+    "open": fits.list_of(
+        fits.row(fits.count, fits.count, _is_time, _is_serial_or_none, fits.count)
+    ),
+    "device": fits.or_null(
+        fits.fields(
+            every=fits.integer(1, fits.COUNT_LIMIT),
+            records=fits.count,
+            record_ns=fits.count,
+            pending=fits.list_of(fits.row(fits.count, fits.count)),
+        )
+    ),
+    "error": fits.or_null(fits.string()),
+}
+
+
 def decode_state(data: bytes) -> State:
-    state = JsonObject.decode(data, "STATE")
+    found = checked(data, "STATE", _REQUIRED, _OPTIONAL)
+    step, device = found.pop("open_step", None), found.pop("device", None)
+    opened = found.pop("open", [])
     return State(
-        now_ns=state.integer("now_ns", TIME_LIMIT_NS),
-        final=state.boolean("final"),
-        anchor=state.integers("anchor"),
-        spans=state.integer("spans"),
-        steps=state.integer("steps"),
-        device_times=state.integer("device_times"),
-        step_drops=state.integer("step_drops"),
-        metrics=state.integer("metrics") if "metrics" in state.document else 0,
-        collectives=state.integer("collectives") if "collectives" in state.document else 0,
-        dropped=state.integers("dropped"),
-        harvester_cpu_ns=state.integer("harvester_cpu_ns"),
-        phases_recorded=state.integer("phases_recorded"),
-        open_step=state.optional("open_step", _open_step),
-        open_phases=tuple(map(_open_phase, state.list("open"))),
-        device=state.optional("device", _device),
-        error=state.optional_text("error"),
+        **found,
+        open_step=None if step is None else _open_step(step),
+        open_phases=tuple(OpenPhaseState(*phase) for phase in opened),
+        device=None if device is None else _device(device),
     )
 
 
-def _open_step(step: JsonObject) -> OpenStepState:
-    return OpenStepState(
-        serial=step.integer("serial"),
-        thread=step.integer("thread"),
-        begin_ns=step.integer("begin_ns", TIME_LIMIT_NS),
-        samples=step.optional_number("samples"),
-        items=step.integer("items"),
-    )
+def _open_step(found: Mapping[str, Any]) -> OpenStepState:
+    step = OpenStepState(**picked(found, OpenStepState._fields))
+    return step if step.samples is None else step._replace(samples=float(step.samples))
 
 
-def _open_phase(value: Any) -> OpenPhaseState:
-    if isinstance(value, list) and len(value) == len(OpenPhaseState._fields):
-        phase = OpenPhaseState(*value)
-        step_serial = 0 if phase.step_serial == -1 else phase.step_serial
-        is_known = all(map(is_count, phase._replace(step_serial=step_serial)))
-        if is_known and phase.begin_ns < TIME_LIMIT_NS:
-            return phase
-    raise nonsense(
-        "STATE", f"open holds {value!r}, which is not [thread, path, begin_ns, step, depth]"
-    )
-
-
-def _device(device: JsonObject) -> DeviceState:
-    timing = DeviceTimingSummary(
-        every=device.integer("every"),
-        records=device.integer("records"),
-        record_ns=device.integer("record_ns"),
-    )
-    if not timing.every:
-        raise nonsense("STATE device", "every = 0 should be at least 1")
-    return DeviceState(timing, tuple(map(_pending, device.list("pending"))))
-
-
-def _pending(value: Any) -> tuple[int, int]:
-    if isinstance(value, list) and len(value) == 2 and all(map(is_count, value)):
-        return value[0], value[1]
-    raise nonsense("STATE device", f"pending holds {value!r}, which is not [path, count]")
+def _device(found: Mapping[str, Any]) -> DeviceState:
+    timing = DeviceTimingSummary(found["every"], found["records"], found["record_ns"])
+    return DeviceState(timing, tuple((path, spans) for path, spans in found["pending"]))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.errors import RunFileDamagedError
-from pyinstrument_gpu.format.memory import MemoryDocument, decode_memory
+from pyinstrument_gpu.format.memory import decode_memory
 from pyinstrument_gpu.format.steps import StepNumbering
-from pyinstrument_gpu.model.memory import MedianBytes
+from pyinstrument_gpu.model.memory import MedianBytes, Memory
 
 NUMBERING = StepNumbering(np.array([1], np.uint32), certain_serial=10, dropped_all_known=True)
 PATHS = ("data", "train", "train/forward")
@@ -53,7 +53,7 @@ DOCUMENT = {
 }
 
 
-def decode(document: Any) -> MemoryDocument:
+def decode(document: Any) -> tuple[Memory, int]:
     anchor = {"monotonic_ns": 1000, "run_ns": 7}
     return decode_memory(json.dumps(document).encode(), PATHS, NUMBERING, anchor)
 
@@ -115,7 +115,7 @@ def test_most_may_be_missing(document: Any) -> None:
 def test_what_makes_no_sense_is_left_out(key: str, value: Any) -> None:
     memory, left_out = decode({**DOCUMENT, key: value})
     assert left_out == 1
-    whole = decode(DOCUMENT).memory
+    whole, _ = decode(DOCUMENT)
     others = {"steps", "device", "peak_bytes", "phases", "out_of_memory"} - {key}
     for name in others:
         assert getattr(memory, name) == getattr(whole, name)
