@@ -26,6 +26,7 @@ from pyinstrument_gpu.export import (
     tensorboard,
 )
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
+from pyinstrument_gpu.export.tables import OPTIONS
 from pyinstrument_gpu.model.job import not_one_job, same_run_twice
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -62,10 +63,15 @@ class Exporter:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of this format: what `write` takes beyond `advance`."""
-        parameters = inspect.signature(self.write).parameters.values()
-        names = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        return tuple(name for name in names if name != "advance")
+        """The options of this format: what `write` takes beyond `advance`, by name or, if it
+        takes any, as those of tables."""
+        found: list[str] = []
+        for each in inspect.signature(self.write).parameters.values():
+            if each.kind is each.VAR_KEYWORD:
+                found = [*OPTIONS, *found]
+            elif each.kind is each.KEYWORD_ONLY and each.name != "advance":
+                found.append(each.name)
+        return tuple(found)
 
 
 FORMATS: Mapping[str, Exporter] = {

@@ -6,16 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 from urllib.parse import quote
 
-from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata
 from pyinstrument_gpu.export.table import Column, Part
-from pyinstrument_gpu.export.tables import SPANS, SUMMARY, TABLES, chosen_table
+from pyinstrument_gpu.export.tables import tables_of
 from pyinstrument_gpu.export.text import Column as TextColumn
 from pyinstrument_gpu.export.text import chunk_rows, integers, lines, reals, texts
 from pyinstrument_gpu.model.paths import without_surrogates
@@ -30,12 +28,8 @@ def write(
     sink: BinaryIO,
     *,
     advance: Callable[[int], None],
-    summary: bool = False,
-    steps: bool = False,
-    metrics: bool = False,
-    syncs: bool = False,
-    modules: bool = False,
     neutralize_formulas: bool = False,
+    **table: bool,
 ) -> None:
     """Write spans, or instead of them a row per path with its statistics (`summary`), per step
     (`steps`), per value of a metric (`metrics`), per wait for a device (`syncs`) or per pass
@@ -47,32 +41,18 @@ def write(
     Raises:
         ExportError: more than one of these tables is asked for.
     """
-    chosen = chosen_table(
-        summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
-    )
     several = len(runs) > 1
     field = _neutral_field if neutralize_formulas else _field
-    offsets_ns = [0] * len(runs) if chosen == SUMMARY else offsets_ns_of(runs)
     is_first = True
-    for run, rank, offset_ns in zip(runs, ranks_of(runs), offsets_ns, strict=True):
-        if chosen == SUMMARY:
-            rows = [*([summary_table.COLUMNS] if is_first else []), *_summary(run)]
-            heads = ["rank" if is_first else rank, *[rank] * len(rows)] if several else None
-            for position, row in enumerate(rows):
-                sink.write(_row([heads[position], *row] if heads else row, field))
-            is_first = False
-        else:
-            first = b"%d," % rank if several else b""
-            fields: dict[str, list[bytes]] = {}
-            for part in TABLES[chosen](run, offset_ns, runs):
-                if is_first:
-                    sink.write(_row(["rank", *part] if several else list(part), field))
-                    is_first = False
-                for rows_done, text in _lines(part, first, fields, field):
-                    sink.write(text)
-                    advance(rows_done if chosen == SPANS else 0)
-        if chosen != SPANS:
-            advance(len(run.spans))
+    for _, rank, parts in tables_of(runs, advance, **table):
+        first = b"%d," % rank if several else b""
+        fields: dict[str, list[bytes]] = {}
+        for part in parts:
+            if is_first:
+                names = ["rank", *part] if several else part
+                sink.write(b",".join(map(field, names)) + b"\r\n")
+                is_first = False
+            sink.writelines(_lines(part, first, fields, field))
 
 
 def write_metadata(runs: Sequence[RunData], path: Path) -> None:
@@ -89,9 +69,9 @@ def write_metadata(runs: Sequence[RunData], path: Path) -> None:
 
 def _lines(
     part: Part, first: bytes, fields: dict[str, list[bytes]], field: _Field
-) -> Iterator[tuple[int, bytes]]:
-    """The rows, each with `first` before it, and their number; some at a time. `fields` keeps the
-    cells of texts, which all parts of a run share."""
+) -> Iterator[bytes]:
+    """The rows, each with `first` before it, some at a time. `fields` keeps the cells of texts,
+    which all parts of a run share."""
     for name, column in part.items():
         if column.texts is not None and name not in fields:
             fields[name] = [b"", *map(field, column.texts)]
@@ -100,35 +80,16 @@ def _lines(
     ):
         cells: list[TextColumn | bytes] = [first]
         for name, whole in part.items():
-            column = whole.some(rows)
-            cells += [_cells(column, fields.get(name)), b","]
-        yield rows.stop - rows.start, lines([*cells[:-1], b"\r\n"])
+            cells += [_cells(whole.some(rows), fields.get(name)), b","]
+        yield lines([*cells[:-1], b"\r\n"])
 
 
 def _cells(column: Column, fields: list[bytes] | None) -> TextColumn:
     if fields is not None:
         return texts(fields, column.values + 1)
     if column.values.dtype.kind == "f":
-        return reals(column.values, column.is_missing)
+        return reals(column.values, column.is_missing, column.decimals)
     return integers(column.values)
-
-
-def _summary(run: RunData) -> Iterator[Sequence[Any]]:
-    for row in summary_table.rows(run):
-        yield [b"%.3f" % value if isinstance(value, float) else value for value in row]
-
-
-def _row(cells: Sequence[Any], field: _Field) -> bytes:
-    """A line; None is an empty cell, and bytes stand as they are."""
-    return b",".join(_cell(cell, field) for cell in cells) + b"\r\n"
-
-
-def _cell(value: Any, field: _Field) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return field(value)
-    return b"" if value is None else str(value).encode()
 
 
 _NEEDS_QUOTES = re.compile('[",\r\n]')

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,12 +15,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pyinstrument_gpu.errors import ExportError, needed_for
-from pyinstrument_gpu.export import summary as summary_table
 from pyinstrument_gpu.export.atomic_file import atomic_write
-from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
+from pyinstrument_gpu.export.rank_alignment import ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, metadata, run_facts
 from pyinstrument_gpu.export.table import Part
-from pyinstrument_gpu.export.tables import SPANS, SUMMARY, TABLES, chosen_table
+from pyinstrument_gpu.export.tables import tables_of
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -31,37 +30,17 @@ _PARTITION = re.compile(r"rank=\d+")
 
 
 def write(
-    runs: Sequence[RunData],
-    sink: BinaryIO,
-    *,
-    advance: Callable[[int], None],
-    summary: bool = False,
-    steps: bool = False,
-    metrics: bool = False,
-    syncs: bool = False,
-    modules: bool = False,
+    runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None], **table: bool
 ) -> None:
-    """Rows and columns are as in `csv.write`. The metadata of the schema say what runs these are,
-    and what they lack. Raises MissingDependencyError without pyarrow, and ExportError where more
-    than one table is asked for."""
-    table = chosen_table(
-        summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
-    )
-    ranks = ranks_of(runs) if len(runs) > 1 else [None]
-    offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
-    _write(list(zip(runs, ranks, offsets_ns, strict=True)), sink, advance, table, runs)
+    """Rows, columns and errors are as in `csv.write`. The metadata of the schema say what runs
+    these are, and what they lack. Raises MissingDependencyError without pyarrow."""
+    several = len(runs) > 1
+    found = tables_of(runs, advance, **table)
+    _write(((rank if several else None, parts) for _, rank, parts in found), metadata(runs), sink)
 
 
 def write_folder(
-    runs: Sequence[RunData],
-    folder: Path,
-    *,
-    advance: Callable[[int], None],
-    summary: bool = False,
-    steps: bool = False,
-    metrics: bool = False,
-    syncs: bool = False,
-    modules: bool = False,
+    runs: Sequence[RunData], folder: Path, *, advance: Callable[[int], None], **table: bool
 ) -> None:
     """Write a folder of Parquet files partitioned by rank: `rank=0/part-0.parquet` and so on.
 
@@ -70,20 +49,16 @@ def write_folder(
     `write`; ExportError also where a folder is named as the partition of another rank, or where a
     run that does not know its rank would replace one that ran beside it.
     """
-    table = chosen_table(
-        summary=summary, steps=steps, metrics=metrics, syncs=syncs, modules=modules
-    )
-    offsets_ns = [0] * len(runs) if summary else offsets_ns_of(runs)
     _pyarrow()  # raises before a folder is made
-    ranks = ranks_of(runs)
     if _PARTITION.fullmatch(folder.name):
+        ranks = ranks_of(runs)
         if [folder.name] != [f"rank={rank}" for rank in ranks]:
             raise ExportError(
                 f"{folder.name!r} is the name of a partition, and the runs are of "
                 f"{', '.join(f'rank {rank}' for rank in ranks)}: give the folder around it"
             )
         folder = folder.parent
-    for run, rank, offset_ns in zip(runs, ranks, offsets_ns, strict=True):
+    for run, rank, parts in tables_of(runs, advance, **table):
         file = folder / f"rank={rank}" / "part-0.parquet"
         if "rank" not in run.environment and _holds_another(file, run):
             raise ExportError(
@@ -92,7 +67,7 @@ def write_folder(
             )
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as sink:
-            _write([(run, None, offset_ns)], sink, advance, table, runs)
+            _write([(None, parts)], metadata([run]), sink)
 
 
 def _holds_another(file: Path, run: RunData) -> bool:
@@ -126,40 +101,25 @@ def _pyarrow() -> Any:
 
 
 def _write(
-    parts: Sequence[tuple[RunData, int | None, int]],
-    sink: BinaryIO,
-    advance: Callable[[int], None],
-    chosen: str,
-    runs: Sequence[RunData],
+    tables: Iterable[tuple[int | None, Iterator[Part]]], about: Mapping[str, Any], sink: BinaryIO
 ) -> None:
-    """Write runs, each with its rank, None for no such column, and the offset of its times. They
-    are some of `runs`, and have the columns of all of these."""
+    """Write tables of the same columns, each with its rank, None for no such column."""
     pa = _pyarrow()
     with contextlib.ExitStack() as stack:
         writer: Any = None
-        for run, rank, offset_ns in parts:
-            if chosen == SUMMARY:
-                tables = _summary(pa, run)
-            else:
-                tables = _tables(pa, TABLES[chosen](run, offset_ns, runs))
-            for table in tables:
+        for rank, parts in tables:
+            for table in _tables(pa, parts):
                 if rank is not None:
-                    table = table.add_column(
-                        0, "rank", pa.repeat(pa.scalar(rank, pa.int32()), len(table))
-                    )
+                    ranks = pa.repeat(pa.scalar(rank, pa.int32()), len(table))
+                    table = table.add_column(0, "rank", ranks)
                 if writer is None:
                     is_dictionary = pa.types.is_dictionary
                     names = [field.name for field in table.schema if is_dictionary(field.type)]
-                    schema = table.schema.with_metadata(
-                        {_METADATA_KEY: json_text(metadata([run for run, *_ in parts]))}
-                    )
+                    schema = table.schema.with_metadata({_METADATA_KEY: json_text(about)})
                     writer = stack.enter_context(
                         pa.parquet.ParquetWriter(sink, schema, use_dictionary=names)
                     )
                 writer.write_table(table)
-                advance(len(table) if chosen == SPANS else 0)
-            if chosen != SPANS:
-                advance(len(run.spans))
 
 
 def _tables(pa: Any, parts: Iterable[Part]) -> Iterator[Any]:
@@ -170,21 +130,10 @@ def _tables(pa: Any, parts: Iterable[Part]) -> Iterator[Any]:
             values, missing = np.ascontiguousarray(column.values), column.is_missing
             if column.texts is not None:
                 if name not in strings:  # they are those of all parts
-                    strings[name] = _strings(pa, column.texts)
+                    texts = [without_surrogates(text) for text in column.texts]
+                    strings[name] = pa.array(texts, pa.string())
                 indices = pa.array(values, pa.int32(), mask=missing)
                 columns[name] = pa.DictionaryArray.from_arrays(indices, strings[name])
             else:
                 columns[name] = pa.array(values, mask=missing if missing.any() else None)
         yield pa.table(columns)
-
-
-def _summary(pa: Any, run: RunData) -> Iterator[Any]:
-    text, number = pa.dictionary(pa.int32(), pa.string()), pa.int64()
-    types = {"phase": text, "path": text} | dict.fromkeys(summary_table.FLOATS, pa.float64())
-    schema = pa.schema([(name, types.get(name, number)) for name in summary_table.COLUMNS])
-    rows = [dict(zip(schema.names, row, strict=True)) for row in summary_table.rows(run)]
-    yield pa.Table.from_pylist(rows, schema)
-
-
-def _strings(pa: Any, strings: Sequence[str]) -> Any:
-    return pa.array([without_surrogates(string) for string in strings], pa.string())

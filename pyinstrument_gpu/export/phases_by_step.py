@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.export.ranges import by_begin, range_tables
+from pyinstrument_gpu.model.distinct import places_in
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -60,10 +61,8 @@ def matrix(
         column_of_path: paths of the same column are summed up.
         columns: their number.
     """
-    place = np.searchsorted(steps["index"], times["step"])
-    is_here = place < len(steps)
-    is_here[is_here] = steps["index"][place[is_here]] == times["step"][is_here]
-    place, times = place[is_here], times[is_here]
+    place = places_in(steps["index"], times["step"])
+    place, times = place[place >= 0], times[place >= 0]
     cell = column_of_path[times["path"]] * len(steps) + place
     is_known = times["device_ns"] >= 0
     host_ns, device_ns, count, known = np.zeros((4, columns * len(steps)), np.int64)

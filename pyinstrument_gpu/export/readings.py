@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pyinstrument_gpu.export.table import Column, Part, on_axis, slices
 from pyinstrument_gpu.model.run_data import RunData
 
 
-def metrics(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+def metrics(run: RunData, offset_ns: int) -> Iterator[Part]:
     for rows in slices(len(run.metrics)):
         some = run.metrics[rows]
         yield {

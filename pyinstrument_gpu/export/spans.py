@@ -31,14 +31,14 @@ _MODULES = (
 _NUMBERS_OF_NAMES = {"thread_name": "thread", "stream_name": "stream"}
 
 
-def spans(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+def spans(run: RunData, offset_ns: int) -> Iterator[Part]:
     texts = _texts(run) | {"phase": run.names}
     for rows in slices(len(run.spans)):
         more = {"device_ns": run.span_device_ns[rows]}
         yield _part(_SPANS, run.spans[rows], texts, more, offset_ns)
 
 
-def modules(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+def modules(run: RunData, offset_ns: int) -> Iterator[Part]:
     kinds = [kind.name.lower() for kind in ModulePass]
     texts = _texts(run) | {"module": run.module_names, "kind": kinds}
     for rows in slices(len(run.module_spans)):

@@ -8,6 +8,7 @@ that are written together have those of all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.step_times import phases_ns
 from pyinstrument_gpu.export.phases_by_step import known_steps, matrix, phases_by_step
 from pyinstrument_gpu.export.ranges import slices_of
-from pyinstrument_gpu.export.table import Column, Part, on_axis
-from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.export.table import Column, Part, Table, on_axis
+from pyinstrument_gpu.model.distinct import distinct, places_in
 from pyinstrument_gpu.model.paths import labels_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -27,8 +28,22 @@ MAX_PATHS = 64
 """The paths that have columns of their own. Later ones share one."""
 
 
-def steps(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
-    columns = _PhaseColumns(run, runs)
+def steps(runs: Sequence[RunData]) -> Table:
+    """The table of these runs."""
+    host: dict[str, None] = {}
+    device: dict[str, None] = {}
+    for run in runs:
+        labels = labels_of(run.paths, MAX_PATHS)
+        for columns, on_device in ((host, False), (device, True)):
+            columns |= dict.fromkeys(labels[path] for path in _paths_in_steps(run, on_device))
+    return partial(_steps, tuple(host), tuple(device))
+
+
+def _steps(
+    host: Sequence[str], device: Sequence[str], run: RunData, offset_ns: int
+) -> Iterator[Part]:
+    """The steps of a run with columns of phases for these labels."""
+    columns = _PhaseColumns(run, host, device)
     is_written = False
     for some, times, _ in phases_by_step(run, run.steps.array):
         for rows in slices_of(len(some), 1 << 14):
@@ -48,17 +63,11 @@ class _PhaseColumns:
         known_phases_ns: the time of each of them inside phases.
     """
 
-    def __init__(self, run: RunData, runs: Sequence[RunData]) -> None:
-        labels = {id(each): labels_of(each.paths, MAX_PATHS) for each in runs}
-        host, device = (
-            dict.fromkeys(
-                labels[id(each)][path] for each in runs for path in _paths_in_steps(each, on_device)
-            )
-            for on_device in (False, True)
-        )
-        self.host, self.device = list(host), list(device)
-        place = {label: number for number, label in enumerate(self.host)}
-        self.of_path = np.array([place.get(label, 0) for label in labels[id(run)]], np.int64)
+    def __init__(self, run: RunData, host: Sequence[str], device: Sequence[str]) -> None:
+        self.host, self.device = host, device
+        place = {label: number for number, label in enumerate(host)}
+        labels = labels_of(run.paths, MAX_PATHS)
+        self.of_path = np.array([place.get(label, 0) for label in labels], np.int64)
         known = known_steps(run)
         self.known = known[known["end_ns"] >= 0]
         self.known_phases_ns = phases_ns(run, self.known)
@@ -82,10 +91,11 @@ def _part(
 ) -> Part:
     is_open = some["end_ns"] < 0
     duration_ns = np.where(is_open, -1, some["end_ns"] - some["begin_ns"])
-    is_known = np.isin(some["index"], columns.known["index"])
-    place = np.searchsorted(columns.known["index"], some["index"][is_known])
+    place = places_in(columns.known["index"], some["index"])
+    is_known = place >= 0
     unattributed_ns = np.full(len(some), -1)
-    unattributed_ns[is_known] = duration_ns[is_known] - columns.known_phases_ns[place]
+    inside_ns = columns.known_phases_ns[place[is_known]]
+    unattributed_ns[is_known] = duration_ns[is_known] - inside_ns
     names = [thread.name for thread in run.threads]
     part = {
         "step": Column(some["index"]),

@@ -4,42 +4,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
 
-from pyinstrument_gpu.model.paths import without_surrogates
+import numpy as np
+
+from pyinstrument_gpu.export.table import Column, Part
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import PhaseStatistics
 
 _MEASURES = ("host", "self_host", "device", "blocked")
-_NUMBERS = ("total_ns", "mean_ns", "std_ns", "min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns")
-
-FLOATS = tuple(f"{measure}_{number}" for measure in _MEASURES for number in ("mean_ns", "std_ns"))
-"""The columns that hold float; those before `count` hold str, all others int."""
-
-COLUMNS = (
-    *("phase", "path", "count"),
-    *(f"{measure}_{number}" for measure in _MEASURES for number in ("count", *_NUMBERS)),
-)
-
-Value: TypeAlias = str | int | float | None
+_NUMBERS = {
+    **dict.fromkeys(("count", "total_ns"), np.int64),
+    **dict.fromkeys(("mean_ns", "std_ns"), np.float64),
+    **dict.fromkeys(("min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns"), np.int64),
+}
+_LIMIT = 1 << 63
+"""Sums of a file that was tampered with may be beyond all columns of numbers: they are missing."""
 
 
-def rows(run: RunData) -> Iterator[tuple[Value, ...]]:
-    """A row for each path, in the order of `Run.phases`; what is missing is None."""
-    phase_of = dict(zip(run.paths, run.path_names.tolist(), strict=True))
-    for path, statistics in run.phases.items():
-        numbers = _numbers(statistics)
-        texts = map(without_surrogates, (run.names[phase_of[path]], path))
-        yield (*texts, statistics.count, *numbers)
-
-
-def _numbers(statistics: PhaseStatistics) -> Iterator[int | float | None]:
+def summary(run: RunData, offset_ns: int) -> Iterator[Part]:
+    """In the order of `Run.phases`; what was not measured is missing."""
+    number_of = {path: number for number, path in enumerate(run.paths)}
+    paths = np.array([number_of[path] for path in run.phases], np.int64)
+    phases = run.phases.values()
+    part = {
+        "phase": Column(run.path_names[paths].astype(np.int64), run.names),
+        "path": Column(paths, run.paths),
+        "count": Column(np.array([phase.count for phase in phases], np.int64)),
+    }
     for measure in _MEASURES:
-        statistic: Statistic | None = getattr(statistics, measure)
-        if statistic is None or not statistic.count:
-            yield from [None] * (1 + len(_NUMBERS))
-            continue
-        yield statistic.count
-        for number in _NUMBERS:
-            yield getattr(statistic, number)
+        statistics = [getattr(phase, measure) for phase in phases]
+        for name, kind in _NUMBERS.items():
+            known = [getattr(one, name) if one and one.count else -1 for one in statistics]
+            values = np.array([-1 if value >= _LIMIT else value for value in known], kind)
+            part[f"{measure}_{name}"] = Column(values, decimals=3)
+    yield part

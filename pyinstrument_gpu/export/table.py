@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,11 +22,13 @@ class Column:
         texts: where it is one of text, what its values stand for; the same of all parts of a
             run.
         gaps: which values are missing; None where those below 0 are.
+        decimals: how many a float has where it is text; None for all that it takes.
     """
 
     values: NDArray[Any]
     texts: Sequence[str] | None = None
     gaps: NDArray[np.bool_] | None = None
+    decimals: int | None = None
 
     @property
     def is_missing(self) -> NDArray[np.bool_]:
@@ -35,16 +37,15 @@ class Column:
 
     def some(self, rows: slice) -> Column:
         gaps = None if self.gaps is None else self.gaps[rows]
-        return Column(self.values[rows], self.texts, gaps)
+        return replace(self, values=self.values[rows], gaps=gaps)
 
 
 Part: TypeAlias = Mapping[str, Column]
 """Rows: the columns of a table by name, in their order."""
 
-Table: TypeAlias = Callable[[RunData, int, Sequence[RunData]], Iterator[Part]]
-"""Of a run the rows, in parts; at least one, without rows if there are none. Times are on the axis
-that begins so many ns before the run. The last argument are all runs that are written together:
-their parts have the same columns."""
+Table: TypeAlias = Callable[[RunData, int], Iterator[Part]]
+"""Of a run the rows, in parts of the same columns; at least one, without rows if there are none.
+Times are on the axis that begins so many ns before the run."""
 
 
 def on_axis(times_ns: NDArray[np.int64], offset_ns: int) -> NDArray[np.int64]:

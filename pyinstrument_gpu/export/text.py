@@ -76,10 +76,13 @@ def integers(column: NDArray[Any]) -> Column:
     return text
 
 
-def reals(column: NDArray[np.float64], is_missing: NDArray[np.bool_]) -> Column:
-    """Each value as Python writes it; nothing for one that is missing."""
+def reals(
+    column: NDArray[np.float64], is_missing: NDArray[np.bool_], decimals: int | None = None
+) -> Column:
+    """Each value with so many decimals, or as Python writes it; nothing for one that is missing."""
+    form = b"%r" if decimals is None else b"%%.%df" % decimals
     values = zip(column.tolist(), is_missing.tolist(), strict=True)
-    cells = np.array([b"" if missing else b"%r" % value for value, missing in values], np.bytes_)
+    cells = np.array([b"" if missing else form % value for value, missing in values], np.bytes_)
     width = cells.dtype.itemsize
     text: Column = np.frombuffer(cells.tobytes(), np.uint8).reshape(len(cells), width).copy()
     text[text == 0] = _PAD

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pyinstrument_gpu.export.table import Column, Part, on_axis, slices
 from pyinstrument_gpu.model.run_data import RunData
 
 
-def syncs(run: RunData, offset_ns: int, runs: Sequence[RunData]) -> Iterator[Part]:
+def syncs(run: RunData, offset_ns: int) -> Iterator[Part]:
     sites = run.syncs.sites
     libraries = [site.library for site in sites]
     allowed = np.array([site.is_allowed for site in sites], np.uint8)
