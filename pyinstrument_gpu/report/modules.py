@@ -66,7 +66,10 @@ def modules_section(modules: Modules | None, width: int) -> Iterator[Text | Tabl
 def _remarks(modules: Modules) -> Iterator[Text]:
     yield Text("Times include the modules inside, so rows don't add up")
     if modules.has_recomputation:
-        yield Text("recompute happens during the backward pass, and is not part of backward here")
+        yield Text(
+            "recompute happens during the backward pass, and is not part of backward here\n"
+            "of modules that checkpoint within their own call, it is in the rows of those inside"
+        )
     if not modules.all_have_backward:
         yield Text("- in backward: no backward pass was seen to go through the module")
     if not modules.all_are_kept:
