@@ -20,7 +20,7 @@ name is one call with it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
@@ -40,17 +40,12 @@ class _Place(NamedTuple):
     module: str | None
 
 
-def wall_to_run(clock: Sequence[tuple[int, int]]) -> Callable[[int], float]:
-    """How a time of the wall clock reads by the run's, given pairs of readings of the two.
-
-    Raises:
-        ValueError: there is no pair.
-    """
-    if not clock:
-        raise ValueError("no reading of the wall clock is known")
-    (run_ns, wall_ns), (later_run_ns, later_wall_ns) = clock[0], clock[-1]
-    elapsed_ns = later_wall_ns - wall_ns
-    rate = (later_run_ns - run_ns) / elapsed_ns if elapsed_ns > 0 else 1.0
+def wall_to_run(before: tuple[int, int], after: tuple[int, int]) -> Callable[[int], float]:
+    """How a time of the wall clock reads by the run's, given two readings of both, the run's
+    first."""
+    run_ns, wall_ns = before
+    elapsed_ns = after[1] - wall_ns
+    rate = (after[0] - run_ns) / elapsed_ns if elapsed_ns > 0 else 1.0
     return lambda time_ns: run_ns + (time_ns - wall_ns) * rate
 
 

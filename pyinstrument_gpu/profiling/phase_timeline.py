@@ -37,13 +37,11 @@ class WindowLog(NamedTuple):
     Attributes:
         spans: those that ended in the window, or were open at its end.
         steps: the index of each step that ended in the window, ascending.
-        clock: pairs of the run's clock and the wall clock, from before and after the window.
         missed_spans: how many spans of the whole run are not here because there were too many.
     """
 
     spans: list[PhaseSpan]
     steps: list[int]
-    clock: list[tuple[int, int]]
     missed_spans: int
 
 
@@ -83,11 +81,6 @@ def read_window(before: bytes, since: bytes) -> WindowLog:
     return WindowLog(
         spans,
         sorted(indices[indices >= 0].tolist()),
-        [
-            (state.anchor["run_ns"], state.anchor["realtime_ns"])
-            for state in (first, last)
-            if {"run_ns", "realtime_ns"} <= state.anchor.keys()
-        ],
         max(0, last.spans - first.spans - len(ended)),
     )
 

@@ -65,6 +65,7 @@ class _Measuring:
     modules_unknown: str | None
     tap: TapReader
     before: bytes
+    clocks: tuple[int, int]
     wall_less_monotonic_ns: int
     timer: threading.Timer
     undo: list[Callable[[], None]]
@@ -135,6 +136,7 @@ class ProfileWindow:
                 modules.install(),
                 tap,
                 before,
+                native.read_clocks(),
                 time.time_ns() - time.monotonic_ns(),
                 timer,
                 undo,
@@ -188,6 +190,7 @@ class ProfileWindow:
 
     def _what_was_seen(self, measuring: _Measuring, notes: list[str]) -> Operations:
         native.harvest()
+        clocks = native.read_clocks()
         log = read_window(measuring.before, measuring.tap.take())
         events = events_of(measuring.profiler.events())
         shift_ns = time.time_ns() - time.monotonic_ns() - measuring.wall_less_monotonic_ns
@@ -211,7 +214,7 @@ class ProfileWindow:
             events,
             PhaseTimeline(log.spans),
             measuring.modules.timeline(),
-            wall_to_run(log.clock),
+            wall_to_run(measuring.clocks, clocks),
         )
         return replace(
             found,
