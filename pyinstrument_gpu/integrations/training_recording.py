@@ -84,12 +84,7 @@ class TrainingRecording:
             )
         return self.recording.run
 
-    def begin(
-        self,
-        framework: str,
-        version: str,
-        hook: Callable[[AutoPhases], None] | None = None,
-    ) -> None:
+    def begin(self, framework: str, version: str, hook: Callable[[AutoPhases], None]) -> None:
         """A training begins.
 
         Args:
@@ -127,7 +122,7 @@ class TrainingRecording:
         except Exception as error:
             self._say(f"the recording ended with an error: {error!r}")
 
-    def _begin(self, hook: Callable[[AutoPhases], None] | None) -> None:
+    def _begin(self, hook: Callable[[AutoPhases], None]) -> None:
         global _current
         self._updates = self._placed = 0
         self._has_own_steps = False
@@ -138,8 +133,7 @@ class TrainingRecording:
         if phases is None:
             phases = self._phases = AutoPhases(self._count_step, self._note_own_step)
             phases.install()
-        if hook is not None:
-            hook(phases)
+        hook(phases)
         if other is not None:
             return
         self._trainings += 1

@@ -82,14 +82,14 @@ class Dump(NamedTuple):
     status: Mapping[str, GroupStatus]
 
 
-def read(with_entries: bool = True) -> Dump:
+def read() -> Dump:
     """What is in the flight recorder now. Holds the GIL for some 15 us per entry.
 
     Raises:
         FlightRecorderError: there is none, its ring is too long, or torch has changed what it
             gives.
     """
-    return decode(dump_function()(with_entries, False, False))
+    return decode(dump_function()(True, False, False))
 
 
 def dump_function() -> Callable[[bool, bool, bool], bytes]:
