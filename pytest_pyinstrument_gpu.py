@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyinstrument_gpu.gate.side import Side
 
 _PROPERTY = "training_benchmark"
-_COLUMNS = ("test", "result", "change", "interval", "runs", "can show")
+_COLUMNS = ("result", "change", "interval", "runs", "can show")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -145,19 +145,20 @@ def _sides(candidate: Any, baseline: Any, steps: int | None) -> tuple[Side, Side
 
 def _row(result: GateResult) -> dict[str, Any]:
     """What the table at the end shows; plain values, as pytest-xdist has to send them."""
+    from pyinstrument_gpu.gate.summary import interval_text
     from pyinstrument_gpu.report.table import confidence_percent, rounded_percent
 
-    comparison = result.comparison
-    elapsed, effect = comparison.elapsed, comparison.elapsed.smallest_effect
-    low, high = elapsed.interval or (None, None)
+    elapsed = result.comparison.elapsed
+    effect, interval = elapsed.smallest_effect, "-"
+    if elapsed.interval is not None:
+        confidence = confidence_percent(result.comparison.confidence)
+        interval = f"{interval_text(elapsed)} ({confidence})"
     return {
         "result": result.slowdown.value,
-        "change": elapsed.change,
-        "low": low,
-        "high": high,
-        "confidence": confidence_percent(comparison.confidence),
-        "runs": len(elapsed.before_ns),
-        "can_show": "-" if effect is None else rounded_percent(effect),
+        "change": f"{100 * elapsed.change:+.2f} %",
+        "interval": interval,
+        "runs": f"2 x {len(elapsed.before_ns)}",
+        "can show": "-" if effect is None else rounded_percent(effect),
         "warnings": list(result.warnings),
     }
 
@@ -167,7 +168,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if not rows:
         return
     terminalreporter.section("training benchmarks: candidate against baseline, per step", sep="-")
-    texts = [_COLUMNS, *(_texts(test, row) for test, row in rows)]
+    texts = [("test", *_COLUMNS)]
+    texts += [(test, *(row[column] for column in _COLUMNS)) for test, row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for line in texts:
         cells = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
@@ -184,12 +186,3 @@ def _rows(terminalreporter: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                 for name, value in report.user_properties:
                     if name == _PROPERTY:
                         yield report.nodeid, value
-
-
-def _texts(test: str, row: dict[str, Any]) -> tuple[str, ...]:
-    interval = "-"
-    if row["low"] is not None:
-        ends = f"{100 * row['low']:+.2f} % to {100 * row['high']:+.2f} %"
-        interval = f"{ends} ({row['confidence']})"
-    change, runs = f"{100 * row['change']:+.2f} %", f"2 x {row['runs']}"
-    return test, row["result"], change, interval, runs, row["can_show"]

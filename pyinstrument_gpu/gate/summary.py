@@ -9,7 +9,7 @@ from typing import Any
 from pyinstrument_gpu.analysis.compare import CONFIDENCE, Change
 from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.gate.gate import SIDES, GateResult
-from pyinstrument_gpu.report.comparison import comparison_facts
+from pyinstrument_gpu.report.comparison import comparison_facts, signed
 from pyinstrument_gpu.report.table import (
     Unit,
     confidence_percent,
@@ -26,7 +26,7 @@ def verdict_line(result: GateResult) -> str:
     elapsed, unit = result.comparison.elapsed, result.comparison.unit
     line = f"{result.slowdown.value}: {100 * elapsed.change:+.2f} % elapsed time per {unit}"
     confidence = f"{confidence_percent(result.comparison.confidence)} interval"
-    return f"{line} ({confidence} {_interval(elapsed)})"
+    return f"{line} ({confidence} {interval_text(elapsed)})"
 
 
 def meaning(result: GateResult) -> str:
@@ -68,11 +68,11 @@ def _lines(result: GateResult) -> Iterator[str]:
     yield f"| {unit.name} per step | {SIDES[0]} | {SIDES[1]} | change | {confidence} |"
     yield "|---|---:|---:|---:|---|"
     for name, change in (("elapsed", elapsed), ("inside steps", comparison.inside)):
-        yield _row(name, unit, change, _interval(change))
+        yield _row(name, unit, change, interval_text(change))
     if comparison.without_uneven is not None:
         left_out = ", ".join(phase.path for phase in comparison.uneven)
         change = comparison.without_uneven
-        yield _row(f"without {left_out}", unit, change, _interval(change))
+        yield _row(f"without {left_out}", unit, change, interval_text(change))
     phases = comparison.significant_phases[:_MAX_PHASES]
     for phase in phases:
         low, high = phase.interval_ns or (0.0, 0.0)
@@ -80,7 +80,7 @@ def _lines(result: GateResult) -> Iterator[str]:
         share = 100 * phase.change_ns / elapsed.before_mean_ns
         yield (
             f"| {_cell(place)} | {unit.text(phase.before_ns)} | {unit.text(phase.after_ns)} "
-            f"| {share:+.2f} % of elapsed | {_signed(low, unit)} to {_signed(high, unit)} |"
+            f"| {share:+.2f} % of elapsed | {signed(low, unit)} to {signed(high, unit)} |"
         )
     yield ""
     plan, runs = result.plan, len(elapsed.before_ns)
@@ -123,15 +123,11 @@ def _row(name: str, unit: Unit, change: Change, interval: str) -> str:
     )
 
 
-def _interval(change: Change) -> str:
+def interval_text(change: Change) -> str:
     if change.interval is None:
         return "unknown"
     low, high = (100 * end for end in change.interval)
     return f"{low:+.2f} % to {high:+.2f} %"
-
-
-def _signed(duration_ns: float, unit: Unit) -> str:
-    return ("+" if duration_ns > 0 else "") + unit.text(duration_ns)
 
 
 def _cell(text: str) -> str:

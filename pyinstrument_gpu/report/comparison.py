@@ -39,7 +39,7 @@ def comparison_parts(comparison: Comparison, width: int) -> list[Text | Table]:
     unit = Unit.fitting(max(elapsed.before_mean_ns, elapsed.after_mean_ns))
 
     def row(name: str, before_ns: float, after_ns: float) -> Row:
-        texts = [unit.text(before_ns), unit.text(after_ns), _signed(after_ns - before_ns, unit)]
+        texts = [unit.text(before_ns), unit.text(after_ns), signed(after_ns - before_ns, unit)]
         share = 100 * (after_ns - before_ns) / elapsed.before_mean_ns
         return Row(name, [*texts, f"{share:+.1f}"])
 
@@ -192,5 +192,5 @@ def _finals(finals: Sequence[FinalValue], width: int) -> Table:
     return table(headers, [rows], width)
 
 
-def _signed(duration_ns: float, unit: Unit) -> str:
+def signed(duration_ns: float, unit: Unit) -> str:
     return ("+" if duration_ns > 0 else "") + unit.text(duration_ns)
