@@ -68,7 +68,7 @@ def _remarks(modules: Modules) -> Iterator[Text]:
     if modules.has_recomputation:
         yield Text(
             "recompute happens during the backward pass, and is not part of backward here\n"
-            "of modules that checkpoint within their own call, it is in the rows of those inside"
+            "where a module checkpoints within its own call, only the rows inside have it"
         )
     if not modules.all_have_backward:
         yield Text("- in backward: no backward pass was seen to go through the module")

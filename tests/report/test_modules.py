@@ -85,7 +85,7 @@ def test_groups_come_first_with_times_per_step() -> None:
         "embed           1.00    1.000     3.000          -    20.0",
         "Times include the modules inside, so rows don't add up",
         "recompute happens during the backward pass, and is not part of backward here",
-        "of modules that checkpoint within their own call, it is in the rows of those inside",
+        "where a module checkpoints within its own call, only the rows inside have it",
         "- in backward: no backward pass was seen to go through the module",
     ]
 
