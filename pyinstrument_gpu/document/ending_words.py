@@ -13,7 +13,7 @@ from pyinstrument_gpu.analysis.job.condition import (
 from pyinstrument_gpu.analysis.job.ending import Doubt, JobEnding, Outcome
 from pyinstrument_gpu.analysis.job.machines import monotonic_end_ns
 from pyinstrument_gpu.analysis.job.waits import Wait
-from pyinstrument_gpu.document.words import duration, size
+from pyinstrument_gpu.document.words import capitalised, duration, size
 from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.model.program_end import ProgramEnd
@@ -81,7 +81,7 @@ class EndingWords:
             text = f"can't tell {self._doubt()}"
         if self._job.missing and outcome in (Outcome.STOPPED_FIRST, Outcome.HELD_UP):
             text = f"of the ranks whose runs are there, {text}"
-        return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+        return f"{capitalised(text).rstrip('.')}."
 
     def evidence(self) -> Iterator[str]:
         """What that rests on."""
@@ -97,7 +97,7 @@ class EndingWords:
         lost = [rank for rank in found.lost_peers if rank != found.rank]
         if lost:
             yield (
-                f"{_capitalised(ranks_text(lost))} ended because another rank did not answer, as "
+                f"{capitalised(ranks_text(lost))} ended because another rank did not answer, as "
                 f"the exception says."
             )
         for wait in found.waits:
@@ -113,7 +113,7 @@ class EndingWords:
         ]
         if cut_short and not self._is_alone:
             yield (
-                f"{_capitalised(ranks_text(cut_short))} left the last step by an exception or a "
+                f"{capitalised(ranks_text(cut_short))} left the last step by an exception or a "
                 "break."
             )
         is_by_steps = not any(rank.collectives.was_read for rank in self._job.ranks)
@@ -279,7 +279,7 @@ class EndingWords:
             return
         stuck = duration(stuck_ns(rank))
         if self._found.outcome is Outcome.HELD_UP:
-            yield f"{_capitalised(self._how(rank))}. Nothing had happened in its file for {stuck}."
+            yield f"{capitalised(self._how(rank))}. Nothing had happened in its file for {stuck}."
         elif condition is not Condition.STOPPED:
             yield (
                 f"Its file ends {stuck} after the last thing that happened in it, and others "
@@ -291,11 +291,11 @@ class EndingWords:
         waited = duration(wait.waited_ns)
         if wait.group is None:
             return (
-                f"{_capitalised(behind)} did not get as far in the steps as {waiting}, where "
+                f"{capitalised(behind)} did not get as far in the steps as {waiting}, where "
                 f"nothing had happened for {waited}."
             )
         return (
-            f"{_capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
+            f"{capitalised(waiting)} had asked for {_operation(wait)}, the earliest {waited} "
             f"before its last sign of life; {behind} had not."
         )
 
@@ -316,7 +316,3 @@ def _operation(wait: Wait) -> str:
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]

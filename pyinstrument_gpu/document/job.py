@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyinstrument_gpu.analysis import job as analysis
@@ -13,7 +13,6 @@ from pyinstrument_gpu.analysis.job.findings import (
     PhaseAcrossRanks,
     Stragglers,
 )
-from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.document.job_findings import (
     JobFinding,
     StallOfRank,
@@ -106,45 +105,24 @@ class JobDocument:
 def job_document_of(job: JobData) -> JobDocument:
     """The document of a job. It costs the analysis of its ranks together."""
     found = analysis.of(job)
-    return document_of_findings(
-        job,
-        found.joined,
-        found.stragglers,
-        found.phases,
-        found.collectives,
-        found.step,
-        found.late_start,
-    )
-
-
-def document_of_findings(
-    job: JobData,
-    joined: Joined,
-    stragglers: Stragglers,
-    phases: Sequence[PhaseAcrossRanks],
-    collectives: Sequence[CollectiveUse],
-    step: PhaseAcrossRanks | None = None,
-    late_start: LateStart | None = None,
-) -> JobDocument:
-    """The document of a job of which this was found."""
-    steps, stalls = job_steps(job, joined), stalls_of(job)
-    findings = job_findings(job, steps, stragglers, phases, collectives, stalls, late_start)
+    steps, stalls = job_steps(job, found.joined), stalls_of(job)
+    findings = job_findings(job, found, steps, stalls)
     return rounded(
         JobDocument(
             version=JOB_VERSION,
-            verdict=job_verdict(job, stragglers, findings, stalls),
+            verdict=job_verdict(job, found.stragglers, findings, stalls),
             findings=findings,
             job=_job_info(job),
             steps=steps,
-            stragglers=stragglers,
-            late_start=late_start,
-            phases=tuple(phases),
-            step=step,
-            ranks=ranks_of_job(job, joined, stragglers, phases, late_start),
-            collectives=tuple(collectives),
+            stragglers=found.stragglers,
+            late_start=found.late_start,
+            phases=found.phases,
+            step=found.step,
+            ranks=ranks_of_job(job, found),
+            collectives=found.collectives,
             stalls=stalls,
             missing=missing_ranks(job),
-            notes=(*job_notes(job), *_not_judged(steps, stragglers)),
+            notes=(*job_notes(job), *_not_judged(steps, found.stragglers)),
             unknown=job_unknown(job),
         )
     )

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pyinstrument_gpu.analysis.job import JobAnalysis
 from pyinstrument_gpu.analysis.job.findings import (
     CollectiveUse,
     LateStart,
@@ -76,20 +77,18 @@ def stalls_of(job: JobData) -> tuple[StallOfRank, ...]:
 
 
 def job_findings(
-    job: JobData,
-    steps: JobSteps | None,
-    stragglers: Stragglers,
-    phases: Sequence[PhaseAcrossRanks],
-    collectives: Sequence[CollectiveUse],
-    stalls: Sequence[StallOfRank],
-    late_start: LateStart | None,
+    job: JobData, found: JobAnalysis, steps: JobSteps | None, stalls: Sequence[StallOfRank]
 ) -> tuple[JobFinding, ...]:
     """What went wrong, then who is waited for, then what costs time, the most of it first."""
-    step_ns = None if steps is None else steps.mean_ns
-    if stragglers.step_ns is not None:
-        # What phases and collectives cost is of the steps that were judged, as the loss is.
-        step_ns = stragglers.step_ns
-    costs = [*_imbalances(step_ns, stragglers, phases), *_collectives(step_ns, collectives)]
+    stragglers, late_start = found.stragglers, found.late_start
+    # What phases and collectives cost is of the steps that were judged, as the loss is.
+    step_ns = stragglers.step_ns
+    if step_ns is None and steps is not None:
+        step_ns = steps.mean_ns
+    costs = [
+        *_imbalances(step_ns, stragglers, found.phases),
+        *_collectives(step_ns, found.collectives),
+    ]
     costs.sort(key=lambda one: -(one.cost_ns or 0.0))
     late = [] if late_start is None else [_late_start(late_start)]
     return (*_failures(job, stalls), *_straggler(job, step_ns, stragglers), *costs, *late)

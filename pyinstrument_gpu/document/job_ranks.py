@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.job import JobAnalysis
 from pyinstrument_gpu.analysis.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
     STEP,
-    LateStart,
     Pattern,
-    PhaseAcrossRanks,
-    Stragglers,
 )
 from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.document.words import counted
@@ -121,14 +119,9 @@ def job_steps(job: JobData, joined: Joined) -> JobSteps | None:
     )
 
 
-def ranks_of_job(
-    job: JobData,
-    joined: Joined,
-    stragglers: Stragglers,
-    phases: Sequence[PhaseAcrossRanks],
-    late_start: LateStart | None,
-) -> tuple[RankOfJob, ...]:
+def ranks_of_job(job: JobData, found: JobAnalysis) -> tuple[RankOfJob, ...]:
     """The ranks by number; of more than `FEW_RANKS`, those that matter come first."""
+    joined = found.joined
     means_ns: dict[int, float] = {}
     of_phases: dict[int, tuple[RankPhase, ...]] = {}
     if len(joined.steps):
@@ -136,9 +129,7 @@ def ranks_of_job(
         of_phases = {
             rank.rank: tuple(_phases(joined, number)) for number, rank in enumerate(joined.ranks)
         }
-    remarks = _remarks(job, means_ns, stragglers, phases)
-    if late_start is not None and late_start.rank in remarks:
-        remarks[late_start.rank].append("late start")
+    remarks = _remarks(job, found, means_ns)
     ranks = [
         RankOfJob(
             rank=rank.rank,
@@ -211,20 +202,17 @@ def _phases(joined: Joined, number: int) -> Iterator[RankPhase]:
 
 
 def _remarks(
-    job: JobData,
-    means_ns: Mapping[int, float],
-    stragglers: Stragglers,
-    phases: Sequence[PhaseAcrossRanks],
+    job: JobData, found: JobAnalysis, means_ns: Mapping[int, float]
 ) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {rank.rank: [] for rank in job.ranks}
+    remarks: dict[int, list[str]] = {rank.rank: [] for rank in job.ranks}
 
     def remark(rank: int, text: str) -> None:
-        if rank in found:
-            found[rank].append(text)
+        if rank in remarks:
+            remarks[rank].append(text)
 
-    if stragglers.straggler is not None:
-        remark(stragglers.straggler.rank, "waited for")
-    for phase in phases:
+    if found.stragglers.straggler is not None:
+        remark(found.stragglers.straggler.rank, "waited for")
+    for phase in found.phases:
         if phase.is_significant and phase.pattern in NAMING:
             remark(phase.slowest_rank, f"slowest {where_text(phase.path)}")
     usual = Counter(rank.steps_ended for rank in job.ranks).most_common(1)
@@ -240,7 +228,9 @@ def _remarks(
         if least != most:
             remark(least, "shortest steps")
             remark(most, "longest steps")
-    return found
+    if found.late_start is not None:
+        remark(found.late_start.rank, "late start")
+    return remarks
 
 
 def _losses(rank: RankData) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Sized
 from pyinstrument_gpu.analysis.job.findings import Pattern, Stragglers
 from pyinstrument_gpu.document.job_findings import JobFinding, StallOfRank
 from pyinstrument_gpu.document.job_ranks import NAMING, where_text
-from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
 from pyinstrument_gpu.model.job_data import JobData
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 
@@ -38,7 +38,7 @@ def job_verdict(
         sentence += f"steps of the others are there of {'it' if len(left_out) == 1 else 'them'}"
     if any(not stall.has_ended for stall in stalls):
         first = findings[0]  # on these stalls
-        return f"{first.about[:1].upper()}{first.about[1:]}: {first.evidence}. {sentence}."
+        return f"{capitalised(first.about)}: {first.evidence}. {sentence}."
     return f"{sentence}."
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pyinstrument_gpu.analysis import memory_growth as analysis
 from pyinstrument_gpu.document.words import size
@@ -169,19 +169,9 @@ def _growth(found: model.Memory) -> MemoryGrowth | None:
 
 
 def _out_of_memory(event: model.OutOfMemory) -> OutOfMemory:
-    return OutOfMemory(
-        path=event.path,
-        step=event.step,
-        module=event.module,
-        device=event.device,
-        time_ns=event.time_ns,
-        request_bytes=event.request_bytes,
-        free_bytes=event.free_bytes,
-        limit_bytes=event.limit_bytes,
-        allocated_bytes=event.allocated_bytes,
-        reserved_bytes=event.reserved_bytes,
-        advice=allocator_advice(event),
-    )
+    facts = asdict(event)
+    del facts["settings"]
+    return OutOfMemory(**facts, advice=allocator_advice(event))
 
 
 def allocator_advice(event: model.OutOfMemory) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
-from pyinstrument_gpu.model.operations import DeviceUse, Operation
+from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation
 from pyinstrument_gpu.model.run_data import RunData
 
 
@@ -33,21 +33,6 @@ class OperationTimes:
     host_ns: float
     launches: float | None
     device_ns: float | None
-
-
-@dataclass(frozen=True)
-class DeviceGaps:
-    """When devices had nothing to do before work that the host enqueued in one phase.
-
-    Attributes:
-        path: that phase; unknown outside of all.
-        total_ns, longest_ns: the sum of all gaps, and the longest.
-    """
-
-    path: str | None
-    count: int
-    total_ns: int
-    longest_ns: int
 
 
 @dataclass(frozen=True)
@@ -139,5 +124,4 @@ def _per_step(sums: Iterable[Operation], steps: int) -> tuple[OperationTimes, ..
 
 
 def _idle(device: DeviceUse) -> DeviceIdle:
-    gaps = (DeviceGaps(g.path, g.count, g.total_ns, g.longest_ns) for g in device.gaps)
-    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, tuple(gaps))
+    return DeviceIdle(device.devices, device.idle_ns, device.elapsed_ns, device.gaps)

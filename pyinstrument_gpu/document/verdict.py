@@ -10,7 +10,7 @@ from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guides
 from pyinstrument_gpu.document.phases import PhaseInSteps
-from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
 from pyinstrument_gpu.model.run_data import RunData
 
 _SKEWED = 0.2
@@ -26,7 +26,7 @@ def verdict(
     steps = run.step_totals.count
     failures = [one for one in findings if one.kind == "failure"]
     if failures:
-        return f"{_capitalised(failures[0].about)}: {failures[0].evidence}."
+        return f"{capitalised(failures[0].about)}: {failures[0].evidence}."
     if not steps:
         if not run.complete:
             return "The recording was not stopped, and no step that ended is in the file."
@@ -99,7 +99,3 @@ def _preview(run: RunData) -> str:
         return "A preview on the host: no watched call would make it wait for a GPU."
     would = "would make the host wait for a GPU, how long is unknown"
     return f"A preview on the host: {counted(len(lines), 'line')} {would}."
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]

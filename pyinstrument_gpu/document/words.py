@@ -65,3 +65,8 @@ def confidence_percent(confidence: float) -> str:
 def counted(count: int, noun: str) -> str:
     """The number with its noun, of which an "s" makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def capitalised(text: str) -> str:
+    """As a sentence begins."""
+    return text[:1].upper() + text[1:]

@@ -48,12 +48,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class DeviceGaps:
-    """The times at which a device had nothing to do, before work of one phase.
+    """When devices had nothing to do before work that the host enqueued in one phase.
 
     Attributes:
-        path: the phase in which the host launched what came next, None outside of all.
-        count: how many.
-        total_ns, longest_ns: their sum, and the longest.
+        path: that phase; unknown outside of all.
+        total_ns, longest_ns: the sum of all gaps, and the longest.
     """
 
     path: str | None

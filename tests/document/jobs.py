@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pyinstrument_gpu.analysis import job as analysis
 from pyinstrument_gpu.analysis.job.findings import (
     OUTSIDE_PHASES,
     STEP,
@@ -17,8 +18,7 @@ from pyinstrument_gpu.analysis.job.findings import (
     Straggler,
     Stragglers,
 )
-from pyinstrument_gpu.analysis.job.joined import joined
-from pyinstrument_gpu.document.job import JobDocument, document_of_findings
+from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.model.stall import Stall
@@ -39,7 +39,8 @@ class MadeJob(NamedTuple):
     late_start: LateStart | None = None
 
     def document(self) -> JobDocument:
-        return document_of_findings(self.data, joined(self.data), *self[1:])
+        vars(analysis.of(self.data)).update(zip(self._fields[1:], self[1:], strict=True))
+        return job_document_of(self.data)
 
 
 def rank_of(number: int, data_ns: int = 10 * MS, steps: int = 100, **changes: Any) -> RankData:
