@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the JSON Schemas of `report --json`, of runs and of jobs, and the reference of their keys
-in report-schema.md.
+"""Write the JSON Schemas of what `report --json` and `why --json` print, and the reference of their
+keys in report-schema.md.
 
 All come from the dataclasses of the documents and their docstrings.
 """
@@ -12,85 +12,102 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pyinstrument_gpu.document import json_text
 from pyinstrument_gpu.document.document import VERSION, Document
 from pyinstrument_gpu.document.job import JOB_VERSION, JobDocument
+from pyinstrument_gpu.document.job_ending import ENDING_VERSION, JobEnding
 from pyinstrument_gpu.document.one_step import StepDocument
 
-SCHEMA_FILE = Path(json_text.__file__).with_name("schema.json")
-JOB_SCHEMA_FILE = SCHEMA_FILE.with_name("job_schema.json")
+FOLDER = Path(json_text.__file__).parent
 PAGE = Path(__file__).with_name("report-schema.md")
-_REFERENCE = "## Reference\n"
-_JOB_REFERENCE = "\n## Reference of jobs\n"
 _LEFT_OUT = {
     "type": "object",
     "additionalProperties": {"type": "integer", "minimum": 1},
     "description": "How many rows were left out of long lists, by the place of the list.",
 }
-_OF_RUNS = (Document, StepDocument)
-_OF_JOBS = (JobDocument,)
-_ABSENT = "A key that is not there is not known, or has nothing to say."
 
 
-def schema() -> dict[str, Any]:
-    """The schema of both documents of runs: of a run, and of one of its steps."""
-    return _schema(
-        _OF_RUNS,
+class Printed(NamedTuple):
+    """What a command prints.
+
+    Attributes:
+        file: the name of its schema.
+        heading: of its reference.
+        roots: the documents, each of which may be a line of it.
+        title: which command, and the version of the documents.
+        line: what a line is of.
+        is_cut: whether long lists may be cut.
+    """
+
+    file: str
+    heading: str
+    roots: tuple[type, ...]
+    title: str
+    line: str
+    is_cut: bool = True
+
+
+PRINTED = (
+    Printed(
+        "schema.json",
+        "## Reference\n",
+        (Document, StepDocument),
         f"pyinstrument-gpu report --json, version {VERSION}",
-        f"A line of JSON for each run. {_ABSENT}",
-    )
-
-
-def job_schema() -> dict[str, Any]:
-    """The schema of the document of a job."""
-    return _schema(
-        _OF_JOBS,
+        "A line of JSON for each run.",
+    ),
+    Printed(
+        "job_schema.json",
+        "\n## Reference of jobs\n",
+        (JobDocument,),
         f"pyinstrument-gpu report --json of the ranks of a job, version {JOB_VERSION}",
-        f"A line of JSON for a job. {_ABSENT}",
-    )
+        "A line of JSON for a job.",
+    ),
+    Printed(
+        "ending_schema.json",
+        "\n## Reference of endings\n",
+        (JobEnding,),
+        f"pyinstrument-gpu why --json, version {ENDING_VERSION}",
+        "A line of JSON for a job, or for a program alone.",
+        is_cut=False,
+    ),
+)
 
 
-def schema_text() -> str:
-    return _text(schema())
-
-
-def job_schema_text() -> str:
-    return _text(job_schema())
+def schema_text(of: Printed) -> str:
+    """The schema, as it stands in its file."""
+    return json.dumps(_schema(of), indent=1, ensure_ascii=False) + "\n"
 
 
 def page_text() -> str:
     """The page with its reference brought up to date."""
-    written, _, _ = PAGE.read_text().partition(_REFERENCE)
-    of_runs, of_jobs = _reference(schema(), _OF_RUNS), _reference(job_schema(), _OF_JOBS)
-    return written + _REFERENCE + "".join([*of_runs, _JOB_REFERENCE, *of_jobs])
+    written, _, _ = PAGE.read_text().partition(PRINTED[0].heading)
+    references = (of.heading + "".join(_reference(_schema(of), of.roots)) for of in PRINTED)
+    return written + "".join(references)
 
 
-def _schema(roots: Sequence[type], title: str, description: str) -> dict[str, Any]:
-    (*_,), types = msgspec.json.schema_components(roots, ref_template="#/$defs/{name}")
+def _schema(of: Printed) -> dict[str, Any]:
+    (*_,), types = msgspec.json.schema_components(of.roots, ref_template="#/$defs/{name}")
     documented = {
         name: _choice(types[name])
         if "enum" in types[name]
-        else _documented(_type_named(name, roots), types[name])
+        else _documented(_type_named(name, of.roots), types[name])
         for name in sorted(types)
     }
-    for root in roots:
+    for root in of.roots if of.is_cut else ():
         documented[root.__name__]["properties"]["left_out"] = _LEFT_OUT
-    refs = [{"$ref": f"#/$defs/{one.__name__}"} for one in roots]
+    refs = [{"$ref": f"#/$defs/{one.__name__}"} for one in of.roots]
+    absent = "A key that is not there is not known, or has nothing to say."
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        "description": description,
+        "title": of.title,
+        "description": f"{of.line} {absent}",
         **({"oneOf": refs} if len(refs) > 1 else refs[0]),
         "$defs": documented,
     }
-
-
-def _text(of: dict[str, Any]) -> str:
-    return json.dumps(of, indent=1, ensure_ascii=False) + "\n"
 
 
 def _type_named(name: str, roots: Sequence[type]) -> type:
@@ -187,6 +204,6 @@ def _type_of(described: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text())
-    JOB_SCHEMA_FILE.write_text(job_schema_text())
+    for printed in PRINTED:
+        (FOLDER / printed.file).write_text(schema_text(printed))
     PAGE.write_text(page_text())

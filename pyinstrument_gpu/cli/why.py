@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.cli.run_paths import run_paths
 from pyinstrument_gpu.document.job_ending import job_ending
-from pyinstrument_gpu.document.plain import plain
+from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.job import Job
 from pyinstrument_gpu.model.job_data import JobData
 from pyinstrument_gpu.model.process_state import ProcessState
@@ -53,7 +52,7 @@ def why(paths: tuple[str, ...], as_json: bool, width: int | None) -> None:
         job, sightings = _look(paths)
     document = job_ending(job, sightings)
     if as_json:
-        print(json.dumps(plain(document), ensure_ascii=False, separators=(",", ":")))
+        print(json_text(document, most_rows=None))
     else:
         print(ending_report(document, width=width))
 

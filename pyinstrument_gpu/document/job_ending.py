@@ -15,12 +15,14 @@ from pyinstrument_gpu.analysis.job.condition import (
 from pyinstrument_gpu.analysis.job.machines import machines_of, monotonic_end_ns
 from pyinstrument_gpu.analysis.job.waits import last_collectives
 from pyinstrument_gpu.document.ending_words import EndingWords, place_of
+from pyinstrument_gpu.document.job_ranks import MissingRank, missing_ranks
 from pyinstrument_gpu.document.plain import rounded
+from pyinstrument_gpu.model.condition import Condition
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.model.program_end import ProgramEnd
 
 _SAID_OTHERWISE = "the recording was not stopped"
-VERSION = 1
+ENDING_VERSION = 1
 """Of the document. It rises when a field changes its meaning or goes; new fields may come."""
 
 
@@ -30,6 +32,7 @@ class LastStep:
 
     Attributes:
         step: its index.
+        duration_ns: from its begin to its end.
         is_complete: whether it ran to its end, not left by an exception or break.
     """
 
@@ -59,7 +62,12 @@ class LastCollective:
 
 @dataclass(frozen=True)
 class Stack:
-    """The Python stack of a thread, as the watchdog saw it, innermost call first."""
+    """The Python stack of a thread, as the watchdog saw it.
+
+    Attributes:
+        thread: its name.
+        text: a line for each call, the innermost first.
+    """
 
     thread: str
     text: str
@@ -70,8 +78,10 @@ class RankEnding:
     """How a rank is, or how it ended.
 
     Attributes:
-        condition: "finished", "ended", "failed", "cut off", "lost", "stopped", "silent",
-            "unwritten", "hanging" or "running".
+        rank: its number.
+        file: its run file.
+        host, pid: the name of its machine, and the number of its process there.
+        condition: in a word.
         exit_code, exception: of its program, where they are known.
         duration_ns: from the begin of its recording to its last sign of life.
         before_last_ns: how long its last sign of life was before the latest of any rank that ran on
@@ -80,6 +90,7 @@ class RankEnding:
             on another machine.
         where: in words where it was.
         step: index of the step that was open, or of the last one.
+        is_step_open: which of the two it is.
         path: the innermost phase that was open.
         stuck_ns: for how long no step or phase had begun, and no operation had been asked for, at
             its last sign of life.
@@ -93,7 +104,7 @@ class RankEnding:
     file: str | None
     host: str | None
     pid: int | None
-    condition: str
+    condition: Condition
     exit_code: int | None
     exception: str | None
     duration_ns: int
@@ -111,22 +122,13 @@ class RankEnding:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A rank of which there is no run, and why."""
-
-    rank: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class JobEnding:
     """How a job ended, or why it does not go on.
 
     Attributes:
         version: of this format.
         verdict: in one sentence.
-        outcome: "finished", "running", "stopped first" (one rank did), "held up" (by one rank),
-            "deadlock", "mismatch" (of operations) or "unknown".
+        outcome: in a word.
         rank: who is named; missing if nobody is.
         suspects: the ranks between which it can't be told, or that wait for each other.
         likely_rank: which of them most likely stopped first; missing if none is likelier.
@@ -140,14 +142,14 @@ class JobEnding:
 
     version: int
     verdict: str
-    outcome: str
+    outcome: analysis.Outcome
     rank: int | None
     suspects: tuple[int, ...]
     evidence: tuple[str, ...]
     job: str | None
     world_size: int
     ranks: tuple[RankEnding, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingRank, ...]
     notes: tuple[str, ...]
     likely_rank: int | None = None
 
@@ -170,9 +172,9 @@ def job_ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) ->
 
     before_last_ns = _before_last_ns(job)
     document = JobEnding(
-        version=VERSION,
+        version=ENDING_VERSION,
         verdict=words.verdict(),
-        outcome=found.outcome.value,
+        outcome=found.outcome,
         rank=None if job.world_size == 1 else found.rank,
         suspects=found.suspects,
         evidence=tuple(words.evidence()),
@@ -182,7 +184,7 @@ def job_ending(job: JobData, sightings: Mapping[int, Sighting] | None = None) ->
             _rank(rank, found, seen, before_last_ns.get(rank.rank))
             for rank in sorted(job.ranks, key=interest)
         ),
-        missing=tuple(Missing(rank, reason) for rank, reason in sorted(job.missing.items())),
+        missing=missing_ranks(job),
         likely_rank=found.likely_rank,
         notes=tuple(note for note in job.notes if _SAID_OTHERWISE not in note),
     )
@@ -218,7 +220,7 @@ def _rank(
         file=rank.file,
         host=environment.get("host"),
         pid=environment.get("pid"),
-        condition=found.conditions[rank.rank].value,
+        condition=found.conditions[rank.rank],
         exit_code=of_program.exit_code,
         exception=of_program.exception,
         duration_ns=rank.duration_ns,

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A document as JSON.
 
-`schema.json` and `job_schema.json` beside this file describe it, and docs/report-schema.md explains
-it.
+The schemas beside this file describe it, and docs/report-schema.md explains it.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyinstrument_gpu.document.document import Document
-from pyinstrument_gpu.document.job import JobDocument
-from pyinstrument_gpu.document.one_step import StepDocument
 from pyinstrument_gpu.document.plain import plain
+
+if TYPE_CHECKING:  # a command has imported what it prints, and needs none of the others
+    from pyinstrument_gpu.document.document import Document
+    from pyinstrument_gpu.document.job import JobDocument
+    from pyinstrument_gpu.document.job_ending import JobEnding
+    from pyinstrument_gpu.document.one_step import StepDocument
 
 MOST_ROWS = 10
 _FEWER = {"findings": 5, "savings.rows": 5, "operations": 5}
@@ -21,12 +23,12 @@ _FEWER = {"findings": 5, "savings.rows": 5, "operations": 5}
 
 
 def json_text(
-    document: Document | StepDocument | JobDocument, most_rows: int | None = MOST_ROWS
+    document: Document | StepDocument | JobDocument | JobEnding, most_rows: int | None = MOST_ROWS
 ) -> str:
     """The document as one line.
 
     Args:
-        document: of a run, of one of its steps, or of a job.
+        document: of a run, of one of its steps, of a job, or of how it ended.
         most_rows: of a longer list only so many are kept, the first, or half as many;
             `left_out` says how many are not. None keeps all.
     """

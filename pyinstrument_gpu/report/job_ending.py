@@ -29,7 +29,7 @@ def _parts(ending: JobEnding, width: int) -> Iterator[Text | Table]:
         yield Text(f"  {printable(sentence)}")
     yield Text()
     yield _table(ending.ranks[:_MOST_RANKS], width)
-    others = Counter(rank.condition for rank in ending.ranks[_MOST_RANKS:])
+    others = Counter(rank.condition.value for rank in ending.ranks[_MOST_RANKS:])
     if others:
         parts = [f"{count:,} {condition}" for condition, count in others.items()]
         yield Text(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
@@ -52,7 +52,7 @@ def _table(ranks: Sequence[RankEnding], width: int) -> Table:
             operation = f"{last.operation or ''} {last.sequence}".strip()
         steps = [duration(one.duration_ns) for one in rank.last_steps[-_STEPS:]]
         cells = [
-            rank.condition,
+            rank.condition.value,
             _when(rank),
             ", ".join(steps) or UNKNOWN,
             operation if last is None or last.sequence >= 0 else "none",
