@@ -82,14 +82,6 @@ class ModuleWatch:
         """Whether any of its modules exists."""
         return any(module() is not None for module in self._modules.values())
 
-    def _parent_of(self, name: str) -> int:
-        """The number of the innermost module around this one that is timed."""
-        while "." in name:
-            name = name.rpartition(".")[0]
-            if name in self._numbers:
-                return self._numbers[name]
-        return -1
-
     def _all_notes(self) -> Iterator[str]:
         yield from self.notes
         model = None if self._model is None else self._model()
@@ -102,8 +94,8 @@ class ModuleWatch:
             ]
             if replaced:
                 yield (
-                    f"{_listed(replaced)} of the model's modules {_were(replaced)} replaced after "
-                    "the watch began: what came in their place was not timed"
+                    "modules of the model were replaced after the watch began, and what came in "
+                    f"their place was not timed: {_listed(replaced)}"
                 )
             silent = [
                 name
@@ -240,7 +232,7 @@ def _watch(model: nn.Module, select: str, every: int) -> ModuleWatch:
     import weakref
 
     from pyinstrument_gpu.modules.marks import new_marks
-    from pyinstrument_gpu.modules.selection import selected
+    from pyinstrument_gpu.modules.selection import prefixes, selected
 
     watch = ModuleWatch()
     watch._every = every
@@ -258,8 +250,8 @@ def _watch(model: nn.Module, select: str, every: int) -> ModuleWatch:
         again = [name for name, module in chosen if id(module) in known]
         if again:
             watch.notes.append(
-                f"{_listed(again)} of the model's modules {_were(again)} watched already, and "
-                f"{'keeps its' if len(again) == 1 else 'keep their'} earlier names"
+                "modules of the model were watched already, and keep their earlier names: "
+                f"{_listed(again)}"
             )
         if not chosen:
             watch.notes.append(
@@ -269,8 +261,10 @@ def _watch(model: nn.Module, select: str, every: int) -> ModuleWatch:
         for name, module in chosen:
             if id(module) in known:
                 continue
+            numbers = watch._numbers
+            around = (numbers[outer] for outer in prefixes(name) if outer in numbers)
             try:
-                number = native.watch_module(module, name, watch._parent_of(name))
+                number = native.watch_module(module, name, next(around, -1))
             except OverflowError as error:
                 watch.notes.append(f"{error}: {name} and those after it are not timed")
                 break
@@ -323,10 +317,6 @@ def _stop_hearing() -> None:
 def _listed(names: list[str]) -> str:
     more = len(names) - _MOST_NOTED
     return ", ".join(names[:_MOST_NOTED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _were(names: list[str]) -> str:
-    return "was" if len(names) == 1 else "were"
 
 
 def _note_in_recording() -> None:

@@ -54,18 +54,19 @@ def _coarse(modules: list[tuple[str, nn.Module]]) -> Iterator[str]:
     children: dict[str, list[str]] = {}
     for name in names:
         children.setdefault(name.rpartition(".")[0], []).append(name)
-    around = {outer for name in lists for outer in _prefixes(name)} | lists
+    around = {outer for name in lists for outer in prefixes(name)} | lists
     for one in lists:
         for child in children.get(one, ()):
             yield child
             yield from (name for name in children.get(child, ()) if name not in lists)
         # And what stands beside it, and beside what it stands in.
-        for outer in (one, *_prefixes(one)):
+        for outer in (one, *prefixes(one)):
             beside = children.get(outer.rpartition(".")[0], [])
             yield from (name for name in beside if name not in around)
 
 
-def _prefixes(name: str) -> Iterator[str]:
+def prefixes(name: str) -> Iterator[str]:
+    """The names of the modules around one, innermost first, but for the model itself."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
