@@ -32,14 +32,13 @@ def without_our_frames(error: BaseException) -> None:
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     entries = []
     while traceback is not None:
-        frame, following = traceback.tb_frame, traceback.tb_next
-        if not _is_ours(frame):
-            entries.append(traceback)
-        traceback = following
+        entries.append(traceback)
+        traceback = traceback.tb_next
     result: TracebackType | None = None
     for entry in reversed(entries):
-        entry.tb_next = result
-        result = entry
+        if not _is_ours(entry.tb_frame):
+            entry.tb_next = result
+            result = entry
     return result
 
 
