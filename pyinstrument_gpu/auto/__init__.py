@@ -52,7 +52,7 @@ class AutoPhases:
         self._on_step_end = on_step_end
         self._on_own_step = on_own_step
         self._withdraw: Callable[[], None] | None = None
-        self._undo: list[Callable[[], None]] = []
+        self._hooks = contextlib.ExitStack()
 
     def install(self) -> None:
         """Hook torch, now or when it is imported. Nothing where another is installed."""
@@ -72,7 +72,7 @@ class AutoPhases:
         if not self.is_hooked:
             return
         native.set_before_step(None)
-        self._unhook()
+        self._hooks.close()
         if native.loop_has_failed() and self.error is None:
             self.error = MemoryError()
 
@@ -95,7 +95,7 @@ class AutoPhases:
 
     def when_removed(self, function: Callable[[], None]) -> None:
         """Have a function called when the hooks are taken back."""
-        self._undo.append(function)
+        self._hooks.callback(function)
 
     def tell(self, what: Callable[..., None], *arguments: object) -> None:
         """Call a function that must not raise into the program."""
@@ -117,11 +117,7 @@ class AutoPhases:
             self._hook_torch()
         except Exception as error:
             self.error = error
-            self._unhook()  # nothing stays half hooked
-
-    def _unhook(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+            self._hooks.close()  # nothing stays half hooked
 
     def _hook_torch(self) -> None:
         # Here, as torch is needed to import them.
@@ -133,10 +129,10 @@ class AutoPhases:
             threading.main_thread().ident or 0,
             None if on_step_end is None else lambda: self.tell(on_step_end),
         )
-        ours = (native_callbacks, h2d, hooks, tensor_device, calls, batches, loader_use)
-        self._undo = [native.end_loop, dynamo.leave_out(*ours)]
+        self.when_removed(native.end_loop)
+        dynamo.leave_out(native_callbacks, h2d, hooks, tensor_device, calls, batches, loader_use)
         for noun in (calls, h2d):
-            self._undo.append(noun.install(self))
+            self.when_removed(noun.install(self))
         native.set_before_step(self._before_own_step)
 
     def _before_own_step(self) -> None:

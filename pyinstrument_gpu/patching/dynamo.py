@@ -23,27 +23,25 @@ def register_when_imported() -> None:
     when_imported("torch._dynamo", _register)
 
 
-def leave_out(*modules: ModuleType) -> Callable[[], None]:
+def leave_out(*modules: ModuleType) -> None:
     """Have Dynamo compile no call of a function of these modules by itself, nor what it calls, as
-    it does where a graph breaks there and the call is made. Traced they are as before.
+    it does where a graph breaks there and the call is made. Traced they are as before."""
+    for module in modules:
+        skip(_codes(vars(module).values(), module.__name__))
 
-    Returns the function that takes this back, as long as Dynamo is not imported.
-    """
 
-    def skip() -> None:
-        with contextlib.suppress(Exception):  # all that is lost is time, and a warning of Dynamo's
-            from torch._C._dynamo.eval_frame import (
-                _FrameAction,
-                _FrameExecStrategy,
-                set_code_exec_strategy,
-            )
+def skip(codes: Iterable[CodeType]) -> None:
+    """The same, for functions with this code."""
+    with contextlib.suppress(Exception):  # all that is lost is time, and a warning of Dynamo's
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
 
-            strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-            for module in modules:
-                for code in _codes(vars(module).values(), module.__name__):
-                    set_code_exec_strategy(code, strategy)
-
-    return when_imported("torch._dynamo", skip)
+        strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+        for code in codes:
+            set_code_exec_strategy(code, strategy)
 
 
 def _codes(things: Iterable[Any], module: str) -> Iterator[CodeType]:

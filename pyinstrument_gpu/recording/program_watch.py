@@ -143,7 +143,8 @@ class ProgramWatch:
         streams = stream_watch.StreamWatch(self._has_learnt)
         if self._accelerator is not None:
             ours = (sys.modules[__name__], hooks, tensor_device, stream_watch)
-            self._undo += [dynamo.leave_out(*ours), streams.remove]
+            dynamo.leave_out(*ours)
+            self._undo.append(streams.remove)
             streams.install()
         self._streams = streams
 
