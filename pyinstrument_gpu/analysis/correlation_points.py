@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
 from pyinstrument_gpu.model.run_data import RunData
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.model.sync_kind import COPY_KINDS, SyncKind
 
 CALL_NS = 20_000
 """What a sync costs at most if there is nothing to wait for, with its copy of a few bytes."""
@@ -44,8 +44,6 @@ _OPENING, _CLOSING = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 MAX_CONTRADICTED = 0.02
 """The share of a site's waits that may seem to end before the stream is empty, at most, for it to
 be one that drains the stream."""
-COPY_KINDS = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
-"""Copies to a device that make the host wait."""
 _DRAIN_NOTHING = (
     SyncKind.EVENT_SYNCHRONIZE,
     SyncKind.STREAM_SYNCHRONIZE,

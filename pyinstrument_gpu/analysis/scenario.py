@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.batches import Batches
 from pyinstrument_gpu.analysis.change import Change
-from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_KINDS, CorrelationPoints
+from pyinstrument_gpu.analysis.correlation_points import CALL_NS, CorrelationPoints
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
 from pyinstrument_gpu.analysis.ledger import are_data, empty_segments
 from pyinstrument_gpu.analysis.premises import Premises
@@ -19,6 +19,7 @@ from pyinstrument_gpu.analysis.replay import WORK_SHARE, Segments, fit
 from pyinstrument_gpu.analysis.replayed_steps import ReplayedSteps
 from pyinstrument_gpu.analysis.taken_out import TakenOut
 from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.sync_kind import COPY_KINDS
 
 LOW_WORK_SHARE, HIGH_WORK_SHARE = 1.0, 0.0
 """Where between its limits the work lies that no passage shows: at the one end, and the other."""

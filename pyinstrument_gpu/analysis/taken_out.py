@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.change import Change
-from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_KINDS, COPY_NS_PER_BYTE
+from pyinstrument_gpu.analysis.correlation_points import CALL_NS, COPY_NS_PER_BYTE
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before, interval_at
 from pyinstrument_gpu.analysis.ledger import are_data
 from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.sync_kind import COPY_KINDS
 
 MAX_SITES = 20
 """The sync sites that take most, so many at most, are looked at one by one."""

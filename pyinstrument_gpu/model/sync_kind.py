@@ -54,6 +54,9 @@ class SyncKind(enum.IntEnum):
         return _LABELS.get(self, self.name.lower().replace("_", " "))
 
 
+COPY_KINDS = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
+"""Copies to a device that make the host wait."""
+
 _LABELS = {
     SyncKind.ITEM: ".item()",
     SyncKind.FLOAT: "float()",

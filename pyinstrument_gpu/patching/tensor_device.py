@@ -35,10 +35,11 @@ def is_on_device(tensor: Any) -> bool:
         return tensor.device.type not in HOST_TYPES
 
 
-def is_fake(tensor: Any) -> bool:
-    """Whether a tensor has no values, as those with which torch.compile looks into a program."""
-    fake_tensor = sys.modules.get("torch._subclasses.fake_tensor")
-    return fake_tensor is not None and isinstance(tensor, fake_tensor.FakeTensor)
+def is_fake(*values: Any) -> bool:
+    """Whether any of them only stands for a tensor's shape, as while a program is compiled
+    or exported: there are no numbers."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")  # without it there are none
+    return module is not None and any(map(module.is_fake, values))
 
 
 def target_of_to(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:

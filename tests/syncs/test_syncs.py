@@ -32,7 +32,7 @@ MS = 1_000_000
 WAIT_NS = 5 * MS
 
 
-SLOW = ("item", "tolist", "cpu", "__float__", "__bool__", "nonzero")
+SLOW = ("item", "tolist", "cpu", "copy_", "__float__", "__bool__", "nonzero")
 
 
 class OnDevice(torch.Tensor):
@@ -303,6 +303,12 @@ def test_times_are_exact_and_fill_the_spans(advance: Callable[[int], None]) -> N
     assert [run.paths[path] for path in events["path"]] == ["metrics/inner", "metrics"] * 3
     assert set(events["bytes"].tolist()) == {4}
     assert run.syncs.total.blocked_ns == 6 * WAIT_NS
+
+
+def test_a_copy_to_the_host_has_a_price(advance: Callable[[int], None]) -> None:
+    x, host = on_device(1.0), torch.zeros(())
+    run = watched(lambda: host.copy_(x))
+    assert run.syncs.total.blocked_ns == WAIT_NS
 
 
 def test_blocked_time_is_unknown_where_nobody_watched(advance: Callable[[int], None]) -> None:

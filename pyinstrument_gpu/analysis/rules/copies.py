@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.correlation_points import COPY_KINDS
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.rules.case import Case, ms
 from pyinstrument_gpu.analysis.rules.finding import Finding, Worth, worth_of
 from pyinstrument_gpu.analysis.savings import Change
 from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.sync_kind import COPY_KINDS
 
 SMALL_BYTES = 1 << 20
 """The most that a tensor holds which a program makes anew in each step."""
