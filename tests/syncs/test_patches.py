@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the preview replaces, and puts back."""
 
-from typing import Any
-
 from pyinstrument_gpu.syncs.preview.patches import Patches
 
 
@@ -12,16 +10,10 @@ def test_patch_of_somebody_else_above_ours_stays() -> None:
         def call() -> list[str]:
             return []
 
-    def adding(what: str, patches: Patches) -> None:
-        def wrap(original: Any) -> Any:
-            return staticmethod(lambda: [*original(), what])
-
-        patches.wrap(Place, "call", wrap)
-
     before = vars(Place)["call"]
     first, second = Patches(), Patches()
-    adding("first", first)
-    adding("second", second)
+    first.wrap(Place, "call", lambda original: [*original(), "first"])
+    second.wrap(Place, "call", lambda original: [*original(), "second"])
     first.remove()
     assert Place.call() == ["first", "second"]
     second.remove()
@@ -37,8 +29,8 @@ def test_inherited_attribute_does_not_become_the_class_own() -> None:
         pass
 
     patches = Patches()
-    patches.wrap(Derived, "method", lambda original: lambda self: original(self) + 1)
-    patches.wrap(Derived, "none_such", lambda original: original)
+    patches.wrap(Derived, "method", lambda original, self: original(self) + 1)
+    patches.wrap(Derived, "none_such", lambda original: original())
     assert Derived().method() == 2 and Base().method() == 1
     patches.remove()
     assert "method" not in vars(Derived)

@@ -52,23 +52,17 @@ class Checkpoints:
         patches.wrap(serialization, "location_tag", self._tagging)
         patches.wrap(serialization, "_get_restore_location", self._restoring)
 
-    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def opening(file: Any, *args: Any) -> Any:
-            opened = original(file, *args)
-            self._opened = unheard(None, _identity, file)
-            return opened
+    def _opening(self, original: Callable[..., Any], file: Any, *args: Any) -> Any:
+        opened = original(file, *args)
+        self._opened = unheard(None, _identity, file)
+        return opened
 
-        return opening
-
-    def _writing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def writing(*args: Any, **kwargs: Any) -> Any:
-            self._saving = {}
-            try:
-                return original(*args, **kwargs)
-            finally:
-                unheard(None, self._keep)
-
-        return writing
+    def _writing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._saving = {}
+        try:
+            return original(*args, **kwargs)
+        finally:
+            unheard(None, self._keep)
 
     def _keep(self) -> None:
         if self._opened is not None and self._saving is not None:
@@ -77,16 +71,12 @@ class Checkpoints:
                 del self._saved[next(iter(self._saved))]
         self._saving = None
 
-    def _tagging(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _tagging(self, original: Callable[..., Any], storage: Any) -> Any:
         """Of `location_tag`, which is asked of the storages in their order in the file, and again
         for each further tensor in one of them."""
-
-        def location_tag(storage: Any) -> Any:
-            tag = original(storage)
-            unheard(None, self._save, storage, sys._getframe(1))
-            return tag
-
-        return location_tag
+        tag = original(storage)
+        unheard(None, self._save, storage, sys._getframe(1))
+        return tag
 
     def _save(self, storage: Any, frame: FrameType) -> None:
         saving = self._saving
@@ -96,23 +86,19 @@ class Checkpoints:
         if is_there:
             self._record(SyncKind.CPU, _outer(frame), storage.nbytes())
 
-    def _restoring(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _restoring(self, original: Callable[..., Any], map_location: Any) -> Callable[..., Any]:
         """Of what makes the function that `torch.load` asks once for every storage."""
+        restore: Callable[..., Any] = original(map_location)
+        frame = _outer(sys._getframe(1))
+        put = unheard(None, self._putting, map_location, frame)
 
-        def _get_restore_location(map_location: Any) -> Callable[..., Any]:
-            restore: Callable[..., Any] = original(map_location)
-            frame = _outer(sys._getframe(1))
-            put = unheard(None, self._putting, map_location, frame)
+        def restore_location(storage: Any, location: Any) -> Any:
+            restored = restore(storage, location)
+            if put is not None:
+                unheard(None, put, restored)
+            return restored
 
-            def restore_location(storage: Any, location: Any) -> Any:
-                restored = restore(storage, location)
-                if put is not None:
-                    unheard(None, put, restored)
-                return restored
-
-            return restore_location
-
-        return _get_restore_location
+        return restore_location
 
     def _putting(self, map_location: Any, frame: FrameType) -> Callable[[Any], None]:
         """What puts the storages of a file, in their order."""

@@ -18,7 +18,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from pyinstrument_gpu.syncs.preview.placement import Placement
-from pyinstrument_gpu.syncs.preview.source_call import SourceCall, call_of
+from pyinstrument_gpu.syncs.preview.source_call import SourceCall, call_of, called_name
 
 _MAX_DEPTH = 6
 _FACTORIES = {function.__name__ for function in _device_constructors()}
@@ -63,7 +63,8 @@ def makes_beside(frame: FrameType, placement: Placement) -> bool:
     call = call_of(frame)
     if call is None or call.argument(None, "device") is not None:
         return False
-    if call.name in _FACTORIES or call.name.endswith("Tensor"):
+    name = called_name(call.node)
+    if name in _FACTORIES or name.endswith("Tensor"):
         return False
     resolver = _Resolver(frame, placement, call)
     return any(map(resolver.lies_there, resolver.given(call.node)))
@@ -80,10 +81,10 @@ class _Resolver:
         if depth > _MAX_DEPTH:
             return None
         if isinstance(expression, ast.Constant):
-            return self._of_literal(expression.value)
+            literal = expression.value
+            return not literal.startswith(("cpu", "meta")) if isinstance(literal, str) else None
         if isinstance(expression, ast.Call):
-            name = getattr(expression.func, "attr", getattr(expression.func, "id", None))
-            is_torch_device = name == "device" and expression.args
+            is_torch_device = called_name(expression) == "device" and expression.args
             return self.resolve(expression.args[0], depth + 1) if is_torch_device else None
         if isinstance(expression, ast.Attribute):
             return self._of_attribute(expression, depth)
@@ -135,11 +136,6 @@ class _Resolver:
         """What a call is given: its arguments and, of a method, its object."""
         owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         return [*owner, *call.args, *(keyword.value for keyword in call.keywords)]
-
-    def _of_literal(self, value: object) -> bool | None:
-        if isinstance(value, str):
-            return not value.startswith(("cpu", "meta"))
-        return None
 
     def _of_attribute(self, expression: ast.Attribute, depth: int) -> bool | None:
         if expression.attr == "device":
@@ -199,10 +195,6 @@ class _Resolver:
 
 def _is_cpu_literal(expression: ast.expr) -> bool:
     if isinstance(expression, ast.Call):  # torch.device("cpu")
-        name = getattr(expression.func, "attr", getattr(expression.func, "id", None))
-        return (
-            name == "device" and len(expression.args) == 1 and _is_cpu_literal(expression.args[0])
-        )
-    if not isinstance(expression, ast.Constant) or not isinstance(expression.value, str):
-        return False
-    return expression.value.startswith("cpu")
+        is_one = called_name(expression) == "device" and len(expression.args) == 1
+        return is_one and _is_cpu_literal(expression.args[0])
+    return isinstance(expression, ast.Constant) and str(expression.value).startswith("cpu")

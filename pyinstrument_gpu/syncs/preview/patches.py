@@ -7,6 +7,8 @@ attribute since, ours stays under theirs, calls through, and goes as soon as the
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -37,48 +39,39 @@ class _Patch:
         return True
 
 
-def _name(replacement: Any, owner: Any, name: str) -> None:
-    """Have `pickle` find the replacement where it stands. A function of C is pickled by other
-    means, and has a name that leads nowhere."""
-    if inspect.isfunction(replacement) and not inspect.isfunction(
-        getattr(replacement, "__wrapped__", replacement)
-    ):
-        replacement.__module__ = owner.__module__ if inspect.isclass(owner) else owner.__name__
-        replacement.__qualname__ = (
-            f"{owner.__qualname__}.{name}" if inspect.isclass(owner) else name
-        )
-
-
 class Patches:
     """A set of patches that are taken back together."""
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
-        self._undo: list[Callable[[], None]] = []
-        self.active = True
-        """False once they have been taken back: a wrapper that somebody kept then calls through."""
+        self._undo = contextlib.ExitStack()
 
-    def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any], *others: Any) -> None:
-        """Replace `owner.name` by `wrap(owner.name)`, and the same object in other owners under the
-        same name. Nothing where there is no such attribute: versions of torch differ."""
-        before = getattr(owner, name, None)
-        if before is None:
+    def wrap(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        """Have calls of the function `owner.name` go to `call`, which is given that function and
+        then the arguments. Nothing where there is none: versions of torch differ."""
+        original = getattr(owner, name, None)
+        if original is None:
             return
-        replacement = wrap(before)
-        _name(replacement, owner, name)
-        for place in (owner, *others):
-            if getattr(place, name, None) is before:
-                self._patches.append(_Patch(place, name, replacement))
 
-    def on_remove(self, undo: Callable[[], None]) -> None:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return call(original, *args, **kwargs)
+
+        if not inspect.isfunction(original):
+            # A function of C is pickled by other means, and has a name that leads nowhere. `pickle`
+            # has to find ours where it stands.
+            is_class = inspect.isclass(owner)
+            replacement.__module__ = owner.__module__ if is_class else owner.__name__
+            replacement.__qualname__ = f"{owner.__qualname__}.{name}" if is_class else name
+        self._patches.append(_Patch(owner, name, replacement))
+
+    def on_remove(self, undo: Callable[[], object]) -> None:
         """Call `undo` when the patches are taken back."""
-        self._undo.append(undo)
+        self._undo.callback(undo)
 
     def remove(self) -> None:
         """Take all of them back. Again: nothing."""
-        self.active = False
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
         _waiting.extend(self._patches)
         self._patches = []
         restored = True

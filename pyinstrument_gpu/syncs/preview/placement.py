@@ -14,6 +14,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._mode_utils import no_dispatch
 
+from pyinstrument_gpu.model.sync_kind import SyncKind
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Types of tensors that are followed."""
 
@@ -26,11 +28,12 @@ class _Storages:
         self._references: dict[int, StorageWeakRef] = {}
         self._sweep_at = 4096
 
-    def __contains__(self, storage: torch.UntypedStorage) -> bool:
-        return storage._cdata in self._references
+    def __contains__(self, storage: torch.UntypedStorage | None) -> bool:
+        return storage is not None and storage._cdata in self._references
 
-    def add(self, storage: torch.UntypedStorage) -> None:
-        self._references[storage._cdata] = StorageWeakRef(storage)
+    def add(self, storage: torch.UntypedStorage | None) -> None:
+        if storage is not None:
+            self._references[storage._cdata] = StorageWeakRef(storage)
         if len(self._references) >= self._sweep_at:
             self._references = {k: v for k, v in self._references.items() if not v.expired()}
             self._sweep_at = max(4096, 2 * len(self._references))
@@ -67,8 +70,6 @@ class Placement:
         if type(tensor) not in PLAIN:
             return False
         storage = _storage_of(tensor)
-        if storage is None:
-            return False
         if self.has_moved:
             return storage in self._device
         if type(tensor) is torch.nn.Parameter and storage not in self._presumed:
@@ -81,9 +82,7 @@ class Placement:
 
     def inherit(self, tensor: torch.Tensor) -> None:
         """Put the result of a computation on the device."""
-        storage = _storage_of(tensor)
-        if storage is not None:
-            self._here.add(storage)
+        self._here.add(_storage_of(tensor))
 
     def restore(self, storage: torch.UntypedStorage, on_device: bool | None) -> None:
         """Put what comes from a file where it was saved from; None where that is not known, because
@@ -95,8 +94,7 @@ class Placement:
 
     def may_be_loaded_there(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of the host comes from a file that might have been saved on a GPU."""
-        storage = _storage_of(tensor)
-        return storage is not None and storage in self._loaded
+        return _storage_of(tensor) in self._loaded
 
     def put(self, tensor: torch.Tensor, on_device: bool) -> None:
         """Put a tensor, and all that share its storage, where the program moves it."""
@@ -122,13 +120,13 @@ class Placement:
 
     def pin(self, tensor: torch.Tensor) -> None:
         """Take a tensor of the host for one in pinned memory."""
-        storage = _storage_of(tensor)
-        if storage is not None:
-            self._pinned.add(storage)
+        self._pinned.add(_storage_of(tensor))
 
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        storage = _storage_of(tensor)
-        return storage is not None and storage in self._pinned
+    def copy_kind(self, source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
+        """What the host waits for in a copy of a tensor to the device; None where it doesn't."""
+        if _storage_of(source) not in self._pinned:
+            return SyncKind.H2D_PAGEABLE
+        return None if non_blocking else SyncKind.H2D_PINNED
 
     def moved(self, tensor: torch.Tensor, on_device: bool) -> torch.Tensor:
         """The tensor that stands for a copy of this one in the other place: the same memory, and

@@ -21,10 +21,11 @@ import torch
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
+from pyinstrument_gpu.model.sync_kind import ALLOWED, COPY_KINDS, SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import Arguments, Glance, Hooks, Options
 from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.tensor_device import is_non_blocking, target_of_to
 from pyinstrument_gpu.syncs import is_sync_allowed
 from pyinstrument_gpu.syncs.preview import warning_locations
 from pyinstrument_gpu.syncs.preview.checkpoints import Checkpoints
@@ -44,7 +45,6 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _AROUND_MODES = (os.path.join(_TORCH, "_dynamo") + os.sep, os.path.join(_TORCH, "_compile.py"))
 _DDP = os.path.join(_TORCH, "nn", "parallel", "distributed.py")
 _LOADING = {"load_state_dict", "_load_from_state_dict"}
-_TO_DEVICE = (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED)
 
 
 class _ThisThread(threading.local):
@@ -73,6 +73,7 @@ class Preview:
         patches.wrap(tensor, "cpu", functools.partial(self._moving, SyncKind.CPU))
         for name in ("as_tensor", "asarray"):
             patches.wrap(torch, name, self._converting)
+        patches.on_remove(_known_to_jit(torch.as_tensor))
         # Below the Python object, which torch.jit looks up.
         hooks = self._hooks
         patches.on_remove(hooks.remove)
@@ -89,7 +90,8 @@ class Preview:
             patches.wrap(tensor, name, functools.partial(self._reading, kind))
         patches.wrap(torch.UntypedStorage, "clone", self._cloning)
         for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
-            patches.wrap(torch.UntypedStorage, name, self._sharing)
+            # Only memory of the host is copied to be shared with other processes.
+            patches.wrap(torch.UntypedStorage, name, self._inside)
         self._checkpoints.install(patches)
         from torch.utils.data import DataLoader, dataloader
 
@@ -143,7 +145,7 @@ class Preview:
         there = [self._placement.is_on_device(tensor) for tensor in tensors]
         if self._thread.inside or not any(there):
             return tensors
-        kind = kind_of_wait(operator, args, kwargs, self._placement, self._copy_kind)
+        kind = kind_of_wait(operator, args, kwargs, self._placement)
         if kind is not None:
             frame = _calling_frame()
             if operator in READ:
@@ -189,15 +191,13 @@ class Preview:
     def _is_created_on_device(self, frame: FrameType) -> bool:
         if frame.f_code.co_filename == _DDP:
             return self._placement.has_moved  # the buckets lie where the parameters do
-        in_program = is_of_program(frame)
-        found = is_device(frame, self._placement, undecided=True if in_program else None)
-        if found is not None or in_program:
-            return bool(found)
-        # A library passes on what it was given, or takes the place of a tensor that it was given.
-        for outer in callers(frame.f_back):
+        for outer in callers(frame):
             in_program = is_of_program(outer)
             found = is_device(outer, self._placement, undecided=True if in_program else None)
-            if found or makes_beside(outer, self._placement):
+            if outer is frame and found is not None:
+                return found
+            # A library passes on what it was given, or takes the place of a tensor that it has.
+            if found or (outer is not frame and makes_beside(outer, self._placement)):
                 return True
             if in_program:
                 break
@@ -210,18 +210,20 @@ class Preview:
 
     # Calls that move
 
-    def _moving(self, to_host: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            if preview._is_listening and type(self) in PLAIN and type(result) in PLAIN:
-                frame = caller(sys._getframe(1))
-                # Without it, the result is right, in the wrong place.
-                return unheard(result, preview._move, to_host, frame, self, result, args, kwargs)
-            return result
-
-        preview = self
-        return method
+    def _moving(
+        self,
+        to_host: SyncKind,
+        original: Callable[..., Any],
+        tensor: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        result = original(tensor, *args, **kwargs)
+        if self._is_listening and type(tensor) in PLAIN and type(result) in PLAIN:
+            frame = caller(sys._getframe(1))
+            # Without it, the result is right, in the wrong place.
+            return unheard(result, self._move, to_host, frame, tensor, result, args, kwargs)
+        return result
 
     def _move(
         self,
@@ -237,7 +239,7 @@ class Preview:
         is_there = False if to_host is SyncKind.CPU else self._target(frame, args, kwargs)
         if is_there is None or is_there == was_there:
             return result
-        kind = self._copy_kind(tensor, _is_non_blocking(args, kwargs)) if is_there else to_host
+        kind = placement.copy_kind(tensor, is_non_blocking(args, kwargs)) if is_there else to_host
         if kind is not None:
             self._record(kind, frame, size_of(tensor))
         if result is tensor:
@@ -249,29 +251,25 @@ class Preview:
         self, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool | None:
         """Whether a call of `to` moves to a device, or to the host; None if it moves nothing."""
-        other = args[0] if args else kwargs.get("other", kwargs.get("device"))
+        other = args[0] if args else kwargs.get("other")
         if isinstance(other, torch.Tensor):
             return self._placement.is_on_device(other)
-        if other is None or isinstance(other, torch.dtype):
-            other = kwargs.get("device")
-        if other is None or torch.device(other).type == "meta":
+        target = target_of_to(args, kwargs)
+        if target is None or target.type == "meta":
             return None
         moves = is_of_program(frame) or frame.f_code.co_name in _PLACING
         undecided = True if moves else None
         return is_device(frame, self._placement, undecided=undecided, position=0)
 
-    def _moving_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not preview._is_listening:
-                return original(self, *args, **kwargs)
-            result = preview._inside(original, self, *args, **kwargs)
-            frame, is_cpu = caller(sys._getframe(1)), original.__name__ == "cpu"
-            unheard(None, preview._move_module, frame, self, args, kwargs, is_cpu)
-            return result
-
-        preview = self
-        return method
+    def _moving_module(
+        self, original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._is_listening:
+            return original(module, *args, **kwargs)
+        result = self._inside(original, module, *args, **kwargs)
+        frame, is_cpu = caller(sys._getframe(1)), original.__name__ == "cpu"
+        unheard(None, self._move_module, frame, module, args, kwargs, is_cpu)
+        return result
 
     def _move_module(
         self,
@@ -291,26 +289,19 @@ class Preview:
         for tensor in (*module.parameters(), *module.buffers()):
             was_there = placement.has_moved and placement.is_on_device(tensor)
             if was_there != is_there:
-                non_blocking = _is_non_blocking(args, kwargs)
-                kind = self._copy_kind(tensor, non_blocking) if is_there else SyncKind.TO_CPU
+                non_blocking = is_non_blocking(args, kwargs)
+                kind = placement.copy_kind(tensor, non_blocking) if is_there else SyncKind.TO_CPU
                 if kind is not None:
                     self._record(kind, frame, size_of(tensor))
             for one in (tensor, tensor.grad):
                 if one is not None:
                     placement.put(one, is_there)
 
-    def _converting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if preview._is_listening and type(result) in PLAIN and kwargs.get("device") is not None:
-                return unheard(result, preview._convert, caller(sys._getframe(1)), result)
-            return result
-
-        preview = self
-        if original is torch.as_tensor:
-            self._patches.on_remove(_known_to_jit(function))
-        return function
+    def _converting(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if self._is_listening and type(result) in PLAIN and kwargs.get("device") is not None:
+            return unheard(result, self._convert, caller(sys._getframe(1)), result)
+        return result
 
     def _convert(self, frame: FrameType, result: torch.Tensor) -> torch.Tensor:
         is_there = is_device(frame, self._placement, undecided=is_of_program(frame))
@@ -319,17 +310,14 @@ class Preview:
         self._record(SyncKind.H2D_PAGEABLE, frame, result.nbytes)
         return self._placement.moved(result, True)
 
-    def _reading(self, kind: SyncKind, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not preview._is_listening or not preview._placement.is_on_device(self):
-                return original(self, *args, **kwargs)
-            result = preview._inside(original, self, *args, **kwargs)
-            unheard(None, preview._record, kind, caller(sys._getframe(1)), size_of(self))
-            return result
-
-        preview = self
-        return method
+    def _reading(
+        self, kind: SyncKind, original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self._is_listening or not self._placement.is_on_device(tensor):
+            return original(tensor, *args, **kwargs)
+        result = self._inside(original, tensor, *args, **kwargs)
+        unheard(None, self._record, kind, caller(sys._getframe(1)), size_of(tensor))
+        return result
 
     def _enter_tensor(self, args: Arguments, kwargs: Options | None) -> None:
         """Of a sequence of tensors, `torch.tensor` reads one by one."""
@@ -352,49 +340,24 @@ class Preview:
         if count == -1:
             self._record(SyncKind.DATA_DEPENDENT_SHAPE, caller(sys._getframe(1)), 0)
 
-    def _cloning(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def clone(self: Any) -> Any:
-            result = original(self)
-            unheard(None, preview._placement.follow, self, result)
-            return result
-
-        preview = self
-        return clone
-
-    def _sharing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Only memory of the host is copied to be shared with other processes."""
-
-        @functools.wraps(original)
-        def share(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return preview._inside(original, self, *args, **kwargs)
-
-        preview = self
-        return share
+    def _cloning(self, original: Callable[..., Any], storage: Any) -> Any:
+        result = original(storage)
+        unheard(None, self._placement.follow, storage, result)
+        return result
 
     # Loaders that would pin their batches
 
-    def _iterating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _get_iterator(self: Any) -> Any:
-            iterator = original(self)
-            if self.pin_memory:
-                preview._pinning.add(iterator)
-            return iterator
+    def _iterating(self, original: Callable[..., Any], loader: Any) -> Any:
+        iterator = original(loader)
+        if loader.pin_memory:
+            self._pinning.add(iterator)
+        return iterator
 
-        preview = self
-        return _get_iterator
-
-    def _fetching(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _next_data(self: Any) -> Any:
-            data = original(self)
-            if preview.active and self in preview._pinning:
-                unheard(None, preview._pin, data)
-            return data
-
-        preview = self
-        return _next_data
+    def _fetching(self, original: Callable[..., Any], iterator: Any) -> Any:
+        data = original(iterator)
+        if self.active and iterator in self._pinning:
+            unheard(None, self._pin, data)
+        return data
 
     def _pin(self, data: Any) -> None:
         for tensor in _tensors((data,)):
@@ -402,18 +365,13 @@ class Preview:
 
     # Records
 
-    def _copy_kind(self, source: torch.Tensor, non_blocking: bool) -> SyncKind | None:
-        if not self._placement.is_pinned(source):
-            return SyncKind.H2D_PAGEABLE
-        return None if non_blocking else SyncKind.H2D_PINNED
-
     def _record(self, kind: SyncKind, frame: FrameType, size: int) -> None:
         if not self._is_listening:
             return
         site = site_of(frame, kind, ALLOWED if is_sync_allowed() else 0)
         if site is not None:
             native.sync_end(site, None, size)
-        if not self._placement.has_moved and kind not in _TO_DEVICE:
+        if not self._placement.has_moved and kind not in COPY_KINDS:
             self._doubt(SyncKind.PRESUMED, frame)
 
     def _doubt(self, kind: SyncKind, frame: FrameType) -> None:
@@ -479,15 +437,9 @@ def _elements(values: Any) -> Iterator[torch.Tensor]:
         yield from (value for value in values if type(value) in PLAIN)
 
 
-def _is_non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    # The first positional bool: `copy` stands behind it.
-    flags = [argument for argument in args if isinstance(argument, bool)]
-    return bool(kwargs.get("non_blocking", flags[0] if flags else False))
-
-
 def _size(kind: SyncKind, args: tuple[Any, ...]) -> int:
     """The bytes that would be copied between host and device."""
-    if kind in (SyncKind.H2D_PAGEABLE, SyncKind.H2D_PINNED):
+    if kind in COPY_KINDS:
         return next((t.nbytes for t in list(_tensors(args))[1:]), 0)
     if kind in (SyncKind.DATA_DEPENDENT_SHAPE, SyncKind.BOOLEAN_INDEX, SyncKind.COMPARE):
         return 0

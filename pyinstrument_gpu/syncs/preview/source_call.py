@@ -65,12 +65,6 @@ class SourceCall:
         self.file = file
 
     @property
-    def name(self) -> str:
-        """The last name of what is called; empty where it has none."""
-        function = self.node.func
-        return getattr(function, "attr", getattr(function, "id", ""))
-
-    @property
     def is_open(self) -> bool:
         """Whether there may be keywords that it doesn't show, as in `f(**options)`."""
         return any(given.arg is None for given in self.node.keywords)
@@ -85,6 +79,11 @@ class SourceCall:
             return None
         starred = any(isinstance(one, ast.Starred) for one in arguments[: position + 1])
         return None if starred else arguments[position]
+
+
+def called_name(call: ast.Call) -> str:
+    """The last name of what is called; empty where it has none."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def call_of(frame: FrameType) -> SourceCall | None:

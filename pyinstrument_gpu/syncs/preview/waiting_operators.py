@@ -68,14 +68,9 @@ def kind_of_wait(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     placement: Placement,
-    copy_kind: Callable[[torch.Tensor, bool], SyncKind | None],
 ) -> SyncKind | None:
     """What an operator waits for; None where it doesn't. At least one of its tensors is on the
-    device.
-
-    Args:
-        copy_kind: of a copy of a tensor to the device, which does not block if so asked.
-    """
+    device."""
     there = placement.is_on_device
     if operator in _READING:
         is_sized = kwargs.get("output_size") is not None
@@ -86,7 +81,7 @@ def kind_of_wait(
         target, source = args[0], args[1]
         non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
         if there(target) and not there(source):
-            return copy_kind(source, non_blocking)
+            return placement.copy_kind(source, non_blocking)
         return SyncKind.CPU if there(source) and not there(target) and not non_blocking else None
     if operator in _READ_ARGUMENTS:
         is_read = any(there(args[position]) for position in _READ_ARGUMENTS[operator])

@@ -18,22 +18,20 @@ from pyinstrument_gpu.syncs.preview.patches import Patches
 
 def install(patches: Patches) -> None:
     """Patch what the interpreter calls to show a warning."""
-    patches.wrap(warnings, "_showwarnmsg", _wrap)
+    patches.wrap(warnings, "_showwarnmsg", _show)
 
 
-def _wrap(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    def _showwarnmsg(message: Any) -> None:
-        if str(message.filename).startswith(OWN_FOLDER):
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and not _is_ours(frame):
-                frame = frame.f_back
-            while frame is not None and _is_ours(frame):
-                frame = frame.f_back
-            if frame is not None:
-                message.filename, message.lineno = frame.f_code.co_filename, frame.f_lineno
-        original(message)
-
-    return _showwarnmsg
+def _show(original: Callable[[Any], None], message: Any) -> None:
+    if str(message.filename).startswith(OWN_FOLDER):
+        # From the wrapper of this function on.
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not _is_ours(frame):
+            frame = frame.f_back
+        while frame is not None and _is_ours(frame):
+            frame = frame.f_back
+        if frame is not None:
+            message.filename, message.lineno = frame.f_code.co_filename, frame.f_lineno
+    original(message)
 
 
 def _is_ours(frame: FrameType) -> bool:
