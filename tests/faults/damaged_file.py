@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
 from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.run import Run
 from tests.faults.fault import FaultGroup, Trial
-from tests.helpers.made_recording import Recording, merged
+from tests.helpers.made_recording import OPERATIONS, Recording, merged
 from tests.helpers.run_truth import assert_true_spans
 
 FAULTS = FaultGroup("damaged file")
@@ -46,8 +48,8 @@ def damage(done: str) -> Callable[[Damage], Damage]:
         FAULTS.fault(
             done=done,
             holds="It is refused with a `RunFileError`, or what it gives is a true part of what "
-            "was recorded: spans, steps and device times as they were, and statistics as they were "
-            "at some moment.",
+            "was recorded: spans, steps, device times, collective operations and stalls as they "
+            "were, and statistics as they were at some moment.",
             times=100,
             slow_times=2900,
             at_least={"read": 0.4},  # most damage leaves something to read
@@ -194,6 +196,24 @@ def _assert_true_part(run: Run, recording: Recording) -> None:
         for _, steps, _ in watermarks
     ), "step totals"
     _assert_unfinished_as_state_says(run, recording, first_span)
+    _assert_true_collectives(run, recording)
+    # Without its path, where that is lost.
+    stalls = {*recording.stalls, *(replace(one, paths=()) for one in recording.stalls)}
+    assert {replace(one, device_event_ns=None) for one in run.stalls} <= stalls
+
+
+def _assert_true_collectives(run: Run, recording: Recording) -> None:
+    found, truth = run.collectives, recording.collectives
+    assert found.groups == tuple(recording.groups[: len(found.groups)])
+    assert found.operations in ((), OPERATIONS)
+    first = _position(truth["created_ns"], found.events["created_ns"])
+    assert found.events.tobytes() == truth[first : first + len(found.events)].tobytes()
+    (state,) = (one for one in (*recording.states, State()) if one.anchor == run.anchor)
+    if found.was_read:
+        assert found.missed >= first
+        assert found.missed + len(found.events) >= state.collectives
+    else:
+        assert found == Collectives()
 
 
 def _assert_unfinished_as_state_says(run: Run, recording: Recording, first: int) -> None:

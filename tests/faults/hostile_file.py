@@ -26,7 +26,9 @@ from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
+from pyinstrument_gpu.model.stall import GroupProgress, Stall
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.job import job_report
@@ -213,6 +215,15 @@ def _made(environment: dict[str, Any]) -> Run:
     run.environment = dict(environment)
     run.anchor = {clock: ns + 50 * _MS for clock, ns in _ANCHOR.items()}
     run.syncs = syncs_of(run)
+    events = np.zeros(3, COLLECTIVE_DTYPE)
+    events["created_ns"] = 5 * _MS, 15 * _MS, 25 * _MS
+    events["sequence"] = range(3)
+    groups = (ProcessGroup("0", "default_pg", (0, 1), "gloo"),)
+    run.collectives = Collectives(groups, ("all_reduce",), events, was_read=True)
+    progress = (GroupProgress("0", 2, None, 1, "all_reduce"),)
+    stacks = (("MainThread", 'File "train.py", line 3 in load'),)
+    paths = ((0, run.paths[0]),)
+    run.stalls = (Stall(30 * _MS, 45 * _MS, None, 10 * _MS, -1, paths, stacks, None, progress),)
     return run
 
 

@@ -58,6 +58,7 @@ def assert_same(run: Run, other: Run) -> None:
     assert run.statistics == other.statistics
     assert run.step_totals == other.step_totals
     assert (run.open_phases, run.open_step) == (other.open_phases, other.open_step)
+    assert (run.collectives, run.stalls) == (other.collectives, other.stalls)
     assert (run.complete, run.notes, run.duration_ns) == (
         other.complete,
         other.notes,

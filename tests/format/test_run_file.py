@@ -34,6 +34,9 @@ def test_finished_recording() -> None:
     assert run.duration_ns == RECORDING.states[-1].now_ns
     assert run.phases_recorded == len(RECORDING.spans)
     assert run.anchor == RECORDING.states[-1].anchor
+    assert run.collectives.events.tobytes() == RECORDING.collectives.tobytes()
+    assert (run.collectives.groups, run.collectives.missed) == (tuple(RECORDING.groups), 0)
+    assert [stall.step for stall in run.stalls] == [7, 11]
 
 
 @pytest.mark.parametrize("tick", range(len(RECORDING.versions) - 1))

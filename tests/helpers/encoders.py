@@ -17,6 +17,7 @@ import numpy as np
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.format.statistics import StatisticsDocument
 from pyinstrument_gpu.model.collectives import Collectives
+from pyinstrument_gpu.model.stall import GroupProgress, Stall
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.model.sync_kind import ALLOWED
@@ -121,6 +122,32 @@ def encode_collective_groups(collectives: Collectives) -> bytes:
             "cost_ns": 0,
         }
     )
+
+
+def encode_stalls(stalls: Sequence[Stall], paths: Sequence[str]) -> bytes:
+    """Where devices were is not written: a reader finds it out."""
+    return encode_json(
+        {
+            "stalls": [
+                {
+                    "since_ns": stall.since_ns,
+                    "noticed_ns": stall.noticed_ns,
+                    "ended_ns": stall.ended_ns,
+                    "limit_ns": stall.limit_ns,
+                    "step": stall.step,
+                    "paths": [[thread, paths.index(path)] for thread, path in stall.paths],
+                    "answer": {"stacks": stall.stacks, "groups": list(map(_row, stall.groups))},
+                    "traceback": None,
+                }
+                for stall in stalls
+            ]
+        }
+    )
+
+
+def _row(group: GroupProgress) -> tuple[Any, ...]:
+    enqueued = None if group.enqueued < 0 else group.enqueued
+    return group.group, enqueued, group.started, group.completed, group.operation
 
 
 def encode_sync_sites(sites: Sequence[SyncSite]) -> list[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.items import (
+    COLLECTIVE_ITEM,
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     NONE,
@@ -23,25 +25,31 @@ from pyinstrument_gpu.format.items import (
     STEP_ITEM,
     STREAM_ITEM,
     TIME_UNFINISHED,
+    columns,
 )
 from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, OpenStepState, State
 from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE, SpanFlag
+from pyinstrument_gpu.model.stall import GroupProgress, Stall
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
 from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
 from pyinstrument_gpu.model.stream import Stream, named_streams
 from pyinstrument_gpu.model.thread import Thread
 from tests.helpers.encoders import (
+    encode_collective_groups,
     encode_json,
     encode_name,
+    encode_stalls,
     encode_state,
     encode_statistics,
     encode_thread,
 )
 from tests.helpers.run_writer import RunWriter
 
+OPERATIONS = ("all_reduce", "broadcast")
 _STREAM_PLACES = [(0, 0), (0, 77), (1, 2)]
 
 
@@ -73,6 +81,8 @@ class Recording:
         spans, self_ns, steps: all that was ever recorded, also what the file no longer holds.
         device_times: all items of that log; unfinished ones are those that never became known.
         clock_points: all items of the log of device clocks.
+        collectives: all collective operations, in the order in which they were created.
+        stalls: every stall as it was ever written, with and without its end.
         watermarks: for each STATISTICS document the numbers of spans, steps and device times that
             it covers.
         states: every STATE document.
@@ -94,6 +104,10 @@ class Recording:
         self._used_streams: list[int] = []
         self._pending: list[tuple[int, int, int, int]] = []
         self._device_now_ns = [random.Random(seed).randrange(10**15), 10**6]
+        self._collectives_random = random.Random(-seed)  # so that all else is as without them
+        self._raw_collectives: list[tuple[int, ...]] = []
+        self.groups: list[ProcessGroup] = []
+        self.stalls: list[Stall] = []
         self._dropped: list[int] = []
         self._serial = 0
         self._open: tuple[int, int] | None = None
@@ -103,6 +117,9 @@ class Recording:
             self._tick(final=tick == ticks - 1, with_statistics=tick % 4 == 3)
         self.device_times = np.array(self._raw_times, DEVICE_TIME_ITEM)
         self.clock_points = np.array(self._raw_points, DEVICE_CLOCK_ITEM)
+        self.collectives = columns(
+            np.array(self._raw_collectives, COLLECTIVE_ITEM), COLLECTIVE_DTYPE, is_p2p=False
+        )
         self.spans, self.self_ns = self._span_columns()
         self.steps = self._step_columns()
 
@@ -177,6 +194,9 @@ class Recording:
         self._append(BlockType.STREAMS, stream_items, STREAM_ITEM)
         self._append(BlockType.DEVICE_CLOCKS, self._raw_points[points:], DEVICE_CLOCK_ITEM)
         self._append(BlockType.DEVICE_TIMES, self._raw_times[times:], DEVICE_TIME_ITEM)
+        self._communicate()
+        if with_statistics:
+            self._stall(tick=len(self.versions))
         if final or with_statistics:
             covered = len(self._raw_spans), len(self._raw_steps), len(self._raw_times)
             self.watermarks.append(covered)
@@ -200,6 +220,7 @@ class Recording:
             steps=len(self._raw_steps),
             device_times=len(self._raw_times),
             step_drops=len(self._dropped),
+            collectives=len(self._raw_collectives),
             dropped={cause: count for cause, count in history_dropped.items() if count},
             harvester_cpu_ns=len(self.versions),
             phases_recorded=len(self._raw_spans),
@@ -217,6 +238,34 @@ class Recording:
         self.states.append(state)
         writer.write_document(BlockType.STATE, encode_state(state))
         self.versions.append(bytes(writer.data))
+
+    def _communicate(self) -> None:
+        """Collective operations since the last tick, from the third tick on also of a new group."""
+        draw = self._collectives_random
+        if len(self.versions) in (0, 2):
+            number = len(self.groups)
+            self.groups.append(ProcessGroup(str(number), f"group {number}", (0, number), "gloo"))
+        begin = len(self._raw_collectives)
+        for number in range(begin, begin + draw.randrange(5, 40)):
+            created_ns = 1000 * number + draw.randrange(1000)
+            started_ns = draw.choice((-1, created_ns + 5))
+            group, operation = draw.randrange(len(self.groups)), draw.randrange(len(OPERATIONS))
+            times_ns = (created_ns, started_ns, -1, -1)
+            self._raw_collectives.append((*times_ns, number, 64, group, operation, 0))
+        self._append(BlockType.COLLECTIVES, self._raw_collectives[begin:], COLLECTIVE_ITEM)
+        known = Collectives(tuple(self.groups), OPERATIONS, was_read=True)
+        self._writer.write_document(BlockType.COLLECTIVE_GROUPS, encode_collective_groups(known))
+
+    def _stall(self, tick: int) -> None:
+        """One that is noticed, while the one before is over by now."""
+        before = [replace(one, ended_ns=one.noticed_ns + 7) for one in self.stalls[-1:]]
+        progress = (GroupProgress("0", tick, None, None, "all_reduce"),)
+        stacks = (("MainThread", f"a line\nanother, at tick {tick}"),)
+        path = self.names[0].replace("/", "%2F")
+        new = Stall(tick, tick + 50, None, 30, tick, ((0, path),), stacks, None, progress)
+        self.stalls += [*before, new]
+        content = encode_stalls([*before, new], [path])
+        self._writer.write_document(BlockType.STALLS, content)
 
     def _work_on_devices(self, final: bool) -> None:
         """Complete some of the pending work, in any order, and read the devices' clocks."""

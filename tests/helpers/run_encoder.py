@@ -34,6 +34,7 @@ from tests.helpers.encoders import (
     encode_collective_groups,
     encode_json,
     encode_name,
+    encode_stalls,
     encode_state,
     encode_statistics,
     encode_sync_sites,
@@ -75,6 +76,8 @@ def encode(run: RunData) -> bytearray:
         writer.append_records(BlockType.COLLECTIVES, _collectives(run))
         groups = encode_collective_groups(run.collectives)
         writer.write_document(BlockType.COLLECTIVE_GROUPS, groups)
+    if run.stalls:
+        writer.write_document(BlockType.STALLS, encode_stalls(run.stalls, run.paths))
     counts = len(run.spans), len(run.steps.closed), len(device_times)
     statistics = StatisticsDocument(*counts, run.step_totals, run.statistics, run.profiled_totals)
     writer.write_document(BlockType.STATISTICS, encode_statistics(statistics))
