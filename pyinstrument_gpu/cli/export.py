@@ -14,9 +14,10 @@ import click
 from pyinstrument_gpu import export as exports
 from pyinstrument_gpu.cli.run_paths import run_paths
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.export.atomic_file import check_replaceable, is_run_file
+from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.rank_alignment import NoStartTimeError
 from pyinstrument_gpu.export.run_facts import losses
+from pyinstrument_gpu.format.framing import is_run_file
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.format.framing import MAGIC
+from pyinstrument_gpu.format.framing import is_run_file
 
 
 @contextmanager
@@ -52,10 +52,3 @@ def check_replaceable(
         raise ExportError(f"{os.fspath(path)!r} is a run file and would be replaced")
     if source is not None and os.path.realpath(path) == os.path.realpath(source):
         raise ExportError(f"{os.fspath(path)!r} is read by this export and would be replaced")
-
-
-def is_run_file(path: str | os.PathLike[str]) -> bool:
-    if not os.path.isfile(path):  # to read from a pipe would be to wait, or to take what is there
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC

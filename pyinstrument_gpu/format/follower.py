@@ -118,15 +118,6 @@ class RunFollower:
         if self._file is not None:
             self._file.close()
 
-    @property
-    def owner(self) -> int:
-        """The user id of the file's owner.
-
-        Raises:
-            OSError: nothing is known of the file yet, or any more.
-        """
-        return (os.stat(self.path) if self._file is None else self._file.status()).st_uid
-
     def _find(self) -> _File:
         """The file that stands at the path now, or the last one that did."""
         known = self._file

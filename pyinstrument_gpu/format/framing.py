@@ -7,6 +7,7 @@ own.
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -196,6 +197,18 @@ def tap_records(taken: bytes) -> Iterator[tuple[int, memoryview]]:
         end = _TAP_RECORD.size + length
         yield block_type, view[:end]
         view = view[end:]
+
+
+def is_run_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a run file does.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not os.path.isfile(path):  # to read from a pipe would be to wait, or to take what is there
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def read_file_header(view: memoryview) -> int:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.format.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.format.items import SPAN_ITEM
 from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.model.distinct import places_in
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
@@ -350,11 +351,7 @@ class _Window:
 
     def places_of(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """For each index of a step its place among the window's; -1 if it is none of them."""
-        if not len(self.steps):
-            return np.full(len(steps), -1, np.int64)
-        place = np.searchsorted(self.steps["index"], steps)
-        place = np.minimum(place, len(self.steps) - 1)
-        return np.where(self.steps["index"][place] == steps, place, -1)
+        return places_in(self.steps["index"], steps)
 
     def series_of(
         self, places: NDArray[np.int64], times_ns: NDArray[np.int64]
@@ -412,30 +409,25 @@ def _phases(run: RunData, window: _Window) -> tuple[LivePhase, ...]:
     chosen = (places >= 0) | outside
     spans, places = spans[chosen], places[chosen]
     times_ns = spans["host_end_ns"] - spans["host_begin_ns"]
-    in_step, scopes = places >= 0, span_scopes(spans)
-    on_thread = in_step & (scopes == Scope.STEP)
-    count = len(run.paths)
-    calls = np.bincount(spans["path"], minlength=count).tolist()
-    total_ns = np.bincount(spans["path"], times_ns, count).tolist()
-    step_ns = np.bincount(spans["path"][in_step], times_ns[in_step], count).tolist()
-    thread_ns = np.bincount(spans["path"][on_thread], times_ns[on_thread], count).tolist()
-    cells = len(window.sizes)
-    key = spans["path"][in_step].astype(np.int64) * cells + window.series[places[in_step]]
-    sums = np.bincount(key, times_ns[in_step], count * cells).reshape(count, cells)
+    paths, in_step = spans["path"].astype(np.int64), places >= 0
+    on_thread = in_step & (span_scopes(spans) == Scope.STEP)
+    count, cells = len(run.paths), len(window.sizes)
+    calls = np.bincount(paths, minlength=count).tolist()
+    total_ns, step_ns, thread_ns = (
+        np.bincount(paths[some], times_ns[some], count).tolist()
+        for some in (slice(None), in_step, on_thread)
+    )
+    cell = paths[in_step] * cells + window.series[places[in_step]]
+    sums = np.bincount(cell, times_ns[in_step], count * cells).reshape(count, cells)
     series = sums / np.maximum(window.sizes, 1)
     steps_ns = int((window.steps["end_ns"] - window.steps["begin_ns"]).sum())
     open_paths = {phase.path for phase in run.open_phases}
     open_paths |= {path.rpartition("/")[0] for path in open_paths}
-    by_scope: dict[int, dict[Scope, PhaseStatistics]] = {}
-    for (number, scope), statistics in run.statistics.items():
-        if scope.is_profiled:
-            continue
-        by_scope.setdefault(number, {})[scope] = statistics
+    of_scopes = run.phases_in(Scope.STEP), run.phases_in(Scope.OTHER_THREADS)
     found = []
     for number, path in enumerate(run.paths):
-        known = by_scope.get(number, {})
-        whole = PhaseStatistics.merge(known.values())
-        inside = [part for scope, part in known.items() if scope != Scope.OUTSIDE]
+        whole = run.phases.get(path, PhaseStatistics())
+        inside = [phases[path] for phases in of_scopes if path in phases]
         inside_ns = sum(part.host.total_ns for part in inside if part.host is not None)
         is_inside = bool(inside) and run.step_totals.count > 0
         in_window = bool(step_ns[number]) or is_inside

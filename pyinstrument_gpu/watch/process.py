@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyinstrument_gpu.format.framing import MAGIC
+from pyinstrument_gpu.format.framing import is_run_file
 from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 
@@ -96,15 +96,9 @@ def recorded_files(pid: int, proc: Path = Path("/proc")) -> tuple[list[Path], bo
             target = os.readlink(folder / name)
             in_memory |= target.startswith(_IN_MEMORY)
             # Those who only read it, `watch` among them, have no right to write on the link.
-            if os.lstat(folder / name).st_mode & stat.S_IWUSR and _is_run_file(target):
+            is_written = os.lstat(folder / name).st_mode & stat.S_IWUSR
+            if is_written and os.path.isabs(target) and is_run_file(target):
                 found[Path(target)] = None
         except OSError:
             continue
     return list(found), in_memory
-
-
-def _is_run_file(path: str) -> bool:
-    if not path.startswith("/") or not stat.S_ISREG(os.stat(path).st_mode):
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC

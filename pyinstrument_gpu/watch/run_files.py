@@ -6,16 +6,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.follower import RunFollower
 from pyinstrument_gpu.format.reader import decode_blocks
+from pyinstrument_gpu.job import SUFFIX
 from pyinstrument_gpu.model.job import not_one_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch import process
 
-SUFFIX = ".gpurun"
 HOW_TO_BEGIN = (
     "To record a program:\n"
     "    pyinstrument-gpu run train.py\n"
@@ -54,13 +55,11 @@ def run_files(target: str | None, proc: Path = Path("/proc")) -> Callable[[], li
 
 
 def _check(path: Path) -> None:
-    follower = RunFollower(path)
-    try:
-        follower.look()
-    except RunFileError as error:
-        raise type(error)(f"{path}: {error}") from None
-    finally:
-        follower.close()
+    with closing(RunFollower(path)) as follower:
+        try:
+            follower.look()
+        except RunFileError as error:
+            raise type(error)(f"{path}: {error}") from None
 
 
 def _of_anything(proc: Path) -> Callable[[], list[Path]]:
@@ -174,10 +173,6 @@ def _named_alike(path: Path, rank: int) -> list[Path]:
 
 
 def _run_of(path: Path) -> RunData | None:
-    follower = RunFollower(path)
-    try:
+    with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
         return decode_blocks(follower.look(), RunData)
-    except (OSError, RunFileError):
-        return None
-    finally:
-        follower.close()
+    return None

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from pyinstrument_gpu.analysis.job.condition import Sighting
 from pyinstrument_gpu.model.job_data import JobData, RankData
@@ -12,12 +13,16 @@ from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.process import process_state
 
+LookUp: TypeAlias = Callable[[int, int, Clocks], ProcessState]
+"""What is known of a process: a function of its number, of when its recording began and of the
+clocks."""
+
 
 def sightings_of(
     job: JobData,
     clocks: Clocks,
     wait: Callable[[], None],
-    process: Callable[[int, int, Clocks], ProcessState] = process_state,
+    process: LookUp = process_state,
 ) -> dict[int, Sighting]:
     """What can be seen of each rank.
 
@@ -27,30 +32,46 @@ def sightings_of(
         clocks: of this machine, read after the job was.
         wait: for longer than a recorder needs to write again; called if a rank that is not
             complete ran on another machine.
-        process: what is known of a process: a function of its number, of when its recording began
-            and of the clocks.
+        process: looks a process up.
     """
     found = {}
     elsewhere = []
     for rank in job.ranks:
-        anchor = rank.end.anchor
-        if rank.complete or not clocks.are_of(rank.environment, anchor):
+        if rank.complete:
             found[rank.rank] = Sighting()
-            if not rank.complete:
-                elsewhere.append(rank)
             continue
-        end_ns = anchor["monotonic_ns"] + rank.duration_ns - anchor.get("run_ns", rank.duration_ns)
-        pid = rank.environment.get("pid")
-        state = ProcessState.UNKNOWN
-        if pid is not None:
-            state = process(pid, end_ns - rank.duration_ns, clocks)
-        found[rank.rank] = Sighting(state, max(0, clocks.monotonic_ns - end_ns))
+        anchor = rank.end.anchor
+        seen = sighting_of(rank.environment, anchor, rank.duration_ns, clocks, process)
+        found[rank.rank] = seen
+        if seen.silent_ns is None:
+            elsewhere.append(rank)
     if elsewhere:
         before = [_written(rank) for rank in elsewhere]
         wait()
         for rank, written in zip(elsewhere, before, strict=True):
             found[rank.rank] = Sighting(is_writing=written != _written(rank))
     return found
+
+
+def sighting_of(
+    environment: Mapping[str, Any],
+    anchor: Mapping[str, int],
+    duration_ns: int,
+    clocks: Clocks,
+    process: LookUp = process_state,
+) -> Sighting:
+    """What can be seen of the process of a run; nothing if it is of another machine.
+
+    Args:
+        anchor: the last reading of its clocks.
+        duration_ns: from its begin to its last sign of life.
+    """
+    if not clocks.are_of(environment, anchor):
+        return Sighting()
+    began_ns = anchor["monotonic_ns"] - anchor.get("run_ns", duration_ns)
+    pid = environment.get("pid")
+    state = ProcessState.UNKNOWN if pid is None else process(pid, began_ns, clocks)
+    return Sighting(state, max(0, clocks.monotonic_ns - began_ns - duration_ns))
 
 
 def _written(rank: RankData) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
 from pyinstrument_gpu.format.follower import Whereabouts
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.condition import Condition
@@ -19,8 +20,6 @@ from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.program_end import ProgramEnd
 from pyinstrument_gpu.model.run_data import RunData
 
-FRESH_NS = 2 * 10**9
-"""Twenty times as long as the recorder needs to write again."""
 _HANGS_AFTER_NS = 10 * 10**9
 _TIMES_THE_LONGEST = 3
 
@@ -46,25 +45,23 @@ class SignOfLife:
 def sign_of_life(
     run: RunData,
     state: State,
+    sighting: Sighting,
     *,
-    age_ns: int | None,
     unchanged_ns: int,
     has_changed: bool,
-    process: ProcessState,
     whereabouts: Whereabouts = Whereabouts.HERE,
 ) -> SignOfLife:
     """How a recording is.
 
     Args:
-        age_ns: how old the last sign of life is by the clock of its machine; None if that is
-            another machine.
+        sighting: of its process.
         unchanged_ns: how long it has been seen not to change.
         has_changed: whether it has been seen to change before that.
-        process: what is known of the process.
         whereabouts: of its file.
     """
-    is_at_least = age_ns is None
-    known_ns = unchanged_ns if age_ns is None else age_ns
+    process = sighting.process
+    is_at_least = sighting.silent_ns is None
+    known_ns = unchanged_ns if sighting.silent_ns is None else sighting.silent_ns
     is_fresh = known_ns < FRESH_NS and (has_changed or not is_at_least)
     condition = _condition(run, state, known_ns, is_fresh, process)
     ago = ("at least " if is_at_least else "") + time_text(known_ns)

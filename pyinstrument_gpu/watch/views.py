@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pyinstrument_gpu.model.condition import Condition
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, printable, table
+from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, printable, size, table
 from pyinstrument_gpu.watch.live_run import SERIES, LivePhase, LiveRun, LiveWait, spread
 from pyinstrument_gpu.watch.sign_of_life import time_text
 from pyinstrument_gpu.watch.watched_run import Unreadable
@@ -133,9 +133,9 @@ def _health_line(run: LiveRun, width: int) -> Text:
         line.append("  ")
     if run.memory is not None and run.memory.allocated_bytes is not None:
         where = "process" if run.memory.device is None else f"cuda:{run.memory.device}"
-        line.append(f"{where} {_bytes(run.memory.allocated_bytes)}")
+        line.append(f"{where} {size(run.memory.allocated_bytes)}")
         if run.memory.peak_bytes is not None:
-            line.append(f", peak {_bytes(run.memory.peak_bytes)}")
+            line.append(f", peak {size(run.memory.peak_bytes)}")
         line.append("  ")
     share = run.recorder.thread_share
     line.append("recorder " + (UNKNOWN if share is None else f"{100 * share:.1f} % of a core"))
@@ -389,7 +389,7 @@ def _ranks(
             lambda one: (
                 UNKNOWN
                 if one.memory is None or one.memory.allocated_bytes is None
-                else _bytes(one.memory.allocated_bytes)
+                else size(one.memory.allocated_bytes)
             ),
         ),
     ]
@@ -475,12 +475,3 @@ def _percent(share: float | None) -> str:
 def _signed_percent(share: float | None) -> str:
     percent = None if share is None else round(100 * share)
     return UNKNOWN if percent is None else f"{percent:+d} %" if percent else "0 %"
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

@@ -32,11 +32,6 @@ class Watch:
             self._runs.setdefault(path, WatchedRun(path))
         return [run.look(clocks) for run in self._runs.values()]
 
-    @property
-    def runs(self) -> list[WatchedRun]:
-        """In the order of `look`."""
-        return [*self._runs.values()]
-
     def close(self) -> None:
         for run in self._runs.values():
             run.close()

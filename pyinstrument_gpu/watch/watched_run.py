@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.follower import RunFollower
 from pyinstrument_gpu.format.reader import decode_blocks
 from pyinstrument_gpu.format.state import State, decode_state
-from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun, live_run
 from pyinstrument_gpu.watch.process import process_state
+from pyinstrument_gpu.watch.sightings import LookUp, sighting_of
 from pyinstrument_gpu.watch.sign_of_life import SignOfLife, sign_of_life
 
 
@@ -38,15 +37,10 @@ class WatchedRun:
 
     Args:
         path: the file, which need not be there yet.
-        process: what is known of a process: a function of its number, of when the recording began
-            and of the clocks.
+        process: looks a process up.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        process: Callable[[int, int, Clocks], ProcessState] = process_state,
-    ) -> None:
+    def __init__(self, path: Path, process: LookUp = process_state) -> None:
         self.path = path
         self._process = process
         self._follower = RunFollower(path)
@@ -68,29 +62,16 @@ class WatchedRun:
     def close(self) -> None:
         self._follower.close()
 
-    @property
-    def owner(self) -> int:
-        """The user id of the file's owner; raises OSError if that is unknown."""
-        return self._follower.owner
-
     def _sign(self, run: RunData, state: State, clocks: Clocks) -> SignOfLife:
         seen = (run.environment.get("run_id"), state.now_ns, state.final)
         if seen != self._changed:
             self._has_changed = self._changed is not None
             self._changed, self._changed_ns = seen, clocks.monotonic_ns
-        age_ns, process = None, ProcessState.UNKNOWN
-        if clocks.are_of(run.environment, state.anchor):
-            age_ns = max(0, clocks.monotonic_ns - state.anchor["monotonic_ns"])
-            began_ns = state.anchor["monotonic_ns"] - state.anchor.get("run_ns", state.now_ns)
-            pid = run.environment.get("pid")
-            if pid is not None and not state.final:
-                process = self._process(pid, began_ns, clocks)
         return sign_of_life(
             run,
             state,
-            age_ns=age_ns,
+            sighting_of(run.environment, state.anchor, run.duration_ns, clocks, self._process),
             unchanged_ns=clocks.monotonic_ns - self._changed_ns,
             has_changed=self._has_changed,
-            process=process,
             whereabouts=self._follower.whereabouts,
         )

@@ -74,8 +74,8 @@ def test_what_is_wrong_is_in_the_heading(run: LiveRun) -> None:
     recorder = replace(run.recorder, dropped={"ring_full": 2000, "depth": 1}, damaged_blocks=1)
     lines = heading(replace(run, memory=memory, recorder=recorder), 200).plain.splitlines()
     assert lines[3] == (
-        "▇▇▇▇▇  cuda:0 5.0 GiB, peak 3.5 GiB  recorder 1.0 % of a core  ! 2,001 dropped, 1 damaged "
-        "block, out of memory 2 times"
+        "▇▇▇▇▇  cuda:0 5.00 GiB, peak 3.50 GiB  recorder 1.0 % of a core  ! 2,001 dropped, "
+        "1 damaged block, out of memory 2 times"
     )
     assert table("Recorder", replace(run, recorder=recorder, profiled=((3, 5),)))[-4:] == [
         "dropped (ring_full): 2,000",
