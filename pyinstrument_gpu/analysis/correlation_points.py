@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.host_timeline import HostTimeline
 from pyinstrument_gpu.analysis.intervals import covered_before
+from pyinstrument_gpu.model.groups import least_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import COPY_KINDS, SyncKind
 
@@ -235,13 +236,11 @@ def _call_costs_ns(
     """What each sync may have cost without a wait, at most, and if copies took no time: what is
     usual for such calls, at most what the shortest of its site took. A copy to the device is work
     that is waited for."""
-    if not len(events):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    shortest_ns = np.full(int(events["site"].max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(shortest_ns, events["site"], events["duration_ns"])
+    shortest_ns = least_of(events["site"], events["duration_ns"], len(run.syncs.sites))
+    shortest_ns = shortest_ns[events["site"]]
     is_copy = run.syncs.of_kinds(events, COPY_KINDS)
     read_bytes = np.where(is_copy, 0, events["bytes"].astype(np.int64))
-    least_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], CALL_NS)
+    least_ns: NDArray[np.int64] = np.minimum(shortest_ns, CALL_NS)
     usual_ns = CALL_NS + COPY_NS_PER_BYTE * read_bytes
-    most_ns: NDArray[np.int64] = np.minimum(shortest_ns[events["site"]], usual_ns)
+    most_ns: NDArray[np.int64] = np.minimum(shortest_ns, usual_ns)
     return most_ns, least_ns

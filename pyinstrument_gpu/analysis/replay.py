@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.correlation_points import LATENCY_NS, CorrelationPoints
+from pyinstrument_gpu.model.groups import least_of
 
 WORK_SHARE = 0.5
 """Where between its limits the work is taken to be that no passage shows."""
@@ -80,7 +81,10 @@ def fit(
     works = _quantiles(kinds, most_ns, shows_work & is_whole, QUANTILE_SHARE * work_share + 0.1)
     least_ns = np.clip(backlog_ns, 0, np.maximum(most_ns, 0))
     # The least of all passes had room for the work, if that is always the same.
-    minima_ns = _minima(kinds[is_whole], most_ns[is_whole], kinds) if work_share < 1 else most_ns
+    minima_ns = most_ns
+    if work_share < 1:
+        count = int(kinds.max(initial=-1)) + 1
+        minima_ns = least_of(kinds[is_whole], most_ns[is_whole], count)[kinds]
     limit_ns = np.where(is_empty, least_ns, np.minimum(most_ns, minima_ns))
     # A host that keeps its lead was held back by the device, as by a full launch queue.
     lead_ns = device0_ns - host0_ns
@@ -164,11 +168,3 @@ def _quantiles(
     present, first, counts = np.unique(kinds_of[order], return_index=True, return_counts=True)
     found[present] = values_of[order][first + ((counts - 1) * quantile).astype(np.int64)]
     return found[kinds]
-
-
-def _minima(
-    kinds: NDArray[np.int64], values: NDArray[np.int64], of: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    minima = np.full(int(of.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(minima, kinds, values)
-    return minima[of]

@@ -18,6 +18,7 @@ from pyinstrument_gpu.analysis.premises import Premises
 from pyinstrument_gpu.analysis.replay import WORK_SHARE, Segments, fit
 from pyinstrument_gpu.analysis.replayed_steps import ReplayedSteps
 from pyinstrument_gpu.analysis.taken_out import TakenOut
+from pyinstrument_gpu.model.groups import least_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import COPY_KINDS
 
@@ -171,8 +172,7 @@ def _sooner_ns(run: RunData, pinned_bytes_per_ns: int) -> NDArray[np.int64]:
     shortest wait and its bytes in the mean."""
     sites = run.syncs.sites
     waits = run.syncs.events[run.syncs.events["duration_ns"] >= 0]
-    shortest_ns = np.full(len(sites), np.iinfo(np.int64).max)
-    np.minimum.at(shortest_ns, waits["site"], waits["duration_ns"])
+    shortest_ns = least_of(waits["site"], waits["duration_ns"], len(sites))
     counts = np.bincount(waits["site"], minlength=len(sites))
     mean_bytes = np.bincount(waits["site"], waits["bytes"], len(sites)) / np.maximum(counts, 1)
     pinned_ns = CALL_NS + np.rint(mean_bytes / pinned_bytes_per_ns).astype(np.int64)

@@ -15,3 +15,12 @@ def groups(keys: NDArray[np.integer[Any]]) -> Iterator[tuple[int, NDArray[np.int
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     return zip(found.tolist(), np.split(order, first[1:]), strict=False)  # [[]] where none is
+
+
+def least_of(
+    keys: NDArray[np.integer[Any]], values: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
+    """For each key below `count` the least of its values; more than any where there is none."""
+    least = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(least, keys, values)
+    return least

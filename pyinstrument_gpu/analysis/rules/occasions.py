@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.analysis.intervals import interval_at
 from pyinstrument_gpu.analysis.ledger import DATA_PHASES
 from pyinstrument_gpu.model.distinct import distinct
+from pyinstrument_gpu.model.groups import least_of
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope
@@ -122,14 +123,14 @@ class Timeline:
         spans, place = self._spans[chosen], np.searchsorted(gaps, self._gap[chosen])
         begins_ns, ends_ns = spans["host_begin_ns"], spans["host_end_ns"]
         is_evaluation = is_evaluation[chosen]
-        first_ns = _least(place[is_evaluation], begins_ns[is_evaluation], len(gaps))
-        last_ns = -_least(place[is_evaluation], -ends_ns[is_evaluation], len(gaps))
+        first_ns = least_of(place[is_evaluation], begins_ns[is_evaluation], len(gaps))
+        last_ns = -least_of(place[is_evaluation], -ends_ns[is_evaluation], len(gaps))
         # The loop of training before it comes to the end of its loader, the next one starts it.
         belongs = is_evaluation | self._are(_LOOP_PHASES)[chosen]
         belongs &= ~(self._are(("data end",))[chosen] & (ends_ns <= first_ns[place]))
         belongs &= ~(self._are(("data start",))[chosen] & (begins_ns >= last_ns[place]))
-        first_ns = _least(place[belongs], begins_ns[belongs], len(gaps))
-        last_ns = -_least(place[belongs], -ends_ns[belongs], len(gaps))
+        first_ns = least_of(place[belongs], begins_ns[belongs], len(gaps))
+        last_ns = -least_of(place[belongs], -ends_ns[belongs], len(gaps))
         gap_begins_ns, gap_ends_ns = (edges_ns[gaps] for edges_ns in self._gaps)
         are_known = True
         if self._reads is not None:
@@ -164,27 +165,26 @@ class Timeline:
 
     def _in_steps(self, chosen: NDArray[np.bool_]) -> Occasions:
         """The occasions in steps, unless they are in most of them."""
-        steps = distinct(self._step[chosen & (self._step >= 0)])
-        if len(steps) > MAX_SHARE * len(self._steps):
-            steps = steps[:0]
+        in_steps = chosen & (self._step >= 0)
+        if len(distinct(self._step[in_steps])) > MAX_SHARE * len(self._steps):
+            in_steps[:] = False
         edges_ns = self._steps["begin_ns"], self._steps["end_ns"]
-        return self._phases_at(chosen & np.isin(self._step, steps), self._step, steps, edges_ns)
+        return self._phases_at(in_steps, self._step, edges_ns)
 
     def _of_phases(self, chosen: NDArray[np.bool_]) -> Occasions:
         """The occasions of phases that take no more than their own time."""
-        gaps = distinct(self._gap[chosen & (self._gap >= 0)])
-        in_gaps = self._phases_at(chosen & np.isin(self._gap, gaps), self._gap, gaps, self._gaps)
+        in_gaps = self._phases_at(chosen & (self._gap >= 0), self._gap, self._gaps)
         return _together(in_gaps, self._in_steps(chosen))
 
     def _phases_at(
         self,
         chosen: NDArray[np.bool_],
         places: NDArray[np.int64],
-        wanted: NDArray[np.int64],
         edges_ns: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> Occasions:
-        """The time of some phases, at each of the wanted places. The device may do earlier work
-        while they are blocked."""
+        """The time of some phases at their places, which have these begins and ends. The device may
+        do earlier work while they are blocked."""
+        wanted = distinct(places[chosen])
         spans, place = self._spans[chosen], np.searchsorted(wanted, places[chosen])
         host_ns = np.maximum(spans["host_end_ns"] - spans["host_begin_ns"], 0)
         blocked_ns = np.zeros_like(host_ns)
@@ -198,21 +198,10 @@ class Timeline:
         return Occasions(edges_ns[0][wanted], edges_ns[1][wanted], low_ns, high_ns)
 
 
-def _least(places: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """The least value at each place."""
-    least = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(least, places, values)
-    return least
-
-
 def _together(one: Occasions, other: Occasions) -> Occasions:
-    def column(name: str) -> NDArray[np.int64]:
-        return np.concatenate([getattr(one, name), getattr(other, name)])
-
-    return Occasions(
-        column("begins_ns"),
-        column("ends_ns"),
-        column("low_ns"),
-        column("high_ns"),
-        one.are_known and other.are_known,
+    names = ("begins_ns", "ends_ns", "low_ns", "high_ns")
+    begins_ns, ends_ns, low_ns, high_ns = (
+        np.concatenate([getattr(one, name), getattr(other, name)]) for name in names
     )
+    are_known = one.are_known and other.are_known
+    return Occasions(begins_ns, ends_ns, low_ns, high_ns, are_known)
