@@ -20,6 +20,7 @@ from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.analysis.job.machines import machines_of, monotonic_end_ns
 from pyinstrument_gpu.analysis.job.matched import MatchedGroup, is_symmetric
 from pyinstrument_gpu.analysis.job.own_work import OwnWork
+from pyinstrument_gpu.model.groups import groups as grouped
 from pyinstrument_gpu.model.job_data import RankData
 
 
@@ -29,13 +30,12 @@ def collectives(
     """By process group, operation and phase, those that take the longest first."""
     rows = []
     for group in groups:
-        by_kind: dict[tuple[str, str | None], list[int]] = {}
-        for number, kind in enumerate(zip(group.operations, group.paths, strict=True)):
-            by_kind.setdefault(kind, []).append(number)
         members = [joined.ranks[place] for place in group.places]
         clocks_ns = None if group.group.is_on_stream else _one_clock_ns(members)
-        for kind, numbers in by_kind.items():
-            rows.append((group, _use(group, members, clocks_ns, *kind, np.array(numbers))))
+        for operation, of_operation in grouped(group.events["operation"][0]):
+            for path, places in grouped(group.path[of_operation]):
+                numbers = of_operation[places]
+                rows.append((group, _use(group, members, clocks_ns, operation, path, numbers)))
     users = Counter(use.path for _, use in rows)
     found = [
         _with_exposed(joined, group, use, work) if users[use.path] == 1 else use
@@ -52,15 +52,16 @@ def _use(
     group: MatchedGroup,
     members: Sequence[RankData],
     clocks_ns: NDArray[np.int64] | None,
-    operation: str,
-    path: str | None,
+    operation: int,
+    path: int,
     numbers: NDArray[np.intp],
 ) -> CollectiveUse:
-    events = group.events[:, numbers]
+    events, first = group.events[:, numbers], group.first
+    name = first.collectives.operations[operation]
     use = CollectiveUse(
         group=group.group.label,
-        operation=operation,
-        path=path,
+        operation=name,
+        path=first.paths[path] if path >= 0 else None,
         count=len(numbers),
         bytes=int(np.maximum(events["bytes"][0], 0).sum()),
         transfer_ns=None,
@@ -74,7 +75,7 @@ def _use(
     asked = (events["created_ns"] >= 0).all(axis=0)
     if timed.any():
         # Of an asymmetric operation, who sends is done early, and has not come last.
-        if not is_symmetric(operation):
+        if not is_symmetric(name):
             return use
         durations_ns, sizes = events["duration_ns"][:, timed], events["bytes"][0, timed]
         least_ns = durations_ns.min(axis=0)

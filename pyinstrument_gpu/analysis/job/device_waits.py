@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.job.joined import Joined
 from pyinstrument_gpu.analysis.job.matched import MatchedGroup
+from pyinstrument_gpu.model.distinct import distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
         chosen_ns, column = durations_ns[:, chosen], column[chosen]
         for of_rank_ns, longer_ns in zip(waits_ns, chosen_ns - chosen_ns.min(axis=0), strict=True):
             np.maximum.at(of_rank_ns, column, longer_ns)
-        asked_in = {path for path, one in zip(group.paths, chosen, strict=True) if one}
+        asked_in = {group.first.paths[path] for path in distinct(group.path[chosen]) if path >= 0}
         paths |= np.array([path in asked_in for path in joined.paths], dtype=bool)
     steps = np.flatnonzero(waits_ns[0] >= 0) if len(joined.ranks) else np.empty(0, np.intp)
     if not len(steps):

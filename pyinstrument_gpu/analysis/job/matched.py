@@ -26,8 +26,9 @@ class MatchedGroup:
         places: of its ranks, among the ranks that were matched.
         is_whole: whether runs of all ranks of the group are there, as far as is known.
         events: by rank and operation (`COLLECTIVE_DTYPE`), in the order of their numbers.
-        operations: the name of each.
-        paths: the phase in which the first rank asked for each; None outside, or if unknown.
+        first: the rank whose names of operations and phases are meant.
+        path: the phase in which that asked for each, an index into its `paths`; -1 outside, or if
+            unknown.
         steps: the step in which it did; -1 none, or unknown.
     """
 
@@ -35,15 +36,16 @@ class MatchedGroup:
     places: tuple[int, ...]
     is_whole: bool
     events: NDArray[np.void]
-    operations: tuple[str, ...]
-    paths: tuple[str | None, ...]
+    first: RankData
+    path: NDArray[np.intp]
     steps: NDArray[np.int64]
 
     @property
     def are_symmetric(self) -> NDArray[np.bool_]:
         """Of each operation whether no rank can be done before all have asked."""
-        names = {name: is_symmetric(name) for name in set(self.operations)}
-        return np.array([names[name] for name in self.operations], dtype=bool)
+        are_symmetric = [is_symmetric(name) for name in self.first.collectives.operations]
+        found: NDArray[np.bool_] = np.array(are_symmetric, bool)[self.events["operation"][0]]
+        return found
 
 
 def is_symmetric(operation: str) -> bool:
@@ -54,7 +56,7 @@ def is_symmetric(operation: str) -> bool:
 
 def matched(ranks: Sequence[RankData]) -> list[MatchedGroup]:
     """Point-to-point operations are left out. Of very many the newest are matched."""
-    members: dict[str, list[tuple[int, NDArray[np.void]]]] = {}
+    by_key: dict[tuple[str, str], tuple[ProcessGroup, list[tuple[int, NDArray[np.void]]]]] = {}
     for place, rank in enumerate(ranks):
         collectives = rank.collectives
         events = collectives.events[~collectives.events["is_p2p"]]
@@ -62,13 +64,14 @@ def matched(ranks: Sequence[RankData]) -> list[MatchedGroup]:
             of_group = events[events["group"] == number]
             if len(of_group):
                 first = np.unique(of_group["sequence"], return_index=True)[1]
-                members.setdefault(group.name, []).append((place, of_group[first]))
-    found = (_group(ranks, name, of_name) for name, of_name in members.items())
+                _, members = by_key.setdefault((group.name, group.backend), (group, []))
+                members.append((place, of_group[first]))
+    found = (_group(ranks, *of_key) for of_key in by_key.values())
     return [group for group in found if group is not None]
 
 
 def _group(
-    ranks: Sequence[RankData], name: str, members: list[tuple[int, NDArray[np.void]]]
+    ranks: Sequence[RankData], group: ProcessGroup, members: list[tuple[int, NDArray[np.void]]]
 ) -> MatchedGroup | None:
     if len(members) < 2:
         return None
@@ -81,9 +84,7 @@ def _group(
     table = np.stack([events[np.searchsorted(events["sequence"], common)] for _, events in members])
     places = tuple(place for place, _ in members)
     first = ranks[places[0]]
-    group = next(each for each in first.collectives.groups if each.name == name)
     there = {ranks[place].rank for place in places}
-    names = first.collectives.operations
     step_places, steps = _steps_of(first, table[0]["created_ns"])
     phases = np.full(len(common), -1, np.intp)
     inside = step_places >= 0
@@ -93,8 +94,8 @@ def _group(
         places=places,
         is_whole=group.ranks is not None and set(group.ranks) <= there,
         events=table,
-        operations=tuple(names[number] for number in table[0]["operation"].tolist()),
-        paths=tuple(first.paths[path] if path >= 0 else None for path in phases.tolist()),
+        first=first,
+        path=phases,
         steps=steps,
     )
 

@@ -100,6 +100,16 @@ def test_operations_that_not_all_ranks_have_are_not_matched() -> None:
     assert uses(rank(0, timed(1)), rank(1, [])) == ()
 
 
+def test_backends_of_one_group_are_apart() -> None:
+    """As of `init_process_group("cpu:gloo,cuda:nccl")`."""
+    groups = tuple(ProcessGroup("0", "default_pg", (0, 1), one) for one in ("gloo", "nccl"))
+    ranks = [rank(number, [*timed(100 + number, group=1), *asked(2041, 2042)]) for number in (0, 1)]
+    both = [replace(one, collectives=replace(one.collectives, groups=groups)) for one in ranks]
+    by_gloo, by_nccl = sorted(uses(*both), key=lambda use: use.transfer_ns or 0)
+    assert (by_gloo.count, by_gloo.transfer_ns) == (2, None)
+    assert (by_nccl.count, by_nccl.transfer_ns, by_nccl.last_rank) == (1, 100, 0)
+
+
 def test_rows_by_operation_and_phase() -> None:
     rows = [
         {"created_ns": 2035, "sequence": 0, "operation": 0, "bytes": 8, "duration_ns": 5},
