@@ -62,6 +62,11 @@ def confidence_percent(confidence: float) -> str:
     return f"{text} %"
 
 
+def rate(per_second: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{per_second:,.0f}" if per_second >= 99.95 else f"{per_second:.3g}"
+
+
 def counted(count: int, noun: str) -> str:
     """The number with its noun, of which an "s" makes the plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.ledger import LedgerEntry
+from pyinstrument_gpu.document.savings import Saving
 from pyinstrument_gpu.document.syncs import listed_sites
-from pyinstrument_gpu.document.words import counted, duration, small_percent
+from pyinstrument_gpu.document.words import counted, duration, rate, small_percent
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
 from pyinstrument_gpu.model.paths import names_of
 from pyinstrument_gpu.model.run_data import RunData
@@ -28,6 +29,7 @@ from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
 from pyinstrument_gpu.report.overview import sections
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
+from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
 from pyinstrument_gpu.report.table import UNKNOWN, Unit, printable
 
 _WIDTH = 1000
@@ -89,18 +91,6 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class SavingRow:
-    """A row of the savings. The places on the axis are shares of its length."""
-
-    about: str
-    cells: tuple[str, ...]
-    low: float
-    high: float
-    likely: float | None
-    at_most: float | None
-
-
-@dataclass(frozen=True)
 class Source:
     """A line that waits, in its context."""
 
@@ -128,8 +118,9 @@ class RunView:
     slowest: tuple[tuple[int, str, str, bool], ...]
     series_note: str
     ledger_bars: tuple[tuple[str, tuple[Piece, ...]], ...]
-    savings: tuple[SavingRow, ...]
+    savings: tuple[tuple[Saving, list[str]], ...]
     savings_headers: tuple[str, ...]
+    longest_saving_ns: float
     sources: tuple[Source, ...]
     curves: Mapping[str, Sequence[Curves]]
     environment: tuple[tuple[str, str], ...]
@@ -142,7 +133,7 @@ def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries
     histograms, places = _histograms(run)
     phase_headers, phases = _phase_rows(document, parts["phases"], places)
     curves = {"metrics": metric_curves(run), "memory": memory_curves(run)}
-    savings_headers, savings = _saving_rows(document)
+    savings_headers, savings, longest_saving_ns = _saving_rows(document)
     return RunView(
         number=number,
         name=name,
@@ -166,6 +157,7 @@ def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries
         ledger_bars=tuple(_ledger_bars(document)),
         savings=tuple(savings),
         savings_headers=savings_headers,
+        longest_saving_ns=longest_saving_ns,
         sources=tuple(_sources(run)),
         curves=curves,
         environment=tuple(_environment(run)),
@@ -184,7 +176,7 @@ def _tiles(document: Document) -> Iterator[tuple[str, str, str]]:
         if steps.samples_per_second is not None:
             yield "samples", f"{steps.samples_per_second:,.0f}/s", "of step time"
         elif steps.steps_per_second is not None:
-            yield "steps", f"{steps.steps_per_second:,.3g}/s", "of step time"
+            yield "steps", f"{rate(steps.steps_per_second)}/s", "of step time"
         if steps.unattributed_ns is not None and steps.total_ns:
             share = small_percent(steps.unattributed_ns, steps.total_ns)
             yield "in no phase", share, "of the steps"
@@ -206,12 +198,11 @@ def _worth(one: Finding) -> str:
     low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
     if one.low_ns <= 0:
         return f"saves at most {high} of the {one.of} ({duration(one.high_ns)})"
-    reach = high if low == high else f"{low} to {high}"
     if low == high:
-        return f"saves {reach} of the {one.of} ({duration(one.high_ns)})"
+        return f"saves {high} of the {one.of} ({duration(one.high_ns)})"
     times = f"{duration(one.low_ns)} to {duration(one.high_ns)}"
     likely = "" if one.likely_ns is None else f", likely {duration(one.likely_ns)}"
-    return f"saves {reach} of the {one.of} ({times}{likely})"
+    return f"saves {low} to {high} of the {one.of} ({times}{likely})"
 
 
 _Places: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
@@ -383,33 +374,20 @@ def _ledger_bars(document: Document) -> Iterator[tuple[str, tuple[Piece, ...]]]:
     yield "device", (*of_phases(busy, busy_ns), *idle)
 
 
-def _saving_rows(document: Document) -> tuple[tuple[str, ...], list[SavingRow]]:
+def _saving_rows(
+    document: Document,
+) -> tuple[tuple[str, ...], list[tuple[Saving, list[str]]], float]:
+    """The headers and rows of the report's table of savings, of all of them, and the time at which
+    the axis of their pictures ends."""
     savings = document.savings
     if savings is None or not savings.rows or savings.step_ns is None:
-        return (), []
+        return (), [], 1.0
     unit = Unit.fitting(max(row.time_ns for row in savings.rows))
     longest_ns = max(max(row.high_ns, row.time_ns, row.at_most_ns or 0) for row in savings.rows)
-    whole_ns = longest_ns or 1.0
-    rows = []
-    for row in savings.rows[:MAX_PATHS]:
-        likely = "?" if row.likely_ns is None else unit.text(row.likely_ns)
-        rows.append(
-            SavingRow(
-                row.about,
-                (
-                    f"{row.calls:.2f}",
-                    *map(unit.text, (row.time_ns, row.low_ns)),
-                    likely,
-                    *map(unit.text, (row.high_ns, row.at_most_ns)),
-                ),
-                row.low_ns / whole_ns,
-                row.high_ns / whole_ns,
-                None if row.likely_ns is None else row.likely_ns / whole_ns,
-                None if row.at_most_ns is None else row.at_most_ns / whole_ns,
-            )
-        )
-    names = ("calls", "takes", "low", "likely", "high", "at most")
-    return (f"{unit.name} per step, without", *names), rows
+    columns = SAVING_HEADERS.index("at most")
+    rows = [(row, saving_cells(row, unit)[:columns]) for row in savings.rows[:MAX_PATHS]]
+    headers = SAVING_HEADERS[1 : 1 + columns]
+    return (f"{unit.name} per step, without", *headers), rows, longest_ns or 1.0
 
 
 def _sources(run: RunData) -> Iterator[Source]:

@@ -33,6 +33,7 @@ from pyinstrument_gpu.report.table import (
     duration,
     percent,
     printable,
+    rate,
     share,
 )
 
@@ -228,17 +229,13 @@ def _blocked_coverage(phases: Sequence[PhaseInSteps]) -> Iterator[Text]:
 def _rates(steps: StepTimes) -> Iterator[Text]:
     rates = []
     if steps.steps_per_second is not None:
-        rates.append(f"{_rate(steps.steps_per_second)} steps/s")
+        rates.append(f"{rate(steps.steps_per_second)} steps/s")
     if steps.samples_per_second is not None:
-        rates.append(f"{_rate(steps.samples_per_second)} samples/s")
+        rates.append(f"{rate(steps.samples_per_second)} samples/s")
     if rates:
         known = f" (samples of {steps.sampled:,} of {steps.count:,} steps known)"
         partly = 0 < steps.sampled < steps.count
         yield Text(", ".join(rates) + " of step time" + (known if partly else ""))
-
-
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.3g}"
 
 
 def _other_threads(phases: Sequence[PhaseCalls], width: int) -> Iterator[Text | Table]:

@@ -15,7 +15,7 @@ from pyinstrument_gpu.report.table import Row, Unit, counted, printable, table
 _MAX_ROWS = 20
 _MAX_DOUBTS = 3
 _WIDTH_FOR_SPREAD = 100
-_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most", "p10", "p90")
+SAVING_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most", "p10", "p90")
 
 
 def savings_section(
@@ -48,11 +48,13 @@ def savings_section(
 
 def _savings(found: Savings, step_ns: float, width: int) -> Iterator[Text | Table]:
     unit = Unit.fitting(max(row.time_ns for row in found.rows))
-    columns = len(_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(_HEADERS) - 2
-    rows = [Row(row.about, _cells(row, unit)[: columns - 1]) for row in found.rows[:_MAX_ROWS]]
+    columns = len(SAVING_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(SAVING_HEADERS) - 2
+    rows = [
+        Row(row.about, saving_cells(row, unit)[: columns - 1]) for row in found.rows[:_MAX_ROWS]
+    ]
     yield Text()
     yield Text(f"What a change could save: {unit.name} per step", "bold")
-    yield table(_HEADERS[:columns], [rows], width, whole_names=True)
+    yield table(SAVING_HEADERS[:columns], [rows], width, whole_names=True)
     if len(found.rows) > _MAX_ROWS:
         yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
     yield Text(
@@ -68,7 +70,9 @@ def _based_on(found: Savings) -> str:
     return steps if found.replayed == found.steps else f"{steps}, of which {found.replayed} timed"
 
 
-def _cells(row: Saving, unit: Unit) -> list[str]:
+def saving_cells(row: Saving, unit: Unit) -> list[str]:
+    """What stands below `SAVING_HEADERS`, behind the name."""
+
     def told(time_ns: float | None) -> str:
         return "?" if time_ns is None else unit.text(time_ns)
 

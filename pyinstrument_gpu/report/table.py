@@ -21,6 +21,7 @@ from pyinstrument_gpu.document.words import confidence_percent as confidence_per
 from pyinstrument_gpu.document.words import counted as counted
 from pyinstrument_gpu.document.words import duration as duration
 from pyinstrument_gpu.document.words import percent as percent
+from pyinstrument_gpu.document.words import rate as rate
 from pyinstrument_gpu.document.words import rounded_percent as rounded_percent
 from pyinstrument_gpu.document.words import share as share
 from pyinstrument_gpu.document.words import size as size

@@ -156,7 +156,6 @@ class Timeline {
       const device = this.tracks[dt];
       found.run_ahead_ns = device.begin[di] - this.tracks[ht].begin[hi];
       found.stream = device.name;
-      found.device_begin_ns = this.window.begins[device.run] + device.begin[di];
       found.device_duration_ns = device.duration[di];
       found.host_duration_ns = this.tracks[ht].duration[hi];
     }
