@@ -86,11 +86,10 @@ class StepTracker {
     next_ = 0;
     pending_.clear();
     counted_ = 0;
-    pending_dropped_.clear();
     dropped_.clear();
+    dropped_taken_ = 0;
     windows_.clear();
-    profiled_begin_.store(0, std::memory_order_relaxed);
-    profiled_end_.store(0, std::memory_order_relaxed);
+    profiled_below_.store(0, std::memory_order_relaxed);
     totals_ = {};
     profiled_totals_ = {};
     undecided_.store(kNoStep, std::memory_order_relaxed);
@@ -102,15 +101,15 @@ class StepTracker {
   /// last. To be begun between two steps. Returns the index of the next step.
   int64_t set_profiled(bool profiled) {
     const std::lock_guard lock(mutex_);
-    const bool is_on = profiled_end_.load(std::memory_order_relaxed) == kNoStep;
+    const bool is_on = profiled_below_.load(std::memory_order_relaxed) == kNoStep;
     if (profiled && !is_on) {
-      // First the list: whoever sees the new window finds the older ones there.
-      if (windows_.size() < kMaxWindows) windows_.emplace_back(next_, kNoStep);
-      profiled_begin_.store(next_, std::memory_order_release);
-      profiled_end_.store(kNoStep, std::memory_order_release);
+      // Of the oldest one all spans have long been counted.
+      if (windows_.size() == kMaxWindows) windows_.erase(windows_.begin());
+      windows_.emplace_back(next_, kNoStep);
+      profiled_below_.store(kNoStep, std::memory_order_release);
     } else if (!profiled && is_on) {
-      if (windows_.back().second == kNoStep) windows_.back().second = next_;
-      profiled_end_.store(next_, std::memory_order_release);
+      windows_.back().second = next_;
+      profiled_below_.store(next_, std::memory_order_release);
     }
     return static_cast<int64_t>(next_) - static_cast<int64_t>(dropped_.size());
   }
@@ -118,8 +117,7 @@ class StepTracker {
   /// From any thread. One load and comparison, but for spans of steps before the end of the newest
   /// window.
   bool is_profiled(uint32_t serial) const {
-    if (PIG_LIKELY(serial >= profiled_end_.load(std::memory_order_acquire))) return false;
-    if (serial >= profiled_begin_.load(std::memory_order_acquire)) return true;
+    if (PIG_LIKELY(serial >= profiled_below_.load(std::memory_order_acquire))) return false;
     const std::lock_guard lock(mutex_);
     return is_in_window(serial);
   }
@@ -186,8 +184,13 @@ class StepTracker {
   void drop(uint32_t serial) {
     const std::lock_guard lock(mutex_);
     if (!is_open(serial)) return;
-    if (dropped_.size() < kMaxDropped && note_dropped(serial))
-      dropped_below_.store(serial + 1, std::memory_order_release);
+    try {
+      if (dropped_.size() < kMaxDropped) {
+        dropped_.push_back(serial);
+        dropped_below_.store(serial + 1, std::memory_order_release);
+      }
+    } catch (const std::bad_alloc&) {  // then it leaves a gap in the numbering
+    }
     close();
   }
 
@@ -215,8 +218,11 @@ class StepTracker {
   Pending take() {
     const std::lock_guard lock(mutex_);
     for (; counted_ < pending_.size(); ++counted_) count(pending_[counted_]);
+    const auto untaken = dropped_.begin() + static_cast<std::ptrdiff_t>(dropped_taken_);
+    std::vector<uint32_t> dropped(untaken, dropped_.end());
+    dropped_taken_ = dropped_.size();
     counted_ = 0;
-    return {std::exchange(pending_, {}), std::exchange(pending_dropped_, {}), open_};
+    return {std::exchange(pending_, {}), std::move(dropped), open_};
   }
 
   /// Appends the encoded totals. They count what was taken until now, and what had no room to wait
@@ -256,7 +262,6 @@ class StepTracker {
   static constexpr size_t kMaxPending = 65536;
   static constexpr size_t kMaxDropped =
       1u << 20;  // beyond it a dropped step leaves a gap in the numbering
-
   static constexpr size_t kMaxWindows = 4096;
 
   void count(const StepItem& step) {
@@ -264,7 +269,7 @@ class StepTracker {
   }
 
   bool is_in_window(uint32_t serial) const {
-    return std::any_of(windows_.begin(), windows_.end(), [serial](const auto& window) {
+    return std::any_of(windows_.rbegin(), windows_.rend(), [serial](const auto& window) {
       return serial >= window.first && serial < window.second;
     });
   }
@@ -272,22 +277,6 @@ class StepTracker {
   bool was_dropped(uint32_t serial) const {
     const std::lock_guard lock(mutex_);
     return std::binary_search(dropped_.begin(), dropped_.end(), serial);
-  }
-
-  /// In both lists or, without memory for that, in none: then it leaves a gap in the numbering.
-  bool note_dropped(uint32_t serial) {
-    try {
-      dropped_.push_back(serial);
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-    try {
-      pending_dropped_.push_back(serial);
-    } catch (const std::bad_alloc&) {
-      dropped_.pop_back();
-      return false;
-    }
-    return true;
   }
 
   void close() {
@@ -307,16 +296,15 @@ class StepTracker {
   bool published_ = true;
   std::atomic<uint32_t> undecided_{kNoStep};  ///< the open step while it has no item
   std::atomic<uint32_t> dropped_below_{0};    ///< no step from here on was dropped
-  std::atomic<uint32_t> profiled_begin_{0};   ///< the newest window of profiled steps
-  std::atomic<uint32_t> profiled_end_{0};     ///< the first step behind it; kNoStep: it goes on
-  std::vector<std::pair<uint32_t, uint32_t>> windows_;  ///< all of them
+  std::atomic<uint32_t> profiled_below_{0};   ///< likewise profiled; kNoStep: a window is open
+  std::vector<std::pair<uint32_t, uint32_t>> windows_;  ///< of profiled steps, the newest last
   std::optional<Open> open_;
   uint32_t next_ = 0;
   uint64_t changes_ = 0;
   std::vector<StepItem> pending_;
   size_t counted_ = 0;  ///< so many of them are in the totals
-  std::vector<uint32_t> pending_dropped_;
   std::vector<uint32_t> dropped_;
+  size_t dropped_taken_ = 0;  ///< so many of them
   StepTotals totals_;
   StepTotals profiled_totals_;
 };
