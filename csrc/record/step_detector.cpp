@@ -121,7 +121,7 @@ void StepDetector::ends_update(uint64_t optimizer) {
 }
 
 void StepDetector::has_stepped(uint64_t optimizer) {
-  if (!is_left_alone_) updated_.add(optimizer);
+  if (!is_left_alone_) add_update(optimizer);
 }
 
 void StepDetector::finish() {
@@ -179,7 +179,7 @@ bool StepDetector::end_if_done() {
 
 /// A step has at most one update of each optimizer.
 void StepDetector::end_if_updated_by(uint64_t updater) {
-  if (state_ != State::kUpdated || !updated_.contains(updater)) return;
+  if (state_ != State::kUpdated || !has_updated(updater)) return;
   returns_to_loader_ &= feeders_.empty();
   const bool was_cleared = was_cleared_;
   end(true);
@@ -187,14 +187,24 @@ void StepDetector::end_if_updated_by(uint64_t updater) {
 }
 
 /// Whether there are as many updates as in the step before, or at first one of each.
-bool StepDetector::all_have_updated() {
-  return updated_.size() >= (updates_per_step_ != 0 ? updates_per_step_ : port_.optimizer_count());
+bool StepDetector::all_have_updated() const {
+  return updates_ >= (updates_per_step_ != 0 ? updates_per_step_ : port_.optimizer_count());
+}
+
+bool StepDetector::has_updated(uint64_t updater) const {
+  const auto found = last_update_.find(updater);
+  return found != last_update_.end() && found->second == steps_;
+}
+
+void StepDetector::add_update(uint64_t updater) {
+  if (last_update_.size() == kMostUpdaters && !last_update_.contains(updater)) return;
+  if (std::exchange(last_update_[updater], steps_) != steps_) ++updates_;
 }
 
 void StepDetector::note_update(uint64_t updater) {
   // What began before the step was ended for good, by finish(), is no update of a step.
   if (state_ == State::kClosed) return;
-  updated_.add(updater);
+  add_update(updater);
   state_ = State::kUpdated;
   port_.step_note_update(token_);
 }
@@ -242,14 +252,16 @@ bool StepDetector::open() {
   token_ = token;
   state_ = State::kWaiting;
   waiting_items_.clear();
-  updated_.clear();
+  ++steps_;
+  updates_ = 0;
+  if (last_update_.size() == kMostUpdaters) last_update_.clear();
   was_cleared_ = was_run_ = was_evaluated_ = is_exhausted_ = false;
   return true;
 }
 
 void StepDetector::end(bool complete, bool at_update) {
   had_unfed_steps_ |= feeders_.empty();
-  if (updated_.size() != 0) updates_per_step_ = updated_.size();
+  if (updates_ != 0) updates_per_step_ = updates_;
   state_ = State::kClosed;
   feeders_.clear();
   port_.step_end(token_, complete, at_update);

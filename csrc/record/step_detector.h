@@ -13,10 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "record/number_set.h"
 #include "record/recent_numbers.h"
 
 namespace pig {
@@ -125,7 +125,9 @@ class StepDetector {
   void come_back();
   bool end_if_done();
   void end_if_updated_by(uint64_t updater);
-  bool all_have_updated();
+  bool all_have_updated() const;
+  bool has_updated(uint64_t updater) const;
+  void add_update(uint64_t updater);
   void note_update(uint64_t updater);
   void make_certain();
   void add_waiting_item(double samples);
@@ -149,13 +151,17 @@ class StepDetector {
   bool was_run_ = false;
   bool was_evaluated_ = false;
   bool is_exhausted_ = false;
-  NumberSet updated_{kMostUpdaters};
+  size_t updates_ = 0;  ///< of different optimizers
 
   // Of the loop.
   bool returns_to_loader_ = true;  ///< after the first update that follows an item
   bool had_unfed_steps_ = false;
   size_t updates_per_step_ = 0;  ///< 0: no step has ended yet
   RecentNumbers trained_on_{kMostLoaders};
+  uint64_t steps_ = 0;  ///< opened so far
+  /// By optimizer the last step that it has updated in. Never emptied for a step: those like the
+  /// ones before allocate nothing.
+  std::unordered_map<uint64_t, uint64_t> last_update_;
 };
 
 }  // namespace pig
