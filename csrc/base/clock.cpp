@@ -12,12 +12,6 @@ constexpr double kLongestIntervalNs = 60e9;
 constexpr double kLeadNs = 5e6;  // a new segment starts this far in the future
 constexpr int64_t kShortestBaselineNs = 5'000'000;
 
-int64_t read_ns(clockid_t clock) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
-
 template <typename Reading>
 struct Bracket {
   uint64_t ticks;
@@ -43,7 +37,7 @@ auto narrowest_bracket(Read read) {
   return best;
 }
 
-int64_t read_raw_ns() { return read_ns(CLOCK_MONOTONIC_RAW); }
+int64_t read_raw_ns() { return read_clock_ns(CLOCK_MONOTONIC_RAW); }
 
 /// The first bracket of the process, by kind of clock. The time between it and a recording's start,
 /// mostly the import of torch, gives the first slope for nothing.
@@ -102,9 +96,9 @@ void Clock::discipline() {
 
 ClockAnchor Clock::anchor() const {
   const auto [ticks, anchor] = narrowest_bracket([] {
-    const int64_t monotonic_ns = read_ns(CLOCK_MONOTONIC);
+    const int64_t monotonic_ns = read_clock_ns(CLOCK_MONOTONIC);
     const int64_t monotonic_raw_ns = read_raw_ns();
-    return ClockAnchor{0, monotonic_ns, monotonic_raw_ns, read_ns(CLOCK_REALTIME)};
+    return ClockAnchor{0, monotonic_ns, monotonic_raw_ns, read_clock_ns(CLOCK_REALTIME)};
   });
   return {to_ns(ticks), anchor.monotonic_ns, anchor.monotonic_raw_ns, anchor.realtime_ns};
 }

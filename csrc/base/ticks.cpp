@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/ticks.h"
 
-#include <time.h>
-
 #include <fstream>
 #include <string>
 
@@ -11,11 +9,7 @@ namespace {
 
 uint64_t (*injected_function)() = nullptr;
 
-uint64_t read_clock_gettime() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC_RAW, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
-}
+uint64_t read_clock_gettime() { return static_cast<uint64_t>(read_clock_ns(CLOCK_MONOTONIC_RAW)); }
 
 uint64_t read_injected() { return injected_function(); }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <time.h>
+
 #include <cstdint>
 
 #if defined(__x86_64__)
@@ -34,6 +36,13 @@ TickKind choose_tick_kind();
 /// Replaces the clock for the recordings that start from now on; nullptr restores the machine's
 /// own.
 void inject_tick_function(uint64_t (*function)());
+
+/// One of the kernel's clocks, in nanoseconds.
+inline int64_t read_clock_ns(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
 
 inline uint64_t read_ticks() {
 #if defined(__x86_64__)

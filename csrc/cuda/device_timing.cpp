@@ -2,9 +2,7 @@
 #include "cuda/device_timing.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <new>
 #include <utility>
 
@@ -181,7 +179,6 @@ EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
     if (timelines_.size() == kMaxDevices) return nullptr;
     timelines_.push_back(std::make_unique<EventTimeline>(
         driver, context, device, static_cast<uint8_t>(timelines_.size()), connections()));
-    reported_.push_back(false);
     if (wake_ != nullptr) wake_();
     return timelines_.back().get();
   } catch (const std::bad_alloc&) {
@@ -325,14 +322,10 @@ void DeviceTiming::warn(std::string warning) {
 /// Looks for what the user should hear of, and has not yet.
 void DeviceTiming::collect_warnings() {
   const std::lock_guard lock(timelines_mutex_);
-  for (size_t i = 0; i < timelines_.size(); ++i) {
-    if (reported_[i] || timelines_[i]->state() != EventTimeline::State::kFailed) continue;
-    reported_[i] = true;
-    if (!timelines_[i]->failure().empty())
-      warnings_.push_back("device timing is off for GPU " +
-                          std::to_string(timelines_[i]->device()) + ": " +
-                          timelines_[i]->failure() + "; host timing goes on");
-  }
+  for (const auto& timeline : timelines_)
+    if (const std::string failure = timeline->take_failure(); !failure.empty())
+      warnings_.push_back("device timing is off for GPU " + std::to_string(timeline->device()) +
+                          ": " + failure + "; host timing goes on");
   if (side_stream_skipped_.load(std::memory_order_relaxed) && !side_stream_reported_) {
     side_stream_reported_ = true;
     warnings_.emplace_back(

@@ -14,9 +14,7 @@
 // at most.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -55,7 +53,6 @@ class DeviceTiming {
     bool correlating = false;  ///< a correlation that is due has not ended
 
     bool empty() const { return times.empty() && points.empty(); }
-    void clear() { *this = Findings(); }
   };
   static constexpr uint32_t kMaxDevices = 64;
 
@@ -189,7 +186,6 @@ class DeviceTiming {
   mutable std::mutex timelines_mutex_;
   std::vector<std::unique_ptr<EventTimeline>> timelines_;
   std::vector<Context> foreign_;
-  std::vector<bool> reported_;
   std::atomic<bool> side_stream_skipped_{false};
   bool side_stream_reported_ = false;
   std::vector<std::string> warnings_;

@@ -28,10 +28,8 @@ using DevicePointer = uint64_t;
 enum Result : int {
   kSuccess = 0,
   kDeinitialized = 4,  ///< the process is ending
-  kNotInitialized = 3,
   kInvalidContext = 201,
   kNotReady = 600,
-  kContextIsDestroyed = 709,
   kCaptureUnsupported = 900,  ///< the first of the capture codes
   kCapturedEvent = 907,       ///< the event was recorded in a capture
   kCaptureWrongThread = 908,  ///< the last

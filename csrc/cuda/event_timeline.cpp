@@ -24,7 +24,6 @@ EventTimeline::FoundStream EventTimeline::find_stream(Stream handle, uint32_t th
   StreamUse& added = streams_[count];
   added.handle = handle;
   added.thread = owner;
-  added.index = count;
   stream_count_.store(count + 1, std::memory_order_release);
   return {&added, handle, count, recording_};
 }

@@ -21,6 +21,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -61,7 +62,6 @@ class StreamUse {
 
   Stream handle = nullptr;
   uint32_t thread = 0;  ///< of the per-thread default stream, which is another one in each thread
-  uint32_t index = 0;
 
  private:
   static constexpr uint64_t kNever = ~uint64_t{0};
@@ -124,9 +124,6 @@ class EventTimeline {
 
   /// Switches the device off. Only the first reason is kept.
   void fail(const DriverError& error);
-  /// Why the device is off; for the one who saw kFailed. Empty when the process is just ending.
-  const std::string& failure() const { return failure_; }
-
   // --- the holder of the device lock, with the context current ---
 
   /// Creates all events and, unless streams share hardware queues, records each once. Milliseconds;
@@ -144,6 +141,10 @@ class EventTimeline {
   };
   /// Appends the times that became known.
   void harvest(std::vector<Time>& times);
+  /// Why the device is off, once. Empty while it is not, and when the process is just ending.
+  std::string take_failure() {
+    return state() == State::kFailed ? std::exchange(failure_, {}) : std::string();
+  }
   uint64_t head() const { return ring_.head(); }
   const StreamUse& stream(uint32_t index) const { return streams_[index]; }
   DeviceClock& clock() { return clock_; }

@@ -29,7 +29,6 @@ uint32_t color_of(const std::string& name) {
   return kColors[hash % kColors.size()];
 }
 
-bool nvtx_disabled = false;
 nvtxDomainHandle_t domain = nullptr;
 std::string (*thread_name_of_caller)() = nullptr;
 std::atomic<int64_t> step_number{-1};
@@ -68,8 +67,7 @@ bool nvtx_active = false;
 
 void start_nvtx(std::string (*thread_name)()) {
   thread_name_of_caller = thread_name;
-  nvtx_disabled = std::getenv("NVTX_DISABLE") != nullptr;
-  if (nvtx_disabled) return;
+  if (std::getenv("NVTX_DISABLE") != nullptr) return;
   domain = nvtxDomainCreateA("pyinstrument_gpu");
   nvtx_attached = domain != nullptr;
   nvtx_active = nvtx_attached;

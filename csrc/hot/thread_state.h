@@ -150,7 +150,12 @@ class alignas(64) ThreadState {
   // --- modules, by the owner ---
 
   /// The path of a phase under another. Throws std::bad_alloc.
-  uint32_t path_under(uint32_t parent, uint32_t phase) { return path_of(parent, phase); }
+  uint32_t path_of(uint32_t parent, uint32_t phase) {
+    const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;
+    const PathCacheEntry& entry = path_cache_[(parent * 7 + phase) % kPathCache];
+    if (PIG_LIKELY(entry.key == key)) return entry.path;
+    return intern_path(parent, phase);
+  }
 
   /// The event that stands for `now`, or 0 where this step is not timed, unless it `ends` what was
   /// timed. Outside steps nothing is.
@@ -192,13 +197,6 @@ class alignas(64) ThreadState {
     uint32_t path;
   };
   static constexpr uint32_t kPathCache = 256;  // modules have a path each
-
-  uint32_t path_of(uint32_t parent, uint32_t phase) {
-    const uint64_t key = static_cast<uint64_t>(parent) << 32 | phase;
-    const PathCacheEntry& entry = path_cache_[(parent * 7 + phase) % kPathCache];
-    if (PIG_LIKELY(entry.key == key)) return entry.path;
-    return intern_path(parent, phase);
-  }
 
   /// For `activity`, where neither a frame was begun nor a span recorded.
   void count_change() { publish(next_frame_, next_frame_ == 0xFFFFFFFFu ? 1 : next_frame_ + 1); }

@@ -26,7 +26,6 @@
 #include <deque>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "log/items.h"

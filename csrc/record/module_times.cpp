@@ -132,7 +132,7 @@ void move(ThreadState& thread, ModuleStack& stack, size_t keep, const WatchedMod
   if (PIG_UNLIKELY(active_epoch.load(std::memory_order_relaxed) != stack.epoch)) return;
   close_above(thread, stack.position, keep, now, event);
   for (size_t i = keep; i < depth; ++i)
-    stack.position.push({chain[i], now, event, thread.path_under(place.path, chain[i]->backward),
+    stack.position.push({chain[i], now, event, thread.path_of(place.path, chain[i]->backward),
                          place.step, 0, place.flags});
 }
 
@@ -188,8 +188,7 @@ uint64_t begin_call(ThreadState& thread, ModuleStack& stack, const WatchedModule
       is_inside = is_inside || stack.position[i].module == &module;
     if (!is_inside) enter(thread, stack, module, read_ticks());
   }
-  const uint32_t path =
-      thread.path_under(place.path, recomputes ? module.recompute : module.forward);
+  const uint32_t path = thread.path_of(place.path, recomputes ? module.recompute : module.forward);
   stack.next_serial += stack.next_serial == 0xFFFFFFFFu ? 2 : 1;
   // Last, as with a phase; the record of the event lies within the span.
   const uint64_t now = read_ticks();

@@ -4,7 +4,6 @@
 #include <link.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,11 +46,7 @@ constexpr std::chrono::milliseconds kDevicePoll{1};
 constexpr std::chrono::milliseconds kDriverPatience{1000};
 constexpr std::chrono::milliseconds kFlushPatience{100};
 
-uint64_t thread_cpu_ns() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
-}
+uint64_t thread_cpu_ns() { return static_cast<uint64_t>(read_clock_ns(CLOCK_THREAD_CPUTIME_ID)); }
 
 uint64_t random_id() {
   uint64_t id = 0;

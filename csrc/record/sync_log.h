@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

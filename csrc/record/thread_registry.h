@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "hot/thread_state.h"
