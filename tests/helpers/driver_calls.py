@@ -15,6 +15,8 @@ from tests.helpers.simulated_cuda import (
     SimulatedStream,
 )
 
+_ABI_VERSION = 12000  # of the functions in cuda/driver.h
+
 
 class Driver:
     """The driver's own functions, as the code under test calls them."""
@@ -23,7 +25,15 @@ class Driver:
         self._library = ctypes.CDLL(str(LIBRARY))
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        function: Callable[..., int] = getattr(self._library, name)
+        address = ctypes.c_void_p()
+        self._library.cuGetProcAddress_v2(
+            name.encode(), ctypes.byref(address), _ABI_VERSION, 0, None
+        )
+        function: Callable[..., int] = (
+            ctypes.CFUNCTYPE(ctypes.c_int)(address.value)
+            if address.value is not None
+            else getattr(self._library, name)  # the loader itself, and what the tests control it by
+        )
         return function
 
     def event(self, flags: int = 0) -> int:

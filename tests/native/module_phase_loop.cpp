@@ -18,6 +18,7 @@
 #include "cuda/driver.h"
 #include "hot/path_table.h"
 #include "hot/thread_state.h"
+#include "native_module.h"
 #include "record/overflow_statistics.h"
 #include "record/step_tracker.h"
 
@@ -29,13 +30,10 @@ namespace {
 class PhaseLoop {
  public:
   /// `statistics`: fold the spans whenever the ring is full. Otherwise they are thrown away.
-  explicit PhaseLoop(bool statistics) {
+  explicit PhaseLoop(bool statistics) : statistics_(statistics) {
     pig::tick_kind = pig::choose_tick_kind();
     clock_.start();
-    steps_.reset(&clock_, &drops_);
-    overflow_.reset(&clock_, &steps_, &drops_);
-    state_->reset({&paths_, &drops_, statistics ? &overflow_ : nullptr, [] {}}, /*epoch=*/1,
-                  /*serial=*/0);
+    reset();
   }
 
   void run(uint64_t uses, uint32_t depth) {
@@ -45,9 +43,20 @@ class PhaseLoop {
     }
   }
 
- private:
+ protected:
+  /// Empties all rings.
+  void reset() {
+    steps_.reset(&clock_, &drops_);
+    overflow_.reset(&clock_, &steps_, &drops_);
+    state_->reset({&paths_, &drops_, statistics_ ? &overflow_ : nullptr, [] {}}, /*epoch=*/1,
+                  /*serial=*/0);
+  }
+
   pig::Clock clock_;
   pig::DropCounters drops_;
+
+ private:
+  const bool statistics_;
   pig::PathTable paths_;
   pig::StepTracker steps_;
   pig::OverflowStatistics overflow_;
@@ -63,20 +72,16 @@ int default_stream(int32_t, void** stream) {
 /// The same with every phase marked on a device. The driver is the library that
 /// PYINSTRUMENT_GPU_LIBCUDA names. This module has device timing of its own, not that of the
 /// installed one.
-class DevicePhaseLoop {
+class DevicePhaseLoop : public PhaseLoop {
  public:
-  DevicePhaseLoop() {
+  DevicePhaseLoop() : PhaseLoop(/*statistics=*/true) {
     if (!timing().attach({default_stream})) throw std::runtime_error(pig::cuda::driver_error());
-    pig::tick_kind = pig::choose_tick_kind();
-    clock_.start();
   }
   ~DevicePhaseLoop() { timing().finish(); }
 
-  /// Empties all rings. `share_boundaries_ns` as in a recording.
+  /// `share_boundaries_ns` as in a recording.
   void start(uint64_t share_boundaries_ns) {
-    steps_.reset(&clock_, &drops_);
-    overflow_.reset(&clock_, &steps_, &drops_);
-    state_->reset({&paths_, &drops_, &overflow_, [] {}}, /*epoch=*/1, /*serial=*/0);
+    reset();
     timing().start({std::numeric_limits<double>::infinity(), share_boundaries_ns, false}, clock_,
                    drops_, [] {});
     timing().open_gate();
@@ -84,25 +89,11 @@ class DevicePhaseLoop {
     pig::active_epoch = 1;
   }
 
-  void run(uint64_t uses) {
-    for (uint64_t i = 0; i < uses; ++i) {
-      state_->begin(0);
-      state_->end(0);
-    }
-  }
-
   /// Since the start.
   uint64_t records() const { return timing().records(); }
 
  private:
   static pig::cuda::DeviceTiming& timing() { return pig::cuda::DeviceTiming::instance(); }
-
-  pig::Clock clock_;
-  pig::DropCounters drops_;
-  pig::PathTable paths_;
-  pig::StepTracker steps_;
-  pig::OverflowStatistics overflow_;
-  std::unique_ptr<pig::ThreadState> state_ = std::make_unique<pig::ThreadState>();
 };
 
 int stub_work_stream(pig::dlpack::DeviceType, int32_t device, void** stream) {
@@ -122,16 +113,11 @@ PYBIND11_MODULE(_phase_loop, module, pybind11::mod_gil_not_used()) {
   py::class_<PhaseLoop>(module, "PhaseLoop")
       .def(py::init<bool>(), py::kw_only(), py::arg("statistics"))
       .def("run", &PhaseLoop::run, py::arg("uses"), py::arg("depth") = 1);
-  py::class_<DevicePhaseLoop>(module, "DevicePhaseLoop")
+  py::class_<DevicePhaseLoop, PhaseLoop>(module, "DevicePhaseLoop")
       .def(py::init<>())
       .def("start", &DevicePhaseLoop::start, py::arg("share_boundaries_ns"))
-      .def("run", &DevicePhaseLoop::run, py::arg("uses"))
       .def_property_readonly("records", &DevicePhaseLoop::records);
   module.def("stub_exchange_api",
              [] { return py::capsule(&stub_exchange_api, pig::dlpack::kCapsuleName); });
-  module.def("detach", [] {
-    const py::module_ native = py::module_::import("pyinstrument_gpu._C");
-    const py::capsule capsule = native.attr("_device_detacher");
-    reinterpret_cast<void (*)()>(capsule.get_pointer())();
-  });
+  module.def("detach", detach_devices);
 }

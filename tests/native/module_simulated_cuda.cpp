@@ -6,7 +6,6 @@
 // Where a function's last parameter is where the answer goes, Python gets it returned, after the
 // driver's result if there is one. All run without the interpreter's lock: some wait for another
 // thread.
-#include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "metrics/element_scan.h"
 #include "metrics/kernel_store.h"
 #include "metrics/value_totals.h"
+#include "native_module.h"
 #include "simulated_control.h"
 
 namespace py = pybind11;
@@ -31,15 +31,8 @@ namespace {
 
 sim::Control control;
 
-/// From the file that the code under test loads, so that both have the same instance.
 void load(const std::string& path) {
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw py::import_error(dlerror());
-#define FIND(type, name, parameters)                                                     \
-  control.name = reinterpret_cast<decltype(control.name)>(dlsym(library, "sim_" #name)); \
-  if (control.name == nullptr) throw py::import_error(path + " has no sim_" #name);
-  SIM_CONTROLS(FIND)
-#undef FIND
+  if (const std::string error = control.load(path); !error.empty()) throw py::import_error(error);
 }
 
 template <typename Number>
@@ -119,21 +112,6 @@ void bind(py::module_& module, const char* name,
         name, [member](Parameters... arguments) { return (control.*member)(arguments...); },
         py::call_guard<py::gil_scoped_release>());
   }
-}
-
-// The recorder's clock ----------------------------------------------------------------------------
-
-void inject(uint64_t (*function)()) {
-  const auto native = py::module_::import("pyinstrument_gpu._C");
-  const py::capsule capsule = native.attr("_tick_injector");
-  reinterpret_cast<void (*)(uint64_t (*)())>(capsule.get_pointer())(function);
-}
-
-/// The code under test forgets the devices that it has seen.
-void detach() {
-  const auto native = py::module_::import("pyinstrument_gpu._C");
-  const py::capsule capsule = native.attr("_device_detacher");
-  reinterpret_cast<void (*)()>(capsule.get_pointer())();
 }
 
 // The exchange API --------------------------------------------------------------------------------
@@ -307,9 +285,9 @@ PYBIND11_MODULE(_simulated_cuda, module, pybind11::mod_gil_not_used()) {
   SIM_CONTROLS(BIND)
 #undef BIND
 
-  module.def("install_clock", [] { inject(control.host_ns); });
-  module.def("remove_clock", [] { inject(nullptr); });
-  module.def("detach", detach);
+  module.def("install_clock", [] { inject_clock(control.host_ns); });
+  module.def("remove_clock", [] { inject_clock(nullptr); });
+  module.def("detach", detach_devices);
 
   module.def("exchange_api_capsule",
              [] { return py::capsule(&exchange_api, pig::dlpack::kCapsuleName); });

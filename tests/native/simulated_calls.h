@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "cuda/driver.h"

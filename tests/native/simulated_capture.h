@@ -35,11 +35,6 @@ struct Capture {
 /// documentation of cuThreadExchangeStreamCaptureMode.
 class Captures {
  public:
-  void reset() {
-    active_.clear();
-    invalidated_ = 0;
-  }
-
   std::shared_ptr<Capture> begin(uint64_t thread, pig::cuda::CaptureMode mode, uint64_t origin) {
     auto capture = std::make_shared<Capture>();
     capture->thread = thread;

@@ -145,22 +145,25 @@ int sim_device_ns(int device, int64_t* device_ns) {
   });
 }
 
-int sim_activate(int device, uint64_t* context) {
-  return locked([&](SimulatedDriver& driver) { return driver.machine.activate(device, context); });
-}
-int sim_deactivate(int device) {
-  return locked([&](SimulatedDriver& driver) { return driver.machine.deactivate(device); });
-}
-int sim_create_context(int device, uint64_t* context) {
-  return locked(
-      [&](SimulatedDriver& driver) { return driver.machine.create_context(device, context); });
-}
-int sim_destroy_context(uint64_t context) {
-  return locked([&](SimulatedDriver& driver) { return driver.machine.destroy_context(context); });
-}
-int sim_poison(uint64_t context, int result) {
-  return locked([&](SimulatedDriver& driver) { return driver.machine.poison(context, result); });
-}
+#define SIM_OF_MACHINE(name, parameters, ...)                                                 \
+  int sim_##name parameters {                                                                 \
+    return locked([&](SimulatedDriver& driver) { return driver.machine.name(__VA_ARGS__); }); \
+  }
+SIM_OF_MACHINE(activate, (int device, uint64_t* context), device, context)
+SIM_OF_MACHINE(deactivate, (int device), device)
+SIM_OF_MACHINE(create_context, (int device, uint64_t* context), device, context)
+SIM_OF_MACHINE(destroy_context, (uint64_t context), context)
+SIM_OF_MACHINE(poison, (uint64_t context, int result), context, result)
+SIM_OF_MACHINE(create_stream, (uint64_t context, unsigned flags, uint64_t* stream), context, flags,
+               stream)
+SIM_OF_MACHINE(destroy_stream, (uint64_t stream), driver.thread(), stream)
+SIM_OF_MACHINE(destroy_event, (uint64_t event), event)
+SIM_OF_MACHINE(release, (uint64_t stream), driver.thread(), stream)
+SIM_OF_MACHINE(pending, (uint64_t stream, uint64_t* count), driver.thread(), stream, count)
+SIM_OF_MACHINE(end_capture, (uint64_t stream, uint64_t* graph), driver.thread(), stream, graph)
+SIM_OF_MACHINE(graph_entries, (uint64_t graph, uint64_t* entries), graph, entries)
+#undef SIM_OF_MACHINE
+
 int sim_make_current(uint64_t context) {
   return locked([&](SimulatedDriver& driver) {
     return driver.machine.ctx_set_current(driver.thread(), context);
@@ -175,19 +178,6 @@ int64_t sim_retained(int device) {
   return retained;
 }
 
-int sim_create_stream(uint64_t context, unsigned flags, uint64_t* stream) {
-  return locked([&](SimulatedDriver& driver) {
-    return driver.machine.create_stream(context, flags, stream);
-  });
-}
-int sim_destroy_stream(uint64_t stream) {
-  return locked([&](SimulatedDriver& driver) {
-    return driver.machine.destroy_stream(driver.thread(), stream);
-  });
-}
-int sim_destroy_event(uint64_t event) {
-  return locked([&](SimulatedDriver& driver) { return driver.machine.destroy_event(event); });
-}
 void sim_reuse_handles(int reuse) {
   locked([&](SimulatedDriver& driver) { driver.machine.reuse_handles(reuse != 0); });
 }
@@ -199,28 +189,14 @@ int sim_launch(uint64_t stream, int64_t duration_ns) {
 int sim_hang(uint64_t stream) {
   return enqueue([&](Machine& machine, Thread& thread) { return machine.hang(thread, stream); });
 }
-int sim_release(uint64_t stream) {
-  return locked(
-      [&](SimulatedDriver& driver) { return driver.machine.release(driver.thread(), stream); });
-}
 int sim_wait_event(uint64_t stream, uint64_t event) {
   return enqueue(
       [&](Machine& machine, Thread& thread) { return machine.wait_event(thread, stream, event); });
-}
-int sim_pending(uint64_t stream, uint64_t* count) {
-  return locked([&](SimulatedDriver& driver) {
-    return driver.machine.pending(driver.thread(), stream, count);
-  });
 }
 int sim_begin_capture(uint64_t stream, int mode) {
   return locked([&](SimulatedDriver& driver) {
     return driver.machine.begin_capture(driver.thread(), stream,
                                         static_cast<pig::cuda::CaptureMode>(mode));
-  });
-}
-int sim_end_capture(uint64_t stream, uint64_t* graph) {
-  return locked([&](SimulatedDriver& driver) {
-    return driver.machine.end_capture(driver.thread(), stream, graph);
   });
 }
 int sim_capture_status(uint64_t stream, int* status) {
@@ -230,10 +206,6 @@ int sim_capture_status(uint64_t stream, int* status) {
     *status = found;
     return result;
   });
-}
-int sim_graph_entries(uint64_t graph, uint64_t* entries) {
-  return locked(
-      [&](SimulatedDriver& driver) { return driver.machine.graph_entries(graph, entries); });
 }
 int sim_launch_graph(uint64_t graph, uint64_t stream) {
   std::shared_ptr<const Graph> launched;

@@ -7,7 +7,10 @@
 // name may be "*" for all.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstdint>
+#include <string>
 
 namespace sim {
 
@@ -122,11 +125,24 @@ struct LaunchView {
   F(void, read_launch, (uint64_t i, sim::LaunchView* view))                                        \
   F(uint64_t, host_bytes, ())
 
-/// The functions above as found in a library that was loaded.
+/// The functions above, of a library that is loaded.
 struct Control {
 #define SIM_DECLARE(type, name, parameters) type(*name) parameters = nullptr;
   SIM_CONTROLS(SIM_DECLARE)
 #undef SIM_DECLARE
+
+  /// Finds them in the file that the code under test loads, so that both have the same instance.
+  /// Returns what has failed, or an empty text.
+  std::string load(const std::string& path) {
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return dlerror();
+#define SIM_FIND(type, name, parameters)                                 \
+  name = reinterpret_cast<decltype(name)>(dlsym(library, "sim_" #name)); \
+  if (name == nullptr) return path + " has no sim_" #name;
+    SIM_CONTROLS(SIM_FIND)
+#undef SIM_FIND
+    return {};
+  }
 };
 
 }  // namespace sim

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A CUDA driver without a device, for tests: the driver's own names, on a virtual clock that the
-// test moves (simulated_control.h). It has what the project uses, and the calls that block, so that
-// a test can see that nobody made them.
+// A CUDA driver without a device, for tests: the functions of the driver's own names, which
+// cuGetProcAddress_v2 finds, on a virtual clock that the test moves (simulated_control.h). It has
+// what the project uses, and the calls that block, so that a test can see that nobody made them.
 //
 // Where the documentation leaves a rule open this driver is the stricter one: cuEventElapsedTime
 // and the loading of a library count as unsafe during a capture, and an event is recorded only on a
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <string_view>
 #include <type_traits>
 
 #include "simulated_driver.h"
@@ -67,15 +68,6 @@ uint64_t word(T value) {
   }
 }
 
-/// Runs `body`, which gives a handle as a number, and hands that out if it was successful.
-template <typename Handle, typename Body>
-Result hand_out(Handle* handle, Body body) {
-  uint64_t number = 0;
-  const Result result = body(&number);
-  if (result == kSuccess) *handle = reinterpret_cast<Handle>(number);
-  return result;
-}
-
 bool works_uninitialized(Function function) {
   return function == Function::kInit || function == Function::kDriverGetVersion ||
          function == Function::kGetErrorName || function == Function::kGetErrorString;
@@ -121,186 +113,143 @@ int call(Function function, const std::array<uint64_t, 4>& arguments, Body body)
       [&]() -> int { return body(driver.machine, driver.thread()); }, leave);
 }
 
+template <typename T>
+constexpr bool is_handle = std::is_pointer_v<T> && std::is_class_v<std::remove_pointer_t<T>>;
+
+/// What a call is given, for the log: not where its answer goes.
+template <typename... Parameters>
+std::array<uint64_t, 4> words(Parameters... parameters) {
+  std::array<uint64_t, 4> words{};
+  [[maybe_unused]] size_t count = 0;
+  [[maybe_unused]] const auto add = [&](auto parameter) {
+    using T = decltype(parameter);
+    if constexpr (std::is_integral_v<T> || is_handle<T> || std::is_same_v<T, void*>)
+      if (count < words.size()) words[count++] = word(parameter);
+  };
+  (add(parameters), ...);
+  return words;
+}
+
+/// Where the machine puts the number of a handle. A call that fails hands none out.
+template <typename Handle>
+class HandedOut {
+ public:
+  explicit HandedOut(Handle* handle) : handle_(handle) {}
+  HandedOut(const HandedOut&) = delete;
+  HandedOut& operator=(const HandedOut&) = delete;
+  ~HandedOut() {
+    if (number_ != kNone) *handle_ = reinterpret_cast<Handle>(number_);
+  }
+  operator uint64_t*() { return &number_; }
+
+ private:
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  Handle* handle_;
+  uint64_t number_ = kNone;
+};
+
+/// A parameter of the driver's as the machine takes it: there handles are numbers.
+template <typename T>
+auto for_machine(T parameter) {
+  if constexpr (is_handle<T>) {
+    return word(parameter);
+  } else if constexpr (std::is_pointer_v<T> && is_handle<std::remove_pointer_t<T>>) {
+    return HandedOut(parameter);
+  } else {
+    return parameter;
+  }
+}
+
+/// A function of the driver that hands all it is given to a member of the machine.
+template <Function function, auto member, typename Signature>
+struct Forward;
+template <Function function, auto member, typename... Parameters>
+struct Forward<function, member, int(Parameters...)> {
+  static int run(Parameters... parameters) {
+    return call(function, words(parameters...), [&](Machine& machine, Thread& thread) {
+      return (machine.*member)(thread, for_machine(parameters)...);
+    });
+  }
+};
+
 }  // namespace
 }  // namespace sim
 
-using namespace sim;  // NOLINT: the driver's names are global
-using pig::cuda::DevicePointer;
+namespace pig::cuda::signatures {
+#define SIM_SIGNATURE(name, parameters) using name = int parameters;
+SIM_FUNCTIONS(SIM_SIGNATURE)
+#undef SIM_SIGNATURE
+}  // namespace pig::cuda::signatures
 
-#define SIM_EXPORT extern "C" __attribute__((visibility("default")))
+namespace sim {
+namespace {
 
-SIM_EXPORT int cuInit(unsigned flags) {
+#define SIM_FORWARD(name, member) \
+  constexpr auto* cu##name =      \
+      &Forward<Function::k##name, &Machine::member, pig::cuda::signatures::name>::run;
+SIM_FORWARD(CtxGetCurrent, ctx_get_current)
+SIM_FORWARD(CtxSetCurrent, ctx_set_current)
+SIM_FORWARD(CtxGetDevice, ctx_get_device)
+SIM_FORWARD(DevicePrimaryCtxGetState, primary_get_state)
+SIM_FORWARD(DevicePrimaryCtxRetain, primary_retain)
+SIM_FORWARD(DevicePrimaryCtxRelease, primary_release)
+SIM_FORWARD(StreamCreate, stream_create)
+SIM_FORWARD(StreamIsCapturing, stream_is_capturing)
+SIM_FORWARD(ThreadExchangeStreamCaptureMode, exchange_capture_mode)
+SIM_FORWARD(EventCreate, event_create)
+SIM_FORWARD(EventRecord, event_record)
+SIM_FORWARD(EventQuery, event_query)
+SIM_FORWARD(EventElapsedTime, event_elapsed)
+SIM_FORWARD(CtxSynchronize, ctx_synchronize)
+SIM_FORWARD(StreamSynchronize, stream_synchronize)
+SIM_FORWARD(EventSynchronize, event_synchronize)
+SIM_FORWARD(DeviceGetAttribute, device_attribute)
+SIM_FORWARD(LibraryGetKernel, library_get_kernel)
+SIM_FORWARD(LibraryUnload, library_unload)
+SIM_FORWARD(KernelGetFunction, kernel_get_function)
+SIM_FORWARD(MemHostAlloc, host_alloc)
+SIM_FORWARD(MemHostGetDevicePointer, host_device_pointer)
+SIM_FORWARD(MemFreeHost, host_free)
+#undef SIM_FORWARD
+
+int cuInit(unsigned flags) {
   return call(Function::kInit, {word(flags)}, [](Machine& machine, Thread&) {
     machine.initialized = true;
     return kSuccess;
   });
 }
 
-SIM_EXPORT int cuDriverGetVersion(int* version) {
+int cuDriverGetVersion(int* version) {
   return call(Function::kDriverGetVersion, {}, [&](Machine& machine, Thread&) {
     *version = machine.driver_version;
     return kSuccess;
   });
 }
 
-SIM_EXPORT int cuGetErrorName(int result, const char** name) {
+int cuGetErrorName(int result, const char** name) {
   return call(Function::kGetErrorName, {word(result)}, [&](Machine&, Thread&) {
     *name = result_name(result);
     return *name != nullptr ? kSuccess : kInvalidValue;
   });
 }
 
-SIM_EXPORT int cuGetErrorString(int result, const char** text) {
+int cuGetErrorString(int result, const char** text) {
   return call(Function::kGetErrorString, {word(result)}, [&](Machine&, Thread&) {
     *text = result_text(result);
     return *text != nullptr ? kSuccess : kInvalidValue;
   });
 }
 
-SIM_EXPORT int cuCtxGetCurrent(pig::cuda::Context* context) {
-  return call(Function::kCtxGetCurrent, {}, [&](Machine& machine, Thread& thread) {
-    return hand_out(context,
-                    [&](uint64_t* number) { return machine.ctx_get_current(thread, number); });
-  });
-}
-
-SIM_EXPORT int cuCtxSetCurrent(pig::cuda::Context context) {
-  return call(Function::kCtxSetCurrent, {word(context)}, [&](Machine& machine, Thread& thread) {
-    return machine.ctx_set_current(thread, word(context));
-  });
-}
-
-SIM_EXPORT int cuCtxGetDevice(pig::cuda::Device* device) {
-  return call(Function::kCtxGetDevice, {}, [&](Machine& machine, Thread& thread) {
-    return machine.ctx_get_device(thread, device);
-  });
-}
-
-SIM_EXPORT int cuDevicePrimaryCtxGetState(pig::cuda::Device device, unsigned* flags, int* active) {
-  return call(Function::kDevicePrimaryCtxGetState, {word(device)}, [&](Machine& machine, Thread&) {
-    return machine.primary_get_state(device, flags, active);
-  });
-}
-
-SIM_EXPORT int cuDevicePrimaryCtxRetain(pig::cuda::Context* context, pig::cuda::Device device) {
-  return call(Function::kDevicePrimaryCtxRetain, {word(device)}, [&](Machine& machine, Thread&) {
-    return hand_out(context,
-                    [&](uint64_t* number) { return machine.primary_retain(number, device); });
-  });
-}
-
-SIM_EXPORT int cuDevicePrimaryCtxRelease(pig::cuda::Device device) {
-  return call(Function::kDevicePrimaryCtxRelease, {word(device)},
-              [&](Machine& machine, Thread&) { return machine.primary_release(device); });
-}
-
-SIM_EXPORT int cuStreamCreate(pig::cuda::Stream* stream, unsigned flags) {
-  return call(Function::kStreamCreate, {word(flags)}, [&](Machine& machine, Thread& thread) {
-    return hand_out(stream,
-                    [&](uint64_t* number) { return machine.stream_create(thread, number, flags); });
-  });
-}
-
-SIM_EXPORT int cuStreamIsCapturing(pig::cuda::Stream stream, CaptureStatus* status) {
-  return call(Function::kStreamIsCapturing, {word(stream)}, [&](Machine& machine, Thread& thread) {
-    return machine.stream_is_capturing(thread, word(stream), status);
-  });
-}
-
-SIM_EXPORT int cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
-  return call(Function::kThreadExchangeStreamCaptureMode, {word(*mode)},
-              [&](Machine& machine, Thread& thread) {
-                return machine.exchange_capture_mode(thread, mode);
-              });
-}
-
-SIM_EXPORT int cuEventCreate(pig::cuda::Event* event, unsigned flags) {
-  return call(Function::kEventCreate, {word(flags)}, [&](Machine& machine, Thread& thread) {
-    return hand_out(event,
-                    [&](uint64_t* number) { return machine.event_create(thread, number, flags); });
-  });
-}
-
-SIM_EXPORT int cuEventRecord(pig::cuda::Event event, pig::cuda::Stream stream) {
-  return call(Function::kEventRecord, {word(event), word(stream)},
-              [&](Machine& machine, Thread& thread) {
-                return machine.event_record(thread, word(event), word(stream));
-              });
-}
-
-SIM_EXPORT int cuEventQuery(pig::cuda::Event event) {
-  return call(Function::kEventQuery, {word(event)}, [&](Machine& machine, Thread& thread) {
-    return machine.event_query(thread, word(event));
-  });
-}
-
-SIM_EXPORT int cuEventElapsedTime(float* milliseconds, pig::cuda::Event begin,
-                                  pig::cuda::Event end) {
-  return call(Function::kEventElapsedTime, {word(begin), word(end)},
-              [&](Machine& machine, Thread& thread) {
-                return machine.event_elapsed(thread, milliseconds, word(begin), word(end));
-              });
-}
-
-SIM_EXPORT int cuCtxSynchronize() {
-  return call(Function::kCtxSynchronize, {},
-              [](Machine& machine, Thread& thread) { return machine.ctx_synchronize(thread); });
-}
-
-SIM_EXPORT int cuStreamSynchronize(pig::cuda::Stream stream) {
-  return call(Function::kStreamSynchronize, {word(stream)}, [&](Machine& machine, Thread& thread) {
-    return machine.stream_synchronize(thread, word(stream));
-  });
-}
-
-SIM_EXPORT int cuEventSynchronize(pig::cuda::Event event) {
-  return call(Function::kEventSynchronize, {word(event)}, [&](Machine& machine, Thread& thread) {
-    return machine.event_synchronize(thread, word(event));
-  });
-}
-
-SIM_EXPORT int cuDeviceGetAttribute(int* value, int attribute, pig::cuda::Device device) {
-  return call(Function::kDeviceGetAttribute, {word(attribute), word(device)},
-              [&](Machine& machine, Thread&) {
-                return machine.device_attribute(value, attribute, device);
-              });
-}
-
-SIM_EXPORT int cuLibraryLoadData(pig::cuda::Library* library, const void* code, int*, void**,
-                                 unsigned, int*, void**, unsigned) {
+int cuLibraryLoadData(pig::cuda::Library* library, const void* code, int*, void**, unsigned, int*,
+                      void**, unsigned) {
   return call(Function::kLibraryLoadData, {word(code)}, [&](Machine& machine, Thread& thread) {
-    return hand_out(library,
-                    [&](uint64_t* number) { return machine.library_load(thread, number, code); });
+    return machine.library_load(thread, for_machine(library), code);
   });
 }
 
-SIM_EXPORT int cuLibraryGetKernel(pig::cuda::Kernel* kernel, pig::cuda::Library library,
-                                  const char* name) {
-  return call(Function::kLibraryGetKernel, {word(library)}, [&](Machine& machine, Thread&) {
-    return hand_out(kernel, [&](uint64_t* number) {
-      return machine.library_get_kernel(number, word(library), name);
-    });
-  });
-}
-
-SIM_EXPORT int cuLibraryUnload(pig::cuda::Library library) {
-  return call(Function::kLibraryUnload, {word(library)}, [&](Machine& machine, Thread& thread) {
-    return machine.library_unload(thread, word(library));
-  });
-}
-
-SIM_EXPORT int cuKernelGetFunction(pig::cuda::Function* function, pig::cuda::Kernel kernel) {
-  return call(Function::kKernelGetFunction, {word(kernel)}, [&](Machine& machine, Thread& thread) {
-    return hand_out(function, [&](uint64_t* number) {
-      return machine.kernel_get_function(thread, number, word(kernel));
-    });
-  });
-}
-
-SIM_EXPORT int cuLaunchKernel(pig::cuda::Kernel kernel, unsigned grid_x, unsigned grid_y,
-                              unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                              unsigned shared_bytes, pig::cuda::Stream stream, void** parameters,
-                              void**) {
+int cuLaunchKernel(pig::cuda::Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   pig::cuda::Stream stream, void** parameters, void**) {
   const Launch launch{
       {}, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, word(stream), 0, 0};
   std::function<void()> run;
@@ -314,37 +263,16 @@ SIM_EXPORT int cuLaunchKernel(pig::cuda::Kernel kernel, unsigned grid_x, unsigne
   return result;
 }
 
-SIM_EXPORT int cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
-  return call(Function::kMemHostAlloc, {word(bytes), word(flags)},
-              [&](Machine& machine, Thread& thread) {
-                return machine.host_alloc(thread, pointer, bytes, flags);
-              });
-}
-
-SIM_EXPORT int cuMemHostGetDevicePointer(DevicePointer* device_pointer, void* pointer,
-                                         unsigned flags) {
-  return call(Function::kMemHostGetDevicePointer, {word(pointer), word(flags)},
-              [&](Machine& machine, Thread& thread) {
-                return machine.host_device_pointer(thread, device_pointer, pointer);
-              });
-}
-
-SIM_EXPORT int cuMemFreeHost(void* pointer) {
-  return call(Function::kMemFreeHost, {word(pointer)},
-              [&](Machine& machine, Thread& thread) { return machine.host_free(thread, pointer); });
-}
-
 // A signature that differs from the table's would be called with the wrong registers.
 #define SIM_SAME_TYPE(name, parameters) \
-  static_assert(std::is_same_v<decltype(&cu##name), decltype(pig::cuda::Driver::name)>);
-PIG_CUDA_TIMING_FUNCTIONS(SIM_SAME_TYPE)
-PIG_CUDA_KERNEL_FUNCTIONS(SIM_SAME_TYPE)
+  static_assert(std::is_same_v<std::decay_t<decltype(cu##name)>, pig::cuda::signatures::name*>);
+SIM_FUNCTIONS(SIM_SAME_TYPE)
+#undef SIM_SAME_TYPE
 
 #define SIM_HAS_VARIANT(name, parameters) \
   static_assert(has_our_variant("cu" #name), "simulated_variants.h: since which version?");
 SIM_FUNCTIONS(SIM_HAS_VARIANT)
-
-namespace {
+#undef SIM_HAS_VARIANT
 
 /// Stands in for a variant that is not ours, whatever it is called with.
 template <size_t i>
@@ -369,10 +297,12 @@ enum QueryStatus : int { kFound = 0, kSymbolNotFound = 1, kVersionNotSufficient 
 
 /// Not among the calls that fail, cost time or are counted: the loader makes it, once a process.
 /// That a symbol is not there is no error: the address is null.
-SIM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t,
-                                   int* status) {
+extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* name,
+                                                                          void** function,
+                                                                          int version, uint64_t,
+                                                                          int* status) {
   static void* const ours[] = {
-#define SIM_ADDRESS(name, parameters) reinterpret_cast<void*>(&cu##name),
+#define SIM_ADDRESS(name, parameters) reinterpret_cast<void*>(cu##name),
       SIM_FUNCTIONS(SIM_ADDRESS)
 #undef SIM_ADDRESS
   };
@@ -383,7 +313,7 @@ SIM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int versio
   QueryStatus found = kSymbolNotFound;
   for (size_t i = 0; i < kVariants.size(); ++i) {
     const Variant& variant = kVariants[i];
-    if (!same_name(variant.function, name)) continue;
+    if (variant.function != std::string_view(name)) continue;
     if (variant.version <= version) {
       *function = variant.is_ours ? ours[function_index(name)] : others[i];
       found = kFound;
@@ -394,3 +324,5 @@ SIM_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int versio
   if (status != nullptr) *status = found;
   return kSuccess;
 }
+
+}  // namespace sim

@@ -35,7 +35,7 @@ class SimulatedDriver {
   static constexpr double kStuckLimitS = 30;
 
   HostClock host;
-  Machine machine{host};
+  Machine machine{host, 1};
   Calls calls;
   /// While a call is stuck in an enqueue, the others block as well.
   bool one_lock = false;

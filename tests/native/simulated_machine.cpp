@@ -17,37 +17,19 @@ constexpr uint64_t kPerThreadStream = 2;
 
 // Setting up --------------------------------------------------------------------------------------
 
-void Machine::reset(int devices) {
-  unlink_work();
-  devices_.clear();
-  devices_.resize(static_cast<size_t>(devices));
+Machine::Machine(HostClock& host, int devices)
+    : host_(&host), devices_(static_cast<size_t>(devices)) {
   for (Device& device : devices_)
     device.attributes = {{75, 9}, {76, 0}, {16, 132}};  // capability 9.0, 132 multiprocessors
-  contexts_.clear();
-  streams_.clear();
-  legacy_streams_.clear();
-  streams_of_threads_.clear();
-  busy_.clear();
-  events_.clear();
-  captures_.reset();
-  records_.clear();
-  keep_records_ = true;
-  violations_.clear();
-  libraries_.clear();
-  kernels_.clear();
-  graphs_.clear();
-  destroyed_.clear();
-  freed_streams_.clear();
-  reuse_handles_ = false;
-  stand_ins_.clear();
-  kernel_ns_.clear();
-  launches_.clear();
-  for (auto& [pointer, memory] : host_memory_) left_memory_.push_back(std::move(memory));
-  host_memory_.clear();
-  host_sizes_.clear();
-  host_bytes_ = 0;
-  initialized = true;
-  driver_version = 13000;
+}
+
+void Machine::reset(int devices) {
+  unlink_work();
+  Machine fresh(*host_, devices);
+  fresh.handle_ = handle_;
+  fresh.left_memory_ = std::move(left_memory_);
+  for (auto& [pointer, memory] : host_memory_) fresh.left_memory_.push_back(std::move(memory));
+  *this = std::move(fresh);
 }
 
 /// A queue is a chain of shared pointers; freed from its end it would recurse as deep as it is
@@ -218,7 +200,7 @@ std::shared_ptr<Work> Machine::enqueue(const std::shared_ptr<Stream>& stream, in
   Device& device = devices_[static_cast<size_t>(stream->context->device)];
   auto work = std::make_shared<Work>();
   work->device = stream->context->device;
-  work->earliest_ns = device.clock.at(host_.now_ns()) + latency_ns;
+  work->earliest_ns = device.clock.at(host_->now_ns()) + latency_ns;
   work->duration_ns = duration_ns;
   // The legacy stream and the blocking ones of its context wait for each other.
   if (!stream->non_blocking) {
@@ -262,7 +244,7 @@ bool Machine::begin_time(const Stream& stream, const Work& work, int64_t* device
 
 bool Machine::try_begin(Stream& stream, Work& work) const {
   if (work.begun) return true;
-  const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_.now_ns());
+  const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_->now_ns());
   int64_t begin_ns = 0;
   if (!begin_time(stream, work, &begin_ns) || begin_ns > now_ns) return false;
   work.begun = true;
@@ -273,7 +255,7 @@ bool Machine::try_begin(Stream& stream, Work& work) const {
 }
 
 bool Machine::try_end(Work& work) const {
-  const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_.now_ns());
+  const int64_t now_ns = devices_[static_cast<size_t>(work.device)].clock.at(host_->now_ns());
   if (work.endless || work.begin_ns + work.duration_ns > now_ns) return false;
   work.ended = true;
   work.end_ns = work.begin_ns + work.duration_ns;
@@ -320,7 +302,7 @@ bool Machine::next_host_ns(int64_t* host_ns) {
 }
 
 void Machine::run_dry() {
-  for (int64_t next_ns = 0; next_host_ns(&next_ns);) host_.advance_to(next_ns);
+  for (int64_t next_ns = 0; next_host_ns(&next_ns);) host_->advance_to(next_ns);
 }
 
 /// The caller blocks: time passes until they have ended. A real driver would wait for a hang for
@@ -331,7 +313,7 @@ Result Machine::wait_for(const std::vector<std::shared_ptr<Work>>& works) {
     while (!work->ended) {
       int64_t next_ns = 0;
       if (!next_host_ns(&next_ns)) return kLaunchTimeout;
-      host_.advance_to(next_ns);
+      host_->advance_to(next_ns);
       settle();
     }
   }
@@ -402,7 +384,7 @@ Result Machine::release(Thread& thread, uint64_t handle) {
     work->endless = false;
     if (work->begun) {
       const Device& device = devices_[static_cast<size_t>(work->device)];
-      work->duration_ns = device.clock.at(host_.now_ns()) - work->begin_ns;
+      work->duration_ns = device.clock.at(host_->now_ns()) - work->begin_ns;
     }
     return kSuccess;
   }

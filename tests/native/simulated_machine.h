@@ -100,10 +100,12 @@ struct StandIn {
 
 class Machine {
  public:
-  explicit Machine(HostClock& host) : host_(host) { reset(1); }
+  Machine(HostClock& host, int devices);
+  Machine(Machine&&) = default;
+  Machine& operator=(Machine&&) = default;
   ~Machine() { unlink_work(); }
 
-  /// Handles are not used twice, unless the test says so: those of before stay invalid.
+  /// All as new. Handles are not used twice, unless the test says so: those of before stay invalid.
   void reset(int devices);
 
   // What the test does, beside the calls below that share their name with the driver's.
@@ -160,9 +162,9 @@ class Machine {
   Result ctx_get_current(Thread& thread, uint64_t* context);
   Result ctx_set_current(Thread& thread, uint64_t context);
   Result ctx_get_device(Thread& thread, int* ordinal);
-  Result primary_get_state(int ordinal, unsigned* flags, int* active);
-  Result primary_retain(uint64_t* context, int ordinal);
-  Result primary_release(int ordinal);
+  Result primary_get_state(Thread& thread, int ordinal, unsigned* flags, int* active);
+  Result primary_retain(Thread& thread, uint64_t* context, int ordinal);
+  Result primary_release(Thread& thread, int ordinal);
   Result stream_create(Thread& thread, uint64_t* stream, unsigned flags);
   Result stream_is_capturing(Thread& thread, uint64_t stream, pig::cuda::CaptureStatus* status);
   Result exchange_capture_mode(Thread& thread, pig::cuda::CaptureMode* mode);
@@ -173,16 +175,17 @@ class Machine {
   Result ctx_synchronize(Thread& thread);
   Result stream_synchronize(Thread& thread, uint64_t stream);
   Result event_synchronize(Thread& thread, uint64_t event);
-  Result device_attribute(int* value, int attribute, int ordinal);
+  Result device_attribute(Thread& thread, int* value, int attribute, int ordinal);
   Result library_load(Thread& thread, uint64_t* library, const void* code);
-  Result library_get_kernel(uint64_t* kernel, uint64_t library, const char* name);
+  Result library_get_kernel(Thread& thread, uint64_t* kernel, uint64_t library, const char* name);
   Result library_unload(Thread& thread, uint64_t library);
   Result kernel_get_function(Thread& thread, uint64_t* function, uint64_t kernel);
   /// `*run` is what the kernel does, and empty inside a capture. To be run without the mutex.
   Result launch_kernel(Thread& thread, uint64_t kernel, const Launch& launch, void** parameters,
                        std::function<void()>* run);
   Result host_alloc(Thread& thread, void** pointer, size_t bytes, unsigned flags);
-  Result host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer);
+  Result host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer,
+                             unsigned flags);
   Result host_free(Thread& thread, void* pointer);
 
  private:
@@ -210,7 +213,7 @@ class Machine {
   void unlink_work();
   uint64_t next_handle() { return handle_ += 0x100; }
 
-  HostClock& host_;
+  HostClock* host_;
   uint64_t handle_ = 0x100000;
   std::vector<Device> devices_;
   std::unordered_map<uint64_t, std::shared_ptr<Context>> contexts_;

@@ -39,7 +39,7 @@ Result Machine::ctx_get_device(Thread& thread, int* ordinal) {
   return kSuccess;
 }
 
-Result Machine::primary_get_state(int ordinal, unsigned* flags, int* active) {
+Result Machine::primary_get_state(Thread&, int ordinal, unsigned* flags, int* active) {
   const Device* const device = this->device(ordinal);
   if (device == nullptr) return kInvalidDevice;
   *flags = 0;
@@ -47,7 +47,7 @@ Result Machine::primary_get_state(int ordinal, unsigned* flags, int* active) {
   return kSuccess;
 }
 
-Result Machine::primary_retain(uint64_t* context, int ordinal) {
+Result Machine::primary_retain(Thread&, uint64_t* context, int ordinal) {
   Device* const device = this->device(ordinal);
   if (device == nullptr) return kInvalidDevice;
   if (device->primary == nullptr) {
@@ -60,7 +60,7 @@ Result Machine::primary_retain(uint64_t* context, int ordinal) {
   return kSuccess;
 }
 
-Result Machine::primary_release(int ordinal) {
+Result Machine::primary_release(Thread&, int ordinal) {
   Device* const device = this->device(ordinal);
   if (device == nullptr) return kInvalidDevice;
   if (device->retained == 0) {
@@ -138,7 +138,7 @@ Result Machine::event_record(Thread& thread, uint64_t event_handle, uint64_t str
   event->record = enqueue(stream, latency_ns, 0);
   event->record_serial = 0;
   if (keep_records_) {
-    records_.push_back({event_handle, stream_handle, thread.system_id, host_.now_ns(),
+    records_.push_back({event_handle, stream_handle, thread.system_id, host_->now_ns(),
                         stream->context->device, event->record});
     event->record_serial = records_.size();
   }
@@ -223,7 +223,7 @@ Result Machine::event_synchronize(Thread& thread, uint64_t handle) {
 
 // Kernels and memory ------------------------------------------------------------------------------
 
-Result Machine::device_attribute(int* value, int attribute, int ordinal) {
+Result Machine::device_attribute(Thread&, int* value, int attribute, int ordinal) {
   const Device* const device = this->device(ordinal);
   if (device == nullptr) return kInvalidDevice;
   const auto found = device->attributes.find(attribute);
@@ -245,7 +245,7 @@ Result Machine::library_load(Thread& thread, uint64_t* library, const void* code
 }
 
 /// Every name is one of a kernel: the code is not looked at.
-Result Machine::library_get_kernel(uint64_t* kernel, uint64_t library, const char* name) {
+Result Machine::library_get_kernel(Thread&, uint64_t* kernel, uint64_t library, const char* name) {
   const auto found = libraries_.find(library);
   if (found == libraries_.end()) return kInvalidHandle;
   uint64_t& handle = found->second[name];
@@ -305,7 +305,7 @@ Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& lau
   launches_.push_back(launch);
   launches_.back().kernel = name;
   launches_.back().thread = thread.system_id;
-  launches_.back().host_ns = host_.now_ns();
+  launches_.back().host_ns = host_->now_ns();
   return kSuccess;
 }
 
@@ -322,7 +322,8 @@ Result Machine::host_alloc(Thread& thread, void** pointer, size_t bytes, unsigne
   return kSuccess;
 }
 
-Result Machine::host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer) {
+Result Machine::host_device_pointer(Thread& thread, uint64_t* device_pointer, void* pointer,
+                                    unsigned) {
   std::shared_ptr<Context> context;
   if (const Result result = current(thread, &context)) return result;
   auto next = host_sizes_.upper_bound(pointer);

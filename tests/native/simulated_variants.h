@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <string_view>
 
 namespace sim {
 
@@ -59,14 +60,9 @@ constexpr std::array kVariants = {
     Variant{"cuMemFreeHost", 2000, true},
 };
 
-constexpr bool same_name(const char* a, const char* b) {
-  while (*a != '\0' && *a == *b) ++a, ++b;
-  return *a == *b;
-}
-
-constexpr bool has_our_variant(const char* function) {
+constexpr bool has_our_variant(std::string_view function) {
   for (const Variant& variant : kVariants)
-    if (variant.is_ours && same_name(variant.function, function)) return true;
+    if (variant.is_ours && variant.function == function) return true;
   return false;
 }
 

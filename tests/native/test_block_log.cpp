@@ -230,8 +230,7 @@ size_t writes_of_scenario() {
   run_scenario(writer);
   CHECK_EQ(writer.log.error(), 0);
   // The scenario is worth its name.
-  CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0 &&
-        writer.log.dropped()[pig::index_of(BlockType::kSteps)] > 0);
+  CHECK(writer.dropped(BlockType::kSpans) > 0 && writer.dropped(BlockType::kSteps) > 0);
   writer.check(LogReader(storage.contents()));
   return storage.writes();
 }
@@ -290,7 +289,7 @@ void test_history_spans_bound_the_spans() {
       writer.append(BlockType::kSpans, kSpanBytes, count);
       appended += count;
       writer.tick(100);
-      const uint64_t dropped = writer.log.dropped()[pig::index_of(BlockType::kSpans)];
+      const uint64_t dropped = writer.dropped(BlockType::kSpans);
       CHECK(appended - dropped >= std::min(history_spans, appended));
       CHECK(appended - dropped <= history_spans + 3 * kSpansPerBlock);
     }
@@ -298,10 +297,9 @@ void test_history_spans_bound_the_spans() {
     const LogReader reader(contents(storage));
     writer.check(reader);
     // Dropped means gone, and counted to the last one.
-    CHECK_EQ(reader.log(number(BlockType::kSpans)).first,
-             writer.log.dropped()[pig::index_of(BlockType::kSpans)]);
-    CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0);
-    CHECK_EQ(writer.log.dropped()[pig::index_of(BlockType::kSteps)], 0u);
+    CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.dropped(BlockType::kSpans));
+    CHECK(writer.dropped(BlockType::kSpans) > 0);
+    CHECK_EQ(writer.dropped(BlockType::kSteps), 0u);
   }
 }
 
@@ -318,12 +316,9 @@ void test_max_bytes_bound_the_log() {
   }
   const LogReader reader(contents(storage));
   writer.check(reader);
-  CHECK_EQ(reader.log(number(BlockType::kSpans)).first,
-           writer.log.dropped()[pig::index_of(BlockType::kSpans)]);
-  CHECK_EQ(reader.log(number(BlockType::kSteps)).first,
-           writer.log.dropped()[pig::index_of(BlockType::kSteps)]);
-  CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0 &&
-        writer.log.dropped()[pig::index_of(BlockType::kSteps)] > 0);
+  CHECK_EQ(reader.log(number(BlockType::kSpans)).first, writer.dropped(BlockType::kSpans));
+  CHECK_EQ(reader.log(number(BlockType::kSteps)).first, writer.dropped(BlockType::kSteps));
+  CHECK(writer.dropped(BlockType::kSpans) > 0 && writer.dropped(BlockType::kSteps) > 0);
 }
 
 /// Names, paths and documents are never dropped: with nothing else left the log grows.
@@ -337,7 +332,7 @@ void test_only_history_is_dropped() {
   writer.append(BlockType::kSpans, kSpanBytes, 5 * kSpansPerBlock);
   writer.settle();
   writer.check(LogReader(contents(storage)));
-  CHECK(writer.log.dropped()[pig::index_of(BlockType::kSpans)] > 0);
+  CHECK(writer.dropped(BlockType::kSpans) > 0);
 }
 
 void test_readable_after_every_write() {

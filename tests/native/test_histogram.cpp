@@ -59,6 +59,7 @@ void test_buckets_have_no_gap_and_are_narrow() {
     const uint64_t last = index + 1 < kBuckets ? lower_bound(index + 1) - 1 : ~uint64_t{0};
     CHECK_EQ(Histogram::index_of(first), index);
     CHECK_EQ(Histogram::index_of(last), index);
+    CHECK_EQ(Histogram::last_of(index), last);
     CHECK((last - first) <= first / 32);
   }
   CHECK_EQ(Histogram::index_of(~uint64_t{0}), kBuckets - 1);
@@ -125,6 +126,15 @@ void test_merging_is_adding_all() {
   }
 }
 
+void test_a_quantile_is_an_upper_bound() {
+  Statistic statistic;
+  CHECK_EQ(statistic.quantile(99), 0u);
+  for (uint64_t value = 1; value <= 1000; ++value) statistic.add(value * 1000);
+  const uint64_t p99 = statistic.quantile(99);
+  CHECK(p99 >= 990'000 && p99 <= 990'000 * 33 / 32);
+  CHECK_EQ(statistic.quantile(100), 1'000'000u);
+}
+
 }  // namespace
 
 int main() {
@@ -133,4 +143,5 @@ int main() {
   test_counts();
   test_encoding();
   test_merging_is_adding_all();
+  test_a_quantile_is_an_upper_bound();
 }

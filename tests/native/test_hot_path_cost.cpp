@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What entering and leaving a phase does below Python, in loops whose instructions are counted from
-// outside (tests/hot/test_hot_path_cost.py): `test_hot_path_cost LOOP COUNT`. `--build` prints what
-// the counts depend on besides the source. Run without arguments it checks that the loops do what
-// they say; those on a device need the library that PYINSTRUMENT_GPU_LIBCUDA names.
+// outside (tests/hot/test_hot_path_cost.py, test_nvtx_cost.py): `test_hot_path_cost LOOP COUNT`.
+// `--build` prints what the counts depend on besides the source. Run without arguments it checks
+// that the loops do what they say; those on a device need the library that PYINSTRUMENT_GPU_LIBCUDA
+// names.
 //
 // The ticks are the processor's counter wherever there is one: what is counted are the instructions
 // around the reading, and the processor that valgrind plays promises nothing about its counter.
@@ -116,6 +117,16 @@ void empty(Recording&, long count) {
   }
 }
 
+void nvtx(Recording&, long count) {
+  const pig::NvtxName name = pig::nvtx_name("phase");
+  for (long i = 0; i < count; ++i) {
+    pig::nvtx_push(name);
+    barrier();
+    pig::nvtx_pop(name);
+    barrier();
+  }
+}
+
 void flat(Recording& recording, long count) {
   for (long i = 0; i < count; ++i) {
     recording.enter(0);
@@ -139,9 +150,10 @@ struct Loop {
 };
 
 constexpr Loop kLoops[] = {
-    {"empty", empty, true, -1, 0},    {"not_recording", flat, false, -1, 0},
-    {"recording", flat, true, -1, 1}, {"nested", nested, true, -1, 3},
-    {"device", flat, true, 0, 1},     {"device_shared", flat, true, kHour, 1},
+    {"empty", empty, true, -1, 0},           {"nvtx", nvtx, true, -1, 0},
+    {"not_recording", flat, false, -1, 0},   {"recording", flat, true, -1, 1},
+    {"nested", nested, true, -1, 3},         {"device", flat, true, 0, 1},
+    {"device_shared", flat, true, kHour, 1},
 };
 
 void run(const Loop& loop, Recording& recording, long count) {

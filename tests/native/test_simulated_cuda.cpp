@@ -2,8 +2,6 @@
 //
 // The simulated driver as the core loads it, and under several threads at once: what
 // ThreadSanitizer should see.
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -24,16 +22,6 @@ using pig::cuda::kSuccess;
 using pig::cuda::Stream;
 
 sim::Control control;
-
-void find_control(const std::string& path) {
-  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != nullptr);
-#define FIND(type, name, parameters)                                                     \
-  control.name = reinterpret_cast<decltype(control.name)>(dlsym(library, "sim_" #name)); \
-  CHECK(control.name != nullptr);
-  SIM_CONTROLS(FIND)
-#undef FIND
-}
 
 void test_the_table_is_complete(const Driver& driver) {
 #define CHECK_THERE(name, parameters) CHECK(driver.name != nullptr);
@@ -148,7 +136,7 @@ int main(int, char** argv) {
   const std::filesystem::path path =
       std::filesystem::absolute(argv[0]).parent_path() / "simulated_cuda.so";
   setenv("PYINSTRUMENT_GPU_LIBCUDA", path.c_str(), 1);
-  find_control(path);
+  CHECK_EQ(control.load(path), std::string());
   const Driver* const driver = pig::cuda::driver();
   CHECK_EQ(pig::cuda::driver_error(), std::string());
   CHECK(driver != nullptr);

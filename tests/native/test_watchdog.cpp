@@ -6,7 +6,6 @@
 
 #include "check.h"
 #include "record/stall_log.h"
-#include "record/statistic.h"
 #include "record/watchdog.h"
 
 namespace {
@@ -152,21 +151,6 @@ void a_collective_counts_from_when_it_was_created() {
   CHECK_EQ(program.wait(3, Change::kEnded), 49);
 }
 
-void a_quantile_is_an_upper_bound() {
-  pig::Statistic statistic;
-  CHECK_EQ(statistic.quantile(99), 0u);
-  for (uint64_t value = 1; value <= 1000; ++value) statistic.add(value * 1000);
-  const uint64_t p99 = statistic.quantile(99);
-  CHECK(p99 >= 990'000 && p99 <= 990'000 * 33 / 32);
-  CHECK_EQ(statistic.quantile(100), 1'000'000u);
-  for (uint64_t value = 0; value < 5000; value += 7) {
-    const uint32_t index = pig::Histogram::index_of(value);
-    CHECK(pig::Histogram::last_of(index) >= value);
-    CHECK_EQ(pig::Histogram::index_of(pig::Histogram::last_of(index)), index);
-    CHECK_EQ(pig::Histogram::index_of(pig::Histogram::last_of(index) + 1), index + 1);
-  }
-}
-
 void stalls_become_a_document() {
   std::string document;
   StallLog log([&](std::string json) { document = std::move(json); });
@@ -208,6 +192,5 @@ int main() {
   what_ended_by_itself_may_last_twice_as_long();
   phases_count_between_steps_alone();
   a_collective_counts_from_when_it_was_created();
-  a_quantile_is_an_upper_bound();
   stalls_become_a_document();
 }
