@@ -7,8 +7,6 @@ stream, and the host goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,34 +16,13 @@ from pyinstrument_gpu.model.job_data import RankData
 _MOST_UNKNOWN = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class Arrivals:
-    """What comes after the last request of a phase.
+def arrivals(joined: Joined) -> NDArray[np.float64] | None:
+    """By path, rank and step, what a phase took after it last asked for a collective operation:
+    waiting and transfer; 0 where it did not ask, NaN in steps of which records are missing.
 
-    Attributes:
-        rest_ns: by path of `Joined.paths`, rank and step, what a phase took after it last asked for
-            a collective operation: waiting and transfer; 0 where it did not ask. NaN where that is
-            not known, because records of the step are missing on some ranks.
+    None if there are no records, or too few, or the operations are not waited for by hosts.
     """
-
-    rest_ns: NDArray[np.float64]
-
-    @property
-    def known(self) -> NDArray[np.bool_]:
-        """Of each step whether all is known."""
-        unknown: NDArray[np.bool_] = np.logical_or.reduce(np.isnan(self.rest_ns), (0, 1))
-        return ~unknown
-
-    @property
-    def paths(self) -> NDArray[np.bool_]:
-        """For each path whether ranks wait in it."""
-        found: NDArray[np.bool_] = np.logical_or.reduce(self.rest_ns > 0, (1, 2))
-        return found
-
-
-def arrivals(joined: Joined) -> Arrivals | None:
-    """None if there are no records, or too few, or the operations are not waited for by hosts."""
-    if not len(joined.steps) or not all(rank.collectives.was_read for rank in joined.ranks):
+    if not all(rank.collectives.was_read for rank in joined.ranks):
         return None
     rest_ns = np.zeros(joined.self_ns.shape)
     asked = np.zeros(joined.self_ns.shape, dtype=bool)
@@ -68,7 +45,7 @@ def arrivals(joined: Joined) -> Arrivals | None:
     if np.count_nonzero(known) < _MOST_UNKNOWN * len(known):
         return None
     rest_ns[:, :, ~known] = np.nan
-    return Arrivals(rest_ns)
+    return rest_ns
 
 
 def _waited_by_hosts(rank: RankData) -> NDArray[np.void]:

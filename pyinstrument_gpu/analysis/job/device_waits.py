@@ -51,7 +51,7 @@ def device_waits(joined: Joined, groups: Sequence[MatchedGroup]) -> DeviceWaits 
             np.maximum.at(of_rank_ns, column, longer_ns)
         asked_in = {group.first.paths[path] for path in distinct(group.path[chosen]) if path >= 0}
         paths |= np.array([path in asked_in for path in joined.paths], dtype=bool)
-    steps = np.flatnonzero(waits_ns[0] >= 0) if len(joined.ranks) else np.empty(0, np.intp)
+    steps = np.flatnonzero(waits_ns[0] >= 0)
     if not len(steps):
         return None
     return DeviceWaits(steps, waits_ns[:, steps], paths)

@@ -76,7 +76,7 @@ def traded_ns(joined: Joined, own_ns: NDArray[np.float64], place: int) -> float:
         own_ns: by path, rank and step.
     """
     rows = np.flatnonzero(joined.uncommon)
-    if not len(rows) or len(joined.ranks) < 2 or not own_ns.shape[2]:
+    if not len(rows):
         return 0.0
     means_ns = own_ns[rows].mean(axis=2)
     others_ns = np.median(np.delete(means_ns, place, axis=1), axis=1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.job.arrivals import Arrivals, arrivals
+from pyinstrument_gpu.analysis.job.arrivals import arrivals
 from pyinstrument_gpu.analysis.job.device_waits import (
     DeviceWaits,
     device_waits,
@@ -88,15 +88,15 @@ def own_work(joined: Joined, groups: Sequence[MatchedGroup]) -> OwnWork | str:
     if any(group.group.is_on_stream for group in groups):
         waits = device_waits(joined, groups)
         return _by_meetings(joined) if waits is None else _by_durations(joined, waits)
-    found = arrivals(joined)
-    if found is not None and np.count_nonzero(found.known) >= MIN_STEPS:
-        return _by_arrivals(joined, found)
+    rest_ns = arrivals(joined)
+    if rest_ns is not None:
+        steps = np.flatnonzero(~np.isnan(rest_ns).any(axis=(0, 1)))
+        if len(steps) >= MIN_STEPS:
+            return _by_arrivals(joined, steps, rest_ns[:, :, steps])
     return _by_meetings(joined)
 
 
-def _by_arrivals(joined: Joined, found: Arrivals) -> OwnWork:
-    steps = np.flatnonzero(found.known)
-    rest_ns = found.rest_ns[:, :, steps]
+def _by_arrivals(joined: Joined, steps: NDArray[np.intp], rest_ns: NDArray[np.float64]) -> OwnWork:
     own_ns = joined.self_ns[:, :, steps] - rest_ns
     return OwnWork(
         how=HowKnown.ARRIVALS,
@@ -106,7 +106,7 @@ def _by_arrivals(joined: Joined, found: Arrivals) -> OwnWork:
         # What moving the data takes is the same for all: at most what it took the last.
         waiting_ns=rest_ns - rest_ns.min(axis=1, keepdims=True),
         rest_ns=rest_ns,
-        waits=found.paths,
+        waits=np.logical_or.reduce(rest_ns > 0, (1, 2)),
     )
 
 
