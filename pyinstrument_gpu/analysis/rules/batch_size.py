@@ -23,8 +23,7 @@ def batch_size(case: Case) -> Iterator[Finding]:
     if not kinds:
         return
     if not launches:
-        why = "no phase is launch-bound"
-        yield Finding("double the batch size", None, None, why)
+        yield Finding("double the batch size", None, None, "no phase is launch-bound")
         return
     fixed_ns = sum(case.computing_ns(path) for path in launches)
     names = ", ".join(case.run.paths[path] for path in launches[:3])

@@ -34,20 +34,18 @@ def loader_workers(case: Case) -> Iterator[Finding]:
     takes = f"the host waits for data for {ms(saving.time_ns)} of a step"
     inside = interval_at(case.steps["begin_ns"], case.steps["end_ns"], loader.asked_ns) >= 0
     workers = case.found.premises.loader_workers
-    if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not inside.any():
-        yield Finding(_ADVICE, None, worth, takes)
+    per_step = np.count_nonzero(inside) / len(case.steps)
+    if saving.time_ns < NO_WAIT_SHARE * case.step_ns or not per_step:
+        evidence = takes
     elif workers is None:
-        yield Finding(_ADVICE, None, worth, f"{takes}; by how many workers is not known")
+        evidence = f"{takes}; by how many workers is not known"
+    elif (batch_ns := loader.interval_ns if workers else saving.time_ns / per_step) is None:
+        evidence = f"{takes}: too little, or too seldom, to tell how fast the loader is"
     else:
-        per_step = np.count_nonzero(inside) / len(case.steps)
-        batch_ns = loader.interval_ns if workers else saving.time_ns / per_step
-        if batch_ns is None:
-            why = "too little, or too seldom, to tell how fast the loader is"
-            yield Finding(_ADVICE, None, worth, f"{takes}: {why}")
-            return
         loop_ns = (worth.whole_ns - worth.high_ns) / per_step
-        paces = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
-        yield Finding(_ADVICE, None, worth, paces + _needed(case, workers, batch_ns, loop_ns))
+        evidence = f"a batch takes {ms(batch_ns)} to make, the loop needs one every {ms(loop_ns)}"
+        evidence += _needed(case, workers, batch_ns, loop_ns)
+    yield Finding(_ADVICE, None, worth, evidence)
 
 
 def _needed(case: Case, workers: int, batch_ns: float, loop_ns: float) -> str:
