@@ -348,20 +348,27 @@ Result Machine::admit(Stream& stream, bool* captured) {
   return kSuccess;
 }
 
+Result Machine::submit(const std::shared_ptr<Stream>& stream, Node node,
+                       std::function<void()>* run) {
+  bool captured = false;
+  if (const Result result = admit(*stream, &captured)) return result;
+  if (captured) {
+    stream->capture->graph.nodes.push_back(std::move(node));
+    return kSuccess;
+  }
+  if (const Result result = room(*stream)) return result;
+  enqueue(stream, 0, node.duration_ns);
+  *run = std::move(node.run);
+  return kSuccess;
+}
+
 // The test's program ------------------------------------------------------------------------------
 
 Result Machine::launch(Thread& thread, uint64_t handle, int64_t duration_ns) {
   std::shared_ptr<Stream> stream;
-  bool captured = false;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
-  if (const Result result = admit(*stream, &captured)) return result;
-  if (captured) {
-    stream->capture->graph.nodes.push_back({duration_ns, {}});
-    return kSuccess;
-  }
-  if (const Result result = room(*stream)) return result;
-  enqueue(stream, 0, duration_ns);
-  return kSuccess;
+  std::function<void()> run;
+  return submit(stream, {duration_ns, {}}, &run);
 }
 
 Result Machine::hang(Thread& thread, uint64_t handle) {
@@ -471,18 +478,8 @@ Result Machine::launch_graph(Thread& thread, uint64_t graph, uint64_t handle,
 Result Machine::memset(Thread& thread, uint64_t handle, void* memory, uint64_t bytes, int value,
                        std::function<void()>* run) {
   std::shared_ptr<Stream> stream;
-  bool captured = false;
   if (const Result result = find_stream(thread, handle, &stream)) return result;
-  if (const Result result = admit(*stream, &captured)) return result;
-  const auto fill = [=] { std::memset(memory, value, bytes); };
-  if (captured) {
-    stream->capture->graph.nodes.push_back({0, fill});
-    return kSuccess;
-  }
-  if (const Result result = room(*stream)) return result;
-  enqueue(stream, 0, 0);
-  *run = fill;
-  return kSuccess;
+  return submit(stream, {0, [=] { std::memset(memory, value, bytes); }}, run);
 }
 
 Result Machine::allocate(Thread& thread, uint64_t handle, void* memory, uint64_t bytes,

@@ -202,6 +202,9 @@ class Machine {
   Result admit(Stream& stream, bool* captured);
   /// Before anything of an enqueue is done: kStreamFull if it has to wait.
   Result room(const Stream& stream);
+  /// Enqueues a node, whose `*run` is left to the caller, or adds it to the graph that the stream
+  /// is captured into.
+  Result submit(const std::shared_ptr<Stream>& stream, Node node, std::function<void()>* run);
   Capture* blocking_capture(const Stream& legacy) const;
   std::shared_ptr<Work> enqueue(const std::shared_ptr<Stream>& stream, int64_t latency_ns,
                                 int64_t duration_ns);

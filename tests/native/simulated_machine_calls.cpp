@@ -286,22 +286,14 @@ Result Machine::launch_kernel(Thread& thread, uint64_t kernel, const Launch& lau
   if (stream->context != context) return kInvalidHandle;
   for (int axis = 0; axis < 3; ++axis)
     if (launch.grid[axis] == 0 || launch.block[axis] == 0) return kInvalidValue;
-  bool captured = false;
-  if (const Result result = admit(*stream, &captured)) return result;
-  if (!captured)
-    if (const Result result = room(*stream)) return result;
   const std::string& name = found->second.name;
   const auto duration = kernel_ns_.find(name);
   const auto stand_in = stand_ins_.find(name);
   Node node;
   if (duration != kernel_ns_.end()) node.duration_ns = duration->second;
   if (stand_in != stand_ins_.end()) node.run = stand_in->second.with(parameters);
-  if (captured) {
-    stream->capture->graph.nodes.push_back(std::move(node));
-    return kSuccess;
-  }
-  enqueue(stream, 0, node.duration_ns);
-  *run = std::move(node.run);
+  if (const Result result = submit(stream, std::move(node), run)) return result;
+  if (stream->capture != nullptr) return kSuccess;
   launches_.push_back(launch);
   launches_.back().kernel = name;
   launches_.back().thread = thread.system_id;
