@@ -450,11 +450,10 @@ def start_memory_watch(
 ) -> None:
     """Read memory at the borders of the phases of the thread that opens steps, in so many steps
     that it takes at most a share of `budget` of all time; the first three in any
-    case. A source returns what `torch._C._cuda_memoryStats` does, or allocated bytes, their peak,
-    reserved bytes and their peak; None stands for the memory of the process. `take` is called after
-    a step, at most once a second while readings wait, and sooner if they are many. `reset` resets
-    the peaks of the device's allocator, and is called at each border; `hook_allocator_peaks` comes
-    first."""
+    case. A source returns what `torch._C._cuda_memoryStats` does; None stands for the memory of the
+    process. `take` is called after a step, at most once a second while readings wait, and sooner if
+    they are many. `reset` resets the peaks of the device's allocator, and is called at each border;
+    `hook_allocator_peaks` comes first."""
 
 def hook_allocator_peaks(
     reads: tuple[Callable[[int], object], ...], resets: tuple[Callable[[int], object], ...]

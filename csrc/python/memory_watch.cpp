@@ -68,12 +68,6 @@ PyObject* ask(PyObject* function) {
   return nullptr;
 }
 
-int64_t number_at(PyObject* numbers, Py_ssize_t index) {
-  const int64_t number = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, index));
-  if (number == -1) PyErr_Clear();
-  return number;
-}
-
 }  // namespace
 
 MemoryWatch& MemoryWatch::instance() {
@@ -228,17 +222,10 @@ bool MemoryWatch::fill(MemoryReading& reading, PyObject* source, PyObject* reset
   if (reset != nullptr) own.emplace();  // else peaks are what the program sees
   PyObject* stats = ask(source);
   if (stats == nullptr) return false;
-  if (PyTuple_Check(stats) && PyTuple_GET_SIZE(stats) == 4) {
-    reading.allocated = number_at(stats, 0);
-    reading.allocated_peak = number_at(stats, 1);
-    reading.reserved = number_at(stats, 2);
-    reading.reserved_peak = number_at(stats, 3);
-  } else {
-    reading.allocated = number_in(stats, "allocated_bytes", "current");
-    reading.allocated_peak = number_in(stats, "allocated_bytes", "peak");
-    reading.reserved = number_in(stats, "reserved_bytes", "current");
-    reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
-  }
+  reading.allocated = number_in(stats, "allocated_bytes", "current");
+  reading.allocated_peak = number_in(stats, "allocated_bytes", "peak");
+  reading.reserved = number_in(stats, "reserved_bytes", "current");
+  reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
   reading.allocated_peak_after = reading.allocated_peak;
   const bool is_known = reading.allocated >= 0 && reading.allocated_peak >= 0;
   if (reset != nullptr && is_known && reading.allocated_peak > reading.allocated &&

@@ -3,8 +3,8 @@
 // Reads how much memory is in use at the borders of phases and of steps.
 //
 // What is read comes from a source: a function without arguments, which returns what
-// `torch._C._cuda_memoryStats` does, or a tuple of four numbers. Without one it is the memory of
-// the process. A source in C runs no code of the program, so no signal of it is handled in between.
+// `torch._C._cuda_memoryStats` does. Without one it is the memory of the process. A source in C
+// runs no code of the program, so no signal of it is handled in between.
 //
 // Not every step is read, and one that is not costs a comparison: after a step whose readings took
 // a time t, none is read for t / budget. The first few are read in any case, as it is there that

@@ -39,6 +39,10 @@ class SimulatedAllocator:
     def allocated(self) -> int:
         return self._allocated_bytes.current
 
+    @property
+    def peak(self) -> int:
+        return self._allocated_bytes.peak
+
     def allocate(self, size: int) -> None:
         self._allocation.increase(1)
         self._allocated_bytes.increase(size)
@@ -72,10 +76,6 @@ class SimulatedAllocator:
         ):
             each.peak = each.current
         self._private_pools.clear()
-
-    def numbers(self) -> tuple[int, int, int, int]:
-        used, held = self._allocated_bytes, self._reserved_bytes
-        return used.current, used.peak, held.current, held.peak
 
     def statistics(self) -> dict[str, object]:
         """As `torch._C._cuda_memoryStats` returns them."""

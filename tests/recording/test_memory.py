@@ -27,7 +27,7 @@ from pyinstrument_gpu.recording.memory_fold import (
     median_with_interval,
 )
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
-from tests.helpers.allocator import SimulatedAllocator, SimulatedDevice
+from tests.helpers.allocator import SimulatedDevice
 
 
 def recording_of(device: SimulatedDevice, path: Path | None = None) -> pig.Recording:
@@ -435,10 +435,3 @@ def test_the_interval_of_a_median() -> None:
     assert median_with_interval(range(6)) == (2, 0, 5)
     # As in tables of the sign test: with 20 values the 6th and the 15th.
     assert median_with_interval(range(1, 21)) == (10, 6, 15)
-
-
-def test_a_reading_is_that_of_the_allocator() -> None:
-    allocator = SimulatedAllocator()
-    allocator.allocate(2)
-    allocator.free(1)
-    assert allocator.numbers() == (1, 2, 2, 2)

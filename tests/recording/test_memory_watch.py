@@ -30,7 +30,7 @@ def kinds_and_depths() -> list[tuple[int, int]]:
 @pytest.mark.usefixtures("recording")
 def test_borders_are_read_in_order() -> None:
     allocator = SimulatedAllocator()
-    native.start_memory_watch(allocator.numbers, int, budget=math.inf)
+    native.start_memory_watch(allocator.statistics, int, budget=math.inf)
     with gpu_step(), gpu_phase("outer"):
         allocator.allocate(5)
         with gpu_phase("inner"):
@@ -79,7 +79,7 @@ def test_the_process_is_read_without_a_source() -> None:
 
 @pytest.mark.usefixtures("recording")
 def test_only_steps_within_the_budget_are_read() -> None:
-    native.start_memory_watch(SimulatedAllocator().numbers, int, budget=1e-12)
+    native.start_memory_watch(SimulatedAllocator().statistics, int, budget=1e-12)
     for _ in range(5):
         with gpu_step():
             pass
@@ -89,7 +89,7 @@ def test_only_steps_within_the_budget_are_read() -> None:
 
 @pytest.mark.usefixtures("recording")
 def test_other_threads_phases_outside_steps_and_dropped_steps_are_left_out() -> None:
-    native.start_memory_watch(SimulatedAllocator().numbers, int, budget=math.inf)
+    native.start_memory_watch(SimulatedAllocator().statistics, int, budget=math.inf)
     with gpu_phase("outside"):
         pass
     for _ in gpu_steps([]):
@@ -120,9 +120,9 @@ def test_a_source_that_raises_is_asked_once_in_a_step() -> None:
 def test_a_phase_within_a_reading_is_not_read() -> None:
     allocator = SimulatedAllocator()
 
-    def read() -> tuple[int, int, int, int]:
+    def read() -> dict[str, object]:
         with gpu_phase("within"):
-            return allocator.numbers()
+            return allocator.statistics()
 
     native.start_memory_watch(read, int, budget=math.inf)
     with gpu_step(), gpu_phase("forward"):
@@ -132,7 +132,7 @@ def test_a_phase_within_a_reading_is_not_read() -> None:
 
 @pytest.mark.usefixtures("recording")
 def test_a_step_with_very_many_phases_is_read_up_to_a_limit() -> None:
-    native.start_memory_watch(SimulatedAllocator().numbers, int, budget=math.inf)
+    native.start_memory_watch(SimulatedAllocator().statistics, int, budget=math.inf)
     with gpu_step():
         for _ in range(2000):
             with gpu_phase("a"):
@@ -147,7 +147,7 @@ def test_a_step_with_very_many_phases_is_read_up_to_a_limit() -> None:
 def test_readings_are_taken_before_they_are_too_many() -> None:
     taken = []
     native.start_memory_watch(
-        SimulatedAllocator().numbers,
+        SimulatedAllocator().statistics,
         lambda: taken.append(len(native.take_memory_readings())),
         budget=math.inf,
     )
