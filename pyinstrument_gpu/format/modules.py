@@ -20,7 +20,7 @@ from pyinstrument_gpu.model.modules import (
     Modules,
     PassStatistics,
 )
-from pyinstrument_gpu.model.statistics import PhaseStatistics, over_scopes
+from pyinstrument_gpu.model.statistics import merged, over_scopes
 
 _KIND_SHIFT = 30
 _NAME_MASK = (1 << _KIND_SHIFT) - 1
@@ -114,13 +114,13 @@ def _modules(
 ) -> tuple[Modules, int]:
     """The statistics of modules, and how many passes they count."""
     of_modules = {key: phase for key, phase in statistics.items() if kinds[key[0]] != 0}
-    parts: dict[tuple[str, ModulePass], list[PhaseStatistics]] = {}
-    for path, phase in over_scopes(of_modules).items():
-        key = names[of_paths[path]], ModulePass(int(kinds[path]) - 1)
-        parts.setdefault(key, []).append(phase)
-    folded = {}
-    for key, several in parts.items():
-        merged = PhaseStatistics.merge(several)
-        if merged.host is not None:
-            folded[key] = PassStatistics(merged.host, merged.device)
+    by_module = merged(
+        ((names[of_paths[path]], ModulePass(int(kinds[path]) - 1)), phase)
+        for path, phase in over_scopes(of_modules).items()
+    )
+    folded = {
+        key: PassStatistics(phase.host, phase.device)
+        for key, phase in by_module.items()
+        if phase.host is not None
+    }
     return Modules(folded), sum(phase.count for phase in of_modules.values())

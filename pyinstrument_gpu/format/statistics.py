@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from pyinstrument_gpu.format.cursor import Cursor
 from pyinstrument_gpu.format.device_times import DeviceTimes
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.statistic import BUCKET_COUNT, Statistic, bucket_bounds
-from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans, merged
 from pyinstrument_gpu.model.step_totals import StepTotals, no_steps
 
 Phases: TypeAlias = Mapping[tuple[int, Scope], PhaseStatistics]
@@ -143,7 +144,7 @@ def with_newer_spans(
         host=newer["host_end_ns"] - newer["host_begin_ns"],
         self_host=newer["self_ns"],
     )
-    return _merged(statistics.phases, folded)
+    return merged(chain(statistics.phases.items(), folded.items()))
 
 
 def with_newer_device_times(
@@ -163,11 +164,4 @@ def with_newer_device_times(
     folded = fold_spans(spans["path"][known], scopes[known], device=times.device_ns[known])
     written = max(state.device_times, first + times.kept)
     uncounted = max(0, written - statistics.device_times) - len(members)
-    return _merged(phases, folded), uncounted
-
-
-def _merged(phases: Phases, newer: Phases) -> Phases:
-    both = dict(phases)
-    for key, phase in newer.items():
-        both[key] = PhaseStatistics.merge([both[key], phase]) if key in both else phase
-    return both
+    return merged(chain(phases.items(), folded.items())), uncounted

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,11 +61,10 @@ def known_syncs(
         is_its = steps["index"][position] == events["step"]
         events["step"][is_its & (events["begin_ns"] >= steps["end_ns"][position])] = -1
     newer = totals_of(events[max(0, statistics.events - log.first) :], len(sites))
-    counted = []
-    for number, site in enumerate(sites):
-        known, added = statistics.totals.get(number, SyncTotals()), newer[number]
-        sums = [a + b for a, b in zip(astuple(known), astuple(added), strict=True)]
-        counted.append(replace(site, totals=SyncTotals(*sums)))
+    counted = [
+        replace(site, totals=statistics.totals.get(number, SyncTotals()) + newer[number])
+        for number, site in enumerate(sites)
+    ]
     # A watch that was still on lasts as long as the run is known.
     watched = tuple((b, state.now_ns if e < 0 else e) for b, e in statistics.watched_ns)
     missing = statistics.dropped + log.first + max(0, statistics.events - log.first - good)

@@ -6,13 +6,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.statistic import Statistic, merge_known, of_known
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class PhaseStatistics:
     def merge(cls, parts: Iterable[PhaseStatistics]) -> PhaseStatistics:
         """The statistics of all parts together, each with its like."""
         parts = list(parts)
+        if len(parts) == 1:
+            return parts[0]
         return cls(*(merge_known(getattr(part, f.name) for part in parts) for f in fields(cls)))
 
 
@@ -62,27 +66,34 @@ class Scope(enum.IntEnum):
         return self >= Scope.PROFILED_STEP
 
 
+def merged(parts: Iterable[tuple[_Key, PhaseStatistics]]) -> dict[_Key, PhaseStatistics]:
+    """The statistics of all parts with the same key together, in order of first appearance."""
+    by_key: dict[_Key, list[PhaseStatistics]] = {}
+    for key, phase in parts:
+        by_key.setdefault(key, []).append(phase)
+    return {key: PhaseStatistics.merge(phases) for key, phases in by_key.items()}
+
+
 def over_scopes(
     statistics: Mapping[tuple[int, Scope], PhaseStatistics],
 ) -> dict[int, PhaseStatistics]:
     """Statistics by path and scope as those of each path over all scopes, ascending by path. Steps
     that were profiled are left out."""
-    by_path: dict[int, list[PhaseStatistics]] = {}
-    for (path, scope), phase in sorted(statistics.items()):
-        if not scope.is_profiled:
-            by_path.setdefault(path, []).append(phase)
-    return {path: PhaseStatistics.merge(parts) for path, parts in by_path.items()}
+    return merged(
+        (path, phase)
+        for (path, scope), phase in sorted(statistics.items())
+        if not scope.is_profiled
+    )
 
 
 def as_if_not_profiled(
     statistics: Mapping[tuple[int, Scope], PhaseStatistics],
 ) -> dict[tuple[int, Scope], PhaseStatistics]:
     """Statistics by path and scope in which profiled steps count as others do."""
-    merged: dict[tuple[int, Scope], PhaseStatistics] = {}
-    for (path, scope), phase in statistics.items():
-        key = path, Scope(scope - Scope.PROFILED_STEP) if scope.is_profiled else scope
-        merged[key] = PhaseStatistics.merge([merged[key], phase]) if key in merged else phase
-    return merged
+    return merged(
+        ((path, Scope(scope - Scope.PROFILED_STEP) if scope.is_profiled else scope), phase)
+        for (path, scope), phase in statistics.items()
+    )
 
 
 def fold_spans(

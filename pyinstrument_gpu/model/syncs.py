@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -45,6 +45,9 @@ class SyncTotals:
     priced: int = 0
     blocked_ns: int = 0
     bytes: int = 0
+
+    def __add__(self, other: SyncTotals) -> SyncTotals:
+        return SyncTotals(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -125,10 +128,8 @@ class Syncs(ArrayFields):
     @property
     def total(self) -> SyncTotals:
         """The sums over all sites that are not allowed."""
-        parts = [site.totals for site in self.sites if not site.is_allowed]
-        return SyncTotals(
-            *(sum(getattr(part, name) for part in parts) for name in SyncTotals.__annotations__)
-        )
+        parts = (site.totals for site in self.sites if not site.is_allowed)
+        return sum(parts, SyncTotals())
 
     @cached_property
     def in_steps(self) -> dict[SyncSite, WaitsInSteps | None]:
