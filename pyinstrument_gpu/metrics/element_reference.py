@@ -68,7 +68,6 @@ def add_rows(
         wrong |= (ranks != 0) & (ranks != 1)
     counted = ~(ignored | wrong)
     weights = torch.where(counted, weights, 0)
-    nonfinite_rows = torch.zeros((), dtype=torch.int64, device=state.device)
     for slot, k in enumerate(options.topk):
         if ranks is not None and (rank is not None or k == 1):
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
@@ -78,11 +77,10 @@ def add_rows(
         finite = counted & entropies.isfinite()
         reals[word("entropy_sum")] += torch.where(finite, entropies * weights, 0).sum()
         reals[word("entropy_weight")] += torch.where(finite, weights, 0).sum()
-    nonfinite_losses = torch.zeros_like(nonfinite_rows)
+    nonfinite_losses: Tensor | int = 0
     if loss is not None:
-        integers = state.view(torch.int64)
-        nonfinite_losses = add_loss(integers, reals, loss, True, counted, weights, options.ema)
-    add_counts(state, counted, ignored, wrong, weights, nonfinite_rows, nonfinite_losses)
+        nonfinite_losses = add_loss(state, loss, True, counted, weights, options.ema)
+    add_counts(state, counted, ignored, wrong, weights, nonfinite_losses=nonfinite_losses)
 
 
 @torch.no_grad()
@@ -105,8 +103,7 @@ def add_pairs(
     weights = torch.where(counted, weights, 0)
     for slot, values in enumerate((squares, errors.abs(), targets)):
         _fold(state, slot, values, weights, counted, options.ema)
-    count = nonfinite.sum()
-    add_counts(state, counted, ignored, wrong, weights, count, torch.zeros_like(count))
+    add_counts(state, counted, ignored, wrong, weights, nonfinite.sum())
 
 
 @torch.no_grad()
@@ -162,8 +159,7 @@ def add_labels(
         reals = state.view(torch.float64)
         reals[word("correct")] += torch.where(exact, of_rows, 0).sum()
         reals[word("correct_weight")] += of_rows.sum()
-    count = nonfinite.sum()
-    add_counts(state, counted, ignored, wrong, weights, count, torch.zeros_like(count))
+    add_counts(state, counted, ignored, wrong, weights, nonfinite.sum())
 
 
 def _binned(position: Tensor, bins: int) -> Tensor:

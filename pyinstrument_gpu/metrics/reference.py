@@ -31,9 +31,7 @@ def add_update(
     options: MetricOptions,
 ) -> None:
     """The tensors are as `MetricAccumulator.update` takes them, checked."""
-    integers = state.view(torch.int64)
     reals = state.view(torch.float64)
-
     classes = logits.shape[options.class_axis(logits.ndim)]
     rows = logits.movedim(options.class_axis(logits.ndim), -1).flatten(0, -2)
     targets = target.reshape(-1).to(torch.int64)
@@ -49,7 +47,7 @@ def add_update(
     safe_targets = torch.where(counted, targets, 0)
 
     # What takes the logits' size of memory comes first: where there is none, nothing was added.
-    nonfinite_rows = torch.zeros((), dtype=torch.int64, device=state.device)
+    nonfinite_rows: Tensor | int = 0
     scores = None
     if classes:
         ranks = _ranks(rows, safe_targets)
@@ -64,20 +62,13 @@ def add_update(
         for slot, k in enumerate(options.topk):
             reals[word("correct") + slot] += torch.where(ranks < k, weights, 0).sum()
             reals[word("correct_weight") + slot] += weights.sum()
-    nonfinite_losses = torch.zeros((), dtype=torch.int64, device=state.device)
+    nonfinite_losses: Tensor | int = 0
     if loss is not None:
         per_row = loss.ndim != 0 and loss.shape == target.shape
-        nonfinite_losses = add_loss(integers, reals, loss, per_row, counted, weights, options.ema)
+        nonfinite_losses = add_loss(state, loss, per_row, counted, weights, options.ema)
     elif scores is not None:
         nonfinite_losses = add_loss(
-            integers,
-            reals,
-            scores.loss,
-            True,
-            counted,
-            weights,
-            options.ema,
-            scores.loss_weight,
+            state, scores.loss, True, counted, weights, options.ema, scores.loss_weight
         )
         for name, values in (("nll", scores.nll), ("entropy", scores.entropy)):
             known = values.isfinite()
@@ -92,8 +83,8 @@ def add_counts(
     ignored: Tensor,
     wrong: Tensor,
     weights: Tensor,
-    nonfinite_rows: Tensor,
-    nonfinite_losses: Tensor,
+    nonfinite_rows: Tensor | int = 0,
+    nonfinite_losses: Tensor | int = 0,
 ) -> None:
     """Adds what every update has. The losses that are not finite are in the state already."""
     integers = state.view(torch.int64)
@@ -179,8 +170,7 @@ def _calibrate(
 
 
 def add_loss(
-    integers: Tensor,
-    reals: Tensor,
+    state: Tensor,
     loss: Tensor,
     per_row: bool,
     counted: Tensor,
@@ -194,6 +184,7 @@ def add_loss(
         class_weights: of the rows' targets, by which a cross-entropy has been multiplied; None for
             a loss that was given.
     """
+    integers, reals = state.view(torch.int64), state.view(torch.float64)
     losses = loss.reshape(-1).to(torch.float64)
     loss_weights = weights if class_weights is None else weights * class_weights
     if per_row:
@@ -218,23 +209,18 @@ def add_loss(
         reals[word(f"{kind}_weight")] += loss_weight
     integers[word("losses")] += given
     replace(reals[word("loss_last")], mean, given)
-    _widen(
+    usable = given & mean.isfinite()
+    count, least, greatest = (
         integers[word("finite_losses")],
         reals[word("loss_min")],
         reals[word("loss_max")],
-        mean,
-        given & mean.isfinite(),
     )
-    add_to_ema(reals[word("loss_ema")], mean, given & mean.isfinite(), ema)
-    return nonfinite
-
-
-def _widen(count: Tensor, least: Tensor, greatest: Tensor, value: Tensor, valid: Tensor) -> None:
-    """Takes a value that is valid into the extremes of `count` values, and counts it."""
     first = count == 0
-    replace(least, value, valid & (first | (value < least)))
-    replace(greatest, value, valid & (first | (value > greatest)))
-    count += valid
+    replace(least, mean, usable & (first | (mean < least)))
+    replace(greatest, mean, usable & (first | (mean > greatest)))
+    count += usable
+    add_to_ema(reals[word("loss_ema")], mean, usable, ema)
+    return nonfinite
 
 
 def add_to_ema(average: Tensor, mean: Tensor, valid: Tensor, ema: float | None) -> None:
