@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from pyinstrument_gpu.metrics import device_memory, kernels, operators
 from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
-from pyinstrument_gpu.metrics.native_accumulator import new_native
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES
 from pyinstrument_gpu.metrics.program_warning import warn
 from pyinstrument_gpu.metrics.state import MAX_SCALARS, RESET_OFFSET, STATE_DTYPE, State, word
@@ -24,7 +24,7 @@ from pyinstrument_gpu.metrics.state_dict import loaded, state_dict_of
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
 from pyinstrument_gpu.metrics.window import Window
-from pyinstrument_gpu.native import native
+from pyinstrument_gpu.native import IMPORT_ERROR, native
 
 _LOST = "an update of the metrics was lost, and counted in lost_updates"
 _PLACED_IN_CAPTURE = (
@@ -59,7 +59,7 @@ class AccumulatedState:
 
     def _begin(self, counts: Sequence[int] | None) -> None:
         """What each accumulator has for itself, a copy too."""
-        self._native = new_native(self._options, counts)
+        self._native = _new_native(self._options, counts)
         self._scratch: Tensor | None = None
         self._has_captured = False  # an update in torch operations
         self._warnings: set[str] = set()
@@ -118,12 +118,8 @@ class AccumulatedState:
     def reset(self) -> None:
         """Discard all values. The numbers of updates continue. This does not wait for a device."""
         with self._lock, outside_modes():
-            self._lost_updates = 0
-            if device_memory.on_cuda(self._state.device):
-                device_memory.record_stream(self._state)
-            if self._scratch is not None:
-                device_memory.record_stream(self._scratch)
-                _lost_on_device(self._scratch).zero_()
+            self._forget_lost()
+            device_memory.record_stream(self._state)
             updates = None if self._native is None else self._native.reset(self._state)
             if updates is not None:
                 self._updates_at_reset = updates
@@ -165,30 +161,27 @@ class AccumulatedState:
         """
         with self._lock, outside_modes():
             self._refuse_capture()
-            new = loaded(self._options, state_dict, self._scalar_names)
-            self._resets += 1  # what was read before is no longer true
-            new.data.view(np.uint64)[word("resets")] = self._resets
-            state = self._state_of(new.data.data, len(new.names))
+            resets = self._resets + 1  # what was read before is no longer true
+            data, new = loaded(self._options, state_dict, self._scalar_names, resets)
+            reference_updates = int(state_dict["reference_updates"])
+            self._resets = resets
             if self._native is not None:
                 self._native.begin_other()
             try:
-                if self._scratch is not None:
-                    device_memory.record_stream(self._scratch)
-                    _lost_on_device(self._scratch).zero_()
-                if device_memory.on_cuda(self._state.device):
-                    device_memory.record_stream(self._state)
-                self._state.copy_(torch.from_numpy(new.data))
+                self._forget_lost()
+                device_memory.record_stream(self._state)
+                self._state.copy_(torch.from_numpy(data))
             finally:
                 if self._native is not None:
-                    self._native.replace_counts(None if self._has_captured else state.counts)
+                    self._native.replace_counts(None if self._has_captured else new.state.counts)
                     self._native.end_other(self._state, False, None, True)
             self._scalar_slots = {name: new.names.index(name) for name in new.names[self._own :]}
             self._lost_updates = new.lost_updates
-            self._reference_updates = new.reference_updates
-            self._updates_at_reset = state.updates
+            self._reference_updates = reference_updates
+            self._updates_at_reset = new.state.updates
             self._is_loaded = True
             for window in list(self._windows):
-                window._before = StateSnapshot(state, tuple(new.names), new.lost_updates, None)
+                window._before = new
 
     def _newest(self) -> StateSnapshot | None:
         """The newest state that has arrived."""
@@ -253,6 +246,12 @@ class AccumulatedState:
     def _state_of(self, data: bytes | memoryview, scalars: int) -> State:
         return State.of(data, self._options.confusion_classes, scalars)
 
+    def _forget_lost(self) -> None:
+        self._lost_updates = 0
+        if self._scratch is not None:
+            device_memory.record_stream(self._scratch)
+            _lost_on_device(self._scratch).zero_()
+
     def _refuse_capture(self) -> None:
         if device_memory.is_capturing(self._state):
             raise RuntimeError(
@@ -280,8 +279,7 @@ class AccumulatedState:
         """Add in torch operations what the native side has not. Where they fail too, it is lost:
         that is counted, and the training goes on."""
         error = ""
-        if device_memory.on_cuda(state.device):
-            device_memory.record_stream(state)
+        device_memory.record_stream(state)
         with self._lock:
             added = is_captured = False
             if self._native is not None:
@@ -344,11 +342,11 @@ class AccumulatedState:
         self._options.class_weight_on(device)  # it may not be copied there during a capture
         self._is_placed = True
 
-    def _make_scratch(self) -> bool:
+    def _make_scratch(self) -> None:
         """Make the memory that the kernel needs besides the state, where there is a kernel. Not
         during a capture, of which each replay would clear it."""
         if not device_memory.on_cuda(self._state.device):
-            return False
+            return
         with self._lock, contextlib.suppress(Exception):  # PyTorch's operations do without it
             if self._scratch is None and not device_memory.is_capturing(self._state):
                 device, size = self._state.device, native.METRIC_SCRATCH_BYTES
@@ -360,7 +358,29 @@ class AccumulatedState:
                     scratch[size:].view(torch.float64).copy_(weights)
                 device_memory.remember_stream(scratch)
                 self._scratch = scratch
-        return self._scratch is not None
+
+
+def _new_native(options: AccumulatorOptions, counts: Sequence[int] | None) -> Any:
+    """The native side of an accumulator whose state has so many updates and numbers; None where
+    there is none, and the reference has to do all work."""
+    if IMPORT_ERROR is not None or not _torch_is_known():
+        return None
+    return native.MetricAccumulator(task=options.task, counts=counts, **options.native_arguments())
+
+
+@functools.cache
+def _torch_is_known() -> bool:
+    api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    known = api is not None and native.set_torch(
+        Tensor, api, torch.get_num_threads, device_memory.record_stream
+    )
+    if not known:
+        warn(
+            "metrics are updated by many small kernels, which is slower: "
+            f"PyTorch {torch.__version__} has no DLPack C exchange API of version 1; 2.10 and "
+            "newer have it"
+        )
+    return known
 
 
 def _lost_on_device(scratch: Tensor) -> Tensor:

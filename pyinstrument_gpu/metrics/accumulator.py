@@ -6,28 +6,27 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference, operators
 from pyinstrument_gpu.metrics.accumulated_state import AccumulatedState
-from pyinstrument_gpu.metrics.across_ranks import Gathering, MergedState
+from pyinstrument_gpu.metrics.across_ranks import PendingValues
 from pyinstrument_gpu.metrics.addition import Addition
-from pyinstrument_gpu.metrics.distributed_tensors import local
-from pyinstrument_gpu.metrics.gradient_norm import gradient_norm
+from pyinstrument_gpu.metrics.distributed_tensors import has_distributed, local
 from pyinstrument_gpu.metrics.options import checked_scalar
-from pyinstrument_gpu.metrics.pending_values import PendingValues
 from pyinstrument_gpu.metrics.periodic_log import PeriodicLog
 from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.series_names import series_names
 from pyinstrument_gpu.metrics.state import MAX_SCALARS
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.torch_modes import is_fake, never_compiled, outside_modes
-from pyinstrument_gpu.metrics.values import Reading, clash_of, series_of_scalar
+from pyinstrument_gpu.metrics.torch_modes import never_compiled, outside_modes
+from pyinstrument_gpu.metrics.values import Reading, clash_of, known_series, series_of_scalar
 from pyinstrument_gpu.metrics.window import Window
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.tensor_device import is_fake
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -42,6 +41,8 @@ class Accumulator(AccumulatedState, ABC):
 
     _extremes: ClassVar[tuple[str, ...]] = ("first_nonfinite_update",)
     """Values that a window can't tell."""
+    _reserved: ClassVar[frozenset[str]]
+    """The keys that no running value may have."""
 
     def update_scalar(self, name: str, value: Tensor | float, weight: Tensor | None = None) -> None:
         """Add to a running value, such as a gradient norm, the rewards of a batch, or a count of
@@ -171,10 +172,7 @@ class Accumulator(AccumulatedState, ABC):
 
     @never_compiled
     def compute(
-        self,
-        across_ranks: bool = False,
-        group: ProcessGroup | DeviceMesh | None = None,
-        **refused: NoReturn,
+        self, across_ranks: bool = False, group: ProcessGroup | DeviceMesh | None = None
     ) -> dict[str, Any]:
         """Return the values of all updates since the last reset. This waits for them.
 
@@ -190,12 +188,8 @@ class Accumulator(AccumulatedState, ABC):
         Raises:
             ValueError: the accumulators of the ranks were made with different arguments, or this
                 process is not in the group.
-            TypeError: there is no option of that name.
             RuntimeError: a CUDA graph is being captured.
         """
-        for name in refused:
-            hint = ": merging the ranks is compute(across_ranks=True)" if name == "sync" else ""
-            raise TypeError(f"compute() has no option {name!r}{hint}")
         if across_ranks or group is not None:
             return self.compute_async(group).result()
         return self._values(self._current())
@@ -220,13 +214,8 @@ class Accumulator(AccumulatedState, ABC):
             with self._lock:
                 state, lost = self._copied()
                 names = self._scalar_names
-            gathering = Gathering(self._options, names, state, lost, self._is_placed, group)
-        return PendingValues(gathering, self._values_of_ranks)
-
-    def _values_of_ranks(self, merged: MergedState) -> dict[str, Any]:
-        state = self._state_of(merged.data, 0)
-        state.scalars = merged.scalars
-        return self._values(StateSnapshot(state, merged.names, merged.lost_updates, None))
+            has_device = self._is_placed
+            return PendingValues(self._options, names, state, lost, has_device, group, self._values)
 
     def grad_norm(
         self,
@@ -254,9 +243,14 @@ class Accumulator(AccumulatedState, ABC):
             NotImplementedError, RuntimeError: PyTorch has no norm of such gradients, as
                 `clip_grad_norm_` has none: they are sparse, or some are DTensors and others not.
         """
-        norm = gradient_norm(parameters, norm_type)
-        if norm is None:
+        given = [parameters] if isinstance(parameters, Tensor) else parameters
+        gradients = [each.grad for each in given if each.grad is not None]
+        if not gradients:
             return torch.full((), math.nan)
+        with torch.no_grad():
+            norm = torch.nn.utils.get_total_norm(gradients, norm_type)
+            if has_distributed([norm]):
+                norm = norm.full_tensor()  # type: ignore[attr-defined]
         self.update_scalar(name, norm)
         return norm
 
@@ -273,7 +267,7 @@ class Accumulator(AccumulatedState, ABC):
         if newest is None:
             return
         state, values = newest.state, self._values(newest)
-        series = self._series(values)
+        series = known_series(values, self._series)
         if self._reference_updates:
             series.append(("reference_updates", self._reference_updates))
         step = self._native.step_of(state.updates)
@@ -297,18 +291,22 @@ class Accumulator(AccumulatedState, ABC):
     def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
         """The values of a state that was read, as `values.values_of` has them."""
 
-    @classmethod
+    @property
     @abstractmethod
-    def _reserved_keys(cls) -> frozenset[str]:
-        """The keys that no running value may have."""
+    def _series(self) -> Sequence[str]:
+        """The keys of the values that become time series, besides the running values."""
 
-    @abstractmethod
-    def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
-        """What of the values becomes a time series, besides the running values."""
-
-    def _add(self, addition: Addition, state: Tensor | None, *tensors: Any) -> None:
-        """Where a compiled function calls this it brings the state, or a copy that it will write
-        back. At the first update that one is still in host memory."""
+    def _add(self, addition: Addition, *tensors: Any, state: Tensor | None = None) -> None:
+        """Make an update. The operator of a compiled function brings the state, or a copy that it
+        will write back. At the first update that one is still in host memory."""
+        if state is None:
+            if torch.compiler.is_compiling():
+                own = addition.local(self._options, tensors)
+                operands = [None if each is None else each.detach() for each in own]
+                addition.operator(self._state, *operands, self._number)
+                return
+            if is_recomputing():
+                return
         reading_is_due = None
         if self._is_placed and self._native is not None:
             if state is None or state.device != self._state.device:
@@ -361,7 +359,7 @@ class Accumulator(AccumulatedState, ABC):
         device = value.device if isinstance(value, Tensor) else _HOST
         with self._lock:
             if name not in self._scalar_slots and (
-                key := clash_of(name, self._scalar_names, self._reserved_keys())
+                key := clash_of(name, self._scalar_names, self._reserved)
             ):
                 raise ValueError(
                     f"{name!r} can't be the name of a running value: {key!r} is among the other "
@@ -392,9 +390,9 @@ class Accumulator(AccumulatedState, ABC):
                 weight = None if weight is None else weight.to(state.device, non_blocking=True)
         reading_is_due: bool | None = None
         if self._native is not None:
+            if self._scratch is None:
+                self._make_scratch()
             reading_is_due = self._add_scalar(state, slot, value, weight)
-            if reading_is_due is None and self._scratch is None and self._make_scratch():
-                reading_is_due = self._add_scalar(state, slot, value, weight)
         if reading_is_due is None:
             arguments = slot, value, weight, self._options.ema
             self._add_in_torch(element_reference.add_values, state, *arguments, slot=slot)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 from pyinstrument_gpu.metrics.state import STATE_DTYPE
 
 
-class AccumulatorOptions(ABC):
+class AccumulatorOptions:
     """Checked arguments of an accumulator. Subclasses are frozen dataclasses, whose fields are the
     arguments.
 
@@ -40,9 +42,28 @@ class AccumulatorOptions(ABC):
         """The weights of the classes on a device, float64; None where all are 1."""
         return None
 
-    @abstractmethod
+    @property
+    def _given(self) -> dict[str, Any]:
+        names = [each.name for each in fields(self) if each.compare]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in names}
+
     def native_arguments(self) -> dict[str, Any]:
         """Those of `_C.MetricAccumulator`, besides the task."""
+        return self._given
+
+    def described(self) -> dict[str, Any]:
+        """The options as JSON can hold them, to be compared with others'; of a tensor what tells it
+        from others."""
+        return {"task": self.task, **{name: _plain(value) for name, value in self._given.items()}}
+
+
+def differences(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Where two descriptions differ, as in "topk=[1] instead of [1, 5]"; empty where they don't."""
+    return ", ".join(
+        f"{name}={given.get(name)!r} instead of {wanted.get(name)!r}"
+        for name in dict.fromkeys([*wanted, *given])
+        if given.get(name) != wanted.get(name)
+    )
 
 
 def check_ema(ema: Any) -> None:
@@ -51,3 +72,43 @@ def check_ema(ema: Any) -> None:
         raise ValueError(
             f"ema must be a number between 0 and 1, such as 0.98, or None, got {ema!r}"
         )
+
+
+def check_tensors(tensors: Mapping[str, Any], optional: Collection[str]) -> dict[str, Tensor]:
+    """Raise TypeError or ValueError unless all are tensors of real numbers on one device. Those
+    that are optional may be None. Returns the others."""
+    given = {
+        name: each for name, each in tensors.items() if each is not None or name not in optional
+    }
+    first = next(iter(given))
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+        if tensor.device != given[first].device:
+            raise ValueError(
+                f"all tensors must be on one device: {first} is on {given[first].device}, "
+                f"{name} is on {tensor.device}"
+            )
+        if tensor.is_meta:
+            raise ValueError(f"{name} is on the device meta: it has no values")
+        if tensor.is_complex():
+            raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
+    return given
+
+
+def check_alike(tensors: Mapping[str, Any], optional: Collection[str] = ("weight",)) -> None:
+    """The same, and raise ValueError unless all have the shape of the first one."""
+    given = check_tensors(tensors, optional)
+    first, shape = next((name, tensor.shape) for name, tensor in given.items())
+    for name, tensor in given.items():
+        if tensor.shape != shape:
+            raise ValueError(
+                f"{name} must have the shape of {first}, {tuple(shape)}, got {tuple(tensor.shape)}"
+            )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        content = value.detach().cpu().double().numpy().tobytes()
+        return f"a tensor with SHA-256 {hashlib.sha256(content).hexdigest()[:16]}"
+    return list(value) if isinstance(value, tuple) else value

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import device_memory
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
-from pyinstrument_gpu.metrics.described_options import described, differences
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, differences
 from pyinstrument_gpu.metrics.options import MAX_NAME_BYTES
-from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, SCALAR_DTYPE, STATE_DTYPE, Scalar
+from pyinstrument_gpu.metrics.state import (
+    FIELDS,
+    MAX_SCALARS,
+    SCALAR_DTYPE,
+    STATE_DTYPE,
+    Scalar,
+    State,
+)
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.torch_modes import outside_modes
 from pyinstrument_gpu.metrics.values import clash_of
 
 _SIGNATURE = np.dtype([("version", "S64"), ("options", "S1024")])
@@ -58,35 +65,22 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 _AVERAGES = {"loss_ema": "finite_losses", "ema": "means"}
 
 
-@dataclass(frozen=True)
-class MergedState:
-    """What all ranks have together.
+class PendingValues:
+    """The values of a moment, once the states of all ranks of a group are here: what
+    `compute_async()` returns.
 
-    Attributes:
-        data: the state, without its running values: there may be more than it has room for.
-        scalars: the running values.
-        names: theirs.
-        lost_updates: how many there were.
-    """
-
-    data: bytes
-    scalars: tuple[Scalar, ...]
-    names: tuple[str, ...]
-    lost_updates: int
-
-
-class Gathering:
-    """The states of the ranks of a group, on their way. It begins at once and waits for nothing,
-    unless it has to bring a state on a device to the host, because the group takes no others.
+    The gathering begins at once and waits for nothing, unless it has to bring a state on a device
+    to the host, because the group takes no others.
 
     Args:
         options: what the accumulator was made with.
         names: the running values of this rank, in the order of their slots.
-        state: a copy of the state, which is then the gathering's own.
+        state: a copy of the state, which then belongs to this.
         lost_updates: one int64, on the same device or the host.
         has_device: whether the state is where the accumulator's tensors are.
         group: a process group, or a device mesh of one dimension; None for the default group. Where
             there is none, this process is alone.
+        values_of: makes the values of all ranks together.
 
     Raises:
         ValueError: this process is not in the group, or the mesh has several dimensions.
@@ -100,13 +94,17 @@ class Gathering:
         lost_updates: Tensor,
         has_device: bool,
         group: Any,
+        values_of: Callable[[StateSnapshot], dict[str, Any]],
     ) -> None:
+        self._values_of = values_of
+        self._values: dict[str, Any] | None = None
         self._options = options
         self._names = names
         self._state = state
         self._lost_updates = lost_updates
         self._group: Any = None
         self._work: Any = None
+        self._ranks: list[Tensor] = []
         self._copied = device_memory.event_behind(state)
         if group is None and not (dist.is_available() and dist.is_initialized()):
             return
@@ -121,7 +119,7 @@ class Gathering:
         own = np.zeros(_RANK_BYTES, np.uint8)
         head = own[: _RANK.itemsize].view(_RANK)
         head["signature"]["version"] = hashlib.sha256(FIELDS.encode()).hexdigest().encode()
-        head["signature"]["options"] = json.dumps(described(self._options)).encode()
+        head["signature"]["options"] = json.dumps(self._options.described()).encode()
         head["names"][0, : len(self._names)] = [name.encode() for name in self._names]
         is_counted_by_host = self._lost_updates.device.type == "cpu"
         if is_counted_by_host:
@@ -135,23 +133,35 @@ class Gathering:
         _part(record, "state").copy_(self._state[: STATE_DTYPE.itemsize])
         return record
 
-    def is_done(self) -> bool:
-        """Whether all ranks' states have arrived, apart from their tails."""
+    def done(self) -> bool:
+        """Whether the states of all ranks have arrived. Never waits."""
+        if self._values is not None:
+            return True
         if self._work is not None:
             return bool(self._work.is_completed())
         return self._copied is None or bool(self._copied.query())
 
-    def merged(self) -> MergedState:
-        """Wait, and merge them. To be called once, by all ranks.
+    def result(self) -> dict[str, Any]:
+        """Return the values, as `compute(across_ranks=True)` does. Waits for them.
+
+        All ranks have to call it if the accumulator keeps a confusion matrix or bins, which are
+        summed only then, by a collective call on the current stream.
 
         Raises:
-            ValueError: they do not fit each other.
+            ValueError: the accumulators of the ranks were made with different arguments.
         """
-        if self._work is None:
-            records = [self._record(torch.device("cpu"))]
-        else:
+        if self._values is None:
+            with outside_modes():
+                merged = self._merged_ranks()
+            self._values = self._values_of(merged)
+            del self._state, self._ranks  # they may be large
+        return self._values
+
+    def _merged_ranks(self) -> StateSnapshot:
+        """What all ranks have together."""
+        if self._work is not None:
             self._work.wait()
-            records = self._ranks
+        records = self._ranks or [self._record(torch.device("cpu"))]
         content = np.stack([each.cpu().numpy()[: _RANK.itemsize] for each in records])
         ranks = content.view(_RANK)[:, 0]
         self._check(ranks["signature"])
@@ -169,16 +179,12 @@ class Gathering:
                     f"the running value {name!r} of one rank and those of the others have keys in "
                     "common: choose another name"
                 )
+        state = State.of(data, self._options.confusion_classes, 0)
         of_ranks, fields = ranks["state"]["scalars"], SCALAR_DTYPE.names or ()
-        scalars = tuple(
-            Scalar(
-                **dict(
-                    zip(fields, self._merged(of_ranks[ranks["names"] == name]).item(), strict=True)
-                )
-            )
-            for name in names
-        )
-        return MergedState(data, scalars, decoded, int(ranks["lost_updates"].sum()))
+        for name in names:
+            merged = self._merged(of_ranks[ranks["names"] == name])
+            state.scalars += (Scalar(**dict(zip(fields, merged.item(), strict=True))),)
+        return StateSnapshot(state, decoded, int(ranks["lost_updates"].sum()), None)
 
     def _check(self, signatures: NDArray[np.void]) -> None:
         different = np.flatnonzero(signatures != signatures[0])

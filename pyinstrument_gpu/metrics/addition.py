@@ -28,7 +28,7 @@ class Addition:
             the one of which a rank must have all.
     """
 
-    __slots__ = ("_names", "_whole_axis", "check", "native", "reference")
+    __slots__ = ("_names", "_whole_axis", "check", "native", "operator", "reference")
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Addition:
         self._whole_axis = whole_axis
 
         def update(accumulator: Any, state: Any, *tensors: Any) -> None:
-            accumulator._add(self, state, *tensors)
+            accumulator._add(self, *tensors, state=state)
 
-        operators.define(f"metric_{name}", schema, update)
+        self.operator = operators.define(f"metric_{name}", schema, update)
 
     def local(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> Sequence[Any]:
         """The parts of distributed tensors that this rank has. Raises ValueError where they mean
@@ -61,7 +61,3 @@ class Addition:
         if self._whole_axis is not None:
             whole_dims[0] = self._whole_axis(options, getattr(tensors[0], "ndim", 0))
         return [local(*each) for each in zip(tensors, self._names, whole_dims, strict=True)]
-
-    def operands(self, options: AccumulatorOptions, tensors: Sequence[Any]) -> list[Any]:
-        """The tensors as a compiled function passes them to the operator."""
-        return [None if each is None else each.detach() for each in self.local(options, tensors)]

@@ -5,28 +5,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.binary_options import BinaryOptions
-from pyinstrument_gpu.metrics.binary_values import (
+from pyinstrument_gpu.metrics.binary_values import curves_of, ratios_of
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
+from pyinstrument_gpu.metrics.values import (
     calibration_error,
-    curves_of,
-    ratios_of,
+    counts_of,
+    ratio,
+    scalar_values_of,
     with_averages,
 )
-from pyinstrument_gpu.metrics.recomputation import is_recomputing
-from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.values import counts_of, known_series, ratio, scalar_values_of
 
 _LABELS = Addition(
     "update_binary",
     "Tensor logits, Tensor target, Tensor? weight",
     check=BinaryOptions.check,
     reference=element_reference.add_labels,
+)
+
+_RATIOS = (
+    *("accuracy", "precision", "recall", "f1"),
+    *("auroc", "auroc_error", "average_precision", "average_precision_error"),
 )
 
 
@@ -81,6 +85,22 @@ class BinaryAccumulator(Accumulator):
     """
 
     _options: BinaryOptions
+    _series = (
+        "count",
+        *(f"{ratio}{average}" for ratio in _RATIOS for average in ("", "_macro")),
+        *("exact_match", "ece", "nonfinite"),
+    )
+    _reserved = frozenset(
+        {
+            *(
+                f"{ratio}{suffix}"
+                for ratio in _RATIOS
+                for suffix in ("", "_micro", "_macro", "_per_label")
+            ),
+            *("count", "exact_match", "ece", "nonfinite", "first_nonfinite_update", "ignored"),
+            *("invalid", "lost_updates", "reference_updates"),
+        }
+    )
 
     def __init__(
         self,
@@ -124,11 +144,7 @@ class BinaryAccumulator(Accumulator):
             TypeError, ValueError: the tensors do not fit each other, the options, or the device of
                 the first update.
         """
-        if torch.compiler.is_compiling():
-            operands = _LABELS.operands(self._options, (logits, target, weight))
-            torch.ops.pyinstrument_gpu.metric_update_binary(self._state, *operands, self._number)
-        elif not is_recomputing():
-            self._add(_LABELS, None, logits, target, weight)
+        self._add(_LABELS, logits, target, weight)
 
     def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
         options, state = self._options, snapshot.state
@@ -145,35 +161,10 @@ class BinaryAccumulator(Accumulator):
             if options.num_labels is None:
                 values |= {name: float(ratios[0]) for name, ratios in by_label.items()}
             else:
-                values |= with_averages(by_label, pooled)
+                of_all = {name: float(ratios[0]) for name, ratios in pooled.items()}
+                values |= with_averages(by_label, of_all, "label")
                 values["exact_match"] = ratio(state.correct[0], state.correct_weight[0])
             if options.calibration_bins:
                 values["ece"] = calibration_error(calibration)
-        values |= counts_of(state, snapshot.lost_updates)
+        values |= counts_of(snapshot)
         return values | scalar_values_of(snapshot.names, state.scalars, options.ema)
-
-    @classmethod
-    def _reserved_keys(cls) -> frozenset[str]:
-        return _RESERVED
-
-    def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
-        average = "" if self._options.num_labels is None else "_macro"
-        names = [f"{name}{average}" for name in _RATIOS]
-        return known_series(values, ["count", *names, "exact_match", "ece", "nonfinite"])
-
-
-_RATIOS = (
-    *("accuracy", "precision", "recall", "f1"),
-    *("auroc", "auroc_error", "average_precision", "average_precision_error"),
-)
-_RESERVED = frozenset(
-    {
-        *(
-            f"{name}{suffix}"
-            for name in _RATIOS
-            for suffix in ("", "_micro", "_macro", "_per_label")
-        ),
-        *("count", "exact_match", "ece", "nonfinite", "first_nonfinite_update", "ignored"),
-        *("invalid", "lost_updates", "reference_updates"),
-    }
-)

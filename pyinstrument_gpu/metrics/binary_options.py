@@ -9,9 +9,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, check_ema
-from pyinstrument_gpu.metrics.element_tensors import check_tensors
-from pyinstrument_gpu.metrics.state import STATE_DTYPE
+from pyinstrument_gpu.metrics.accumulator_options import (
+    AccumulatorOptions,
+    check_alike,
+    check_ema,
+)
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE
 
 LOGIT_RANGE = 16
 """Bins reach from minus this to this; the outer ones take what lies beyond."""
@@ -19,7 +22,7 @@ _MAX_LABELS = 1 << 16
 _MAX_BINS = 1 << 16
 _MAX_BINS_OF_ALL = 1 << 26
 """A gigabyte."""
-_COUNTS, _SIDES, _CALIBRATION_SUMS = 4, 2, 3
+_COUNTS, _SIDES = 4, 2
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class BinaryOptions(AccumulatorOptions):
         """Of the parts of the tail, in float64."""
         labels = self.num_labels or 1
         return (
-            _CALIBRATION_SUMS * self.calibration_bins,
+            CALIBRATION_SUMS * self.calibration_bins,
             _COUNTS * labels,
             _SIDES * labels * self.bins,
         )
@@ -89,34 +92,28 @@ class BinaryOptions(AccumulatorOptions):
         binary_totals.h` has the same layout."""
         calibration, counts, histograms = self._sizes
         return (
-            tail[:calibration].reshape(self.calibration_bins, _CALIBRATION_SUMS),
+            tail[:calibration].reshape(self.calibration_bins, CALIBRATION_SUMS),
             tail[calibration : calibration + counts].reshape(-1, _COUNTS),
             tail[calibration + counts :][:histograms].reshape(-1, self.bins, _SIDES),
         )
 
     def native_arguments(self) -> dict[str, Any]:
-        return {
-            "labels": self.num_labels or 0,
-            "bins": self.bins,
-            "calibration_bins": self.calibration_bins,
-            "from_logits": self.from_logits,
-            "threshold": self.score_threshold,
-            "ignore_index": self.ignore_index,
-            "ema": self.ema,
-        }
+        given = super().native_arguments()
+        labels = given.pop("num_labels") or 0
+        return {**given, "labels": labels, "threshold": self.score_threshold}
 
     def check(self, logits: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Raise TypeError or ValueError unless the tensors fit each other and the options."""
         if self.num_labels is None:
-            check_tensors({"logits": logits, "target": target, "weight": weight})
+            check_alike({"logits": logits, "target": target, "weight": weight})
         else:
-            check_tensors({"logits": logits, "target": target})
+            check_alike({"logits": logits, "target": target})
             if logits.ndim == 0 or logits.shape[-1] != self.num_labels:
                 raise ValueError(
                     f"logits must have {self.num_labels} labels in the last dimension "
                     f"(num_labels), got shape {tuple(logits.shape)}"
                 )
             if weight is not None:
-                check_tensors({"logits[..., 0]": logits[..., 0], "weight": weight})
+                check_alike({"logits[..., 0]": logits[..., 0], "weight": weight})
         if not logits.is_floating_point():
             raise TypeError(f"logits must be floating-point numbers, got {logits.dtype}")

@@ -7,10 +7,10 @@ bin has the greater score is not known; all that depends on it is bounded here.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from pyinstrument_gpu.metrics.values import shares
 
 Array = NDArray[np.float64]
 
@@ -77,18 +77,6 @@ def average_precision(histograms: Array) -> tuple[Array, Array]:
         return even, np.clip(np.maximum(highest - even, even - lowest), 0, 1)
 
 
-def calibration_error(bins: Array) -> float:
-    """The expected calibration error: the distance between the mean probability and the share of
-    true labels in a bin, averaged over bins by their weight. NaN without labels.
-
-    Args:
-        bins: (bins, 3): weight, weighted sum of probabilities, weight of true labels.
-    """
-    weight, probability, true = bins.T
-    with np.errstate(invalid="ignore"):
-        return float(np.abs(probability - true).sum() / weight.sum())
-
-
 def ratios_of(counts: Array) -> dict[str, Array]:
     """Accuracy, precision, recall and F1 from (labels, 4): the weight of true positives, false
     positives, false negatives and true negatives. NaN where a label does not occur; of the last
@@ -96,18 +84,15 @@ def ratios_of(counts: Array) -> dict[str, Array]:
     true_positive, false_positive, false_negative, _ = counts.T
     occurs = true_positive + false_positive + false_negative > 0
 
-    def ratio(numerator: Array, denominator: Array, known: Array) -> Array:
-        zero = np.zeros_like(numerator)
-        shares = np.divide(numerator, denominator, out=zero, where=denominator > 0)
-        return np.where(known, shares, np.nan)
-
     total = counts.sum(axis=1)
     correct = counts[:, 0] + counts[:, 3]
     return {
-        "accuracy": ratio(correct, total, total > 0),
-        "precision": ratio(true_positive, true_positive + false_positive, occurs),
-        "recall": ratio(true_positive, true_positive + false_negative, occurs),
-        "f1": ratio(2 * true_positive, 2 * true_positive + false_positive + false_negative, occurs),
+        "accuracy": shares(correct, total, total > 0),
+        "precision": shares(true_positive, true_positive + false_positive, occurs),
+        "recall": shares(true_positive, true_positive + false_negative, occurs),
+        "f1": shares(
+            2 * true_positive, 2 * true_positive + false_positive + false_negative, occurs
+        ),
     }
 
 
@@ -121,18 +106,6 @@ def curves_of(histograms: Array) -> dict[str, Array]:
         "average_precision": precision,
         "average_precision_error": precision_error,
     }
-
-
-def with_averages(values: dict[str, Array], pooled: dict[str, Array]) -> dict[str, Any]:
-    """For each value its `_micro`, over all labels together, its `_macro`, the mean of the labels
-    of which it is known, and `_per_label`."""
-    averages: dict[str, Any] = {}
-    for name, by_label in values.items():
-        known = by_label[~np.isnan(by_label)]
-        averages[f"{name}_micro"] = float(pooled[name][0])
-        averages[f"{name}_macro"] = float(known.mean()) if len(known) else float("nan")
-        averages[f"{name}_per_label"] = by_label
-    return averages
 
 
 def _before(weights: Array) -> Array:

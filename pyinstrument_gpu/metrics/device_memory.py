@@ -53,6 +53,8 @@ def record_stream(*tensors: Tensor) -> None:
     """Have the current stream wait until tensors on one device are made, and keep PyTorch from
     using their memory for others before the stream is done with it. An accumulator may be gone by
     then."""
+    if not on_cuda(tensors[0].device):
+        return
     with contextlib.suppress(Exception):  # of an allocator that can't
         stream = torch.cuda.current_stream(tensors[0].device)
         is_captured = None

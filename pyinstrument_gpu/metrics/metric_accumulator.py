@@ -14,9 +14,8 @@ from pyinstrument_gpu.metrics import element_reference, reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
 from pyinstrument_gpu.metrics.options import MetricOptions
-from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
-from pyinstrument_gpu.metrics.values import reserved_keys, series_of, values_of
+from pyinstrument_gpu.metrics.values import reserved_keys, values_of
 
 _BATCH = Addition(
     "update",
@@ -94,6 +93,7 @@ class MetricAccumulator(Accumulator):
 
     _options: MetricOptions
     _extremes = ("loss_min", "loss_max", "first_nonfinite_update")
+    _reserved = reserved_keys()
 
     def __init__(
         self,
@@ -111,8 +111,8 @@ class MetricAccumulator(Accumulator):
         name: str = "",
     ) -> None:
         super().__init__(
-            MetricOptions.of(
-                topk,
+            MetricOptions(
+                tuple(sorted({topk} if isinstance(topk, int) else set(topk))),
                 num_classes,
                 confusion,
                 ignore_index,
@@ -159,16 +159,14 @@ class MetricAccumulator(Accumulator):
             TypeError, ValueError: the tensors do not fit each other or this accumulator, or logits
                 are sharded over the classes.
         """
-        if isinstance(loss, (float, int, np.number)) and isinstance(logits, Tensor):
+        if loss is not None and not isinstance(loss, Tensor) and isinstance(logits, Tensor):
             # Not by a copy, which would be waited for.
-            loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
-        if torch.compiler.is_compiling():
-            if isinstance(loss, np.ndarray):  # a number of NumPy, as the compiler sees it
+            if isinstance(loss, (float, int, np.number)):
+                loss = torch.full((), float(loss), dtype=torch.float64, device=logits.device)
+            elif torch.compiler.is_compiling() and isinstance(loss, np.ndarray):
+                # A number of NumPy, as the compiler sees it.
                 loss = torch.full((), loss, dtype=torch.float64, device=logits.device)
-            operands = _BATCH.operands(self._options, (logits, target, loss, weight))
-            torch.ops.pyinstrument_gpu.metric_update(self._state, *operands, self._number)
-        elif not is_recomputing():
-            self._add(_BATCH, None, logits, target, loss, weight)
+        self._add(_BATCH, logits, target, loss, weight)
 
     def update_rows(
         self,
@@ -203,28 +201,15 @@ class MetricAccumulator(Accumulator):
             TypeError, ValueError: the tensors do not fit each other, are on another device than
                 those of the first update, or none says anything.
         """
-        rows = (loss, correct, rank, entropy, weight, mask)
-        if torch.compiler.is_compiling():
-            operands = _ROWS.operands(self._options, rows)
-            torch.ops.pyinstrument_gpu.metric_update_rows(self._state, *operands, self._number)
-        elif not is_recomputing():
-            self._add(_ROWS, None, *rows)
+        self._add(_ROWS, loss, correct, rank, entropy, weight, mask)
 
     def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
-        options = self._options
-        return values_of(
-            snapshot.state,
-            options.topk,
-            snapshot.names,
-            snapshot.lost_updates,
-            snapshot.confusion_sums,
-            options.ema,
-            options.calibration_bins,
-        )
+        return values_of(self._options, snapshot)
 
-    @classmethod
-    def _reserved_keys(cls) -> frozenset[str]:
-        return reserved_keys()
-
-    def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
-        return series_of(values, self._options.topk)
+    @property
+    def _series(self) -> list[str]:
+        return [
+            *("count", "loss", "loss_last", "loss_ema", "entropy"),
+            *(f"accuracy@{k}" for k in self._options.topk),
+            *("nonfinite", "ece", "precision_macro", "recall_macro", "f1_macro"),
+        ]

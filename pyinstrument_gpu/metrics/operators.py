@@ -29,9 +29,9 @@ def number(accumulator: Any) -> int:
     return new
 
 
-def define(name: str, arguments: str, update: Callable[..., None]) -> None:
+def define(name: str, arguments: str, update: Callable[..., None]) -> Any:
     """Define `torch.ops.pyinstrument_gpu.<name>(state, <arguments>, number)`, which calls
-    `update(accumulator, state, <arguments>)`.
+    `update(accumulator, state, <arguments>)`, and return it.
 
     Args:
         arguments: as in an operator's schema, such as "Tensor logits, Tensor? weight".
@@ -47,3 +47,4 @@ def define(name: str, arguments: str, update: Callable[..., None]) -> None:
 
     _library.impl(name, call, "CompositeExplicitAutograd")
     torch.library.register_fake(f"pyinstrument_gpu::{name}", lambda *values: None, lib=_library)
+    return getattr(torch.ops.pyinstrument_gpu, name)

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, check_ema
-from pyinstrument_gpu.metrics.element_tensors import check_tensors
+from pyinstrument_gpu.metrics.accumulator_options import (
+    AccumulatorOptions,
+    check_alike,
+    check_ema,
+    check_tensors,
+)
 from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, MAX_TOPK, STATE_DTYPE
-from pyinstrument_gpu.metrics.torch_modes import is_fake, outside_modes
+from pyinstrument_gpu.metrics.torch_modes import outside_modes
+from pyinstrument_gpu.patching.tensor_device import is_fake
 
 _LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TARGET_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
@@ -28,11 +32,11 @@ _MAX_CALIBRATION_BINS = 100
 class MetricOptions(AccumulatorOptions):
     """Checked arguments of `MetricAccumulator`, which describes them."""
 
-    topk: tuple[int, ...]
-    num_classes: int | None
-    confusion: bool
-    ignore_index: int
-    class_dim: int
+    topk: tuple[int, ...] = ()
+    num_classes: int | None = None
+    confusion: bool = False
+    ignore_index: int = -100
+    class_dim: int = 1
     ema: float | None = None
     cross_entropy: bool = True
     label_smoothing: float = 0.0
@@ -44,63 +48,46 @@ class MetricOptions(AccumulatorOptions):
 
     task: ClassVar[str] = "classification"
 
-    @classmethod
-    def of(
-        cls,
-        topk: int | Sequence[int],
-        num_classes: int | None,
-        confusion: bool,
-        ignore_index: int,
-        class_dim: int,
-        ema: float | None,
-        cross_entropy: bool,
-        label_smoothing: float,
-        class_weight: Tensor | None,
-        calibration_bins: int,
-    ) -> MetricOptions:
-        ks = tuple(sorted({topk} if isinstance(topk, int) else set(topk)))
-        if len(ks) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in ks):
-            raise ValueError(f"topk must be up to {MAX_TOPK} whole numbers >= 1, got {topk!r}")
+    def __post_init__(self) -> None:
+        num_classes, bins = self.num_classes, self.calibration_bins
+        if len(self.topk) > MAX_TOPK or not all(type(k) is int and k >= 1 for k in self.topk):
+            raise ValueError(f"topk must be up to {MAX_TOPK} whole numbers >= 1, got {self.topk!r}")
         if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
             raise ValueError(f"num_classes must be an int >= 1 or None, got {num_classes!r}")
-        if confusion and (num_classes is None or num_classes > _MAX_CLASSES):
+        if self.confusion and (num_classes is None or num_classes > _MAX_CLASSES):
             raise ValueError(
                 f"confusion=True needs num_classes, at most {_MAX_CLASSES}, got {num_classes!r}"
             )
-        if type(ignore_index) is not int or not -(2**63) <= ignore_index < 2**63:
-            raise ValueError(f"ignore_index must be an int of 64 bits, got {ignore_index!r}")
-        if class_dim not in (1, -1):
+        if type(self.ignore_index) is not int or not -(2**63) <= self.ignore_index < 2**63:
+            raise ValueError(f"ignore_index must be an int of 64 bits, got {self.ignore_index!r}")
+        if self.class_dim not in (1, -1):
             raise ValueError(
-                f"class_dim must be 1, for (N, C, ...), or -1, for (N, ..., C), got {class_dim!r}"
+                "class_dim must be 1, for (N, C, ...), or -1, for (N, ..., C), "
+                f"got {self.class_dim!r}"
             )
-        check_ema(ema)
-        if not isinstance(label_smoothing, (int, float)) or not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing must be from 0 to 1, got {label_smoothing!r}")
-        if class_weight is not None:
-            class_weight = _checked_class_weight(class_weight, num_classes)
-            num_classes = len(class_weight)
-        if type(calibration_bins) is not int or not 0 <= calibration_bins <= _MAX_CALIBRATION_BINS:
+        check_ema(self.ema)
+        smoothing = self.label_smoothing
+        if not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
+            raise ValueError(f"label_smoothing must be from 0 to 1, got {smoothing!r}")
+        plain: dict[str, Any] = {
+            "confusion": bool(self.confusion),
+            "cross_entropy": bool(self.cross_entropy),
+            "label_smoothing": float(smoothing),
+        }
+        if self.class_weight is not None:
+            weights = _checked_class_weight(self.class_weight, num_classes)
+            plain |= {"class_weight": weights, "num_classes": len(weights)}
+        if type(bins) is not int or not 0 <= bins <= _MAX_CALIBRATION_BINS:
             raise ValueError(
-                f"calibration_bins must be an int from 0 to {_MAX_CALIBRATION_BINS}, "
-                f"got {calibration_bins!r}"
+                f"calibration_bins must be an int from 0 to {_MAX_CALIBRATION_BINS}, got {bins!r}"
             )
-        if not cross_entropy and (label_smoothing or class_weight is not None or calibration_bins):
+        if not self.cross_entropy and (smoothing or self.class_weight is not None or bins):
             raise ValueError(
                 "label_smoothing, class_weight and calibration_bins are for the cross-entropy: "
                 "they need cross_entropy=True"
             )
-        return cls(
-            ks,
-            num_classes,
-            bool(confusion),
-            ignore_index,
-            class_dim,
-            ema,
-            bool(cross_entropy),
-            float(label_smoothing),
-            class_weight,
-            calibration_bins,
-        )
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     @property
     def confusion_classes(self) -> int:
@@ -127,17 +114,10 @@ class MetricOptions(AccumulatorOptions):
     def native_arguments(self) -> dict[str, Any]:
         weights = [] if self.class_weight is None else self.class_weight.tolist()
         return {
-            "topk": self.topk,
+            **super().native_arguments(),
             "num_classes": self.num_classes or 0,
-            "confusion": self.confusion,
-            "ignore_index": self.ignore_index,
-            "class_dim": self.class_dim,
-            "ema": self.ema,
-            "cross_entropy": self.cross_entropy,
-            "label_smoothing": self.label_smoothing,
             "class_weight": weights,
             "class_weight_sum": sum(weights),
-            "calibration_bins": self.calibration_bins,
         }
 
     def class_axis(self, ndim: int) -> int:
@@ -147,18 +127,8 @@ class MetricOptions(AccumulatorOptions):
         self, logits: Tensor, target: Tensor, loss: Tensor | None, weight: Tensor | None
     ) -> None:
         """Raise TypeError or ValueError unless the tensors fit each other and the options."""
-        optional = {"loss": loss, "weight": weight}
-        given = {name: tensor for name, tensor in optional.items() if tensor is not None}
-        for name, tensor in {"logits": logits, "target": target, **given}.items():
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-            if tensor.device != logits.device:
-                raise ValueError(
-                    f"all tensors must be on one device: logits are on {logits.device}, "
-                    f"{name} is on {tensor.device}"
-                )
-        if logits.is_meta:
-            raise ValueError("logits are on the device meta: they have no values")
+        tensors = {"logits": logits, "target": target, "loss": loss, "weight": weight}
+        check_tensors(tensors, ("loss", "weight"))
         if logits.dtype not in _LOGIT_DTYPES:
             raise TypeError(f"logits must be floating-point numbers, got {logits.dtype}")
         if target.dtype not in _TARGET_DTYPES:
@@ -194,8 +164,6 @@ class MetricOptions(AccumulatorOptions):
                 f"weight must have the shape of the target, {tuple(expected)}: one weight per row; "
                 f"got {tuple(weight.shape)}"
             )
-        if weight is not None and weight.is_complex():
-            raise TypeError(f"weight must hold real numbers, got {weight.dtype}")
 
     def check_rows(
         self,
@@ -213,7 +181,7 @@ class MetricOptions(AccumulatorOptions):
         if correct is not None and rank is not None:
             raise ValueError("give either correct or rank: a row is correct if its rank is 0")
         given = {**known, "weight": weight, "mask": mask}
-        check_tensors(given, optional=given)
+        check_alike(given, optional=given)
 
 
 def _checked_class_weight(class_weight: Any, num_classes: int | None) -> Tensor:
@@ -244,7 +212,7 @@ def checked_scalar(name: str, value: Any, weight: Any) -> Tensor | float:
     """A value as a tensor or one real number; raises TypeError or ValueError, also where the name
     is no name or the weight is none."""
     if isinstance(value, Tensor):
-        check_tensors({f"the value of {name!r}": value, "weight": weight})
+        check_alike({f"the value of {name!r}": value, "weight": weight})
     elif not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
     elif weight is not None:

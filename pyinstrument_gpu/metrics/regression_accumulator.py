@@ -6,19 +6,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pyinstrument_gpu.metrics import element_reference
 from pyinstrument_gpu.metrics.accumulator import Accumulator
 from pyinstrument_gpu.metrics.addition import Addition
-from pyinstrument_gpu.metrics.recomputation import is_recomputing
 from pyinstrument_gpu.metrics.regression_options import RegressionOptions
 from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import (
     counts_of,
     ema_of,
-    known_series,
     ratio,
     scalar_values_of,
     squares_of,
@@ -65,6 +62,14 @@ class RegressionAccumulator(Accumulator):
     """
 
     _extremes = ("max_error", "first_nonfinite_update")
+    _series = ("count", "mse", "rmse", "mae", "r2", "max_error", "nonfinite", "mse_ema", "mae_ema")
+    _reserved = frozenset(
+        {
+            *_series,
+            *("first_nonfinite_update", "ignored", "invalid", "lost_updates", "reference_updates"),
+            *RegressionOptions.own_scalars,
+        }
+    )
 
     def __init__(self, *, ema: float | None = None, name: str = "") -> None:
         super().__init__(RegressionOptions(ema), name)
@@ -87,13 +92,7 @@ class RegressionAccumulator(Accumulator):
             TypeError, ValueError: the tensors do not fit each other, or are on another device than
                 those of the first update.
         """
-        if torch.compiler.is_compiling():
-            operands = _PAIRS.operands(self._options, (prediction, target, weight))
-            torch.ops.pyinstrument_gpu.metric_update_regression(
-                self._state, *operands, self._number
-            )
-        elif not is_recomputing():
-            self._add(_PAIRS, None, prediction, target, weight)
+        self._add(_PAIRS, prediction, target, weight)
 
     def _values(self, snapshot: StateSnapshot) -> dict[str, Any]:
         options, state = self._options, snapshot.state
@@ -106,27 +105,10 @@ class RegressionAccumulator(Accumulator):
             "mae": ratio(absolute.sum, absolute.weight),
             "r2": 1 - squared.sum / squares if (squares := squares_of(target)) > 0 else math.nan,
             "max_error": absolute.max if absolute.count else math.nan,
-            **counts_of(state, snapshot.lost_updates),
+            **counts_of(snapshot),
         }
         if options.ema is not None:
             for name, scalar in (("mse", squared), ("mae", absolute)):
                 values[f"{name}_ema"] = ema_of(scalar.ema, scalar.means, options.ema)
         names, scalars = snapshot.names[self._own :], state.scalars[self._own :]
         return {**values, **scalar_values_of(names, scalars, options.ema)}
-
-    @classmethod
-    def _reserved_keys(cls) -> frozenset[str]:
-        return _RESERVED
-
-    def _series(self, values: dict[str, Any]) -> list[tuple[str, float]]:
-        return known_series(values, _SERIES)
-
-
-_SERIES = ("count", "mse", "rmse", "mae", "r2", "max_error", "nonfinite", "mse_ema", "mae_ema")
-_RESERVED = frozenset(
-    {
-        *_SERIES,
-        *("first_nonfinite_update", "ignored", "invalid", "lost_updates", "reference_updates"),
-        *RegressionOptions.own_scalars,
-    }
-)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, check_ema
-from pyinstrument_gpu.metrics.element_tensors import check_tensors
+from pyinstrument_gpu.metrics.accumulator_options import (
+    AccumulatorOptions,
+    check_alike,
+    check_ema,
+)
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,6 @@ class RegressionOptions(AccumulatorOptions):
     def __post_init__(self) -> None:
         check_ema(self.ema)
 
-    def native_arguments(self) -> dict[str, Any]:
-        return {"ema": self.ema}
-
     def check(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> None:
         """Raise TypeError or ValueError unless the tensors fit each other."""
-        check_tensors({"prediction": prediction, "target": target, "weight": weight})
+        check_alike({"prediction": prediction, "target": target, "weight": weight})

@@ -5,36 +5,18 @@ with `weights_only=True`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions
-from pyinstrument_gpu.metrics.described_options import described, differences
-from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE
+from pyinstrument_gpu.metrics.accumulator_options import AccumulatorOptions, differences
+from pyinstrument_gpu.metrics.state import FIELDS, MAX_SCALARS, STATE_DTYPE, State, word
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 from pyinstrument_gpu.metrics.values import clash_of
 
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class LoadedState:
-    """What a checkpoint has for an accumulator.
-
-    Attributes:
-        data: the state, uint8.
-        names: the running values, in the order of their slots.
-        lost_updates: how many there were.
-        reference_updates: likewise.
-    """
-
-    data: NDArray[np.uint8]
-    names: list[str]
-    lost_updates: int
-    reference_updates: int
 
 
 def state_dict_of(
@@ -47,7 +29,7 @@ def state_dict_of(
     """The tensors belong to the result."""
     return {
         "version": _VERSION,
-        "options": described(options),
+        "options": options.described(),
         "fields": FIELDS,
         "state": state,
         "running_values": list(names),
@@ -57,13 +39,15 @@ def state_dict_of(
 
 
 def loaded(
-    options: AccumulatorOptions, state_dict: Mapping[str, Any], names: Sequence[str]
-) -> LoadedState:
-    """The state of a checkpoint, for an accumulator with these options. Waits for its tensors.
+    options: AccumulatorOptions, state_dict: Mapping[str, Any], names: Sequence[str], resets: int
+) -> tuple[NDArray[np.uint8], StateSnapshot]:
+    """The state of a checkpoint, for an accumulator with these options, as bytes and as a snapshot
+    of them. Waits for its tensors.
 
     Args:
         names: the running values that keep their slots: graphs may have been captured that add to
             them.
+        resets: how many there were, with this one.
 
     Raises:
         ValueError: it is none, or of an accumulator that differs.
@@ -103,9 +87,9 @@ def loaded(
                 "state, have keys in common: load the state into a new accumulator"
             )
     _move_scalars(data, state_dict["running_values"], all_names)
-    return LoadedState(
-        data, all_names, int(state_dict["lost_updates"]), int(state_dict["reference_updates"])
-    )
+    data.view(np.uint64)[word("resets")] = resets
+    state = State.of(data.data, options.confusion_classes, len(all_names))
+    return data, StateSnapshot(state, tuple(all_names), int(state_dict["lost_updates"]), None)
 
 
 def _move_scalars(data: NDArray[np.uint8], before: Sequence[str], now: Sequence[str]) -> None:

@@ -32,13 +32,22 @@ class StateSnapshot(NamedTuple):
         state: the state.
         names: its running values, in the order of their slots.
         lost_updates: how many there were.
-        confusion_sums: sums of a confusion matrix that the state lacks, as `values_of` takes them.
+        confusion_sums: of a confusion matrix that the state lacks, for each class: the sum of its
+            row, the sum of its column, and the element of the diagonal.
     """
 
     state: State
     names: tuple[str, ...]
     lost_updates: int
     confusion_sums: NDArray[np.float64] | None
+
+    @property
+    def class_sums(self) -> NDArray[np.float64] | None:
+        """The same of any confusion matrix; None where there is none."""
+        matrix = self.state.confusion
+        if matrix is None:
+            return self.confusion_sums
+        return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)])
 
     def since(self, before: StateSnapshot | None) -> StateSnapshot:
         """What was added since an earlier one, or since a reset after it. Extremes are those of all
@@ -58,9 +67,9 @@ class StateSnapshot(NamedTuple):
         sums = None
         if now.confusion is not None and then.confusion is not None:
             state.confusion = now.confusion - then.confusion
-        elif (sums := _sums_of(self)) is not None:
-            sums_before = _sums_of(before)
-            sums = None if sums_before is None else sums - sums_before
+        else:
+            own, earlier = self.class_sums, before.class_sums
+            sums = None if own is None or earlier is None else own - earlier
         return StateSnapshot(state, self.names, self.lost_updates - before.lost_updates, sums)
 
     def updates_since(self, before: StateSnapshot | None) -> int:
@@ -115,10 +124,3 @@ def _squares_since(added: Scalar, now: Scalar, then: Scalar) -> float:
     between = distance * distance * then.weight * added.weight / now.weight
     squares = float(now.m2 - then.m2 - between)
     return squares if squares > _ROUNDING * now.m2 else 0.0
-
-
-def _sums_of(snapshot: StateSnapshot) -> NDArray[np.float64] | None:
-    matrix = snapshot.state.confusion
-    if matrix is None:
-        return snapshot.confusion_sums
-    return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)])

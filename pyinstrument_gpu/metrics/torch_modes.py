@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+
+from pyinstrument_gpu.patching import dynamo
 
 _disabled_modes: Callable[[], contextlib.AbstractContextManager[Any]] = getattr(
     torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext
@@ -30,11 +31,7 @@ def never_compiled(function: _Function) -> _Function:
     marks._torchdynamo_disable_msg = (
         "metrics can be updated in compiled code, but not read, reset or saved: do that outside"
     )
-    with contextlib.suppress(ImportError, AttributeError):
-        from torch._C._dynamo import eval_frame
-
-        skip = eval_frame._FrameAction.SKIP
-        eval_frame.set_code_exec_strategy(marks.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    dynamo.skip([marks.__code__])
     return function
 
 
@@ -45,10 +42,3 @@ def outside_modes() -> Iterator[None]:
     transform of torch.func has made means nothing after it."""
     with _disabled_modes(), _outside_transforms(), torch.inference_mode(False):
         yield
-
-
-def is_fake(*values: Any) -> bool:
-    """Whether any of them only stands for a tensor's shape, as while a program is exported or
-    traced: there are no numbers to add."""
-    module = sys.modules.get("torch._subclasses.fake_tensor")  # without it there are none
-    return module is not None and any(map(module.is_fake, values))

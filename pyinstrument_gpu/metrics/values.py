@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, STATE_DTYPE, Scalar, State
+from pyinstrument_gpu.metrics.options import MetricOptions
+from pyinstrument_gpu.metrics.state import CALIBRATION_SUMS, Scalar, State
+from pyinstrument_gpu.metrics.state_snapshot import StateSnapshot
 
 
 @dataclass(frozen=True)
@@ -51,74 +53,56 @@ def keys_of_scalar(name: str) -> tuple[str, ...]:
     return tuple(name + suffix for suffix in _SCALAR_SUFFIXES)
 
 
-@functools.cache
 def reserved_keys() -> frozenset[str]:
     """Those of an accumulator with a confusion matrix, for all: ranks and later versions of a
     program may have one. And a series of recordings."""
-    empty = State.of(bytes(STATE_DTYPE.itemsize + 8 * (CALIBRATION_SUMS + 1)), 1, scalars=0)
-    values = values_of(empty, (), (), 0, ema=0.5, calibration_bins=1)
+    options = MetricOptions(num_classes=1, confusion=True, ema=0.5, calibration_bins=1)
+    empty = State.of(bytes(options.state_bytes), options.confusion_classes, scalars=0)
+    values = values_of(options, StateSnapshot(empty, (), 0, None))
     return frozenset(values) | {"reference_updates"}
 
 
-def values_of(
-    state: State,
-    topk: Sequence[int],
-    scalar_names: Sequence[str],
-    lost_updates: int,
-    confusion_sums: NDArray[np.float64] | None = None,
-    ema: float | None = None,
-    calibration_bins: int = 0,
-) -> dict[str, Any]:
-    """The values of a state, as `MetricAccumulator.compute` describes them.
-
-    Args:
-        confusion_sums: of a confusion matrix that the state lacks, for each class: the sum of its
-            row, the sum of its column, and the element of the diagonal.
-        ema: how much of the moving averages remains at an update; None where there are none.
-        calibration_bins: how many the tail of the state begins with.
-    """
-    loss = ratio(state.loss_sum, state.loss_weight)
+def values_of(options: MetricOptions, snapshot: StateSnapshot) -> dict[str, Any]:
+    """The values of a state, as `MetricAccumulator.compute` describes them."""
+    state, ema = snapshot.state, options.ema
+    bins = state.tail[: CALIBRATION_SUMS * options.calibration_bins].reshape(-1, CALIBRATION_SUMS)
     values: dict[str, Any] = {
         "count": state.count,
-        "loss": loss,
+        "loss": ratio(state.loss_sum, state.loss_weight),
         "loss_min": state.loss_min if state.finite_losses else math.nan,
         "loss_max": state.loss_max if state.finite_losses else math.nan,
         "loss_last": state.loss_last if state.losses else math.nan,
         **({} if ema is None else {"loss_ema": ema_of(state.loss_ema, state.finite_losses, ema)}),
         "perplexity": _exp(ratio(state.nll_sum, state.nll_weight)),
         "entropy": ratio(state.entropy_sum, state.entropy_weight),
-        **({"ece": _calibration_error(state, calibration_bins)} if calibration_bins else {}),
+        **({"ece": calibration_error(bins)} if options.calibration_bins else {}),
         **{
             f"accuracy@{k}": ratio(correct, weight)
-            for k, correct, weight in zip(topk, state.correct, state.correct_weight, strict=False)
+            for k, correct, weight in zip(
+                options.topk, state.correct, state.correct_weight, strict=False
+            )
         },
-        "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
         "nonfinite_rows": state.nonfinite_rows,
         "nonfinite_losses": state.nonfinite_losses,
-        "first_nonfinite_update": state.first_nonfinite_update or None,
-        "ignored": state.ignored,
-        "invalid": state.invalid,
-        "lost_updates": lost_updates,
+        **counts_of(snapshot),
     }
-    matrix = state.confusion
-    if matrix is not None:
-        confusion_sums = np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)])
-    if confusion_sums is not None:
-        values.update(_confusion_values(*confusion_sums))
-    if matrix is not None:
-        values["confusion_matrix"] = matrix
-    values.update(scalar_values_of(scalar_names, state.scalars, ema))
+    if (sums := snapshot.class_sums) is not None:
+        values.update(_confusion_values(*sums))
+    if state.confusion is not None:
+        values["confusion_matrix"] = state.confusion
+    values.update(scalar_values_of(snapshot.names, state.scalars, ema))
     return values
 
 
-def counts_of(state: State, lost_updates: int) -> dict[str, Any]:
-    """What every accumulator without losses counts beside `count`."""
+def counts_of(snapshot: StateSnapshot) -> dict[str, Any]:
+    """What every accumulator counts beside `count`."""
+    state = snapshot.state
     return {
-        "nonfinite": state.nonfinite_rows,
+        "nonfinite": state.nonfinite_rows + state.nonfinite_losses,
         "first_nonfinite_update": state.first_nonfinite_update or None,
         "ignored": state.ignored,
         "invalid": state.invalid,
-        "lost_updates": lost_updates,
+        "lost_updates": snapshot.lost_updates,
     }
 
 
@@ -156,27 +140,6 @@ def ema_of(biased: float, means: int, ema: float) -> float:
     return biased / -math.expm1(means * math.log(ema)) if means else math.nan
 
 
-def series_of(values: Mapping[str, Any], topk: Sequence[int]) -> list[tuple[str, float]]:
-    """What of a reading becomes a time series: what changes and cannot be computed from the rest.
-    The running values have their own.
-
-    What is not known (NaN) is left out.
-    """
-    names = [
-        "count",
-        "loss",
-        "loss_last",
-        "loss_ema",
-        "entropy",
-        *(f"accuracy@{k}" for k in topk),
-        "nonfinite",
-        "ece",
-    ]
-    if "f1_macro" in values:
-        names += ["precision_macro", "recall_macro", "f1_macro"]
-    return known_series(values, names)
-
-
 def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, float]]:
     return known_series(values, [name, f"{name}_last", f"{name}_ema"])
 
@@ -197,35 +160,52 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def _calibration_error(state: State, bins: int) -> float:
-    """Naeini, Cooper and Hauskrecht, 2015: how far confidence and accuracy are apart, averaged over
-    the bins by their weight."""
-    sums = state.tail[: bins * CALIBRATION_SUMS].reshape(bins, CALIBRATION_SUMS)
-    weights, confidences, correct = sums.T
-    return ratio(float(np.abs(confidences - correct).sum()), float(weights.sum()))
+def calibration_error(bins: NDArray[np.float64]) -> float:
+    """The expected calibration error (Naeini, Cooper and Hauskrecht, 2015): how far the mean
+    probability of a bin is from the share of labels that are true, averaged over bins by their
+    weight. NaN without labels.
+
+    Args:
+        bins: (bins, CALIBRATION_SUMS): weight, weighted sum of probabilities, weight of true labels
+            or of rows that were predicted correctly.
+    """
+    weight, probability, true = bins.T
+    return ratio(float(np.abs(probability - true).sum()), float(weight.sum()))
+
+
+def shares(
+    numerators: NDArray[np.float64], denominators: NDArray[np.float64], known: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Ratios where they are known, NaN elsewhere. One that is known, but has nothing in the
+    denominator, counts as 0, as in other packages."""
+    ratios = np.zeros_like(numerators)
+    np.divide(numerators, denominators, out=ratios, where=denominators != 0)
+    return np.where(known, ratios, math.nan)
 
 
 def _confusion_values(
     targets: NDArray[np.float64], predictions: NDArray[np.float64], correct: NDArray[np.float64]
 ) -> dict[str, Any]:
     occurs = (targets != 0) | (predictions != 0)
-
-    def per_class(denominators: NDArray[np.float64], numerators: NDArray[np.float64]) -> Any:
-        # A class that occurs but has nothing in the denominator counts as 0, as elsewhere.
-        known = denominators != 0
-        ratios = np.divide(numerators, denominators, out=np.zeros(len(known)), where=known)
-        return np.where(occurs, ratios, math.nan)
-
     by_class = {
-        "precision": per_class(predictions, correct),
-        "recall": per_class(targets, correct),
-        "f1": per_class(predictions + targets, 2 * correct),
+        "precision": shares(correct, predictions, occurs),
+        "recall": shares(correct, targets, occurs),
+        "f1": shares(2 * correct, predictions + targets, occurs),
     }
     # With one label per row, precision, recall and F1 over all rows are one number.
     micro = ratio(float(correct.sum()), float(targets.sum()))
-    values: dict[str, Any] = {}
-    for name, ratios in by_class.items():
-        values[f"{name}_micro"] = micro
-        values[f"{name}_macro"] = float(ratios[occurs].mean()) if occurs.any() else math.nan
-        values[f"{name}_per_class"] = ratios
-    return values
+    return with_averages(by_class, dict.fromkeys(by_class, micro), "class")
+
+
+def with_averages(
+    values: Mapping[str, NDArray[np.float64]], pooled: Mapping[str, float], of: str
+) -> dict[str, Any]:
+    """For each value its `_micro`, over all classes or labels together, its `_macro`, the mean of
+    those of which it is known, and `_per_class` or `_per_label`, by what they are of."""
+    averages: dict[str, Any] = {}
+    for name, each in values.items():
+        known = each[~np.isnan(each)]
+        averages[f"{name}_micro"] = pooled[name]
+        averages[f"{name}_macro"] = float(known.mean()) if len(known) else math.nan
+        averages[f"{name}_per_{of}"] = each
+    return averages

@@ -530,7 +530,7 @@ def test_inside_a_transformation(transform: str) -> None:
 
 
 def test_the_meta_device_has_no_values() -> None:
-    with pytest.raises(ValueError, match="device meta: they have no values"):
+    with pytest.raises(ValueError, match="logits is on the device meta"):
         pig.MetricAccumulator().update(LOGITS.to("meta"), TARGET.to("meta"))
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-import pyinstrument_gpu as pig
-
 pytest.importorskip("torch")
 
 from tests.helpers import metric_rank
@@ -97,11 +95,3 @@ def test_without_a_process_group_it_is_this_process() -> None:
     metrics = metric_rank.accumulate(range(3))
 
     assert_same(metrics.compute(across_ranks=True), metrics.compute())
-
-
-def test_the_old_name_is_refused() -> None:
-    metrics = pig.MetricAccumulator()
-    with pytest.raises(TypeError, match=r"no option 'sync': .*compute\(across_ranks=True\)"):
-        metrics.compute(sync=True)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"no option 'ranks'$"):
-        metrics.compute(ranks=True)  # type: ignore[arg-type]
