@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.export.ranges import slices_of
 from pyinstrument_gpu.model.run_data import RunData
 
 
@@ -55,8 +56,7 @@ def on_axis(times_ns: NDArray[np.int64], offset_ns: int) -> NDArray[np.int64]:
 
 def slices(rows: int) -> Iterator[slice]:
     """So many rows in parts; at least one."""
-    for begin in range(0, max(1, rows), _PART_ROWS):
-        yield slice(begin, min(begin + _PART_ROWS, rows))
+    return slices_of(max(1, rows), _PART_ROWS)
 
 
 _PART_ROWS = 1 << 17

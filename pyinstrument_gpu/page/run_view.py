@@ -212,39 +212,29 @@ _Places: TypeAlias = dict[tuple[str, ...], tuple[int, str]]
 def _histograms(run: RunData) -> tuple[list[dict[str, Any]], _Places]:
     """The histograms, and the places of those of phases in steps, or of all without steps."""
     # As the tables of phases, without steps that were profiled.
-    where = {
-        Scope.STEP: "",
-        Scope.OTHER_THREADS: ", on another thread",
-        Scope.OUTSIDE: ", outside steps",
-    }
-    chosen = [one for one in run.statistics.items() if one[0][1] in where]
-    if not run.step_totals.count:
-        where = dict.fromkeys(where, "")
-        chosen = [
-            ((path, chosen[0][0][1]), run.phases[run.paths[path]])
-            for path in dict.fromkeys(path for (path, _), _ in chosen)
-        ]
-    chosen.sort(key=lambda one: one[0][1])
-    bounds = time_bounds(
-        phase.host
-        for (_, scope), phase in chosen
-        if scope == Scope.STEP or not run.step_totals.count
-    )
+    of_scopes = {"": run.phases}
+    if run.step_totals.count:
+        of_scopes = {
+            "": run.phases_in(Scope.STEP),
+            ", on another thread": run.phases_in(Scope.OTHER_THREADS),
+            ", outside steps": run.phases_in(Scope.OUTSIDE),
+        }
+    bounds = time_bounds(phase.host for phase in of_scopes[""].values())
+    chosen = [(where, *each) for where, phases in of_scopes.items() for each in phases.items()]
     found: list[dict[str, Any]] = []
     places: _Places = {}
-    for (path, scope), phase in chosen[:MAX_PATHS]:
+    for where, path, phase in chosen[:MAX_PATHS]:
         if phase.host is None or not phase.host.count:
             continue
-        name = run.paths[path]
-        if scope == Scope.STEP or not run.step_totals.count:
-            places[names_of(name)] = (len(found), spark_path(phase.host, bounds, *_SPARK))
+        if not where:
+            places[names_of(path)] = (len(found), spark_path(phase.host, bounds, *_SPARK))
         blocked = phase.blocked if phase.blocked is None or phase.blocked.max_ns else None
         sides: dict[str, Statistic | None] = {
             "host": phase.host,
             "device": phase.device,
             "blocked": blocked,
         }
-        found.append(plain_histograms(name + where[scope], sides))
+        found.append(plain_histograms(path + where, sides))
     return found, places
 
 

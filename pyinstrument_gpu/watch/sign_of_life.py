@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pyinstrument_gpu.analysis.job.condition import FRESH_NS, Sighting
+from pyinstrument_gpu.analysis.job.run_end import innermost_phase
 from pyinstrument_gpu.format.follower import Whereabouts
 from pyinstrument_gpu.format.state import State
 from pyinstrument_gpu.model.condition import Condition
@@ -78,7 +79,7 @@ def sign_of_life(
     elif condition is Condition.RUNNING:
         words = f"running {place}"
     elif condition is Condition.HANGING:
-        words = f"no step has ended for {_in_step_text(run, known_ns)}: {place}"
+        words = f"no step has ended for {time_text(_in_step_ns(run, known_ns))}: {place}"
     elif condition is Condition.CUT_OFF:
         words = f"stopped {ago} ago {place}: {its_process} is gone"
     elif condition in (Condition.SILENT, Condition.STOPPED):
@@ -130,28 +131,19 @@ def _condition(
 def _hangs(run: RunData, age_ns: int) -> bool:
     longest_ns = run.step_totals.duration.max_ns
     limit_ns = max(_HANGS_AFTER_NS, _TIMES_THE_LONGEST * longest_ns)
-    in_step_ns = _in_step_ns(run, age_ns)
     # Of the first step nobody knows how long it should take.
-    return longest_ns > 0 and in_step_ns is not None and in_step_ns > limit_ns
+    return longest_ns > 0 and _in_step_ns(run, age_ns) > limit_ns
 
 
-def _in_step_ns(run: RunData, age_ns: int) -> int | None:
+def _in_step_ns(run: RunData, age_ns: int) -> int:
+    """How long the step has been open; 0 where none is."""
     step = run.open_step
-    return None if step is None else run.duration_ns + age_ns - step.begin_ns
-
-
-def _in_step_text(run: RunData, age_ns: int) -> str:
-    in_step_ns = _in_step_ns(run, age_ns)
-    return "some time" if in_step_ns is None else time_text(in_step_ns)
+    return 0 if step is None else run.duration_ns + age_ns - step.begin_ns
 
 
 def place_of(run: RunData) -> str:
     """Where the program was last seen: "in backward/allreduce, step 1812"."""
-    step = run.open_step
-    phases = run.open_phases
-    if step is not None:
-        phases = tuple(phase for phase in phases if phase.thread == step.thread) or phases
-    innermost = max(phases, key=lambda phase: phase.depth, default=None)
+    step, innermost = run.open_step, innermost_phase(run)
     closed = run.steps.closed["index"]
     if step is not None:
         where = f"step {step.index}"

@@ -99,11 +99,6 @@ def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
     ]
 
 
-def test_several_runs_of_which_one_has_no_clock_are_refused() -> None:
-    with pytest.raises(ExportError, match="run 2 has no start time"):
-        written(parquet.write, rank(0, 0), run_of([]))
-
-
 @pytest.mark.parametrize("options", [{}, {"modules": True}])
 @given(run=runs(with_modules=True))
 def test_says_what_the_csv_says(options: dict[str, bool], run: Run) -> None:
@@ -144,14 +139,6 @@ def test_summary_has_one_row_per_path() -> None:
     empty = read(written(parquet.write, run_of([]), summary=True))
     assert empty.num_rows == 0
     assert empty.schema == table.schema
-
-
-def test_summary_of_several_runs_has_their_ranks() -> None:
-    table = read(written(parquet.write, run_of(SPANS[:1]), run_of(SPANS[:1]), summary=True))
-    assert [(row["rank"], row["path"]) for row in table.to_pylist()] == [
-        (0, "forward/attention"),
-        (1, "forward/attention"),
-    ]
 
 
 @pytest.mark.parametrize("name", ["out/", "existing"])

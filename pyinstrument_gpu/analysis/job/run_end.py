@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.run_end import RunEnd
 from pyinstrument_gpu.model.schema import SpanFlag
@@ -31,13 +32,18 @@ def run_end(run: RunData) -> RunEnd:
     )
 
 
-def _place(run: RunData, step: Step | None) -> tuple[str | None, int]:
-    """The path of the phase in which it was, and when that began."""
+def innermost_phase(run: RunData) -> OpenPhase | None:
+    """The innermost open phase of the thread whose step is open, or else of any thread."""
     phases = run.open_phases
     if run.open_step is not None:
         thread = run.open_step.thread
         phases = tuple(phase for phase in phases if phase.thread == thread) or phases
-    innermost = max(phases, key=lambda phase: phase.depth, default=None)
+    return max(phases, key=lambda phase: phase.depth, default=None)
+
+
+def _place(run: RunData, step: Step | None) -> tuple[str | None, int]:
+    """The path of the phase in which it was, and when that began."""
+    innermost = innermost_phase(run)
     if innermost is not None:
         return innermost.path, innermost.begin_ns
     if step is None or step.end_ns < 0 or step.complete:
