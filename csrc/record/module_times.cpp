@@ -43,11 +43,6 @@ Passes* passes = new Passes;
 /// Deeper trees of watched modules are cut.
 constexpr size_t kDeepest = 64;
 
-ThreadState* recording_thread_now(uint32_t& epoch) noexcept {
-  epoch = active_epoch.load(std::memory_order_relaxed);
-  return epoch != 0 ? recording_thread(epoch) : nullptr;
-}
-
 ModuleStack& stack_of(ThreadState& thread, uint32_t epoch) {
   ModuleStack& stack = thread.make_modules();
   if (PIG_UNLIKELY(stack.epoch != epoch)) {
@@ -166,8 +161,8 @@ void leave(ThreadState& thread, ModuleStack& stack, const WatchedModule& module,
 template <typename Function>
 void with_stack(Function function) noexcept {
   const uint64_t now = read_ticks();
-  uint32_t epoch;
-  ThreadState* thread = recording_thread_now(epoch);
+  const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
+  ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
   if (thread == nullptr) return;
   try {
     function(*thread, stack_of(*thread, epoch), now);
