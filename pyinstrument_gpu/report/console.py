@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from pyinstrument_gpu.report.table import printable
+
+
+def notes(lines: Iterable[str]) -> Iterator[Text]:
+    """What the reader has to know, each on lines of its own, behind an empty one."""
+    shown = [Text(f"! {printable(line)}", "yellow") for line in lines]
+    yield from [Text(), *shown] if shown else []
 
 
 def printed(parts: Iterable[Text | Table], width: int, *, color: bool = False) -> str:

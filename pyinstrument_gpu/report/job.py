@@ -26,7 +26,7 @@ from pyinstrument_gpu.document.job_ranks import (
     RankOfJob,
     phase_text,
 )
-from pyinstrument_gpu.report.console import for_terminal
+from pyinstrument_gpu.report.console import for_terminal, notes
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
     Row,
@@ -65,7 +65,7 @@ def job_sections(document: JobDocument, width: int) -> dict[str, list[Text | Tab
         "phases": _phases(document, width),
         "collectives": _collectives(document.collectives, document.steps, width),
         "stalls": _stalls(document.stalls),
-        "notes": _notes(document),
+        "notes": notes([*_missing(document.missing), *document.notes]),
     }
     return {name: list(parts) for name, parts in found.items()}
 
@@ -242,15 +242,8 @@ def _stalls(stalls: Sequence[StallOfRank]) -> Iterator[Text]:
         yield Text(f"{len(stalls) - _MAX_STALLS:,} further stalls not shown", "dim")
 
 
-def _notes(document: JobDocument) -> Iterator[Text]:
-    lines = [f"{_missing(one)}" for one in document.missing[:_MAX_MISSING]]
-    if len(document.missing) > _MAX_MISSING:
-        lines.append(f"{len(document.missing) - _MAX_MISSING:,} further ranks are missing")
-    lines += document.notes
-    if lines:
-        yield Text()
-    yield from (Text(f"! {printable(line)}", "yellow") for line in lines)
-
-
-def _missing(one: MissingRank) -> str:
-    return f"rank {one.rank}: {one.reason}"
+def _missing(ranks: Sequence[MissingRank]) -> Iterator[str]:
+    for one in ranks[:_MAX_MISSING]:
+        yield f"rank {one.rank}: {one.reason}"
+    if len(ranks) > _MAX_MISSING:
+        yield f"{len(ranks) - _MAX_MISSING:,} further ranks are missing"

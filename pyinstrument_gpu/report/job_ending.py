@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
-from pyinstrument_gpu.report.console import for_terminal
+from pyinstrument_gpu.report.console import for_terminal, notes
 from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, table
 
 _MOST_RANKS = 16
@@ -35,11 +35,8 @@ def _parts(ending: JobEnding, width: int) -> Iterator[Text | Table]:
         yield Text(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
     for rank in ending.ranks[: 1 if ending.rank is None else 2]:
         yield from _stacks(rank, ending.world_size)
-    notes = [*(f"Rank {one.rank}: {one.reason}" for one in ending.missing), *ending.notes]
-    if notes:
-        yield Text()
-    for note in notes:
-        yield Text(f"! {printable(note)}", "yellow")
+    missing = (f"Rank {one.rank}: {one.reason}" for one in ending.missing)
+    yield from notes([*missing, *ending.notes])
 
 
 def _table(ranks: Sequence[RankEnding], width: int) -> Table:

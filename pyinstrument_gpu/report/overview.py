@@ -13,6 +13,7 @@ from rich.text import Text
 from pyinstrument_gpu.document.document import Document
 from pyinstrument_gpu.document.phases import PhaseCalls, PhaseInSteps
 from pyinstrument_gpu.document.steps import StepTimes
+from pyinstrument_gpu.report.console import notes
 from pyinstrument_gpu.report.device_times import device_times
 from pyinstrument_gpu.report.energy import energy_section
 from pyinstrument_gpu.report.guides import guides_section
@@ -85,7 +86,7 @@ def sections(document: Document, width: int) -> dict[str, list[Text | Table]]:
         "memory": memory_section(document.memory, width),
         "energy": energy_section(document.energy, has_phases),
         "metrics": metrics_section(document.metrics, width),
-        "notes": _notes(document.notes),
+        "notes": notes(document.notes),
         "recorder": recorder_section(document.recorder),
     }
     return {name: list(parts) for name, parts in found.items()}
@@ -277,10 +278,3 @@ def _per_call(
     sums = [Row(name, ["", unit.text(ns), *[""] * 6]) for name, ns in totals_ns.items()]
     times = [f"total {unit.name}", f"mean {unit.name}", "p50", "p95", "self", "device", "blocked"]
     yield from phase_table(["phase", "calls", *times], rows, width, sums)
-
-
-def _notes(notes: Sequence[str]) -> Iterator[Text]:
-    if notes:
-        yield Text()
-    for note in notes:
-        yield Text(f"! {printable(note)}", "yellow")
