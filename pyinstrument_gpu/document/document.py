@@ -138,7 +138,7 @@ def document_of(run: RunData, file: str | None = None) -> Document:
         energy=energy(run),
         metrics=metrics(run),
         notes=notes(run),
-        unknown=unknown(run),
+        unknown=tuple(unknown(run)),
         recorder=recorder(run),
     )
     return rounded(document)

@@ -123,7 +123,7 @@ def job_document_of(job: JobData) -> JobDocument:
             stalls=stalls,
             missing=missing_ranks(job),
             notes=(*job_notes(job), *_not_judged(steps, found.stragglers)),
-            unknown=job_unknown(job),
+            unknown=tuple(job_unknown(job)),
         )
     )
 

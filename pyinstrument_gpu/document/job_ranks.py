@@ -162,11 +162,6 @@ def job_notes(job: JobData) -> tuple[str, ...]:
     return (*job.notes, *(f"{ranks_text(ranks)}: {note}" for note, ranks in by_note.items()))
 
 
-def job_unknown(job: JobData) -> tuple[str, ...]:
-    """What a report would say if it had been recorded, with how to record it."""
-    return tuple(_unknown(job))
-
-
 def where_text(path: str) -> str:
     """Where time is spent, in words: "in data", "outside phases", "between steps"."""
     return path[1:] if path in (OUTSIDE_PHASES, BETWEEN_STEPS) else f"in {path}"
@@ -239,7 +234,8 @@ def _losses(rank: RankData) -> Iterator[str]:
         yield f"not everything was kept: {', '.join(dropped)}"
 
 
-def _unknown(job: JobData) -> Iterator[str]:
+def job_unknown(job: JobData) -> Iterator[str]:
+    """What a report would say if it had been recorded, with how to record it."""
     if not job.ranks:
         return
     unread = [rank.rank for rank in job.ranks if not rank.collectives.was_read]

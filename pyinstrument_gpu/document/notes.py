@@ -18,11 +18,6 @@ def notes(run: RunData) -> tuple[str, ...]:
     return (*run.notes, *_open(run), *_unfinished(run), *_cut_short(run))
 
 
-def unknown(run: RunData) -> tuple[str, ...]:
-    """What a report would say if it had been recorded, with how to record it."""
-    return tuple(_unknown(run))
-
-
 def _open(run: RunData) -> Iterator[str]:
     if run.open_phases:
         opened = ", ".join(
@@ -56,7 +51,8 @@ def _cut_short(run: RunData) -> Iterator[str]:
         yield f"Cut short: {cut:,} of {counted(totals.count, 'step')}."
 
 
-def _unknown(run: RunData) -> Iterator[str]:
+def unknown(run: RunData) -> Iterator[str]:
+    """What a report would say if it had been recorded, with how to record it."""
     gpus = run.environment.get("gpus")
     if run.device_timing is None and all(phase.device is None for phase in run.phases.values()):
         why = "the run has none"

@@ -91,7 +91,11 @@ def syncs(run: RunData) -> Syncs | None:
             int(np.count_nonzero((closed["begin_ns"] >= begin_ns) & (closed["end_ns"] <= end_ns)))
             for begin_ns, end_ns in found.watched_ns
         ),
-        allowed=sum(site.totals.count for site in _allowed_sites(found)),
+        allowed=sum(
+            site.totals.count
+            for site in found.sites
+            if site.is_allowed and site.kind not in _DOUBTS
+        ),
         lost=found.dropped,
         doubts=tuple(_doubts(run)),
     )
@@ -103,25 +107,10 @@ def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
     return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
 
 
-def _allowed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
-    """The sites of waits inside `allow_sync` regions."""
-    return [site for site in syncs.sites if site.is_allowed and site.kind not in _DOUBTS]
-
-
-def _waits_per_step(run: RunData, site: model.SyncSite) -> tuple[float | None, float | None]:
-    """How often the host waits at a site per step, and for how long, of the waits inside steps
-    alone; None where it is unknown."""
-    inside = run.syncs.in_steps[site]
-    steps = run.steps_ended
-    if inside is None or not steps:
-        return None, None
-    return inside.count / steps, None if inside.blocked_ns is None else inside.blocked_ns / steps
-
-
 def _site(run: RunData, site: model.SyncSite) -> SyncSite:
-    per_step, blocked_ns_per_step = _waits_per_step(run, site)
-    inside = None if per_step is None else round(per_step * run.steps_ended)
-    library = site.library
+    library, steps = site.library, run.steps_ended
+    inside = run.syncs.in_steps[site] if steps else None
+    blocked_ns = None if inside is None else inside.blocked_ns
     return SyncSite(
         line=run.name_of_line(site.program),
         function=site.function,
@@ -129,9 +118,9 @@ def _site(run: RunData, site: model.SyncSite) -> SyncSite:
         library_function=None if library is None else library.function,
         what=site.kind.label,
         count=site.totals.count,
-        count_per_step=per_step,
-        blocked_ns_per_step=blocked_ns_per_step,
-        count_outside=None if inside is None else site.totals.count - inside,
+        count_per_step=None if inside is None else inside.count / steps,
+        blocked_ns_per_step=None if blocked_ns is None else blocked_ns / steps,
+        count_outside=None if inside is None else site.totals.count - round(inside.count),
         blocked_ns=site.blocked_ns,
         copied_bytes=site.totals.bytes,
     )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.blocks import INDEX_LIMIT, Blocks, BlockType, Records
+from pyinstrument_gpu.format.blocks import INDEX_LIMIT, Blocks, BlockType
 from pyinstrument_gpu.format.collectives import known_collectives
 from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
@@ -137,9 +137,12 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     times = apply_device_times(time_records.items, spans, span_records.first, streams, clocks)
     mark_unfinished(spans, span_records.first, times, time_records.first, state)
 
-    def note_missing(
-        block_type: BlockType, what: str, records: Records, kept: int, written: int
-    ) -> None:
+    for block_type, what, records, kept, written in (
+        (BlockType.SPANS, "spans", span_records, len(spans), state.spans),
+        (BlockType.STEPS, "steps", step_records, len(steps), state.steps),
+        (BlockType.DEVICE_TIMES, "device times", time_records, times.kept, state.device_times),
+        (BlockType.METRICS, "values of metrics", metric_records, len(metrics), state.metrics),
+    ):
         if records.first and block_type not in blocks.shortened:
             notes.append(
                 f"the oldest {records.first:,} {what} were removed from the history to make room"
@@ -147,12 +150,6 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         missing = max(written, records.first + len(records.items)) - records.first - kept
         if missing > 0:
             notes.append(f"missing at the end of the history: {missing:,} {what}")
-
-    note_missing(BlockType.SPANS, "spans", span_records, len(spans), state.spans)
-    note_missing(BlockType.STEPS, "steps", step_records, len(steps), state.steps)
-    note_missing(
-        BlockType.DEVICE_TIMES, "device times", time_records, times.kept, state.device_times
-    )
     if times.orphans:
         notes.append(
             f"{times.orphans:,} device times were left out: their spans or streams are lost"
@@ -162,10 +159,6 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
             f"{times.unplaced:,} device times have no position on the time axis: the clock of "
             "their device was never compared with the host's"
         )
-    note_missing(
-        BlockType.METRICS, "values of metrics", metric_records, len(metrics), state.metrics
-    )
-
     if statistics is None:
         statistics = StatisticsDocument(0, 0, 0, no_steps(), {})
         notes.append("the statistics cover only the spans and steps that are in the file")
@@ -209,7 +202,8 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     parents = path_parents(paths)
     path_texts = join_paths(names, parents, path_names(paths))
     kinds = path_kinds(paths)
-    duration_ns = max(state.now_ns, _last_end(spans["host_end_ns"]), _last_end(steps["end_ns"]))
+    last_ends_ns = (column.max(initial=0) for column in (spans["host_end_ns"], steps["end_ns"]))
+    duration_ns = max(state.now_ns, *map(int, last_ends_ns))
     anchor = environment.get("anchor", {})
     memory = _read_apart(
         notes,
@@ -334,10 +328,6 @@ def _with_device_events(stalls: Sequence[Stall], spans: NDArray[np.void]) -> lis
         end_ns = int(before_ns.max()) if len(before_ns) else None
         known.append(replace(stall, device_event_ns=end_ns))
     return known
-
-
-def _last_end(ends_ns: NDArray[np.int64]) -> int:
-    return int(ends_ns.max(initial=0))
 
 
 def _open_phases(

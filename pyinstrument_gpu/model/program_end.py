@@ -29,12 +29,8 @@ class ProgramEnd(NamedTuple):
     def of(cls, environment: Mapping[str, Any]) -> ProgramEnd:
         """What a run's environment says of it."""
         found = environment.get(KEY, {})
-        code, exception = found.get("exit_code"), found.get("exception")
-        return cls(
-            code if isinstance(code, int) else None,
-            exception if isinstance(exception, str) and exception else None,
-            found.get("lost_peer") is True,
-        )
+        exception = found.get("exception") or None
+        return cls(found.get("exit_code"), exception, found.get("lost_peer", False))
 
     @property
     def has_failed(self) -> bool:
