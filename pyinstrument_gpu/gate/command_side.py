@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyinstrument_gpu.errors import GateError
 from pyinstrument_gpu.gate.recorded_command import RecordedCommand
+from pyinstrument_gpu.native import OFF
 from pyinstrument_gpu.run import Run
 
 _TAIL_LINES = 20
@@ -95,7 +96,7 @@ class CommandSide:
             return [self._checked(Run.load(file), name, log) for file in ranks]
         why = (
             "PYINSTRUMENT_GPU in the environment turns recording off"
-            if environment.get("PYINSTRUMENT_GPU", "1") != "1"
+            if environment.get("PYINSTRUMENT_GPU", "").lower() in OFF
             else "it wrote no run file"
         )
         raise GateError(f"{name} was not recorded, {why}: {self.text}{self._tail(log)}")

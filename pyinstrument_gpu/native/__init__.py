@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 from pyinstrument_gpu.errors import RecordingError
 
 _VARIABLE = "PYINSTRUMENT_GPU"
-_OFF = ("0", "off", "false", "no")
+OFF = ("0", "off", "false", "no")
 _ON = ("", "1", "on", "true", "yes")
 
 
 def _is_disabled() -> bool:
     value = os.environ.get(_VARIABLE, "")
-    if value.lower() not in (*_OFF, *_ON):
+    if value.lower() not in (*OFF, *_ON):
         warnings.warn(
             f"{_VARIABLE}={value!r} in the environment is ignored: to turn pyinstrument_gpu off, "
-            f"set it to one of {', '.join(_OFF)}",
+            f"set it to one of {', '.join(OFF)}",
             RuntimeWarning,
             stacklevel=2,
         )
-    return value.lower() in _OFF
+    return value.lower() in OFF
 
 
 DISABLED = _is_disabled()

@@ -65,3 +65,14 @@ def test_the_runs_of_all_ranks_of_a_launcher_are_read(tmp_path: Path) -> None:
     command = [sys.executable, str(launcher), str(made), "-m", "pyinstrument_gpu", "run", "x.py"]
     runs = CommandSide(command).record("baseline-01", folder)
     assert [run.environment["rank"] for run in runs] == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("Off", "turns recording off"), ("on", "it wrote no run file")]
+)
+def test_a_command_that_is_not_recorded(value: str, why: str, tmp_path: Path) -> None:
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text("")
+    words = [f"PYINSTRUMENT_GPU={value}", sys.executable, str(launcher)]
+    with pytest.raises(GateError, match=f"was not recorded, .*{why}"):
+        CommandSide([*words, "-m", "pyinstrument_gpu", "run", "x.py"]).record("a", tmp_path)
