@@ -2,11 +2,9 @@
 """`auto_phases` in a process that has torch: what is patched, what survives, what is put back."""
 
 import contextlib
-import copy
 import gc
 import importlib
 import io
-import pickle
 import sys
 import threading
 import types
@@ -19,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset, dataloader
+from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
@@ -58,30 +56,12 @@ def train(count: int = 3) -> None:
 # What is put back
 
 
-def attributes() -> dict[str, int]:
-    """All attributes of all places where torch is hooked, or may be."""
-    places: list[Any] = [torch, torch.Tensor, nn.Module, DataLoader, dataloader._BaseDataLoaderIter]
-    places += [torch.autograd, torch.serialization, functional, nn.utils, nn.utils.clip_grad]
-    places += [torch.optim.Optimizer, torch.amp.GradScaler, torch.optim.lr_scheduler]
-    places += [torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau]
-    places += [importlib.import_module("torch.optim.optimizer")]
-    return {
-        f"{place.__name__}.{name}": id(value)
-        for place in places
-        for name, value in vars(place).items()
-        if not isinstance(value, (int, dict))
-    }
-
-
-def test_attributes_stay_and_hooks_go() -> None:
+def test_hooks_go() -> None:
     train()  # imports what it needs
-    before = attributes()
     hooks = importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
     with pig.auto_phases():
-        assert attributes() == before
         assert len(hooks) == 1
         train()
-    assert attributes() == before
     assert not hooks
     with pig.record() as recording:
         train()
@@ -431,50 +411,6 @@ def test_submodules_called_in_special_ways(recording: pig.Recording) -> None:
     assert all_counts(recording.run) == {"forward": 1}
 
 
-def test_copies_and_pickles(recording: pig.Recording) -> None:
-    model = nn.Sequential(nn.Linear(4, 2), nn.CrossEntropyLoss())
-    optimizer = torch.optim.Adam(model.parameters())
-    loader = DataLoader(TensorDataset(torch.randn(4, 4)))
-    for thing in (model, optimizer, loader, functional.cross_entropy, torch.save):
-        copy.deepcopy(thing)
-        pickle.loads(pickle.dumps(thing))
-    again = pickle.loads(pickle.dumps(model))
-    assert torch.equal(again[0](torch.ones(1, 4)), model[0](torch.ones(1, 4)))
-    recording.stop()
-
-
-def test_subclasses_of_tensor(recording: pig.Recording) -> None:
-    seen = []
-
-    class Mine(Tensor):
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(func.__name__)
-            above: Any = super()
-            return above.__torch_function__(func, types, args, kwargs or {})
-
-    x = torch.ones(2).as_subclass(Mine)
-    assert type(functional.mse_loss(x, x)) is Mine
-    assert type(x.to(torch.float64)) is Mine
-    assert seen.count("mse_loss") == 1 and "to" in seen
-    recording.stop()
-
-
-def test_scripted_and_traced(recording: pig.Recording) -> None:
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        return functional.mse_loss(x, y)
-
-    model = nn.Linear(4, 2)
-    x = torch.ones(1, 4)
-    with pytest.warns(DeprecationWarning):
-        assert torch.equal(torch.jit.script(loss)(x, 2 * x), torch.tensor(1.0))
-        assert torch.equal(torch.jit.trace(model, x)(x), model(x))
-        assert torch.equal(torch.jit.script(model)(x), model(x))
-    recording.stop()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled(recording: pig.Recording) -> None:
@@ -496,13 +432,6 @@ def test_compiled(recording: pig.Recording) -> None:
     run = recording.stop()
     assert counts(run)["forward"] == 3  # of `compiled`; `loss_of` is no module
     assert counts(run)["optimizer"] == 3
-
-
-def test_warnings_name_the_line_of_the_program(recording: pig.Recording) -> None:
-    with pytest.warns(UserWarning, match="target size") as found:
-        functional.mse_loss(torch.zeros(2, 1), torch.zeros(2))
-    assert found[0].filename == __file__
-    recording.stop()
 
 
 def test_arguments_by_name(recording: pig.Recording) -> None:
