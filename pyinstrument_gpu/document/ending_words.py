@@ -159,35 +159,24 @@ class EndingWords:
         return f"{subject} {verb}{first}, {seen}{place_of(rank)}: {self._how(rank)}"
 
     def _how(self, rank: RankData) -> str:
-        condition = self._found.conditions[rank.rank]
-        pid = rank.environment.get("pid")
-        its_process = "its process" if pid is None else f"its process {pid}"
-        if condition is Condition.FAILED:
-            end = ProgramEnd.of(rank.environment)
-            return (
-                f"exit code {end.exit_code}" if end.exception is None else _shortened(end.exception)
-            )
-        if condition is Condition.CUT_OFF:
-            return f"its file ends without a word, and {its_process} is gone"
-        if condition is Condition.LOST:
-            return (
-                f"its file ends without a word, and whether {its_process} lives can't be seen from "
-                "here"
-            )
-        if condition is Condition.STOPPED:
-            return f"{its_process} is held by a signal (SIGSTOP) or a debugger"
-        if condition is Condition.SILENT:
-            return f"{its_process} lives, and its recorder {self._writes_nothing(rank)}"
-        if condition is Condition.UNWRITTEN:
-            return f"its file could not be written any more ({rank.end.error})"
-        if condition in (Condition.ENDED, Condition.FINISHED):
-            return "its recording was ended there"
-        return f"{its_process} lives"
-
-    def _writes_nothing(self, rank: RankData) -> str:
+        end, pid = ProgramEnd.of(rank.environment), rank.environment.get("pid")
         silent_ns = self._sightings.get(rank.rank, Sighting()).silent_ns
+        process = "its process" if pid is None else f"its process {pid}"
         since = "" if silent_ns is None else f" for {duration(silent_ns)}"
-        return f"has written nothing{since}"
+        failure = f"exit code {end.exit_code}"
+        no_word = "its file ends without a word"
+        return {
+            Condition.FAILED: failure if end.exception is None else _shortened(end.exception),
+            Condition.CUT_OFF: f"{no_word}, and {process} is gone",
+            Condition.LOST: f"{no_word}, and whether {process} lives can't be seen from here",
+            Condition.STOPPED: f"{process} is held by a signal (SIGSTOP) or a debugger",
+            Condition.SILENT: f"{process} lives, and its recorder has written nothing{since}",
+            Condition.UNWRITTEN: f"its file could not be written any more ({rank.end.error})",
+            Condition.ENDED: "its recording was ended there",
+            Condition.FINISHED: "its recording was ended there",
+            Condition.HANGING: f"{process} lives",
+            Condition.RUNNING: f"{process} lives",
+        }[self._found.conditions[rank.rank]]
 
     def _held_up(self) -> str:
         rank = self._named()
