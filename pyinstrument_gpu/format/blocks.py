@@ -131,12 +131,9 @@ class Blocks:
             count += items
         return Records(first, np.frombuffer(b"".join(payloads), dtype))
 
-    def table(self, block_type: BlockType, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The items of a log that keeps all it ever had; none where its beginning is lost."""
-        return self.table_records(block_type, dtype).items
-
-    def table_records(self, block_type: BlockType, dtype: np.dtype[Any]) -> Records:
-        """The same, with the index of the first, which is not 0 where the log is shortened."""
+    def table(self, block_type: BlockType, dtype: np.dtype[Any]) -> Records:
+        """The items of a log that keeps all it ever had; none where its beginning is lost. The
+        index of the first is not 0 where the log is shortened."""
         records = self.records(block_type, dtype)
         if records.first and block_type not in self.shortened:
             return Records(0, records.items[:0])

@@ -56,16 +56,17 @@ class CollectiveLog(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def known_collectives(blocks: Blocks, state: State) -> tuple[CollectiveLog, int]:
-    """The operations up to the first that can't be true, and how many parts of the document make
-    no sense.
+def known_collectives(data: bytes, blocks: Blocks, state: State) -> tuple[CollectiveLog, int]:
+    """The operations up to the first that can't be true, and how many parts of the document of
+    groups make no sense.
+
+    Args:
+        data: that document.
+        blocks: where the operations are.
 
     Raises:
         RunFileDamagedError: the document is no JSON object, or an item is cut off.
     """
-    data = blocks.documents.get(BlockType.COLLECTIVE_GROUPS)
-    if data is None:
-        return CollectiveLog(Collectives()), 0
     left_out: list[str] = []
     found = fitting(json_object(data, "COLLECTIVE_GROUPS"), _SCHEMA, left_out)
     groups = found.get("groups", [])[:MOST_GROUPS]

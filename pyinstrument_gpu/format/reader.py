@@ -113,12 +113,12 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     names = blocks.texts(BlockType.NAMES, decode_names)
     threads = blocks.texts(BlockType.THREADS, decode_threads)
     metric_names = blocks.texts(BlockType.METRIC_NAMES, decode_names)
-    paths = known_paths(blocks.table(BlockType.PATHS, PATH_ITEM), len(names))
-    dropped_steps = blocks.table(BlockType.DROPPED_STEPS, DROPPED_STEP_ITEM)
-    stream_items = blocks.table(BlockType.STREAMS, STREAM_ITEM)
+    paths = known_paths(blocks.table(BlockType.PATHS, PATH_ITEM).items, len(names))
+    dropped_steps = blocks.table(BlockType.DROPPED_STEPS, DROPPED_STEP_ITEM).items
+    stream_items = blocks.table(BlockType.STREAMS, STREAM_ITEM).items
     streams = named_streams(stream_items[["device", "handle"]].tolist())
-    clocks = known_clocks(blocks.table(BlockType.DEVICE_CLOCKS, DEVICE_CLOCK_ITEM))
-    metric_records = blocks.table_records(BlockType.METRICS, METRIC_ITEM)
+    clocks = known_clocks(blocks.table(BlockType.DEVICE_CLOCKS, DEVICE_CLOCK_ITEM).items)
+    metric_records = blocks.table(BlockType.METRICS, METRIC_ITEM)
     step_records, span_records, time_records = (
         blocks.history(block_type, dtype, state.dropped.get(cause, 0))
         for block_type, dtype, cause in (
@@ -159,13 +159,26 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
             f"{times.unplaced:,} device times have no position on the time axis: the clock of "
             "their device was never compared with the host's"
         )
+
+    def apart(
+        block_type: BlockType, what: str, decode: Callable[[bytes], tuple[_Part, int]]
+    ) -> _Part | None:
+        """A document that the rest of the run does not rest on; None, with a note, where it is
+        damaged. `decode` also gives how many of its parts make no sense."""
+        try:
+            part, left_out = blocks.document(block_type, decode) or (None, 0)
+        except RunFileError as error:
+            notes.append(f"{what} was left out: {error}")
+            return None
+        if left_out:
+            notes.append(f"{left_out:,} parts of {what} were left out, because they make no sense")
+        return part
+
     if statistics is None:
         statistics = StatisticsDocument(0, 0, 0, no_steps(), {})
         notes.append("the statistics cover only the spans and steps that are in the file")
-    operations = _read_apart(
-        notes,
-        "what was profiled",
-        lambda: blocks.document(BlockType.OPERATIONS, lambda data: (decode_operations(data), 0)),
+    operations = apart(
+        BlockType.OPERATIONS, "what was profiled", lambda data: (decode_operations(data), 0)
     )
     if operations is not None:
         notes += operations.notes
@@ -205,31 +218,27 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     last_ends_ns = (column.max(initial=0) for column in (spans["host_end_ns"], steps["end_ns"]))
     duration_ns = max(state.now_ns, *map(int, last_ends_ns))
     anchor = environment.get("anchor", {})
-    memory = _read_apart(
-        notes,
+    memory = apart(
+        BlockType.MEMORY,
         "what was noted of memory",
-        lambda: blocks.document(
-            BlockType.MEMORY, lambda data: decode_memory(data, path_texts, numbering, anchor)
-        ),
+        lambda data: decode_memory(data, path_texts, numbering, anchor),
     )
     if memory is not None:
         notes += memory.notes
-    energy = _read_apart(
-        notes,
-        "what was noted of energy",
-        lambda: blocks.document(BlockType.ENERGY, lambda data: decode_energy(data, anchor)),
+    energy = apart(
+        BlockType.ENERGY, "what was noted of energy", lambda data: decode_energy(data, anchor)
     )
-    collectives = _read_apart(
-        notes, "what was noted of collective operations", lambda: known_collectives(blocks, state)
+    collectives = apart(
+        BlockType.COLLECTIVE_GROUPS,
+        "what was noted of collective operations",
+        lambda data: known_collectives(data, blocks, state),
     )
     if collectives is not None:
         notes += collectives.notes
-    stalls = _read_apart(
-        notes,
+    stalls = apart(
+        BlockType.STALLS,
         "what was noted of stalls",
-        lambda: blocks.document(
-            BlockType.STALLS, lambda data: decode_stalls(data, path_texts, len(threads))
-        ),
+        lambda data: decode_stalls(data, path_texts, len(threads)),
     )
     open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
     if not state.final:
@@ -286,24 +295,6 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     if kinds.any():
         take_modules_out(columns, kinds)
     return run_type(**columns)
-
-
-def _read_apart(
-    notes: list[str], what: str, read: Callable[[], tuple[_Part, int] | None]
-) -> _Part | None:
-    """What the rest of the run does not rest on: None, with a note, where it is damaged. `read`
-    also gives how many of its parts make no sense."""
-    try:
-        found = read()
-    except RunFileError as error:
-        notes.append(f"{what} was left out: {error}")
-        return None
-    if found is None:
-        return None
-    part, left_out = found
-    if left_out:
-        notes.append(f"{left_out:,} parts of {what} were left out, because they make no sense")
-    return part
 
 
 def _pending_device_work(
