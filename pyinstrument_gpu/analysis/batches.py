@@ -88,7 +88,7 @@ class Batches:
 def batches(run: RunData, timeline: HostTimeline) -> Batches:
     is_batch = run.are_named((BATCH_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
-    spans = spans[is_batch[spans["path"]]] if len(spans) else spans
+    spans = spans[is_batch[spans["path"]]]
     spans = spans[np.argsort(spans["host_begin_ns"], kind="stable")]
     steps = run.steps.array
     # Evaluation has a loader of its own.
@@ -111,7 +111,7 @@ def batches(run: RunData, timeline: HostTimeline) -> Batches:
     # pace, if that is known. It was faster where it would not have been done by then.
     places = np.arange(len(spans))
     last = np.maximum.accumulate(np.where(waited, places, -1))
-    since_ns = given_ns[np.maximum(last, 0)] if len(spans) else given_ns
+    since_ns = given_ns[np.maximum(last, 0)]
     pace_ns = 0 if interval_ns is None else interval_ns
     likely_ns = since_ns + np.rint((places - last) * pace_ns).astype(np.int64)
     known = (last >= 0) & (interval_ns is not None) & (likely_ns <= asked_ns)
@@ -162,7 +162,6 @@ def _are_starts(
     is_start[:1] = True
     starting = run.are_named((START_PHASE,))
     spans = run.spans[run.spans["thread"] == timeline.thread]
-    begins_ns = spans["host_begin_ns"][starting[spans["path"]]] if len(spans) else asked_ns[:0]
-    first = np.searchsorted(asked_ns, begins_ns)
+    first = np.searchsorted(asked_ns, spans["host_begin_ns"][starting[spans["path"]]])
     is_start[first[first < len(asked_ns)]] = True
     return is_start

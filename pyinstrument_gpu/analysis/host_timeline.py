@@ -62,7 +62,7 @@ def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
     # At one moment: first what ends, from the inside out, then what begins, from the outside in.
     order = np.lexsort((np.where(is_begin, depth, -depth), is_begin, host_ns))
     paths = spans["path"].astype(np.int64)
-    behind = np.concatenate([paths, run.path_parents[paths] if count else paths])
+    behind = np.concatenate([paths, run.path_parents[paths]])
     waits = run.syncs.events
     waits = waits[(waits["duration_ns"] >= 0) & (waits["thread"] == thread)]
     steps = kept_steps[(kept_steps["end_ns"] >= 0) & (kept_steps["thread"] == thread)]

@@ -148,12 +148,12 @@ def _common_steps(ranks: Sequence[RunData], name: str) -> list[NDArray[np.void]]
 
 def _sample(ranks: Sequence[RunData], steps: Sequence[NDArray[np.void]], begin: int) -> RunSample:
     known = np.logical_and.reduce(list(map(_device_known, ranks, steps)))
-    begins = [step for step in range(begin, len(known)) if step == 0 or known[step - 1]]
-    ends = [step + 1 for step in range(begin, len(known)) if known[step]]
     end = len(known)
-    is_known = bool(begins and ends and 2 * (ends[-1] - begins[0]) > end - begin)
+    begins = begin + np.flatnonzero(np.append(True, known)[begin:end])
+    ends = begin + 1 + np.flatnonzero(known[begin:])
+    is_known = bool(len(begins) and len(ends) and 2 * (ends[-1] - begins[0]) > end - begin)
     if is_known:
-        begin, end = begins[0], ends[-1]
+        begin, end = int(begins[0]), int(ends[-1])
     samples = [
         _sample_of_rank(run, of_run[begin:end], is_known)
         for run, of_run in zip(ranks, steps, strict=True)
@@ -211,7 +211,7 @@ def _sample_of_rank(run: RunData, steps: NDArray[np.void], is_known: bool) -> Ru
     # A phase around steps (an epoch) is neither inside nor outside of them.
     around = outside & _holds_a_step(run)
     outside &= ~around & (begins_ns >= steps["begin_ns"][0]) & (begins_ns < end_ns)
-    parents = np.array(run.path_parents, np.int64)[spans["path"]]
+    parents = run.path_parents[spans["path"]]
     is_outermost = (parents < 0) | np.isin(parents, distinct(spans["path"][around]))
     return RunSample(
         steps=len(steps),

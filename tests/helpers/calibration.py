@@ -193,8 +193,7 @@ def judged(family: str, seed: int) -> Judged:
     found = analysis.of(run)
     savings = {edit_of(run, row): row for row in found.savings.rows}
     advised = [edit_of(run, each.saving) for each in found.advice if each.saving is not None]
-    doubts = getattr(found, "doubts", ())
-    doubted = {edit_of(run, each.saving) for each in doubts if each.saving is not None}
+    doubted = {edit_of(run, each.saving) for each in found.doubts if each.saving is not None}
     outcomes = tuple(
         Outcome(
             family=family,

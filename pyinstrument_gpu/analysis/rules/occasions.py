@@ -74,7 +74,7 @@ class Timeline:
         ended = np.searchsorted(steps["end_ns"], spans["host_end_ns"], "right")
         is_around = ended > begun
         around = distinct(spans["path"][is_around])
-        parents = run.path_parents[spans["path"]] if len(spans) else np.empty(0, np.int64)
+        parents = run.path_parents[spans["path"]]
         is_outermost = (parents < 0) | np.isin(parents, around)
         self._spans = spans[chosen & ~is_around & is_outermost]
         self._names = [run.names[name].rstrip("0123456789 ").lower() for name in run.path_names]
