@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pyinstrument_gpu.model.run_data import RunData
 
+_FACTS = ("run_id", "host", "rank", "world_size", "python", "torch")
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -53,12 +55,7 @@ def run_info(run: RunData) -> RunInfo:
     never_timed = all(phase.device is None for phase in run.phases.values())
     return RunInfo(
         command=None if command is None else tuple(command),
-        run_id=environment.get("run_id"),
-        host=environment.get("host"),
-        rank=environment.get("rank"),
-        world_size=environment.get("world_size"),
-        python=environment.get("python"),
-        torch=environment.get("torch"),
+        **{name: environment.get(name) for name in _FACTS},
         gpu_count=None if gpus is None else len(gpus),
         gpus=tuple(gpus or ()),
         loader_workers=program.loader_workers,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.memory import decode_memory
 from pyinstrument_gpu.format.steps import StepNumbering
 from pyinstrument_gpu.model.memory import MedianBytes, Memory
@@ -119,9 +118,3 @@ def test_what_makes_no_sense_is_left_out(key: str, value: Any) -> None:
     others = {"steps", "device", "peak_bytes", "phases", "out_of_memory"} - {key}
     for name in others:
         assert getattr(memory, name) == getattr(whole, name)
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{"])
-def test_what_is_no_object_is_damage(data: bytes) -> None:
-    with pytest.raises(RunFileDamagedError, match="MEMORY"):
-        decode_memory(data, PATHS, NUMBERING, {})

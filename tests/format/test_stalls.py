@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.stalls import decode_stalls
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
 
@@ -117,12 +116,6 @@ def test_texts_are_shown_without_control_characters() -> None:
     ((stall,), _) = decoded({**STALL, "answer": answer})
     assert stall.stacks == (("a?", "b?\nc"),)
     assert stall.groups == (GroupProgress("?", 1, 1, 1, "?"),)
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"\xff"])
-def test_what_is_no_document_is_an_error(data: bytes) -> None:
-    with pytest.raises(RunFileDamagedError):
-        decode_stalls(data, (), 0)
 
 
 def test_stalls_that_are_no_list_are_left_out() -> None:
