@@ -110,6 +110,7 @@ SCHEMA: Schema = {
             "loader_persistent": fits.truth,
             "other_streams": fits.truth,
             "ranks": fits.integer(1, _PID_LIMIT),
+            "rendezvous_ns": fits.count,
         }
     ),
 }
