@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.job import files_in
-from pyinstrument_gpu.model.job import not_one_job
-from pyinstrument_gpu.model.run_data import RunData
+from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
 from pyinstrument_gpu.run import Run
 
 
@@ -38,11 +37,6 @@ def are_of_a_job(given: Sequence[str], paths: Sequence[str]) -> bool:
         except RunFileError:
             continue
     return False
-
-
-def is_of_a_job(run: RunData) -> bool:
-    """Whether the run is of a rank of a job of several."""
-    return "rank" in run.environment and run.environment.get("world_size", 1) > 1
 
 
 def by_job(runs: Sequence[Run]) -> list[list[Run]]:

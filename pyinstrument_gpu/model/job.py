@@ -31,6 +31,11 @@ class Recorded(Protocol):
     def duration_ns(self) -> int: ...
 
 
+def is_of_a_job(run: Recorded) -> bool:
+    """Whether the run is of a rank of a job of several."""
+    return "rank" in run.environment and run.environment.get("world_size", 1) > 1
+
+
 def same_run_twice(runs: Sequence[Recorded], names: Sequence[str]) -> str | None:
     """Which of the runs, called by these names, are one and the same, in words; None if none are
     known to be."""

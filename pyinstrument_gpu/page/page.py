@@ -24,6 +24,7 @@ from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.errors import ExportError, JobError, needed_for
 from pyinstrument_gpu.export.atomic_file import atomic_write, check_replaceable
+from pyinstrument_gpu.model.job import is_of_a_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
@@ -93,9 +94,7 @@ def html_page(runs: Sequence[RunData], files: Sequence[str], job: JobDocument | 
 
 def _job_of(runs: Sequence[RunData], files: Sequence[str]) -> JobDocument | None:
     """The document of the job of which all runs are ranks; None if they are of none, or of two."""
-    if len(runs) < 2 or not all(
-        "rank" in run.environment and run.environment.get("world_size", 1) > 1 for run in runs
-    ):
+    if len(runs) < 2 or not all(map(is_of_a_job, runs)):
         return None
     try:
         job = job_of([rank_data(run, file) for run, file in zip(runs, files, strict=True)])

@@ -13,7 +13,7 @@ from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.follower import RunFollower
 from pyinstrument_gpu.format.reader import decode_blocks
 from pyinstrument_gpu.job import SUFFIX
-from pyinstrument_gpu.model.job import not_one_job
+from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch import process
 
@@ -141,9 +141,9 @@ def _newest(paths: Iterable[Path]) -> Path | None:
 def _of_job(newest: Path) -> Callable[[], list[Path]]:
     """The run files of all ranks of the job of which this is one, as far as they are there."""
     run = _run_of(newest)
-    rank = None if run is None else run.environment.get("rank")
-    if run is None or rank is None or run.environment.get("world_size", 1) < 2:
+    if run is None or not is_of_a_job(run):
         return lambda: [newest]
+    rank = run.environment["rank"]
     known: dict[Path, RunData | None] = {newest: run}
 
     def find() -> list[Path]:
@@ -154,9 +154,9 @@ def _of_job(newest: Path) -> Callable[[], list[Path]]:
         for path, other in sorted(known.items()):
             if other is not None and path not in of_job:
                 runs, names = [*of_job.values(), other], [*map(str, of_job), str(path)]
-                if not_one_job(runs, names) is None and other.environment.get("world_size", 1) > 1:
+                if not_one_job(runs, names) is None and is_of_a_job(other):
                     of_job[path] = other
-        return sorted(of_job, key=lambda path: (of_job[path].environment.get("rank", 0), path))
+        return sorted(of_job, key=lambda path: (of_job[path].environment["rank"], path))
 
     return find
 
@@ -173,6 +173,8 @@ def _named_alike(path: Path, rank: int) -> list[Path]:
 
 
 def _run_of(path: Path) -> RunData | None:
+    """What tells of which job a run is, and no more of it: there may be a thousand."""
     with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
-        return decode_blocks(follower.look(), RunData)
+        run = decode_blocks(follower.look(), RunData)
+        return RunData(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)
     return None
