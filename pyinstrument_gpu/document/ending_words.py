@@ -128,19 +128,16 @@ class EndingWords:
 
     def _finished(self) -> str:
         codes = [ProgramEnd.of(rank.environment).exit_code for rank in self._job.ranks]
+        are_known = None not in codes
+        if self._is_alone and are_known:
+            return "the program finished"
         if self._is_alone:
-            text = "the program finished" if None not in codes else "the recording was ended"
-        elif self._job.missing:
+            return "the recording was ended; how the program ended is not in the file"
+        text = f"all {len(codes):,} {'ranks finished' if are_known else 'recordings were ended'}"
+        if self._job.missing:
             text = "all ranks whose runs are there finished"
-        elif None not in codes:
-            return f"all {len(codes):,} ranks finished"
-        else:
-            text = f"all {len(codes):,} recordings were ended"
-        if None in codes:
-            text += "; with which exit codes the programs ended is not in the files"
-            if self._is_alone:
-                text = "the recording was ended; how the program ended is not in the file"
-        return text
+        end = "" if are_known else "; with which exit codes the programs ended is not in the files"
+        return text + end
 
     def _running(self) -> str:
         if self._is_alone:
