@@ -56,7 +56,7 @@ class Hooks:
 
     def __init__(self, leave: Leave, hears_of_host: bool = False) -> None:
         self._leave = leave
-        self._hears_of_host = hears_of_host
+        self._listener: dict[str, Any] = {"leave": leave, "hears_of_host": hears_of_host}
         self.not_hooked: list[str] = []
         glance_at_tensors()
 
@@ -73,11 +73,7 @@ class Hooks:
     def subscripts(self, enter_get: Enter, enter_set: Enter) -> None:
         """Hook indexing of tensors by more than numbers and slices."""
         if not native.hook_subscripts(
-            torch._C.TensorBase,
-            enter_get=enter_get,
-            enter_set=enter_set,
-            leave=self._leave,
-            hears_of_host=self._hears_of_host,
+            torch._C.TensorBase, enter_get=enter_get, enter_set=enter_set, **self._listener
         ):
             self.not_hooked.append("indexing of torch.Tensor")
 
@@ -88,11 +84,5 @@ class Hooks:
     def _note(
         self, name: str, function: Any, hook: Callable[..., bool], glance: Glance, enter: Enter
     ) -> None:
-        if function is not None and not hook(
-            function,
-            int(glance),
-            enter=enter,
-            leave=self._leave,
-            hears_of_host=self._hears_of_host,
-        ):
+        if function is not None and not hook(function, int(glance), enter=enter, **self._listener):
             self.not_hooked.append(name)
