@@ -193,8 +193,7 @@ class MetricAccumulator:
         `scratch` is needed on a GPU: a tensor of METRIC_SCRATCH_BYTES, zeros at first.
         """
 
-    def update_scalar(self, state: Any, scratch: Any, slot: int, value: Any) -> bool | None: ...
-    def update_weighted_scalar(
+    def update_scalar(
         self, state: Any, scratch: Any, slot: int, value: Any, weight: Any
     ) -> bool | None: ...
     def update_rows(

@@ -12,7 +12,7 @@ namespace pig::metrics {
 namespace {
 
 /// It takes some microseconds to wake a thread: its share of the reading must take far longer.
-constexpr U64 kBytesPerPart = 4 << 20;
+constexpr I64 kBytesPerPart = 4 << 20;
 
 I64 bytes_of_format(Format format) { return format == kFloat64 ? 8 : format == kFloat32 ? 4 : 2; }
 
@@ -114,16 +114,17 @@ class Scan {
   std::vector<double> calibration_;
 };
 
+I64 bytes_of(const Batch& batch) {
+  return batch.rows * batch.classes * bytes_of_format(batch.logits_format);
+}
+
 }  // namespace
 
-U64 bytes_of(const Batch& batch) {
-  return static_cast<U64>(batch.rows * batch.classes * bytes_of_format(batch.logits_format));
-}
+bool is_long(const Batch& batch) { return bytes_of(batch) >= kBytesPerPart; }
 
 Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
                    std::vector<double>& calibration, int max_threads) {
-  const auto bytes = bytes_of(batch) / kBytesPerPart;
-  const auto parts = std::min(static_cast<I64>(bytes), batch.rows);
+  const I64 parts = std::min(bytes_of(batch) / kBytesPerPart, batch.rows);
   if (parts < 2) {
     Scan scan(batch, cells);
     scan.run(0, batch.rows);

@@ -16,7 +16,7 @@ namespace pig::metrics {
 Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
                    std::vector<double>& calibration, int max_threads);
 
-/// Bytes of logits that the scan reads.
-U64 bytes_of(const Batch& batch);
+/// Whether a scan takes longer than giving the GIL away and getting it back.
+bool is_long(const Batch& batch);
 
 }  // namespace pig::metrics

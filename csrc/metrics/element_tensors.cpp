@@ -25,13 +25,15 @@ struct Dimension {
 }  // namespace
 
 std::optional<ElementBatch> make_element_batch(std::span<const dlpack::Tensor* const> tensors,
-                                               int of_rows) {
+                                               int of_rows, I64 row_size) {
   ElementBatch batch{};
   batch.operand_count = static_cast<int>(tensors.size());
   const dlpack::Tensor* shape = nullptr;
   for (size_t i = 0; i < tensors.size(); ++i)
     if (shape == nullptr && static_cast<int>(i) != of_rows) shape = tensors[i];
   if (shape == nullptr) return std::nullopt;
+  if (row_size != 0 && (shape->ndim == 0 || shape->shape[shape->ndim - 1] != row_size))
+    return std::nullopt;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const dlpack::Tensor* const tensor = tensors[i];
     if (tensor == nullptr) continue;

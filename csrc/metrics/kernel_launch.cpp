@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/context_scope.h"
@@ -41,6 +42,37 @@ class CurrentContext {
 
 bool is_cross_entropy(const Batch& batch) { return batch.loss_kind == kCrossEntropy; }
 
+/// What is launched for an update.
+struct Work {
+  cuda::Kernel kernel;
+  unsigned blocks;
+};
+
+Work work_of(const UpdateParameters& update, const Kernels& kernels, int processors) {
+  const Batch& batch = update.batch;
+  const LaunchShape shape = shape_of(batch, processors);
+  return {kernels.update_of(is_cross_entropy(batch), batch.logits_format, shape.rows_by),
+          shape.blocks};
+}
+
+Work work_of(const ScalarParameters&, const Kernels& kernels, int) { return {kernels.scalar, 1}; }
+
+Work work_of(const ValuesParameters& update, const Kernels& kernels, int processors) {
+  return {kernels.values, blocks_of_elements(update.batch.elements, processors)};
+}
+
+Work work_of(const RowsParameters& update, const Kernels& kernels, int processors) {
+  return {kernels.rows, blocks_of_elements(update.rows.elements, processors)};
+}
+
+Work work_of(const PairsParameters& update, const Kernels& kernels, int processors) {
+  return {kernels.pairs, blocks_of_elements(update.batch.elements, processors)};
+}
+
+Work work_of(const LabelsParameters& update, const Kernels& kernels, int processors) {
+  return {kernels.labels, blocks_of_elements(update.batch.elements, processors)};
+}
+
 }  // namespace
 
 LaunchShape shape_of(const Batch& batch, int processors) {
@@ -73,60 +105,6 @@ unsigned blocks_of_elements(I64 elements, int processors) {
 
 KernelLauncher::~KernelLauncher() {
   if (device_ != nullptr && !was_captured()) device_->give_back(snapshot_, launches_);
-}
-
-Launched KernelLauncher::update(const Batch& batch, const Destination& to) {
-  const Kernels* const kernels = ready(to);
-  if (kernels == nullptr) return Launched::kNot;
-  const LaunchShape shape = shape_of(batch, device_->processors());
-  UpdateParameters parameters{.launch = {}, .batch = batch};
-  return launch(kernels->update_of(is_cross_entropy(batch), batch.logits_format, shape.rows_by),
-                shape.blocks, to, parameters);
-}
-
-Launched KernelLauncher::update_scalar(const void* value, Format format, double number, int slot,
-                                       double ema, const Destination& to) {
-  const Kernels* const kernels = ready(to);
-  if (kernels == nullptr) return Launched::kNot;
-  ScalarParameters parameters{
-      .launch = {}, .value = value, .format = format, .slot = slot, .number = number, .ema = ema};
-  return launch(kernels->scalar, 1, to, parameters);
-}
-
-Launched KernelLauncher::update_values(const ElementBatch& batch, int slot, double ema,
-                                       const Destination& to) {
-  const Kernels* const kernels = ready(to);
-  if (kernels == nullptr) return Launched::kNot;
-  ValuesParameters parameters{.launch = {}, .batch = batch, .ema = ema, .slot = slot};
-  return launch(kernels->values, blocks_of_elements(batch.elements, device_->processors()), to,
-                parameters);
-}
-
-Launched KernelLauncher::update_rows(const Batch& batch, const ElementBatch& rows,
-                                     const Destination& to) {
-  const Kernels* const kernels = ready(to);
-  if (kernels == nullptr) return Launched::kNot;
-  RowsParameters parameters{.launch = {}, .rows = rows, .batch = batch};
-  return launch(kernels->rows, blocks_of_elements(rows.elements, device_->processors()), to,
-                parameters);
-}
-
-Launched KernelLauncher::update_pairs(const ElementBatch& batch, double ema,
-                                      const Destination& to) {
-  const Kernels* const kernels = ready(to);
-  if (kernels == nullptr) return Launched::kNot;
-  PairsParameters parameters{.launch = {}, .batch = batch, .ema = ema};
-  return launch(kernels->pairs, blocks_of_elements(batch.elements, device_->processors()), to,
-                parameters);
-}
-
-Launched KernelLauncher::update_labels(const ElementBatch& batch, const BinaryOptions& options,
-                                       const Destination& to) {
-  const Kernels* const kernels = ready(to);
-  if (kernels == nullptr) return Launched::kNot;
-  LabelsParameters parameters{.launch = {}, .batch = batch, .options = options};
-  return launch(kernels->labels, blocks_of_elements(batch.elements, device_->processors()), to,
-                parameters);
 }
 
 bool KernelLauncher::read(std::vector<uint8_t>& state, U64& lost) const {
@@ -193,15 +171,20 @@ bool KernelLauncher::prepare(int ordinal, cuda::Stream stream) {
 }
 
 template <typename Parameters>
-Launched KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, const Destination& to,
-                                Parameters& parameters) {
+Launched KernelLauncher::launch(Parameters update, const Destination& to) {
+  const Kernels* const kernels = ready(to);
+  if (kernels == nullptr) return Launched::kNot;
+  const Work work = work_of(update, *kernels, device_->processors());
   const bool is_captured = captures(*driver_, to.stream);
   const CurrentContext current(*driver_, device_->context());
   if (current.result() != cuda::kSuccess) {
     fail(cuda::DriverError{"cuCtxSetCurrent", current.result()});
     return Launched::kNot;
   }
-  LaunchParameters& common = parameters.launch;
+  if constexpr (std::is_same_v<Parameters, UpdateParameters>)
+    if (update.batch.class_weight != nullptr)
+      update.batch.class_weight = reinterpret_cast<const double*>(to.scratch + 1);
+  LaunchParameters& common = update.launch;
   common.state = to.state;
   common.scratch = to.scratch;
   common.snapshot = snapshot_.device;
@@ -213,9 +196,9 @@ Launched KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, const Dest
     common.generation = generation_;
     common.slot = slot_of(to.stream, is_captured);
   }
-  void* arguments[] = {&parameters};
-  const int result =
-      driver_->LaunchKernel(kernel, blocks, 1, 1, kThreads, 1, 1, 0, to.stream, arguments, nullptr);
+  void* arguments[] = {&update};
+  const int result = driver_->LaunchKernel(work.kernel, work.blocks, 1, 1, kThreads, 1, 1, 0,
+                                           to.stream, arguments, nullptr);
   if (result != cuda::kSuccess) {
     // A capture that has gone wrong is the program's, and passes.
     if (!cuda::is_capture_code(result)) fail(cuda::DriverError{"cuLaunchKernel", result});
@@ -228,6 +211,13 @@ Launched KernelLauncher::launch(cuda::Kernel kernel, unsigned blocks, const Dest
   launches_.fetch_add(1, std::memory_order_relaxed);
   return Launched::kOnStream;
 }
+
+template Launched KernelLauncher::launch(UpdateParameters, const Destination&);
+template Launched KernelLauncher::launch(ScalarParameters, const Destination&);
+template Launched KernelLauncher::launch(ValuesParameters, const Destination&);
+template Launched KernelLauncher::launch(RowsParameters, const Destination&);
+template Launched KernelLauncher::launch(PairsParameters, const Destination&);
+template Launched KernelLauncher::launch(LabelsParameters, const Destination&);
 
 /// Updates on one stream have one slot, and what is captured another: a graph may be replayed
 /// beside any stream. One stream too many takes over the slot of the first.

@@ -42,11 +42,11 @@ inline bool captures(const cuda::Driver& driver, cuda::Stream stream) {
 /// Where an update goes.
 struct Destination {
   State* state;
-  Scratch* scratch;
+  Scratch* scratch;  ///< the weights of the classes lie behind it
   int device;
   cuda::Stream stream;
-  unsigned scalars;     ///< running values in use
-  unsigned tail_words;  ///< of what follows the state, as many as readings have
+  unsigned scalars = 0;     ///< running values in use
+  unsigned tail_words = 0;  ///< of what follows the state, as many as readings have
 };
 
 enum class Launched { kNot, kOnStream, kIntoGraph };
@@ -64,18 +64,11 @@ class KernelLauncher {
   KernelLauncher(const KernelLauncher&) = delete;
   KernelLauncher& operator=(const KernelLauncher&) = delete;
 
-  /// If nothing was launched, the caller does the update otherwise; `error()` says why no launch
-  /// will be made any more, and is empty where one may be later.
-  Launched update(const Batch& batch, const Destination& to);
-  Launched update_scalar(const void* value, Format format, double number, int slot, double ema,
-                         const Destination& to);
-
-  // Of tensors that are read element by element.
-  Launched update_values(const ElementBatch& batch, int slot, double ema, const Destination& to);
-  Launched update_rows(const Batch& batch, const ElementBatch& rows, const Destination& to);
-  Launched update_pairs(const ElementBatch& batch, double ema, const Destination& to);
-  Launched update_labels(const ElementBatch& batch, const BinaryOptions& options,
-                         const Destination& to);
+  /// Does an update, which is named by what its kernel takes: `launch` of it is filled in here. If
+  /// nothing was launched, the caller does the update otherwise; `error()` says why no launch will
+  /// be made any more, and is empty where one may be later.
+  template <typename Parameters>
+  Launched launch(Parameters update, const Destination& to);
 
   /// Whether any launch went into a graph.
   bool was_captured() const { return was_captured_.load(std::memory_order_relaxed); }
@@ -88,9 +81,6 @@ class KernelLauncher {
  private:
   const Kernels* ready(const Destination& to);
   bool prepare(int ordinal, cuda::Stream stream);
-  template <typename Parameters>
-  Launched launch(cuda::Kernel kernel, unsigned blocks, const Destination& to,
-                  Parameters& parameters);
   bool fail(std::string error);
   bool fail(const cuda::DriverError& error);
   int slot_of(cuda::Stream stream, bool is_captured);

@@ -31,7 +31,8 @@ std::optional<Totals> scanned(Totals (*scan)(Parameters...), const Arguments&...
 
 }  // namespace
 
-bool MetricAccumulator::update(const Batch& batch, State& state, int max_threads) {
+bool MetricAccumulator::add(const UpdateParameters& update, State& state, int max_threads) {
+  const Batch& batch = update.batch;
   std::vector<ConfusionCell> cells;
   std::vector<double> calibration;
   Totals totals;
@@ -57,30 +58,31 @@ bool MetricAccumulator::update(const Batch& batch, State& state, int max_threads
   return true;
 }
 
-bool MetricAccumulator::update_scalar(double value, int slot, State& state) {
+bool MetricAccumulator::add(const ScalarParameters& update, State& state, int) {
+  const double value =
+      update.value == nullptr ? update.number : load_real(update.value, update.format, 0);
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
-  Scalar& scalar = state.scalars[slot];
-  fold_number(value, options_.ema, scalar);
-  note_scalar(slot, scalar.updates);
+  Scalar& scalar = state.scalars[update.slot];
+  fold_number(value, update.ema, scalar);
+  note_scalar(update.slot, scalar.updates);
   return true;
 }
 
-bool MetricAccumulator::update_values(const ElementBatch& batch, int slot, State& state,
-                                      int max_threads) {
-  const double shift = shift_of(batch, kValue, kValueWeight);
-  const std::optional<ValueTotals> totals = scanned(scan_values, batch, shift, max_threads);
+bool MetricAccumulator::add(const ValuesParameters& update, State& state, int max_threads) {
+  const double shift = shift_of(update.batch, kValue, kValueWeight);
+  const std::optional<ValueTotals> totals = scanned(scan_values, update.batch, shift, max_threads);
   const std::lock_guard lock(mutex_);
   if (!totals || other_is_running_) return false;
-  Scalar& scalar = state.scalars[slot];
-  fold_values(*totals, shift, options_.ema, scalar);
-  note_scalar(slot, scalar.updates);
+  Scalar& scalar = state.scalars[update.slot];
+  fold_values(*totals, shift, update.ema, scalar);
+  note_scalar(update.slot, scalar.updates);
   return true;
 }
 
-bool MetricAccumulator::update_rows(const Batch& batch, const ElementBatch& rows, State& state,
-                                    int max_threads) {
-  const std::optional<Totals> totals = scanned(scan_rows, batch, rows, max_threads);
+bool MetricAccumulator::add(const RowsParameters& update, State& state, int max_threads) {
+  const Batch& batch = update.batch;
+  const std::optional<Totals> totals = scanned(scan_rows, batch, update.rows, max_threads);
   const std::lock_guard lock(mutex_);
   if (!totals || other_is_running_) return false;
   const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
@@ -90,25 +92,27 @@ bool MetricAccumulator::update_rows(const Batch& batch, const ElementBatch& rows
   return true;
 }
 
-bool MetricAccumulator::update_regression(const ElementBatch& batch, State& state,
-                                          int max_threads) {
-  const double shift = shift_of(batch, kTarget, kPairWeight);
-  const std::optional<RegressionTotals> totals = scanned(scan_pairs, batch, shift, max_threads);
+bool MetricAccumulator::add(const PairsParameters& update, State& state, int max_threads) {
+  const double shift = shift_of(update.batch, kTarget, kPairWeight);
+  const std::optional<RegressionTotals> totals =
+      scanned(scan_pairs, update.batch, shift, max_threads);
   const std::lock_guard lock(mutex_);
   if (!totals || other_is_running_) return false;
-  fold_regression(*totals, shift, options_.ema, state);
+  fold_regression(*totals, shift, update.ema, state);
   note_update(state.updates);
   return true;
 }
 
-bool MetricAccumulator::update_binary(const ElementBatch& batch, State& state, int max_threads) {
-  const auto tail_doubles = binary_tail_doubles(options_.binary);
+bool MetricAccumulator::add(const LabelsParameters& update, State& state, int max_threads) {
+  const ElementBatch& batch = update.batch;
+  const BinaryOptions& options = update.options;
+  const auto tail_doubles = binary_tail_doubles(options);
   double* const tail = reinterpret_cast<double*>(&state + 1);
   // Where the tail is the larger of the two, as with few labels, they go straight into it.
   if (batch.elements < kLabelsUnderLock || batch.elements < tail_doubles) {
     const std::lock_guard lock(mutex_);
     if (other_is_running_) return false;
-    fold_binary(scan_labels(options_.binary, batch, tail, 1), state);
+    fold_binary(scan_labels(options, batch, tail, 1), state);
     note_update(state.updates);
     return true;
   }
@@ -116,7 +120,7 @@ bool MetricAccumulator::update_binary(const ElementBatch& batch, State& state, i
   std::optional<Totals> totals;
   try {
     added.resize(static_cast<size_t>(tail_doubles));
-    totals = scan_labels(options_.binary, batch, added.data(), max_threads);
+    totals = scan_labels(options, batch, added.data(), max_threads);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -126,86 +130,6 @@ bool MetricAccumulator::update_binary(const ElementBatch& batch, State& state, i
   fold_binary(*totals, state);
   note_update(state.updates);
   return true;
-}
-
-template <typename Launch, typename Note>
-bool MetricAccumulator::launch(State* state, Scratch* scratch, int device, cuda::Stream stream,
-                               Launch launch, Note note) {
-  Destination to{state, scratch, device, stream, 0, options_.snapshot_tail_words()};
-  {
-    const std::lock_guard lock(mutex_);
-    if (other_is_running_) return false;
-    launches_overlap_ = launching_++ != 0;
-    to.scalars = static_cast<unsigned>(scalars_in_use_);
-  }
-  const Launched launched = launch(to);
-  const std::lock_guard lock(mutex_);
-  if (launched == Launched::kIntoGraph) {  // not made yet, perhaps never, or many times
-    device_counts_are_known_ = false;
-  } else if (launched == Launched::kOnStream) {
-    keep_order(stream);
-    note();
-  }
-  if (--launching_ == 0) {
-    launches_overlap_ = false;
-    launched_.notify_all();
-  }
-  return launched != Launched::kNot;
-}
-
-bool MetricAccumulator::launch(const Batch& batch, State* state, Scratch* scratch, int device,
-                               cuda::Stream stream) {
-  return launch(
-      state, scratch, device, stream,
-      [&](const Destination& to) { return launcher_.update(batch, to); },
-      [this] { note_update(counts_.updates + 1); });
-}
-
-bool MetricAccumulator::launch_scalar(const void* value, Format format, double number, int slot,
-                                      State* state, Scratch* scratch, int device,
-                                      cuda::Stream stream) {
-  return launch(
-      state, scratch, device, stream,
-      [&](Destination to) {
-        to.scalars = std::max(to.scalars, static_cast<unsigned>(slot) + 1);
-        return launcher_.update_scalar(value, format, number, slot, options_.ema, to);
-      },
-      [this, slot] { note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1); });
-}
-
-bool MetricAccumulator::launch_values(const ElementBatch& batch, int slot, State* state,
-                                      Scratch* scratch, int device, cuda::Stream stream) {
-  return launch(
-      state, scratch, device, stream,
-      [&](Destination to) {
-        to.scalars = std::max(to.scalars, static_cast<unsigned>(slot) + 1);
-        return launcher_.update_values(batch, slot, options_.ema, to);
-      },
-      [this, slot] { note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1); });
-}
-
-bool MetricAccumulator::launch_rows(const Batch& batch, const ElementBatch& rows, State* state,
-                                    Scratch* scratch, int device, cuda::Stream stream) {
-  return launch(
-      state, scratch, device, stream,
-      [&](const Destination& to) { return launcher_.update_rows(batch, rows, to); },
-      [this] { note_update(counts_.updates + 1); });
-}
-
-bool MetricAccumulator::launch_regression(const ElementBatch& batch, State* state, Scratch* scratch,
-                                          int device, cuda::Stream stream) {
-  return launch(
-      state, scratch, device, stream,
-      [&](const Destination& to) { return launcher_.update_pairs(batch, options_.ema, to); },
-      [this] { note_update(counts_.updates + 1); });
-}
-
-bool MetricAccumulator::launch_binary(const ElementBatch& batch, State* state, Scratch* scratch,
-                                      int device, cuda::Stream stream) {
-  return launch(
-      state, scratch, device, stream,
-      [&](const Destination& to) { return launcher_.update_labels(batch, options_.binary, to); },
-      [this] { note_update(counts_.updates + 1); });
 }
 
 void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,

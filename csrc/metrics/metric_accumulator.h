@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "metrics/confusion_sums.h"
-#include "metrics/element_batch.h"
 #include "metrics/kernel_launch.h"
 #include "metrics/metric_batch.h"
 #include "metrics/update_labels.h"
@@ -50,30 +49,21 @@ class MetricAccumulator {
 
   const MetricOptions& options() const { return options_; }
 
-  /// Adds a batch in host memory. Only the fold, of microseconds, is under the lock. False while an
+  // An update is named by what its kernel takes (metric_kernel.h), but for the LaunchParameters.
+
+  /// Adds tensors in host memory. Only the fold, of microseconds, is under the lock. False while an
   /// addition by other means is under way, which takes several operations: what came between them
   /// would be lost. Likewise if memory is short.
-  bool update(const Batch& batch, State& state, int max_threads);
-  bool update_scalar(double value, int slot, State& state);
-  // The same for tensors that are read element by element (element_batch.h).
-  bool update_values(const ElementBatch& batch, int slot, State& state, int max_threads);
-  /// `batch` as `scan_rows` takes it.
-  bool update_rows(const Batch& batch, const ElementBatch& rows, State& state, int max_threads);
-  bool update_regression(const ElementBatch& batch, State& state, int max_threads);
-  bool update_binary(const ElementBatch& batch, State& state, int max_threads);
+  bool add(const UpdateParameters& update, State& state, int max_threads);
+  bool add(const ScalarParameters& update, State& state, int max_threads);
+  bool add(const ValuesParameters& update, State& state, int max_threads);
+  bool add(const RowsParameters& update, State& state, int max_threads);
+  bool add(const PairsParameters& update, State& state, int max_threads);
+  bool add(const LabelsParameters& update, State& state, int max_threads);
 
   /// The same by a kernel, without the GIL. False where none could be launched, too.
-  bool launch(const Batch& batch, State* state, Scratch* scratch, int device, cuda::Stream stream);
-  bool launch_scalar(const void* value, Format format, double number, int slot, State* state,
-                     Scratch* scratch, int device, cuda::Stream stream);
-  bool launch_values(const ElementBatch& batch, int slot, State* state, Scratch* scratch,
-                     int device, cuda::Stream stream);
-  bool launch_rows(const Batch& batch, const ElementBatch& rows, State* state, Scratch* scratch,
-                   int device, cuda::Stream stream);
-  bool launch_regression(const ElementBatch& batch, State* state, Scratch* scratch, int device,
-                         cuda::Stream stream);
-  bool launch_binary(const ElementBatch& batch, State* state, Scratch* scratch, int device,
-                     cuda::Stream stream);
+  template <typename Update>
+  bool launch(const Update& update, Destination to);
   /// Why no kernel can be launched, or empty.
   std::string launch_error() const { return launcher_.error(); }
   /// Whether the last launch was on another stream, or there was none. This one is remembered.
@@ -142,9 +132,6 @@ class MetricAccumulator {
 
  private:
   static int in_use(const Counts& counts);
-  template <typename Launch, typename Note>
-  bool launch(State* state, Scratch* scratch, int device, cuda::Stream stream, Launch launch,
-              Note note);
   void note_update(uint64_t number);
   void note_scalar(int slot, uint64_t number);
   void keep_order(cuda::Stream stream);
@@ -175,5 +162,36 @@ class MetricAccumulator {
   uint32_t reading_epoch_ = 0;
   int64_t next_reading_ns_ = 0;
 };
+
+template <typename Update>
+bool MetricAccumulator::launch(const Update& update, Destination to) {
+  constexpr bool kOfRunningValue = requires { update.slot; };
+  to.tail_words = options_.snapshot_tail_words();
+  {
+    const std::lock_guard lock(mutex_);
+    if (other_is_running_) return false;
+    launches_overlap_ = launching_++ != 0;
+    to.scalars = static_cast<unsigned>(scalars_in_use_);
+  }
+  if constexpr (kOfRunningValue)
+    to.scalars = std::max(to.scalars, static_cast<unsigned>(update.slot) + 1);
+  const Launched launched = launcher_.launch(update, to);
+  const std::lock_guard lock(mutex_);
+  if (launched == Launched::kIntoGraph) {  // not made yet, perhaps never, or many times
+    device_counts_are_known_ = false;
+  } else if (launched == Launched::kOnStream) {
+    keep_order(to.stream);
+    if constexpr (kOfRunningValue) {
+      note_scalar(update.slot, counts_.scalars[static_cast<size_t>(update.slot)] + 1);
+    } else {
+      note_update(counts_.updates + 1);
+    }
+  }
+  if (--launching_ == 0) {
+    launches_overlap_ = false;
+    launched_.notify_all();
+  }
+  return launched != Launched::kNot;
+}
 
 }  // namespace pig::metrics

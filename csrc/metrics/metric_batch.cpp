@@ -2,6 +2,11 @@
 #include "metrics/metric_batch.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "metrics/element_tensors.h"
 
 namespace pig::metrics {
 namespace {
@@ -18,24 +23,6 @@ I64 size_of(const dlpack::Tensor& tensor) {
   I64 size = 1;
   for (int dim = 0; dim < tensor.ndim; ++dim) size *= tensor.shape[dim];
   return size;
-}
-
-/// One dimension of the rows, with its stride in each tensor.
-struct Dimension {
-  I64 size;
-  I64 logits;
-  I64 target;
-  I64 weight;
-  I64 loss;
-
-  bool holds(const Dimension& inner) const {
-    return logits == inner.logits * inner.size && target == inner.target * inner.size &&
-           weight == inner.weight * inner.size && loss == inner.loss * inner.size;
-  }
-};
-
-I64 stride_of(const dlpack::Tensor* tensor, int dim) {
-  return tensor != nullptr ? tensor->strides[dim] : 0;
 }
 
 }  // namespace
@@ -77,11 +64,8 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   if (!is_real(batch.logits_format) || !is_index(batch.target_format) ||
       target.dtype.code == dlpack::kBool)
     return std::nullopt;
-  if (logits.ndim < 2 || target.ndim != logits.ndim - 1 || !same_device(logits, target))
-    return std::nullopt;
+  if (logits.ndim < 2) return std::nullopt;
   const int class_dim = options.class_dim < 0 ? logits.ndim - 1 : 1;
-  for (int dim = 0; dim < target.ndim; ++dim)
-    if (target.shape[dim] != logits.shape[dim < class_dim ? dim : dim + 1]) return std::nullopt;
   batch.classes = logits.shape[class_dim];
   batch.class_stride = logits.strides[class_dim];
   if (options.classes != 0 && batch.classes != options.classes) return std::nullopt;
@@ -109,40 +93,33 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
       batch.class_weight_sum = options.class_weight_sum;
     }
   }
-  if (weight != nullptr) {
-    batch.weight_format = format_of(weight->dtype);
-    if (batch.weight_format == kNone || !same_device(logits, *weight) ||
-        !same_shape(*weight, target))
-      return std::nullopt;
-    batch.weight = data_of(*weight);
-  }
 
-  batch.rows = size_of(target);
-  std::array<Dimension, kMaxDims> dimensions;
-  for (int dim = 0; dim < target.ndim; ++dim) {
-    const Dimension next{target.shape[dim], logits.strides[dim < class_dim ? dim : dim + 1],
-                         target.strides[dim], stride_of(weight, dim), stride_of(row_loss, dim)};
-    if (next.size == 1 || batch.rows == 0) continue;  // without rows, nothing is at any place
-    if (batch.dims > 0 && dimensions[batch.dims - 1].holds(next)) {
-      const I64 outer = dimensions[batch.dims - 1].size;
-      dimensions[batch.dims - 1] = next;
-      dimensions[batch.dims - 1].size *= outer;
-    } else if (batch.dims < kMaxDims) {
-      dimensions[batch.dims++] = next;
-    } else {
-      return std::nullopt;
-    }
-  }
-  if (batch.dims == 0) dimensions[batch.dims++] = {1, 0, 0, 0, 0};  // there is one at least
+  // All but the classes' dimension of the logits are those of the other tensors.
+  std::vector<int64_t> shape(logits.shape, logits.shape + logits.ndim);
+  std::vector<int64_t> strides(logits.strides, logits.strides + logits.ndim);
+  shape.erase(shape.begin() + class_dim);
+  strides.erase(strides.begin() + class_dim);
+  dlpack::Tensor logits_of_rows = logits;
+  --logits_of_rows.ndim;
+  logits_of_rows.shape = shape.data();
+  logits_of_rows.strides = strides.data();
+  enum { kLogits, kTargets, kWeights, kLosses };
+  const std::array<const dlpack::Tensor*, 4> tensors{&logits_of_rows, &target, weight, row_loss};
+  const std::optional<ElementBatch> rows = make_element_batch(tensors);
+  if (!rows) return std::nullopt;
+  batch.rows = rows->elements;
+  batch.dims = rows->dims;
   for (int dim = 0; dim < batch.dims; ++dim) {
-    batch.sizes[dim] = dimensions[dim].size;
-    batch.logits_strides[dim] = dimensions[dim].logits;
-    batch.target_strides[dim] = dimensions[dim].target;
-    batch.weight_strides[dim] = dimensions[dim].weight;
-    batch.loss_strides[dim] = dimensions[dim].loss;
+    batch.sizes[dim] = rows->sizes[dim];
+    batch.logits_strides[dim] = rows->operands[kLogits].strides[dim];
+    batch.target_strides[dim] = rows->operands[kTargets].strides[dim];
+    batch.weight_strides[dim] = rows->operands[kWeights].strides[dim];
+    batch.loss_strides[dim] = rows->operands[kLosses].strides[dim];
   }
-  batch.logits = data_of(logits);
-  batch.target = data_of(target);
+  batch.logits = rows->operands[kLogits].data;
+  batch.target = rows->operands[kTargets].data;
+  batch.weight = rows->operands[kWeights].data;
+  batch.weight_format = rows->operands[kWeights].format;
   batch.ignore_index = options.ignore_index;
   std::copy_n(options.topk.begin(), options.topk_count, batch.topk);
   batch.confusion = options.confusion ? 1 : 0;

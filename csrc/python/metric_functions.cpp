@@ -107,9 +107,6 @@ int num_threads() {
   return threads > 0 && threads < std::numeric_limits<int>::max() ? static_cast<int>(threads) : 1;
 }
 
-/// From here on it takes longer than giving the GIL away and getting it back.
-constexpr U64 kBytesWithoutGil = 4 << 20;
-
 bool on_cuda(const dlpack::Tensor& tensor) { return tensor.device.type == dlpack::kCuda; }
 
 /// The calling thread's current stream on a tensor's device.
@@ -147,77 +144,6 @@ Scratch* scratch_of(const MetricOptions& options, py::handle tensor) {
   return static_cast<Scratch*>(const_cast<void*>(data_of(*view)));
 }
 
-/// Launches by `enqueue(scratch, stream)`, without the GIL: the driver blocks while the stream is
-/// full, and perhaps only another thread of the program can end that. The tensors are those of the
-/// caller's arguments, which stay alive.
-template <typename Enqueue>
-Outcome launch(MetricAccumulator& accumulator, const dlpack::Tensor& state_view,
-               py::handle state_tensor, py::handle scratch_tensor, Enqueue enqueue) {
-  Scratch* const scratch = scratch_of(accumulator.options(), scratch_tensor);
-  const auto stream = stream_of(state_view);
-  if (scratch == nullptr || !stream) return std::nullopt;
-  if (accumulator.changes_stream(*stream)) {
-    // PyTorch must not give the memory to anyone else before this stream is done with it.
-    PyObject* const recorded = PyObject_CallFunctionObjArgs(torch.record_stream, state_tensor.ptr(),
-                                                            scratch_tensor.ptr(), nullptr);
-    Py_XDECREF(recorded);
-    if (recorded == nullptr) {
-      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
-      PyErr_Clear();
-    }
-  }
-  bool launched = false;
-  {
-    const GilRelease released;
-    launched = enqueue(scratch, *stream);
-  }
-  if (!launched) return std::nullopt;
-  return accumulator.reading_is_due();
-}
-
-Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::handle scratch_tensor,
-               py::handle logits_tensor, py::handle target_tensor, py::handle loss_tensor,
-               py::handle weight_tensor) {
-  const auto state_view = view_of(state_tensor);
-  const auto logits = view_of_reals(logits_tensor);
-  const auto target = view_of(target_tensor);
-  if (!state_view || !logits || !target) return std::nullopt;
-  std::optional<dlpack::Tensor> loss, weight;
-  if (!loss_tensor.is_none() && !(loss = view_of_reals(loss_tensor))) return std::nullopt;
-  if (!weight_tensor.is_none() && !(weight = view_of_reals(weight_tensor))) return std::nullopt;
-  State* state = state_of(accumulator.options(), *state_view);
-  if (state == nullptr || !same_device(*state_view, *logits)) return std::nullopt;
-  const std::optional<Batch> batch =
-      make_batch(accumulator.options(), *logits, *target, loss ? &*loss : nullptr,
-                 weight ? &*weight : nullptr);
-  if (!batch) return std::nullopt;
-  if (on_cuda(*logits))
-    return launch(accumulator, *state_view, state_tensor, scratch_tensor,
-                  [&](Scratch* scratch, cuda::Stream stream) {
-                    Batch on_device = *batch;
-                    if (batch->class_weight != nullptr)
-                      on_device.class_weight = reinterpret_cast<const double*>(scratch + 1);
-                    return accumulator.launch(on_device, state, scratch, logits->device.id, stream);
-                  });
-  if (!on_cpu(*logits)) return std::nullopt;
-  bool added = false;
-  if (bytes_of(*batch) < kBytesWithoutGil) {
-    added = accumulator.update(*batch, *state, 1);
-  } else {
-    const int threads = num_threads();
-    const GilRelease released;
-    added = accumulator.update(*batch, *state, threads);
-  }
-  if (!added) return std::nullopt;
-  return accumulator.reading_is_due();
-}
-
-/// The state in a tensor in host memory, or null.
-State* host_state_of(const MetricAccumulator& accumulator, py::handle state_tensor) {
-  const auto view = view_of(state_tensor);
-  return view && on_cpu(*view) ? state_of(accumulator.options(), *view) : nullptr;
-}
-
 /// Where the state of an update lies.
 struct StatePlace {
   State* state;
@@ -227,150 +153,134 @@ struct StatePlace {
 };
 
 std::optional<StatePlace> place_of(const MetricAccumulator& accumulator, py::handle state_tensor,
-                                   py::handle scratch_tensor) {
+                                   py::handle scratch_tensor = {}) {
   const auto view = view_of(state_tensor);
   State* const state = view ? state_of(accumulator.options(), *view) : nullptr;
   if (state == nullptr) return std::nullopt;
   return StatePlace{state, *view, state_tensor, scratch_tensor};
 }
 
-/// Does an update of tensors that are read element by element: by `enqueue(scratch, device,
-/// stream)` on a GPU, by `update(threads)` in host memory, without the GIL where that takes long.
-template <typename Update, typename Enqueue>
-Outcome update_elements(MetricAccumulator& accumulator, const StatePlace& place,
-                        const ElementBatch& batch, Update update, Enqueue enqueue) {
-  if (on_cuda(place.view))
-    return launch(accumulator, place.view, place.tensor, place.scratch,
-                  [&](Scratch* scratch, cuda::Stream stream) {
-                    return enqueue(scratch, place.view.device.id, stream);
-                  });
-  if (!on_cpu(place.view)) return std::nullopt;
+/// The state in a tensor in host memory, or null.
+State* host_state_of(const MetricAccumulator& accumulator, py::handle state_tensor) {
+  const auto place = place_of(accumulator, state_tensor);
+  return place && on_cpu(place->view) ? place->state : nullptr;
+}
+
+/// PyTorch must not give the memory to anyone else before the current stream is done with it.
+void record_stream(const StatePlace& place) {
+  PyObject* const recorded = PyObject_CallFunctionObjArgs(torch.record_stream, place.tensor.ptr(),
+                                                          place.scratch.ptr(), nullptr);
+  Py_XDECREF(recorded);
+  if (recorded != nullptr) return;
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();
+  PyErr_Clear();
+}
+
+/// Whether an update in host memory takes longer than giving the GIL away and getting it back.
+bool takes_long(const ScalarParameters&) { return false; }
+bool takes_long(const RowsParameters& update) { return is_long(update.rows); }
+template <typename Update>
+bool takes_long(const Update& update) {
+  return is_long(update.batch);
+}
+
+/// Does an update. Its tensors are those of the caller's arguments, which stay alive. It is
+/// launched without the GIL: the driver blocks while the stream is full, and perhaps only another
+/// thread of the program can end that.
+template <typename Update>
+Outcome add(MetricAccumulator& accumulator, const StatePlace& place, const Update& update) {
   bool added = false;
-  if (!is_long(batch)) {
-    added = update(1);
+  if (on_cuda(place.view)) {
+    Scratch* const scratch = scratch_of(accumulator.options(), place.scratch);
+    const auto stream = stream_of(place.view);
+    if (scratch == nullptr || !stream) return std::nullopt;
+    if (accumulator.changes_stream(*stream)) record_stream(place);
+    const GilRelease released;
+    added = accumulator.launch(update, {place.state, scratch, place.view.device.id, *stream});
+  } else if (!on_cpu(place.view)) {
+    return std::nullopt;
+  } else if (!takes_long(update)) {
+    added = accumulator.add(update, *place.state, 1);
   } else {
     const int threads = num_threads();
     const GilRelease released;
-    added = update(threads);
+    added = accumulator.add(update, *place.state, threads);
   }
   if (!added) return std::nullopt;
   return accumulator.reading_is_due();
 }
 
-/// Tensors of an update, as their views; not known where one of them is not for native code, or is
-/// elsewhere than the state.
+Outcome update(MetricAccumulator& accumulator, py::handle state_tensor, py::handle scratch_tensor,
+               py::handle logits_tensor, py::handle target_tensor, py::handle loss_tensor,
+               py::handle weight_tensor) {
+  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
+  const auto logits = view_of_reals(logits_tensor);
+  const auto target = view_of(target_tensor);
+  if (!place || !logits || !target || !same_device(place->view, *logits)) return std::nullopt;
+  std::optional<dlpack::Tensor> loss, weight;
+  if (!loss_tensor.is_none() && !(loss = view_of_reals(loss_tensor))) return std::nullopt;
+  if (!weight_tensor.is_none() && !(weight = view_of_reals(weight_tensor))) return std::nullopt;
+  const std::optional<Batch> batch =
+      make_batch(accumulator.options(), *logits, *target, loss ? &*loss : nullptr,
+                 weight ? &*weight : nullptr);
+  return batch ? add(accumulator, *place, UpdateParameters{{}, *batch}) : std::nullopt;
+}
+
+/// Tensors of an update that are read element by element; nothing where one of them is not for
+/// native code, or is elsewhere than the state. The rest is as for `make_element_batch`.
 template <size_t kCount>
-class Views {
- public:
-  Views(const StatePlace& place, const std::array<py::handle, kCount>& tensors) {
-    for (size_t i = 0; i < kCount; ++i) {
-      if (tensors[i].is_none()) continue;
-      const auto view = view_of_reals(tensors[i]);
-      if (!view || !same_device(*view, place.view)) {
-        are_known_ = false;
-        return;
-      }
-      views_[i] = *view;
-      pointers_[i] = &views_[i];
-    }
+std::optional<ElementBatch> elements_of(const StatePlace& place,
+                                        const std::array<py::handle, kCount>& tensors,
+                                        int of_rows = -1, I64 row_size = 0) {
+  std::array<dlpack::Tensor, kCount> views;
+  std::array<const dlpack::Tensor*, kCount> pointers{};
+  for (size_t i = 0; i < kCount; ++i) {
+    if (tensors[i].is_none()) continue;
+    const auto view = view_of_reals(tensors[i]);
+    if (!view || !same_device(*view, place.view)) return std::nullopt;
+    views[i] = *view;
+    pointers[i] = &views[i];
   }
-  Views(const Views&) = delete;
-  Views& operator=(const Views&) = delete;
-
-  bool are_known() const { return are_known_; }
-  std::optional<ElementBatch> batch(int of_rows = -1) const {
-    return make_element_batch(pointers_, of_rows);
-  }
-  /// The size of the last dimension of the first tensor; 0 where it has none.
-  I64 last_size() const {
-    const dlpack::Tensor* const first = pointers_[0];
-    return first == nullptr || first->ndim == 0 ? 0 : first->shape[first->ndim - 1];
-  }
-
- private:
-  bool are_known_ = true;
-  std::array<dlpack::Tensor, kCount> views_;
-  std::array<const dlpack::Tensor*, kCount> pointers_{};
-};
-
-Outcome update_values(MetricAccumulator& accumulator, const StatePlace& place, int slot,
-                      const ElementBatch& batch) {
-  return update_elements(
-      accumulator, place, batch,
-      [&](int threads) { return accumulator.update_values(batch, slot, *place.state, threads); },
-      [&](Scratch* scratch, int device, cuda::Stream stream) {
-        return accumulator.launch_values(batch, slot, place.state, scratch, device, stream);
-      });
+  return make_element_batch(pointers, of_rows, row_size);
 }
 
 Outcome update_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
-                      py::handle scratch_tensor, int slot, py::handle value) {
+                      py::handle scratch_tensor, int slot, py::handle value, py::handle weight) {
   const auto place = place_of(accumulator, state_tensor, scratch_tensor);
   if (!place || slot < 0 || slot >= kMaxScalars) return std::nullopt;
-  double number = 0;
-  const void* data = nullptr;
-  Format format = kNone;
-  if (PyFloat_CheckExact(value.ptr())) {
-    number = PyFloat_AS_DOUBLE(value.ptr());
-  } else if (PyLong_CheckExact(value.ptr())) {
-    number = PyLong_AsDouble(value.ptr());
-    if (number == -1 && PyErr_Occurred() != nullptr) {  // too large
+  const double ema = accumulator.options().ema;
+  ScalarParameters update{{}, nullptr, kNone, slot, 0, ema};
+  bool is_single = weight.is_none();
+  if (is_single && PyFloat_CheckExact(value.ptr())) {
+    update.number = PyFloat_AS_DOUBLE(value.ptr());
+  } else if (is_single && PyLong_CheckExact(value.ptr())) {
+    update.number = PyLong_AsDouble(value.ptr());
+    if (update.number == -1 && PyErr_Occurred() != nullptr) {  // too large
       PyErr_Clear();
       return std::nullopt;
     }
   } else {
-    const auto tensor = view_of_reals(value);
-    if (!tensor || !same_device(*tensor, place->view)) return std::nullopt;
-    I64 size = 1;
-    for (int dim = 0; dim < tensor->ndim; ++dim) size *= tensor->shape[dim];
-    if (size != 1) {
-      const std::array<const dlpack::Tensor*, kValueOperands> tensors{&*tensor, nullptr};
-      const std::optional<ElementBatch> batch = make_element_batch(tensors);
-      return batch ? update_values(accumulator, *place, slot, *batch) : std::nullopt;
-    }
-    format = format_of(tensor->dtype);
-    if (format == kNone) return std::nullopt;
-    data = data_of(*tensor);
+    const auto values = elements_of<kValueOperands>(*place, {value, weight});
+    if (!values) return std::nullopt;
+    is_single = is_single && values->elements == 1;
+    if (!is_single) return add(accumulator, *place, ValuesParameters{{}, *values, ema, slot});
+    update.value = values->operands[kValue].data;
+    update.format = values->operands[kValue].format;
   }
-  if (on_cuda(place->view))
-    return launch(accumulator, place->view, state_tensor, scratch_tensor,
-                  [&](Scratch* scratch, cuda::Stream stream) {
-                    return accumulator.launch_scalar(data, format, number, slot, place->state,
-                                                     scratch, place->view.device.id, stream);
-                  });
-  if (!on_cpu(place->view)) return std::nullopt;
-  if (data != nullptr) number = load_real(data, format, 0);
-  if (!accumulator.update_scalar(number, slot, *place->state)) return std::nullopt;
-  return accumulator.reading_is_due();
-}
-
-Outcome update_weighted_scalar(MetricAccumulator& accumulator, py::handle state_tensor,
-                               py::handle scratch_tensor, int slot, py::handle value,
-                               py::handle weight) {
-  const auto place = place_of(accumulator, state_tensor, scratch_tensor);
-  if (!place || slot < 0 || slot >= kMaxScalars) return std::nullopt;
-  const Views<kValueOperands> views(*place, {value, weight});
-  const auto batch = views.are_known() ? views.batch() : std::nullopt;
-  return batch ? update_values(accumulator, *place, slot, *batch) : std::nullopt;
+  return add(accumulator, *place, update);
 }
 
 Outcome update_rows(MetricAccumulator& accumulator, py::handle state_tensor,
                     py::handle scratch_tensor, py::handle loss, py::handle correct, py::handle rank,
                     py::handle entropy, py::handle weight, py::handle mask) {
   const auto place = place_of(accumulator, state_tensor, scratch_tensor);
-  if (!place) return std::nullopt;
-  const Views<kRowOperands> views(*place, {loss, correct, rank, entropy, weight, mask});
-  const auto rows = views.are_known() ? views.batch() : std::nullopt;
   const bool says_anything =
       !loss.is_none() || !correct.is_none() || !rank.is_none() || !entropy.is_none();
-  if (!rows || !says_anything || (!correct.is_none() && !rank.is_none())) return std::nullopt;
-  const Batch batch = batch_of_rows(accumulator.options(), *rows);
-  return update_elements(
-      accumulator, *place, *rows,
-      [&](int threads) { return accumulator.update_rows(batch, *rows, *place->state, threads); },
-      [&](Scratch* scratch, int device, cuda::Stream stream) {
-        return accumulator.launch_rows(batch, *rows, place->state, scratch, device, stream);
-      });
+  if (!place || !says_anything || (!correct.is_none() && !rank.is_none())) return std::nullopt;
+  const auto rows = elements_of<kRowOperands>(*place, {loss, correct, rank, entropy, weight, mask});
+  if (!rows) return std::nullopt;
+  return add(accumulator, *place,
+             RowsParameters{{}, *rows, batch_of_rows(accumulator.options(), *rows)});
 }
 
 Outcome update_regression(MetricAccumulator& accumulator, py::handle state_tensor,
@@ -378,15 +288,9 @@ Outcome update_regression(MetricAccumulator& accumulator, py::handle state_tenso
                           py::handle weight) {
   const auto place = place_of(accumulator, state_tensor, scratch_tensor);
   if (!place || prediction.is_none() || target.is_none()) return std::nullopt;
-  const Views<kRegressionOperands> views(*place, {prediction, target, weight});
-  const auto batch = views.are_known() ? views.batch() : std::nullopt;
-  if (!batch) return std::nullopt;
-  return update_elements(
-      accumulator, *place, *batch,
-      [&](int threads) { return accumulator.update_regression(*batch, *place->state, threads); },
-      [&](Scratch* scratch, int device, cuda::Stream stream) {
-        return accumulator.launch_regression(*batch, place->state, scratch, device, stream);
-      });
+  const auto pairs = elements_of<kRegressionOperands>(*place, {prediction, target, weight});
+  if (!pairs) return std::nullopt;
+  return add(accumulator, *place, PairsParameters{{}, *pairs, accumulator.options().ema});
 }
 
 Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
@@ -394,19 +298,11 @@ Outcome update_binary(MetricAccumulator& accumulator, py::handle state_tensor,
                       py::handle weight) {
   const auto place = place_of(accumulator, state_tensor, scratch_tensor);
   if (!place || logits.is_none() || target.is_none()) return std::nullopt;
-  const Views<kBinaryOperands> views(*place, {logits, target, weight});
-  const I64 labels = accumulator.options().binary.labels;
-  const auto batch =
-      views.are_known() ? views.batch(labels == 0 ? -1 : kLabelWeight) : std::nullopt;
-  if (!batch || batch->operands[kScore].format > kBfloat16 ||
-      (labels != 0 && views.last_size() != labels))
-    return std::nullopt;
-  return update_elements(
-      accumulator, *place, *batch,
-      [&](int threads) { return accumulator.update_binary(*batch, *place->state, threads); },
-      [&](Scratch* scratch, int device, cuda::Stream stream) {
-        return accumulator.launch_binary(*batch, place->state, scratch, device, stream);
-      });
+  const BinaryOptions& options = accumulator.options().binary;
+  const auto labels = elements_of<kBinaryOperands>(
+      *place, {logits, target, weight}, options.labels == 0 ? -1 : kLabelWeight, options.labels);
+  if (!labels || labels->operands[kScore].format > kBfloat16) return std::nullopt;
+  return add(accumulator, *place, LabelsParameters{{}, *labels, options});
 }
 
 py::object bytes_of(const void* data, size_t size) {
@@ -414,29 +310,29 @@ py::object bytes_of(const void* data, size_t size) {
 }
 
 py::object read(MetricAccumulator& accumulator, py::handle state_tensor) {
-  const auto state_view = view_of(state_tensor);
-  State* state = state_view ? state_of(accumulator.options(), *state_view) : nullptr;
-  if (state == nullptr) return py::none();
-  const bool is_large = accumulator.options().confusion_is_large();
-  if (!on_cpu(*state_view)) {
-    std::vector<uint8_t> bytes(accumulator.options().snapshot_bytes());
+  const auto place = place_of(accumulator, state_tensor);
+  if (!place) return py::none();
+  const MetricOptions& options = accumulator.options();
+  if (!on_cpu(place->view)) {
+    std::vector<uint8_t> bytes(options.snapshot_bytes());
     U64 lost = 0;
     if (!accumulator.copy_snapshot(bytes, lost)) return py::none();
     return py::make_tuple(bytes_of(bytes.data(), bytes.size()), lost, py::none());
   }
-  std::vector<uint8_t> bytes(accumulator.options().reading_bytes());
-  if (!is_large) {
-    if (!accumulator.copy(*state, bytes, nullptr)) return py::none();
-    return py::make_tuple(bytes_of(bytes.data(), bytes.size()), 0, py::none());
-  }
+  std::vector<uint8_t> bytes(options.reading_bytes());
   std::vector<double> sums;
-  {
+  const bool is_large = options.confusion_is_large();
+  bool copied = false;
+  if (is_large) {
     const GilRelease released;
-    if (!accumulator.copy(*state, bytes, &sums)) sums.clear();
+    copied = accumulator.copy(*place->state, bytes, &sums);
+  } else {
+    copied = accumulator.copy(*place->state, bytes, nullptr);
   }
-  if (sums.empty()) return py::none();
-  return py::make_tuple(bytes_of(bytes.data(), bytes.size()), 0,
-                        bytes_of(sums.data(), sums.size() * sizeof(double)));
+  if (!copied) return py::none();
+  return py::make_tuple(
+      bytes_of(bytes.data(), bytes.size()), 0,
+      is_large ? bytes_of(sums.data(), sums.size() * sizeof(double)) : py::none());
 }
 
 /// Copies the whole state in host memory; false where that can't be done now.
@@ -548,9 +444,7 @@ void pig::add_metric_functions(py::module_& module) {
       .def("update", &update, py::arg("state"), py::arg("scratch"), py::arg("logits"),
            py::arg("target"), py::arg("loss"), py::arg("weight"))
       .def("update_scalar", &update_scalar, py::arg("state"), py::arg("scratch"), py::arg("slot"),
-           py::arg("value"))
-      .def("update_weighted_scalar", &update_weighted_scalar, py::arg("state"), py::arg("scratch"),
-           py::arg("slot"), py::arg("value"), py::arg("weight"))
+           py::arg("value"), py::arg("weight"))
       .def("update_rows", &update_rows, py::arg("state"), py::arg("scratch"), py::arg("loss"),
            py::arg("correct"), py::arg("rank"), py::arg("entropy"), py::arg("weight"),
            py::arg("mask"))

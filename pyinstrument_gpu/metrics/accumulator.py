@@ -85,10 +85,8 @@ class Accumulator(AccumulatedState, ABC):
         slot = self._scalar_slots.get(name)
         reading_is_due = None
         if slot is not None and self._native is not None:
-            if weight is None:  # without another call, for a number that takes no time itself
-                reading_is_due = self._native.update_scalar(self._state, self._scratch, slot, value)
-            else:
-                reading_is_due = self._add_scalar(self._state, slot, value, weight)
+            arguments = slot, value, weight
+            reading_is_due = self._native.update_scalar(self._state, self._scratch, *arguments)
         if reading_is_due is None:
             reading_is_due = self._update_scalar_with_care(name, value, weight)
         if reading_is_due:
@@ -388,25 +386,16 @@ class Accumulator(AccumulatedState, ABC):
             else:
                 value = value.to(state.device, non_blocking=True)
                 weight = None if weight is None else weight.to(state.device, non_blocking=True)
+        arguments = slot, value, weight
         reading_is_due: bool | None = None
         if self._native is not None:
             if self._scratch is None:
                 self._make_scratch()
-            reading_is_due = self._add_scalar(state, slot, value, weight)
+            reading_is_due = self._native.update_scalar(state, self._scratch, *arguments)
         if reading_is_due is None:
-            arguments = slot, value, weight, self._options.ema
-            self._add_in_torch(element_reference.add_values, state, *arguments, slot=slot)
+            ema = self._options.ema
+            self._add_in_torch(element_reference.add_values, state, *arguments, ema, slot=slot)
         return reading_is_due
-
-    def _add_scalar(
-        self, state: Tensor, slot: int, value: Tensor | float, weight: Tensor | None
-    ) -> bool | None:
-        """By native code, as far as that can."""
-        if weight is None:
-            done: bool | None = self._native.update_scalar(state, self._scratch, slot, value)
-        else:
-            done = self._native.update_weighted_scalar(state, self._scratch, slot, value, weight)
-        return done
 
 
 def record_readings() -> None:

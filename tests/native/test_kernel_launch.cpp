@@ -180,7 +180,7 @@ Destination to(State* state, cuda::Stream stream = kStream) {
 bool is_launched(Launched launched) { return launched != Launched::kNot; }
 
 bool update(KernelLauncher& launcher, State& state, cuda::Stream stream = kStream) {
-  return is_launched(launcher.update(batch(), to(&state, stream)));
+  return is_launched(launcher.launch(UpdateParameters{{}, batch()}, to(&state, stream)));
 }
 
 void load_kernels(KernelStore& store, const char* code = "code", int device = 0) {
@@ -212,7 +212,8 @@ void test_one_launch_for_each_update() {
   CHECK(!has_snapshot(launcher));
   launches.clear();
   for (int i = 0; i < 3; ++i) CHECK(update(launcher, state));
-  CHECK(is_launched(launcher.update_scalar(nullptr, kNone, 2.5, 3, 0, to(&state))));
+  const ScalarParameters number{{}, nullptr, kNone, 3, 2.5, 0};
+  CHECK(is_launched(launcher.launch(number, to(&state))));
 
   CHECK_EQ(launches.size(), 4u);
   CHECK_EQ(launches[0].kernel, std::string("pig_metric_update_float32_thread"));
