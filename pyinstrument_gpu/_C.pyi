@@ -337,18 +337,7 @@ def hook_subscripts(
     """Listen to indexing of the tensors of a class, by more than numbers and slices;
     `hears_of_host`: also by tensors of the host. False where it can't be hooked."""
 
-def hook_method(
-    function: object,
-    glance: int,
-    *,
-    enter: Callable[[Any, Any], Any],
-    leave: Callable[[Any, Any, bool], object],
-    hears_of_host: bool,
-) -> bool:
-    """Listen to the calls of a method in C, as it stands in its class. `glance` is how to tell that
-    a call touches no device (csrc/hooks/call_glance.h). False where it can't be hooked."""
-
-def hook_vectorcall(
+def hook_call(
     function: object,
     glance: int,
     *,
@@ -357,9 +346,11 @@ def hook_vectorcall(
     hears_of_host: bool,
     from_c: bool = False,
 ) -> bool:
-    """The same for a builtin function, or for one in Python that a slot of a type calls. `from_c`:
-    one in Python, whose type stays; on Python 3.11 it is heard of only where a slot of a type calls
-    it, or `function(*args)`."""
+    """Listen to the calls of a method in C, as it stands in its class, of a builtin function, or of
+    one in Python that a slot of a type calls. `glance` is how to tell that a call touches no device
+    (csrc/hooks/call_glance.h). `from_c`: one in Python, whose type stays; on Python 3.11 it is
+    heard of only where a slot of a type calls it, or `function(*args)`. False where it can't be
+    hooked."""
 
 def unhook(leave: Callable[[Any, Any, bool], object]) -> None:
     """Take all hooks of the listeners with this `leave` back."""

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "auto/activities.h"
-#include "hooks/method_hook.h"
-#include "hooks/vectorcall_hook.h"
+#include "hooks/call_hook.h"
 #include "python/bindings.h"
 
 namespace py = pybind11;
@@ -43,11 +42,8 @@ constexpr Named kNamed[] = {
 
 bool observe_calls(py::handle function, std::string_view kind) {
   for (const Named& named : kNamed) {
-    if (named.name != kind) continue;
-    return Py_IS_TYPE(function.ptr(), &PyMethodDescr_Type)
-               ? observe_method(function.ptr(), ObserverOf::loop, named.observer())
-               : observe_vectorcall(function.ptr(), ObserverOf::loop, named.observer(),
-                                    named.called);
+    if (named.name == kind)
+      return observe_call(function.ptr(), ObserverOf::loop, named.observer(), named.called);
   }
   throw py::value_error("no such kind of call");
 }
@@ -64,8 +60,7 @@ void begin_loop(py::handle loss_type, py::handle compiler_names, py::handle is_g
 }
 
 void end_loop() {
-  unobserve_vectorcalls(ObserverOf::loop);
-  unobserve_methods(ObserverOf::loop);
+  unobserve_calls(ObserverOf::loop);
   LoopSession& session = LoopSession::instance();
   session.end();
   if (session.raise_kept_error()) throw py::error_already_set();

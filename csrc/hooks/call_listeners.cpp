@@ -70,35 +70,24 @@ bool CallListeners::enter(PyObject* args, PyObject* kwargs, Entered* entered, si
 }
 
 bool CallListeners::leave(Entered* entered, size_t count, PyObject* args, bool succeeded) {
-  if (count == 0) return succeeded;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
   bool is_quiet = true;
   while (count > 0) {
     const Entered& last = entered[--count];
-    PyObject *other_type, *other_value, *other_traceback;
-    PyErr_Fetch(&other_type, &other_value, &other_traceback);
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);  // the call's own, or of a listener before
     PyObject* result = PyObject_CallFunctionObjArgs(last.leave, last.token, args,
                                                     succeeded ? Py_True : Py_False, nullptr);
-    const bool has_raised = result == nullptr && !drop_error();
-    Py_XDECREF(result);
-    if (has_raised) {
+    if (result == nullptr && !drop_error()) {
       is_quiet = false;
-      Py_XDECREF(other_type);
-      Py_XDECREF(other_value);
-      Py_XDECREF(other_traceback);
+      Py_XDECREF(type);
+      Py_XDECREF(value);
+      Py_XDECREF(traceback);
     } else {
-      PyErr_Restore(other_type, other_value, other_traceback);
+      PyErr_Restore(type, value, traceback);
     }
+    Py_XDECREF(result);
     Py_DECREF(last.leave);
     Py_DECREF(last.token);
-  }
-  if (is_quiet) {
-    PyErr_Restore(type, value, traceback);
-  } else {
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
   }
   return is_quiet && succeeded;
 }

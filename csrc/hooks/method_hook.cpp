@@ -10,57 +10,40 @@
 // trampoline of its own, made by a template. A trampoline belongs to one method for ever and calls
 // through where nobody listens: a thread may be inside it, and whoever has kept its address may
 // call it at any time.
-#include "hooks/method_hook.h"
-
 #include <array>
 #include <utility>
 
 #include "base/ticks.h"
-#include "hooks/call_listeners.h"
+#include "hooks/hooked_call.h"
 
 namespace pig {
 namespace {
 
-struct HookedMethod {
-  PyMethodDef* definition;
-  PyCFunction original;
-  PyCFunction trampoline;
-  CallGlance glance;
-  CallListeners listeners;
-  CallObservers observers;
+class HookedMethod final : public HookedCall {
+ public:
+  bool install(Called) override {
+    definition->ml_meth = trampoline;
+    return true;
+  }
+  bool is_installed() const override { return definition->ml_meth == trampoline; }
+  void take_back() override { definition->ml_meth = original; }
+
+  PyMethodDef* definition = nullptr;
+  PyCFunction original = nullptr;
+  PyCFunction trampoline = nullptr;
 };
 
 constexpr size_t kMost = 48;
 HookedMethod methods[kMost];
 size_t method_count = 0;
 
-bool is_quiet(const HookedMethod& method, PyObject* self, PyObject* const* others, Py_ssize_t count,
-              bool has_keywords) {
-  return in_watched_call || method.listeners.empty() ||
-         (!method.listeners.hear_of_host() &&
-          stays_on_host(method.glance, self, others, count, has_keywords));
-}
-
-/// `self` before the others; nullptr when there is no memory.
-PyObject* joined(PyObject* self, PyObject* const* others, Py_ssize_t count) {
-  PyObject* args = PyTuple_New(count + 1);
-  if (args == nullptr) return nullptr;
-  Py_INCREF(self);
-  PyTuple_SET_ITEM(args, 0, self);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    Py_INCREF(others[i]);
-    PyTuple_SET_ITEM(args, i + 1, others[i]);
-  }
-  return args;
-}
-
 template <typename Call>
 PyObject* call_hooked(const HookedMethod& method, PyObject* self, PyObject* const* others,
                       Py_ssize_t count, PyObject* kwargs, Call call) {
   if (!method.observers.empty()) return method.observers.around({self, others, count}, call);
   const bool has_keywords = kwargs != nullptr && PyDict_GET_SIZE(kwargs) > 0;
-  if (PIG_LIKELY(is_quiet(method, self, others, count, has_keywords))) return call();
-  PyObject* args = joined(self, others, count);
+  if (PIG_LIKELY(method.is_quiet(self, others, count, has_keywords))) return call();
+  PyObject* args = tuple_of(self, others, count);
   PyObject* result = method.listeners.around(args, has_keywords ? kwargs : nullptr, call);
   Py_XDECREF(args);
   return result;
@@ -126,71 +109,18 @@ PyCFunction trampoline_for(size_t index, int flags) {
   return nullptr;
 }
 
-/// Of one that was hooked before, what was saved then.
-HookedMethod* entry_of(PyObject* method) {
-  PyMethodDef* definition = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
-  for (size_t i = 0; i < method_count; ++i)
-    if (methods[i].definition == definition) return &methods[i];
-  if (method_count == kMost) return nullptr;
-  PyCFunction trampoline = trampoline_for(method_count, definition->ml_flags);
-  if (trampoline == nullptr) return nullptr;
-  HookedMethod& entry = methods[method_count++];
-  Py_INCREF(method);  // for good
-  entry.definition = definition;
-  entry.original = definition->ml_meth;
-  entry.trampoline = trampoline;
-  return &entry;
-}
-
-void take_back_if_unused(HookedMethod& entry) {
-  if (entry.listeners.empty() && entry.observers.empty() &&
-      entry.definition->ml_meth == entry.trampoline)
-    entry.definition->ml_meth = entry.original;
-}
-
 }  // namespace
 
-bool hook_method(PyObject* method, CallGlance glance, PyObject* enter, PyObject* leave,
-                 bool hears_of_host) {
-#ifdef Py_GIL_DISABLED
-  return false;  // other threads may be reading the table
-#endif
-  if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
-  HookedMethod* entry = entry_of(method);
-  if (entry == nullptr || !entry->observers.empty() ||
-      !entry->listeners.add(enter, leave, hears_of_host))
-    return false;
-  entry->glance = glance;
-  entry->definition->ml_meth = entry->trampoline;
-  return true;
-}
-
-void unhook_methods(PyObject* leave) {
-  for (size_t i = 0; i < method_count; ++i) {
-    HookedMethod& entry = methods[i];
-    entry.listeners.remove(leave);
-    take_back_if_unused(entry);
-  }
-}
-
-bool observe_method(PyObject* method, ObserverOf which, CallObserver& observer) {
-#ifdef Py_GIL_DISABLED
-  return false;
-#endif
-  if (!Py_IS_TYPE(method, &PyMethodDescr_Type)) return false;
-  HookedMethod* entry = entry_of(method);
-  if (entry == nullptr || !entry->listeners.empty() || entry->observers.of(which) != nullptr)
-    return false;
-  entry->observers.of(which) = &observer;
-  entry->definition->ml_meth = entry->trampoline;
-  return true;
-}
-
-void unobserve_methods(ObserverOf which) {
-  for (size_t i = 0; i < method_count; ++i) {
-    methods[i].observers.of(which) = nullptr;
-    take_back_if_unused(methods[i]);
-  }
+HookedCall* new_hooked_method(PyObject* method) {
+  if (method_count == kMost) return nullptr;
+  PyMethodDef* definition = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
+  PyCFunction trampoline = trampoline_for(method_count, definition->ml_flags);
+  if (trampoline == nullptr) return nullptr;
+  HookedMethod& made = methods[method_count++];
+  made.definition = definition;
+  made.original = definition->ml_meth;
+  made.trampoline = trampoline;
+  return &made;
 }
 
 }  // namespace pig

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The watch of modules, as Python sees it.
-#include "hooks/method_hook.h"
-#include "hooks/vectorcall_hook.h"
+#include "hooks/call_hook.h"
 #include "modules/module_questions.h"
 #include "modules/module_watch.h"
 #include "python/bindings.h"
@@ -30,8 +29,8 @@ bool observe_modules(py::handle call, py::handle run_backward, py::handle tensor
                         reinterpret_cast<PyTypeObject*>(parameter.ptr()), grad_fn.ptr(),
                         compiler_names.ptr(), graph_task_id.ptr(), mode_count.ptr(),
                         without_modes.ptr()});
-  return observe_vectorcall(call.ptr(), ObserverOf::modules, watched_call(), Called::from_c) &&
-         observe_method(run_backward.ptr(), ObserverOf::modules, watched_backward_pass());
+  return observe_call(call.ptr(), ObserverOf::modules, watched_call(), Called::from_c) &&
+         observe_call(run_backward.ptr(), ObserverOf::modules, watched_backward_pass());
 }
 
 }  // namespace
@@ -40,10 +39,7 @@ void add_module_functions(py::module_& module) {
   module.def("observe_modules", &observe_modules, py::kw_only(), "call"_a, "run_backward"_a,
              "tensor"_a, "parameter"_a, "grad_fn"_a, "compiler_names"_a, "graph_task_id"_a,
              "mode_count"_a, "without_modes"_a);
-  module.def("unobserve_modules", [] {
-    unobserve_vectorcalls(ObserverOf::modules);
-    unobserve_methods(ObserverOf::modules);
-  });
+  module.def("unobserve_modules", [] { unobserve_calls(ObserverOf::modules); });
   module.def(
       "set_root_function", [](py::handle function) { set_root_function(function.ptr()); },
       "function"_a);

@@ -4,7 +4,7 @@
 #include <new>
 #include <optional>
 
-#include "hooks/vectorcall_hook.h"
+#include "hooks/call_hook.h"
 
 namespace pig {
 namespace {
@@ -64,8 +64,7 @@ bool fold(PyObject* into, PyObject* from, Fold how, bool is_inner = false) {
 
 bool observe_all(PyObject* functions, CallObserver& observer) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(functions); ++i) {
-    PyObject* function = PyTuple_GET_ITEM(functions, i);
-    if (!observe_vectorcall(function, ObserverOf::memory, observer, Called::anyhow)) return false;
+    if (!observe_call(PyTuple_GET_ITEM(functions, i), ObserverOf::memory, observer)) return false;
   }
   return true;
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The hooks of calls of torch, as Python sees them.
+#include "hooks/call_hook.h"
 #include "hooks/call_listeners.h"
-#include "hooks/method_hook.h"
 #include "hooks/subscript_hook.h"
 #include "hooks/tensor_glance.h"
-#include "hooks/vectorcall_hook.h"
 #include "python/bindings.h"
 
 namespace py = pybind11;
@@ -53,19 +52,11 @@ void add_hook_functions(py::module_& module) {
       py::arg("base"), py::kw_only(), py::arg("enter_get"), py::arg("enter_set"), py::arg("leave"),
       py::arg("hears_of_host"));
   module.def(
-      "hook_method",
-      [](py::handle function, int glance, py::handle enter, py::handle leave, bool hears_of_host) {
-        return hook_method(function.ptr(), call_glance(glance), enter.ptr(), leave.ptr(),
-                           hears_of_host);
-      },
-      py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
-      py::arg("hears_of_host"));
-  module.def(
-      "hook_vectorcall",
+      "hook_call",
       [](py::handle function, int glance, py::handle enter, py::handle leave, bool hears_of_host,
          bool from_c) {
-        return hook_vectorcall(function.ptr(), call_glance(glance), enter.ptr(), leave.ptr(),
-                               hears_of_host, from_c ? Called::from_c : Called::anyhow);
+        return hook_call(function.ptr(), call_glance(glance), enter.ptr(), leave.ptr(),
+                         hears_of_host, from_c ? Called::from_c : Called::anyhow);
       },
       py::arg("function"), py::arg("glance"), py::kw_only(), py::arg("enter"), py::arg("leave"),
       py::arg("hears_of_host"), py::arg("from_c") = false);
@@ -73,8 +64,7 @@ void add_hook_functions(py::module_& module) {
       "unhook",
       [](py::handle leave) {
         unhook_subscripts(leave.ptr());
-        unhook_methods(leave.ptr());
-        unhook_vectorcalls(leave.ptr());
+        unhook_calls(leave.ptr());
       },
       py::arg("leave"));
 }

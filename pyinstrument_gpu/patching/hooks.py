@@ -63,12 +63,11 @@ class Hooks:
     def method(self, name: str, glance: Glance, enter: Enter) -> None:
         """Hook a method of tensors. Nothing where there is none: versions of torch differ."""
         method = vars(torch._C.TensorBase).get(name)
-        self._note(f"torch.Tensor.{name}", method, native.hook_method, glance, enter)
+        self._hook(f"torch.Tensor.{name}", method, glance, enter)
 
     def function(self, owner: Any, name: str, glance: Glance, enter: Enter) -> None:
         """Hook a builtin function, or one in Python."""
-        function = getattr(owner, name, None)
-        self._note(f"{owner!r}.{name}", function, native.hook_vectorcall, glance, enter)
+        self._hook(f"{owner!r}.{name}", getattr(owner, name, None), glance, enter)
 
     def subscripts(self, enter_get: Enter, enter_set: Enter) -> None:
         """Hook indexing of tensors by more than numbers and slices."""
@@ -81,8 +80,8 @@ class Hooks:
         """Take all of them back. Again: nothing."""
         native.unhook(self._leave)
 
-    def _note(
-        self, name: str, function: Any, hook: Callable[..., bool], glance: Glance, enter: Enter
-    ) -> None:
-        if function is not None and not hook(function, int(glance), enter=enter, **self._listener):
+    def _hook(self, name: str, function: Any, glance: Glance, enter: Enter) -> None:
+        if function is not None and not native.hook_call(
+            function, int(glance), enter=enter, **self._listener
+        ):
             self.not_hooked.append(name)

@@ -58,7 +58,7 @@ class ProcessGroups:
             outer = getattr(distributed_c10d, name, None)
             # What is decorated is called by the decorator's function, as `function(*args)`.
             function: Any = inspect.unwrap(outer) if outer is not None else None
-            if function is None or not native.hook_vectorcall(
+            if function is None or not native.hook_call(
                 function,
                 int(Glance.NEVER),
                 enter=_enter,

@@ -56,28 +56,21 @@ class StreamWatch:
             (functions.Event, "wait", self._waits),
             (functions._CudaEventBase, "wait", self._waits),
         ):
-            self._hook(native.hook_method, vars(owner).get(name), name, enter)
+            self._hook(vars(owner).get(name), name, enter)
         set_stream = getattr(functions, "_cuda_setStream", None)
-        self._hook(native.hook_vectorcall, set_stream, "torch.cuda.set_stream", self._sets)
-        self._hook(
-            native.hook_vectorcall,
-            torch.accelerator.set_stream,
-            "torch.accelerator.set_stream",
-            self._enters,
-        )
+        self._hook(set_stream, "torch.cuda.set_stream", self._sets)
+        self._hook(torch.accelerator.set_stream, "torch.accelerator.set_stream", self._enters)
         new = torch.cuda.Stream.__new__
-        self._hook(native.hook_vectorcall, new, "torch.cuda.Stream", self._makes, from_c=True)
+        self._hook(new, "torch.cuda.Stream", self._makes, from_c=True)
 
     def remove(self) -> None:
         """Take all hooks back. Again: nothing."""
         native.unhook(self._leave)
 
-    def _hook(
-        self, hook: Callable[..., bool], function: Any, name: str, enter: Enter, **how: bool
-    ) -> None:
+    def _hook(self, function: Any, name: str, enter: Enter, **how: bool) -> None:
         if function is None and not torch.backends.cuda.is_built():
             return
-        if function is None or not hook(
+        if function is None or not native.hook_call(
             function, int(Glance.NEVER), enter=enter, leave=self._leave, hears_of_host=False, **how
         ):
             self.not_hooked.append(name)

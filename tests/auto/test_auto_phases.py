@@ -304,7 +304,7 @@ def test_error_while_hooking_leaves_nothing_hooked(monkeypatch: pytest.MonkeyPat
     def fail(*_: object, **__: object) -> bool:
         raise AttributeError("no such thing in this torch")
 
-    monkeypatch.setattr(native, "hook_method", fail)  # when all but h2d is there
+    monkeypatch.setattr(native, "hook_call", fail)  # when all but h2d is there
     with (
         pytest.warns(RuntimeWarning, match="no such thing"),
         pig.record() as recording,
@@ -323,7 +323,7 @@ def test_interrupted_while_hooking(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(native, "hook_method", interrupt)
+        patch.setattr(native, "hook_call", interrupt)
         with pig.auto_phases():
             pass
     with pig.record() as recording:

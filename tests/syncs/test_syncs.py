@@ -712,7 +712,7 @@ def test_functions_that_the_interpreter_calls_without_asking(
     known = {function: "as before"}
     # So often that the interpreter has specialised the call.
     before = [call() for _ in range(50)]
-    assert native.hook_vectorcall(function, 0, enter=hears, leave=hears, hears_of_host=True)
+    assert native.hook_call(function, 0, enter=hears, leave=hears, hears_of_host=True)
     assert [call() for _ in range(50)] == before
     assert len(heard) == 50
     with pytest.raises(TypeError):
@@ -737,12 +737,12 @@ def test_interrupted_while_hooking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torch_that_is_built_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    hook_method = native.hook_method
+    hook_call = native.hook_call
     item = vars(torch._C.TensorBase)["item"]
     monkeypatch.setattr(
         native,
-        "hook_method",
-        lambda f, *rest, **how: f is not item and hook_method(f, *rest, **how),
+        "hook_call",
+        lambda f, *rest, **how: f is not item and hook_call(f, *rest, **how),
     )
     with (
         pytest.warns(RuntimeWarning, match="waits of torch.Tensor.item are not seen"),

@@ -16,19 +16,20 @@ enum class Called {
   from_c,
 };
 
-/// Has a listener hear of the calls of a function: a builtin one, such as `torch.where`, or one in
-/// Python. False, with no error set, where it can't be hooked.
-bool hook_vectorcall(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
-                     bool hears_of_host, Called called = Called::anyhow);
+/// Has a listener hear of the calls of a function: a method that a class implements in C, such as
+/// `torch.Tensor.item`, of whose arguments `self` is the first; a builtin function, such as
+/// `torch.where`; or one in Python. False, with no error set, where it can't be hooked.
+bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
+               bool hears_of_host, Called called);
 
 /// Takes the listener with this `leave` back, from all functions.
-void unhook_vectorcalls(PyObject* leave);
+void unhook_calls(PyObject* leave);
 
 /// Has an observer hear of the calls, instead of listeners. It must live for ever. Again: nothing.
-bool observe_vectorcall(PyObject* function, ObserverOf which, CallObserver& observer,
-                        Called called);
+bool observe_call(PyObject* function, ObserverOf which, CallObserver& observer,
+                  Called called = Called::anyhow);
 
 /// Takes these observers back, from all functions.
-void unobserve_vectorcalls(ObserverOf which);
+void unobserve_calls(ObserverOf which);
 
 }  // namespace pig

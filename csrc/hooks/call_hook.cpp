@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/call_hook.h"
+
+#include <utility>
+
+#include "hooks/hooked_call.h"
+
+namespace pig {
+namespace {
+
+// All that were ever hooked. With the GIL.
+HookedCall* newest = nullptr;
+
+/// That of a function, which is new or was hooked before; nullptr where it can't be hooked.
+HookedCall* hooked_call_of(PyObject* function) {
+#ifdef Py_GIL_DISABLED
+  return nullptr;  // other threads may be reading what is replaced
+#endif
+  const bool is_method = Py_IS_TYPE(function, &PyMethodDescr_Type);
+  const void* const what = is_method ? reinterpret_cast<PyMethodDescrObject*>(function)->d_method
+                                     : static_cast<const void*>(function);
+  for (HookedCall* each = newest; each != nullptr; each = each->next)
+    if (each->what == what) return each;
+  HookedCall* const made = is_method ? new_hooked_method(function) : new_hooked_function(function);
+  if (made == nullptr) return nullptr;
+  Py_INCREF(function);  // for good
+  made->what = what;
+  made->next = std::exchange(newest, made);
+  return made;
+}
+
+void take_back_if_unused(HookedCall& hooked) {
+  if (hooked.listeners.empty() && hooked.observers.empty() && hooked.is_installed())
+    hooked.take_back();
+}
+
+}  // namespace
+
+bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
+               bool hears_of_host, Called called) {
+  HookedCall* const hooked = hooked_call_of(function);
+  if (hooked == nullptr || !hooked->observers.empty()) return false;
+  if (hooked->listeners.empty() && !hooked->install(called)) return false;
+  hooked->glance = glance;
+  return hooked->listeners.add(enter, leave, hears_of_host);
+}
+
+void unhook_calls(PyObject* leave) {
+  for (HookedCall* each = newest; each != nullptr; each = each->next) {
+    each->listeners.remove(leave);
+    take_back_if_unused(*each);
+  }
+}
+
+bool observe_call(PyObject* function, ObserverOf which, CallObserver& observer, Called called) {
+  HookedCall* const hooked = hooked_call_of(function);
+  if (hooked == nullptr) return false;
+  if (hooked->observers.of(which) == &observer) return hooked->is_installed();
+  if (!hooked->listeners.empty() || hooked->observers.of(which) != nullptr) return false;
+  if (hooked->observers.empty() && !hooked->install(called)) return false;
+  hooked->observers.of(which) = &observer;
+  return true;
+}
+
+void unobserve_calls(ObserverOf which) {
+  for (HookedCall* each = newest; each != nullptr; each = each->next) {
+    each->observers.of(which) = nullptr;
+    take_back_if_unused(*each);
+  }
+}
+
+}  // namespace pig
