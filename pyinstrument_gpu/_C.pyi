@@ -50,9 +50,7 @@ def frame(phase: Phase, /) -> Frame: ...
 def begin_loop(
     *,
     loss_type: type,
-    compiler_names: dict[str, Any],
     is_grad_enabled: Callable[[], bool],
-    graph_task_id: Callable[[], int],
     has_parameters: Callable[[Any], bool],
     samples_of: Callable[[Any], float],
     loader_options: Callable[[Any], tuple[object, ...] | None],
@@ -118,11 +116,7 @@ def observe_modules(
     *,
     call: object,
     run_backward: object,
-    tensor: type,
-    parameter: type,
     grad_fn: object,
-    compiler_names: dict[str, Any],
-    graph_task_id: object,
     mode_count: object,
     without_modes: object,
 ) -> bool:
@@ -322,9 +316,17 @@ def sync_watch(on: bool, as_if: bool) -> None:
 # where the call is of no interest; then `leave(token, args, succeeded)` is called after it. Errors
 # in them are dropped. Most calls are passed through without a listener hearing of them, those of
 # which it can be told at a glance that they touch no tensor on a device.
-def glance_at_tensors(tensor: type, parameter: type, on_host: Any, on_meta: Any) -> bool:
-    """Learn to tell where a tensor lies, from one of each device. False where that can't be done:
-    listeners then hear of all calls."""
+def look_at_torch(
+    *,
+    tensor: type,
+    parameter: type,
+    on_host: Any,
+    on_meta: Any,
+    compiler_names: dict[str, Any],
+    graph_task_id: Callable[[], int],
+) -> bool:
+    """Learn to tell where a tensor lies, from one of each device, and what torch is doing. Before
+    anything is hooked. False where the first can't be done: listeners then hear of all calls."""
 
 def hook_subscripts(
     base: type,

@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "hooks/torch_state.h"
 #include "python/phase_registry.h"
 
 namespace pig {
@@ -10,7 +11,7 @@ namespace pig {
 Observing Activity::begins(ObservedCall& call) {
   if (PIG_LIKELY(activity_session == session_number)) return Observing::ignored;
   LoopSession& session = LoopSession::instance();
-  if (!session.is_active() || session.is_compiling()) return Observing::ignored;
+  if (!session.is_active() || is_compiling()) return Observing::ignored;
   try {
     const Phase* phase = phase_of(session, call);
     if (phase == nullptr) return Observing::ignored;

@@ -48,15 +48,12 @@ bool observe_calls(py::handle function, std::string_view kind) {
   throw py::value_error("no such kind of call");
 }
 
-void begin_loop(py::handle loss_type, py::handle compiler_names, py::handle is_grad_enabled,
-                py::handle graph_task_id, py::handle has_parameters, py::handle samples_of,
-                py::handle loader_options, uint64_t main_thread, py::handle on_step_end) {
-  if (!PyType_Check(loss_type.ptr()) || !PyDict_Check(compiler_names.ptr()))
-    throw py::type_error("a class and a dictionary are needed");
-  LoopSession::instance().begin(
-      {loss_type.ptr(), compiler_names.ptr(), is_grad_enabled.ptr(), graph_task_id.ptr(),
-       has_parameters.ptr(), samples_of.ptr(), loader_options.ptr()},
-      main_thread, on_step_end.ptr());
+void begin_loop(const py::type& loss_type, py::handle is_grad_enabled, py::handle has_parameters,
+                py::handle samples_of, py::handle loader_options, uint64_t main_thread,
+                py::handle on_step_end) {
+  LoopSession::instance().begin({loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(),
+                                 samples_of.ptr(), loader_options.ptr()},
+                                main_thread, on_step_end.ptr());
 }
 
 void end_loop() {
@@ -86,9 +83,9 @@ void end_copy(py::handle phase, uint64_t token) {
 void add_auto_functions(py::module_& module) {
   if (PyModule_AddFunctions(module.ptr(), optimizer_functions) != 0) throw py::error_already_set();
   module.def("observe_calls", &observe_calls, "function"_a, "kind"_a);
-  module.def("begin_loop", &begin_loop, py::kw_only(), "loss_type"_a, "compiler_names"_a,
-             "is_grad_enabled"_a, "graph_task_id"_a, "has_parameters"_a, "samples_of"_a,
-             "loader_options"_a, "main_thread"_a, "on_step_end"_a);
+  module.def("begin_loop", &begin_loop, py::kw_only(), "loss_type"_a, "is_grad_enabled"_a,
+             "has_parameters"_a, "samples_of"_a, "loader_options"_a, "main_thread"_a,
+             "on_step_end"_a);
   module.def("end_loop", &end_loop);
   module.def("leave_steps_alone", [] {
     LoopSession& session = LoopSession::instance();

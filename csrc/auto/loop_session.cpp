@@ -90,9 +90,7 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
     before = now;
   };
   keep(ask_.loss_type, questions.loss_type);
-  keep(ask_.compiler_names, questions.compiler_names);
   keep(ask_.is_grad_enabled, questions.is_grad_enabled);
-  keep(ask_.graph_task_id, questions.graph_task_id);
   keep(ask_.has_parameters, questions.has_parameters);
   keep(ask_.samples_of, questions.samples_of);
   keep(ask_.loader_options, questions.loader_options);
@@ -125,24 +123,11 @@ void LoopSession::fail() {
 
 // --- questions ---
 
-bool LoopSession::is_compiling() const {
-  static PyObject* const name = interned("_is_compiling_flag");
-  return value_of(ask_.compiler_names, name) == Py_True;
-}
-
 bool LoopSession::is_grad_enabled() {
   PyObject* result = PyObject_CallNoArgs(ask_.is_grad_enabled);
   if (result == nullptr) take_error();
   Py_XDECREF(result);
   return result != Py_False;
-}
-
-bool LoopSession::is_in_graph_task() {
-  PyObject* result = PyObject_CallNoArgs(ask_.graph_task_id);
-  const long number = result != nullptr ? PyLong_AsLong(result) : -1;
-  Py_XDECREF(result);
-  take_error();
-  return number != -1;
 }
 
 bool LoopSession::has_parameters(PyObject* module) {

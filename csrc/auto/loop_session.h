@@ -27,9 +27,7 @@ namespace pig {
 /// What is asked of torch and of Python; references that are kept for good.
 struct LoopQuestions {
   PyObject* loss_type;        ///< the class of modules that compute a loss
-  PyObject* compiler_names;   ///< the dictionary of `torch.compiler`
   PyObject* is_grad_enabled;  ///< () -> bool
-  PyObject* graph_task_id;    ///< () -> int: -1 outside of a backward pass's own threads
   PyObject* has_parameters;   ///< (module) -> bool, for modules that are not plain
   PyObject* samples_of;       ///< (item) -> float, for items that are not plain
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
@@ -56,10 +54,7 @@ class LoopSession final : private StepPort {
   bool passes_by() const { return activity_session == session_number || !is_active_; }
 
   // Questions. None of them leaves an error set.
-  bool is_compiling() const;
   bool is_grad_enabled();
-  /// Whether the calling thread is in a backward pass, which may have threads of autograd's own.
-  bool is_in_graph_task();
   bool has_parameters(PyObject* module);
   bool is_loss(PyObject* module) const;
   double samples_of(PyObject* item);

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "auto/activities.h"
+#include "hooks/torch_state.h"
 
 namespace pig {
 namespace {
@@ -49,7 +50,7 @@ class OptimizerMade final : public CallObserver {
 template <typename Function>
 PyObject* for_optimizer(PyObject* const* arguments, Py_ssize_t count, Function function) {
   LoopSession& session = LoopSession::instance();
-  if (count > 0 && session.is_active() && !session.is_compiling()) {
+  if (count > 0 && session.is_active() && !is_compiling()) {
     try {
       function(session, arguments[0]);
     } catch (const std::bad_alloc&) {
@@ -62,7 +63,7 @@ PyObject* for_optimizer(PyObject* const* arguments, Py_ssize_t count, Function f
 
 PyObject* optimizer_steps(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return for_optimizer(arguments, count, [](LoopSession& session, PyObject* optimizer) {
-    if (session.is_in_graph_task()) {
+    if (is_in_graph_task()) {
       session.has_updated_in_backward = true;
       session.detector().has_stepped(session.number_of_optimizer(optimizer));
     } else if (!session.passes_by()) {
@@ -73,7 +74,7 @@ PyObject* optimizer_steps(PyObject*, PyObject* const* arguments, Py_ssize_t coun
 
 PyObject* optimizer_has_stepped(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return for_optimizer(arguments, count, [](LoopSession& session, PyObject* optimizer) {
-    if (!session.is_in_graph_task() && !session.passes_by()) session.end_update(optimizer);
+    if (!is_in_graph_task() && !session.passes_by()) session.end_update(optimizer);
   });
 }
 

@@ -43,10 +43,11 @@ Py_ssize_t find_offset(PyObject* one, PyObject* other) {
 bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
                            PyObject* on_meta) {
   if (device_type != nullptr) return true;
-  if (!PyType_Check(tensor_type) || !PyType_Check(parameter_type) ||
-      Py_TYPE(on_host) != reinterpret_cast<PyTypeObject*>(tensor_type) ||
-      Py_TYPE(on_meta) != Py_TYPE(on_host))
-    return false;
+  if (tensor == nullptr) {  // for good: calls may be under way
+    tensor = reinterpret_cast<PyTypeObject*>(Py_NewRef(tensor_type));
+    parameter = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter_type));
+  }
+  if (Py_TYPE(on_host) != tensor || Py_TYPE(on_meta) != tensor) return false;
   void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return false;
   const auto ask =
@@ -69,10 +70,6 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   }
   host_device = device;
   dtype = Py_TYPE(dtype_of_host);  // a static type; the object is kept all the same
-  Py_INCREF(tensor_type);          // for good: calls may be under way
-  Py_INCREF(parameter_type);
-  tensor = reinterpret_cast<PyTypeObject*>(tensor_type);
-  parameter = reinterpret_cast<PyTypeObject*>(parameter_type);
   host = host_type();
   offset = at;
   dim = reinterpret_cast<decltype(dim)>(dlsym(library, "aoti_torch_get_dim"));

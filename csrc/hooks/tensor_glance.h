@@ -23,25 +23,26 @@ struct TensorGlance {
   int32_t (*dim)(void* tensor, int64_t* dim) = nullptr;
   int32_t (*size)(void* tensor, int64_t dim, int64_t* size) = nullptr;
 
-  /// `on_host` and `on_meta` are tensors of these devices. False, with no error set, where glances
-  /// are not to be had.
+  /// Takes two classes, and tensors of these devices. False, with no error set, where glances are
+  /// not to be had: then only the classes are known.
   bool install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
                PyObject* on_meta);
 
-  /// Whether an object is a tensor of exactly these two types, and lies on the host. False says
-  /// nothing.
+  /// Whether an object is of exactly these two classes.
+  bool is_tensor(PyObject* object) const {
+    return Py_TYPE(object) == tensor || Py_TYPE(object) == parameter;
+  }
+
+  /// Whether it is, and lies on the host. False says nothing.
   bool is_on_host(PyObject* object) const {
-    if (device_type == nullptr || (Py_TYPE(object) != tensor && Py_TYPE(object) != parameter))
-      return false;
+    if (device_type == nullptr || !is_tensor(object)) return false;
     int32_t type = host + 1;
     return device_type(reinterpret_cast<char*>(object) + offset, &type) == 0 && type == host;
   }
 
-  /// Whether an object is a tensor of exactly these two types, with a first dimension, and how
-  /// large that is. False says nothing.
+  /// Whether it is, with a first dimension, and how large that is. False says nothing.
   bool has_rows(PyObject* object, int64_t& rows) const {
-    if (size == nullptr || (Py_TYPE(object) != tensor && Py_TYPE(object) != parameter))
-      return false;
+    if (size == nullptr || !is_tensor(object)) return false;
     void* const address = reinterpret_cast<char*>(object) + offset;
     int64_t dimensions = 0;
     return dim(address, &dimensions) == 0 && dimensions > 0 && size(address, 0, &rows) == 0;

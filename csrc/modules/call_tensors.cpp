@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/ticks.h"
+#include "hooks/tensor_glance.h"
 #include "modules/module_questions.h"
 #include "record/module_sampling.h"
 
@@ -77,8 +78,7 @@ void bring_back(PyObject* context) {
 void CallTensors::add(PyObject* object, int depth) {
   if (object == nullptr || count_ == found_.size() || looks_ == kMostLooks) return;
   ++looks_;
-  PyTypeObject* const type = Py_TYPE(object);
-  if (type == module_questions.tensor || type == module_questions.parameter) {
+  if (tensor_glance.is_tensor(object)) {
     found_[count_++] = Py_NewRef(object);
   } else if (depth == kDeepest) {
     return;

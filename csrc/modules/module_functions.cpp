@@ -19,16 +19,11 @@ py::object checked(PyObject* result) {
   return py::reinterpret_steal<py::object>(result);
 }
 
-bool observe_modules(py::handle call, py::handle run_backward, py::handle tensor,
-                     py::handle parameter, py::handle grad_fn, py::handle compiler_names,
-                     py::handle graph_task_id, py::handle mode_count, py::handle without_modes) {
-  if (!PyType_Check(tensor.ptr()) || !PyType_Check(parameter.ptr()) ||
-      Py_TYPE(grad_fn.ptr())->tp_descr_get == nullptr || !PyDict_Check(compiler_names.ptr()))
-    throw py::type_error("two classes, a descriptor and a dictionary are needed");
-  set_module_questions({reinterpret_cast<PyTypeObject*>(tensor.ptr()),
-                        reinterpret_cast<PyTypeObject*>(parameter.ptr()), grad_fn.ptr(),
-                        compiler_names.ptr(), graph_task_id.ptr(), mode_count.ptr(),
-                        without_modes.ptr()});
+bool observe_modules(py::handle call, py::handle run_backward, py::handle grad_fn,
+                     py::handle mode_count, py::handle without_modes) {
+  if (Py_TYPE(grad_fn.ptr())->tp_descr_get == nullptr)
+    throw py::type_error("a descriptor is needed");
+  set_module_questions({grad_fn.ptr(), mode_count.ptr(), without_modes.ptr()});
   return observe_call(call.ptr(), ObserverOf::modules, watched_call(), Called::from_c) &&
          observe_call(run_backward.ptr(), ObserverOf::modules, watched_backward_pass());
 }
@@ -37,8 +32,7 @@ bool observe_modules(py::handle call, py::handle run_backward, py::handle tensor
 
 void add_module_functions(py::module_& module) {
   module.def("observe_modules", &observe_modules, py::kw_only(), "call"_a, "run_backward"_a,
-             "tensor"_a, "parameter"_a, "grad_fn"_a, "compiler_names"_a, "graph_task_id"_a,
-             "mode_count"_a, "without_modes"_a);
+             "grad_fn"_a, "mode_count"_a, "without_modes"_a);
   module.def("unobserve_modules", [] { unobserve_calls(ObserverOf::modules); });
   module.def(
       "set_root_function", [](py::handle function) { set_root_function(function.ptr()); },

@@ -81,25 +81,11 @@ const NodeMethods& methods_of(PyObject* node) {
 }  // namespace
 
 void set_module_questions(const ModuleQuestions& questions) {
-  for (PyObject* kept : {reinterpret_cast<PyObject*>(questions.tensor),
-                         reinterpret_cast<PyObject*>(questions.parameter), questions.grad_fn,
-                         questions.compiler_names, questions.graph_task_id, questions.mode_count,
-                         questions.without_modes})
+  for (PyObject* kept : {questions.grad_fn, questions.mode_count, questions.without_modes})
     Py_INCREF(kept);
   module_questions = questions;
   void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
   find(has_modes, library, "_ZN2at4impl27torch_function_mode_enabledEv");
-}
-
-bool is_compiling() {
-  static PyObject* const name = interned("_is_compiling_flag");
-  PyObject* value = PyDict_GetItemWithError(module_questions.compiler_names, name);
-  if (value == nullptr) PyErr_Clear();
-  return value == Py_True;
-}
-
-bool is_thread_of_backward_pass() {
-  return integer(PyObject_CallNoArgs(module_questions.graph_task_id), -1) != -1;
 }
 
 bool modes_hear() {

@@ -14,13 +14,9 @@ namespace pig {
 
 /// References that are kept for good.
 struct ModuleQuestions {
-  PyTypeObject* tensor;
-  PyTypeObject* parameter;
-  PyObject* grad_fn;         ///< the descriptor of this attribute of tensors
-  PyObject* compiler_names;  ///< the dictionary of `torch.compiler`
-  PyObject* graph_task_id;   ///< () -> int: -1 outside of a backward pass's own threads
-  PyObject* mode_count;      ///< () -> int: modes that hear of what is asked of a tensor
-  PyObject* without_modes;   ///< () -> a context in which they don't
+  PyObject* grad_fn;        ///< the descriptor of this attribute of tensors
+  PyObject* mode_count;     ///< () -> int: modes that hear of what is asked of a tensor
+  PyObject* without_modes;  ///< () -> a context in which they don't
 };
 extern ModuleQuestions module_questions;
 
@@ -28,10 +24,6 @@ void set_module_questions(const ModuleQuestions& questions);
 
 // All of these clear errors.
 
-/// Whether torch.compile, or export, follows the program.
-bool is_compiling();
-/// Whether the calling thread is one of autograd's own, in a backward pass.
-bool is_thread_of_backward_pass();
 /// Whether modes of the program hear of what is asked of a tensor.
 bool modes_hear();
 

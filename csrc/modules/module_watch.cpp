@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/ticks.h"
+#include "hooks/torch_state.h"
 #include "hot/nvtx_range.h"
 #include "hot/phase_table.h"
 #include "modules/call_tensors.h"
@@ -37,7 +38,7 @@ thread_local uint32_t depth_of_calls __attribute__((tls_model("initial-exec"))) 
 /// Whether a call is part of a backward pass, which then recomputes what was not kept.
 bool recomputes() {
   if (PIG_LIKELY(!is_any_backward_pass())) return false;
-  return is_in_backward_pass() || is_thread_of_backward_pass();
+  return is_in_backward_pass() || is_in_graph_task();
 }
 
 /// The ids of a module's name. Models that are made one after the other have the same names.

@@ -5,6 +5,7 @@
 #include "hooks/call_listeners.h"
 #include "hooks/subscript_hook.h"
 #include "hooks/tensor_glance.h"
+#include "hooks/torch_state.h"
 #include "python/bindings.h"
 
 namespace py = pybind11;
@@ -37,11 +38,14 @@ void add_hook_functions(py::module_& module) {
   if (PyModule_AddFunctions(module.ptr(), watched_call_functions) != 0)
     throw py::error_already_set();
   module.def(
-      "glance_at_tensors",
-      [](py::handle tensor, py::handle parameter, py::handle on_host, py::handle on_meta) {
+      "look_at_torch",
+      [](const py::type& tensor, const py::type& parameter, py::handle on_host, py::handle on_meta,
+         const py::dict& compiler_names, py::handle graph_task_id) {
+        set_torch_state(compiler_names.ptr(), graph_task_id.ptr());
         return tensor_glance.install(tensor.ptr(), parameter.ptr(), on_host.ptr(), on_meta.ptr());
       },
-      py::arg("tensor"), py::arg("parameter"), py::arg("on_host"), py::arg("on_meta"));
+      py::kw_only(), py::arg("tensor"), py::arg("parameter"), py::arg("on_host"),
+      py::arg("on_meta"), py::arg("compiler_names"), py::arg("graph_task_id"));
   module.def(
       "hook_subscripts",
       [](py::handle base, py::handle enter_get, py::handle enter_set, py::handle leave,

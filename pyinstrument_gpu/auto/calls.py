@@ -18,7 +18,7 @@ from torch.optim import lr_scheduler, optimizer
 from torch.utils.data import DataLoader, dataloader
 
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching.hooks import glance_at_tensors
+from pyinstrument_gpu.patching.hooks import look_at_torch
 from pyinstrument_gpu.recording.loader_use import options_of
 
 if TYPE_CHECKING:
@@ -101,12 +101,10 @@ _DEEPEST_ITEM = 8
 
 def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None:
     """Forget what was seen of a training loop, and begin to look at one."""
-    glance_at_tensors()
+    look_at_torch()
     native.begin_loop(
         loss_type=_Loss,
-        compiler_names=vars(torch.compiler),
         is_grad_enabled=torch.is_grad_enabled,
-        graph_task_id=torch._C._current_graph_task_id,
         has_parameters=_has_parameters,
         samples_of=_samples_of,
         loader_options=options_of,

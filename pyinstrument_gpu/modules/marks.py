@@ -8,19 +8,17 @@ from torch import nn
 from torch.autograd import Variable
 
 from pyinstrument_gpu.native import native
+from pyinstrument_gpu.patching.hooks import look_at_torch
 
 
 def observe() -> bool:
     """Hear of calls of modules and of backward passes, from now on. False where torch is not built
     as expected."""
+    look_at_torch()
     return native.observe_modules(
         call=nn.Module.__call__,
         run_backward=type(Variable._execution_engine).run_backward,
-        tensor=torch.Tensor,
-        parameter=nn.Parameter,
         grad_fn=torch.Tensor.grad_fn,
-        compiler_names=vars(torch.compiler),
-        graph_task_id=torch._C._current_graph_task_id,
         mode_count=torch._C._len_torch_function_stack,
         without_modes=torch._C.DisableTorchFunction,
     )

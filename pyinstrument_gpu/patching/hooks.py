@@ -36,11 +36,18 @@ class Glance(enum.IntEnum):
     TO = 4  # a tensor of the host, and a dtype or the CPU
 
 
-def glance_at_tensors() -> None:
-    """Have the native module find out how to look at tensors, if it hasn't."""
+def look_at_torch() -> None:
+    """Have the native module find out how to look at tensors, and what torch does, if it hasn't."""
     with torch._C.DisableTorchFunction():  # no mode need hear of these two
         probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
-    native.glance_at_tensors(torch.Tensor, torch.nn.Parameter, *probes)
+    native.look_at_torch(
+        tensor=torch.Tensor,
+        parameter=torch.nn.Parameter,
+        on_host=probes[0],
+        on_meta=probes[1],
+        compiler_names=vars(torch.compiler),
+        graph_task_id=torch._C._current_graph_task_id,
+    )
 
 
 class Hooks:
@@ -58,7 +65,7 @@ class Hooks:
         self._leave = leave
         self._listener: dict[str, Any] = {"leave": leave, "hears_of_host": hears_of_host}
         self.not_hooked: list[str] = []
-        glance_at_tensors()
+        look_at_torch()
 
     def method(self, name: str, glance: Glance, enter: Enter) -> None:
         """Hook a method of tensors. Nothing where there is none: versions of torch differ."""
