@@ -10,6 +10,7 @@
 
 #include "hooks/tensor_glance.h"
 #include "hot/nvtx_range.h"
+#include "python/error_aside.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
@@ -356,8 +357,7 @@ size_t LoopSession::optimizer_count() {
 
 void LoopSession::step_has_ended() {
   if (on_step_end_ == nullptr) return;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);  // the program's: a step may end as a call has failed
+  const ErrorAside aside;  // a step may end as a call has failed
   PyObject* const on_step_end = Py_NewRef(on_step_end_);
   ++callbacks_;
   PyObject* result = PyObject_CallNoArgs(on_step_end);
@@ -365,7 +365,6 @@ void LoopSession::step_has_ended() {
   Py_DECREF(on_step_end);
   Py_XDECREF(result);
   take_error();
-  PyErr_Restore(type, value, traceback);
 }
 
 uint64_t begin_activity(const Phase& phase) {

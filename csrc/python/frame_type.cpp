@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "python/bindings.h"
+#include "python/error_aside.h"
 #include "python/phase_use.h"
 #include "python/python_type.h"
 
@@ -39,10 +40,11 @@ PyObject* frame_call(PyObject* self, PyObject* const*, size_t nargsf, PyObject* 
 }
 
 void frame_dealloc(PyObject* self) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  close(reinterpret_cast<FrameObject*>(self));
-  PyErr_Restore(type, value, traceback);
+  auto* const frame = reinterpret_cast<FrameObject*>(self);
+  if (PIG_UNLIKELY(frame->phase != nullptr)) {
+    const ErrorAside aside;
+    close(frame);
+  }
   PyObject_Free(self);
 }
 

@@ -11,6 +11,7 @@
 #include "cuda/device_gate.h"
 #include "hot/span.h"
 #include "log/storage.h"
+#include "python/error_aside.h"
 #include "python/python_hooks.h"
 #include "record/recorder.h"
 
@@ -23,18 +24,6 @@ constexpr double kLongestPauseTicks = 1e18;
 constexpr uint32_t kFirstSteps = 3;
 /// That wait. A step with which there would be more is not read.
 constexpr size_t kMostWaiting = 16384;
-
-/// Sets an error of the program aside for as long as it lives; one of ours is dropped.
-class ErrorAside {
- public:
-  ErrorAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~ErrorAside() { PyErr_Restore(type_, value_, traceback_); }
-  ErrorAside(const ErrorAside&) = delete;
-  ErrorAside& operator=(const ErrorAside&) = delete;
-
- private:
-  PyObject *type_, *value_, *traceback_;
-};
 
 /// stats[group]["all"][value]; -1 where there is none.
 int64_t number_in(PyObject* stats, const char* group, const char* value) {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <new>
 
+#include "python/error_aside.h"
+
 namespace pig {
 
 PythonHooks python_hooks;
@@ -40,15 +42,13 @@ bool raise_in_program() {
 std::string current_thread_name() {
   std::string name;
   if (python_hooks.thread_name == nullptr) return name;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
+  const ErrorAside aside;  // drops an error of ours: a name is not worth one
   if (PyObject* text = PyObject_CallNoArgs(python_hooks.thread_name)) {
     if (const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr) name = utf8;
     Py_DECREF(text);
   } else if (PyErr_ExceptionMatches(PyExc_Exception) == 0) {
     raise_in_program();
   }
-  PyErr_Restore(type, value, traceback);  // drops an error of ours: a name is not worth one
   constexpr size_t kLongest = 256;
   if (name.size() > kLongest) name.clear();
   return name;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "python/bindings.h"
+#include "python/error_aside.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_type.h"
@@ -38,10 +39,10 @@ PyObject* scope_exit(PyObject* self, PyObject* const*, Py_ssize_t count) {
 
 /// A block that an exception has kept from being left properly ends here.
 void scope_dealloc(PyObject* self) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  close(reinterpret_cast<ScopeObject*>(self));
-  PyErr_Restore(type, value, traceback);
+  {
+    const ErrorAside aside;
+    close(reinterpret_cast<ScopeObject*>(self));
+  }
   PyObject_Free(self);
 }
 

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "python/error_aside.h"
 #include "python/open_step.h"
 #include "python/python_type.h"
 
@@ -62,10 +63,10 @@ PyObject* block_new(PyTypeObject* type, PyObject*, PyObject*) {
 }
 
 void block_dealloc(PyObject* object) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  while (of(object)->innermost != nullptr) leave(of(object), false);
-  PyErr_Restore(type, value, traceback);
+  {
+    const ErrorAside aside;
+    while (of(object)->innermost != nullptr) leave(of(object), false);
+  }
   Py_TYPE(object)->tp_free(object);
 }
 

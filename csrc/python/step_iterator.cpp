@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "python/error_aside.h"
 #include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
@@ -134,10 +135,8 @@ PyObject* iterator_next(PyObject* object) {
   PyObject* item = next_item(self);
   self->is_running = false;
   if (item == nullptr) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    const ErrorAside aside;
     finish(self);
-    PyErr_Restore(type, value, traceback);
   }
   return item;
 }
@@ -173,11 +172,11 @@ int iterator_clear(PyObject* object) {
 
 void iterator_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  close_step(of(object));
-  iterator_clear(object);
-  PyErr_Restore(type, value, traceback);
+  {
+    const ErrorAside aside;
+    close_step(of(object));
+    iterator_clear(object);
+  }
   Py_CLEAR(of(object)->drawn);
   of(object)->step.~OpenStep();
   PyObject_GC_Del(object);
