@@ -4,7 +4,6 @@
 #include <new>
 
 #include "hooks/torch_state.h"
-#include "python/phase_registry.h"
 
 namespace pig {
 
@@ -42,14 +41,6 @@ bool Activity::ends(ObservedCall& call, PyObject* result) {
     session.fail();
   }
   return !session.raise_kept_error();
-}
-
-const Phase* phase_named(const char* name) {
-  PyObject* text = PyUnicode_FromString(name);
-  const Phase* phase = text != nullptr ? find_phase(text) : nullptr;
-  Py_XDECREF(text);
-  PyErr_Clear();
-  return phase;
 }
 
 }  // namespace pig

@@ -28,7 +28,4 @@ class Activity : public CallObserver {
   virtual void ended(LoopSession&, const ObservedCall&, PyObject*) {}
 };
 
-/// The phase of this name; nullptr where there is no room for it.
-const Phase* phase_named(const char* name);
-
 }  // namespace pig

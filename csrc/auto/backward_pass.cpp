@@ -27,9 +27,6 @@ class BackwardPass final : public Activity {
 
 }  // namespace
 
-CallObserver& backward_pass() {
-  static auto* const observer = new BackwardPass;
-  return *observer;
-}
+CallObserver& backward_pass() { return the<BackwardPass>(); }
 
 }  // namespace pig

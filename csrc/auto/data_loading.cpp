@@ -61,14 +61,7 @@ class NextItem final : public Activity {
 
 }  // namespace
 
-CallObserver& loader_start() {
-  static auto* const observer = new LoaderStart;
-  return *observer;
-}
-
-CallObserver& next_item() {
-  static auto* const observer = new NextItem;
-  return *observer;
-}
+CallObserver& loader_start() { return the<LoaderStart>(); }
+CallObserver& next_item() { return the<NextItem>(); }
 
 }  // namespace pig

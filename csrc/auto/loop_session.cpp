@@ -11,6 +11,7 @@
 #include "hooks/tensor_glance.h"
 #include "hot/nvtx_range.h"
 #include "python/error_aside.h"
+#include "python/opener.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
@@ -36,17 +37,11 @@ PyObject* value_of(PyObject* dictionary, PyObject* name) {
   return value;
 }
 
-PyObject* interned(const char* text) {
-  PyObject* name = PyUnicode_InternFromString(text);
-  if (name == nullptr) PyErr_Clear();
-  return name;
-}
-
 /// Whether a plain module or one inside it has a parameter. Nothing where one is not plain.
 enum class Found { no, yes, unknown };
 Found find_parameter(PyObject* module, int depth) {
-  static PyObject* const parameters_name = interned("_parameters");
-  static PyObject* const modules_name = interned("_modules");
+  static PyObject* const parameters_name = PyUnicode_InternFromString("_parameters");
+  static PyObject* const modules_name = PyUnicode_InternFromString("_modules");
   PyObject* names = PyObject_GenericGetDict(module, nullptr);
   if (names == nullptr) {
     PyErr_Clear();
@@ -235,11 +230,9 @@ const Phase* LoopSession::phase_of_optimizer(PyObject* optimizer) {
   if (known != nullptr && known->phase != nullptr) return known->phase;
   const size_t others =
       optimizers_.count([](const Optimizer& other) { return other.phase != nullptr; });
-  const std::string number = others > 0 ? " " + std::to_string(others + 1) : "";
-  PyObject* name = PyUnicode_FromString(("optimizer" + number).c_str());
-  const Phase* phase = name != nullptr ? find_phase(name) : nullptr;
-  Py_XDECREF(name);
-  PyErr_Clear();
+  std::string name = "optimizer";
+  if (others > 0) name.append(" ").append(std::to_string(others + 1));
+  const Phase* phase = phase_named(name.c_str());
   if (known != nullptr) known->phase = phase;
   return phase;
 }
@@ -254,16 +247,7 @@ bool LoopSession::is_updating() {
   for (;;) {
     const auto innermost = std::find_if(updates_.rbegin(), updates_.rend(), is_here);
     if (innermost == updates_.rend()) return false;
-    // To look at callers makes objects, and so may collect garbage, which runs any code.
-    const PyFrameObject* const begun_by = innermost->frame;
-    PyFrameObject* frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    while (frame != nullptr && frame != begun_by) {
-      PyFrameObject* caller = PyFrame_GetBack(frame);
-      Py_DECREF(frame);
-      frame = caller;
-    }
-    if (frame != nullptr) {
+    if (PyFrameObject* frame = frame_on_stack(innermost->frame)) {
       Py_DECREF(frame);
       return true;
     }
@@ -365,6 +349,12 @@ void LoopSession::step_has_ended() {
   Py_DECREF(on_step_end);
   Py_XDECREF(result);
   take_error();
+}
+
+const Phase* phase_named(const char* name) {
+  const Phase* phase = find_phase(name);
+  PyErr_Clear();
+  return phase;
 }
 
 uint64_t begin_activity(const Phase& phase) {

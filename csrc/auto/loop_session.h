@@ -146,6 +146,9 @@ class LoopSession final : private StepPort {
   PyObject* kept_error_ = nullptr;
 };
 
+/// The phase of this name; nullptr where there is no room for it.
+const Phase* phase_named(const char* name);
+
 /// The begin of an activity on this thread, as a token for its end.
 uint64_t begin_activity(const Phase& phase);
 void end_activity(const Phase& phase, uint64_t token);

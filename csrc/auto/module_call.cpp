@@ -42,9 +42,6 @@ class ModuleCall final : public Activity {
 
 }  // namespace
 
-CallObserver& module_call() {
-  static auto* const observer = new ModuleCall;
-  return *observer;
-}
+CallObserver& module_call() { return the<ModuleCall>(); }
 
 }  // namespace pig

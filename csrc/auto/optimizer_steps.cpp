@@ -85,15 +85,8 @@ PyCFunction as_function(Function function) {
 
 }  // namespace
 
-CallObserver& scaler_step() {
-  static auto* const observer = new ScalerStep;
-  return *observer;
-}
-
-CallObserver& optimizer_made() {
-  static auto* const observer = new OptimizerMade;
-  return *observer;
-}
+CallObserver& scaler_step() { return the<ScalerStep>(); }
+CallObserver& optimizer_made() { return the<OptimizerMade>(); }
 
 PyMethodDef optimizer_functions[] = {
     {"optimizer_steps", as_function(optimizer_steps), METH_FASTCALL,

@@ -83,12 +83,6 @@ class SchedulerStep final : public OfUpdate {
   }
 };
 
-template <typename Kind>
-CallObserver& the() {
-  static auto* const observer = new Kind;
-  return *observer;
-}
-
 }  // namespace
 
 CallObserver& checkpoint() { return the<Checkpoint>(); }

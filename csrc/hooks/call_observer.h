@@ -49,6 +49,13 @@ class CallObserver {
   ~CallObserver() = default;  // they live for ever, as threads may be in calls
 };
 
+/// The one observer of a kind.
+template <typename Kind>
+CallObserver& the() {
+  static auto* const observer = new Kind;
+  return *observer;
+}
+
 /// Who may hear of the calls of one function, outermost first. No function has one of memory and
 /// one of the loop.
 enum class ObserverOf { memory, loop, modules };

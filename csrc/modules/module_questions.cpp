@@ -21,12 +21,6 @@ void find(Function& function, void* library, const char* name) {
   function = library != nullptr ? reinterpret_cast<Function>(dlsym(library, name)) : nullptr;
 }
 
-PyObject* interned(const char* text) {
-  PyObject* name = PyUnicode_InternFromString(text);
-  if (name == nullptr) PyErr_Clear();
-  return name;
-}
-
 /// The integer that a call gave, or `otherwise`. Takes the reference.
 int64_t integer(PyObject* result, int64_t otherwise) {
   const int64_t number = result != nullptr ? PyLong_AsLongLong(result) : otherwise;
@@ -57,8 +51,8 @@ PyCFunction method_in_c(PyTypeObject* type, PyObject* name, int flags) {
 }
 
 struct MethodNames {
-  PyObject* number = interned("_sequence_nr");
-  PyObject* add_hooks = interned("_register_hook_dict");
+  PyObject* number = PyUnicode_InternFromString("_sequence_nr");
+  PyObject* add_hooks = PyUnicode_InternFromString("_register_hook_dict");
 };
 const MethodNames& names() {
   static const MethodNames found;

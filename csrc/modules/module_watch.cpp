@@ -15,6 +15,7 @@
 #include "modules/module_questions.h"
 #include "modules/watched_table.h"
 #include "python/object_table.h"
+#include "python/phase_registry.h"
 #include "python/python_hooks.h"
 #include "record/module_sampling.h"
 #include "record/module_times.h"
@@ -192,11 +193,9 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     PyErr_SetString(PyExc_OverflowError, "too many modules are watched");
     return -1;
   }
-  PyObject* bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
-  if (bytes == nullptr) return -1;
-  const std::string text(PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
-  Py_DECREF(bytes);
   try {
+    std::string text;
+    if (!encode_name(name, text)) return -1;
     Watched one{};
     one.module = names_of(text);
     if (parent >= 0) {
@@ -257,14 +256,7 @@ bool was_module_called(int64_t number) {
          (*watched)[static_cast<size_t>(number)].was_called;
 }
 
-CallObserver& watched_call() {
-  static auto* const observer = new WatchedCall;
-  return *observer;
-}
-
-CallObserver& watched_backward_pass() {
-  static auto* const observer = new WatchedBackwardPass;
-  return *observer;
-}
+CallObserver& watched_call() { return the<WatchedCall>(); }
+CallObserver& watched_backward_pass() { return the<WatchedBackwardPass>(); }
 
 }  // namespace pig

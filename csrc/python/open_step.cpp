@@ -47,9 +47,7 @@ void close_step(int64_t token, uint64_t frame, bool complete) {
 }  // namespace
 
 bool ready_open_step() {
-  PyObject* name = PyUnicode_FromString("step");
-  step_phase = name != nullptr ? find_phase(name) : nullptr;
-  Py_XDECREF(name);
+  step_phase = find_phase("step");
   return step_phase != nullptr;
 }
 

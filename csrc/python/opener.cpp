@@ -57,6 +57,17 @@ struct Opcodes {
 
 }  // namespace
 
+PyFrameObject* frame_on_stack(const PyFrameObject* frame) {
+  PyFrameObject* each = PyEval_GetFrame();
+  Py_XINCREF(each);
+  while (each != nullptr && each != frame) {
+    PyFrameObject* outer = PyFrame_GetBack(each);
+    Py_DECREF(each);
+    each = outer;
+  }
+  return each;
+}
+
 Opener::Opener(const Opener& other) : nearest_(other.nearest_), driver_(other.driver_) {
   Py_XINCREF(nearest_.code);
   Py_XINCREF(driver_.code);
@@ -121,22 +132,13 @@ Opener::Statement Opener::statement_at(const Place& place) {
 }
 
 bool Opener::is_on_stack(const Place& place) {
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
-  while (frame != nullptr) {
-    bool is_it = false;
-    if (frame == place.frame) {
-      // Its memory may have become another frame's.
-      PyCodeObject* code = PyFrame_GetCode(frame);
-      is_it = code == place.code;
-      Py_DECREF(code);
-    }
-    PyFrameObject* outer = is_it ? nullptr : PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    if (is_it) return true;
-    frame = outer;
-  }
-  return false;
+  PyFrameObject* frame = frame_on_stack(place.frame);
+  if (frame == nullptr) return false;
+  // Its memory may have become another frame's.
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  Py_DECREF(code);
+  Py_DECREF(frame);
+  return code == place.code;
 }
 
 bool Opener::is_over() const {

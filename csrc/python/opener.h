@@ -19,6 +19,10 @@
 
 namespace pig {
 
+/// A frame of the calling thread's stack, or nullptr: a new reference. To look at callers makes
+/// objects, and so may collect garbage, which runs any code.
+PyFrameObject* frame_on_stack(const PyFrameObject* frame);
+
 /// With the GIL. No reference to a frame is kept: it would keep the variables of the program.
 class Opener {
  public:

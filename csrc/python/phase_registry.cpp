@@ -19,15 +19,6 @@ Phase* too_many_names = nullptr;
 bool too_many_names_tolerated = false;
 std::atomic<uint64_t> cut_names{0};
 
-/// UTF-8 as run files have it: lone surrogates are encoded like other characters.
-bool encode_name(PyObject* name, std::string& utf8) {
-  PyObject* bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
-  if (bytes == nullptr) return false;
-  utf8.assign(PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
-  Py_DECREF(bytes);
-  return true;
-}
-
 /// Makes the handle of a new name. Borrowed.
 Phase* make_phase(PyObject* name) {
   if (PyUnicode_GET_LENGTH(name) == 0) {
@@ -55,6 +46,21 @@ Phase* make_phase(PyObject* name) {
 }
 
 }  // namespace
+
+bool encode_name(PyObject* name, std::string& utf8) {
+  PyObject* bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
+  if (bytes == nullptr) return false;
+  utf8.assign(PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
+  Py_DECREF(bytes);
+  return true;
+}
+
+Phase* find_phase(const char* name) {
+  PyObject* text = PyUnicode_FromString(name);
+  Phase* phase = text != nullptr ? find_phase(text) : nullptr;
+  Py_XDECREF(text);
+  return phase;
+}
 
 Phase* find_phase(PyObject* name) {
   if (!PyUnicode_Check(name)) {

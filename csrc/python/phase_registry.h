@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/ticks.h"
 #include "python/phase_type.h"
@@ -21,6 +22,11 @@ bool ready_phase_registry();
 /// The handle of a name, borrowed: handles live for ever. Makes it when it is new; nullptr with a
 /// Python error set when the name can't be one. Of a long name the first 256 characters count.
 Phase* find_phase(PyObject* name);
+Phase* find_phase(const char* name);
+
+/// UTF-8 as run files have it: lone surrogates are encoded like other characters. False with a
+/// Python error set.
+bool encode_name(PyObject* name, std::string& utf8);
 
 /// How many handles were made for names that had to be cut.
 uint64_t cut_name_count();

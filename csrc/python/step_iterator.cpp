@@ -228,9 +228,7 @@ PyObject* iterate_steps(PyObject*, PyObject* arguments) {
 }  // namespace
 
 bool ready_step_iterator() {
-  PyObject* name = PyUnicode_FromString("data");
-  data_phase = name != nullptr ? find_phase(name) : nullptr;
-  Py_XDECREF(name);
+  data_phase = find_phase("data");
   return data_phase != nullptr && PyType_Ready(&step_iterator_type) == 0;
 }
 
