@@ -476,9 +476,6 @@ def open_place() -> tuple[int, int, str | None]:
     and the index of the open step, -1 for none; then the watched module that the calling thread is
     in, forward or backward, or None."""
 
-def process_memory() -> tuple[int, int] | None:
-    """How many bytes of the process lie in memory, and the most that ever did."""
-
 # Device timing. Started with a recording; attached once PyTorch has initialised CUDA.
 def start_device_timing(
     *, budget: float, share_boundaries_ns: int, all_side_streams: bool

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/process_memory.h"
 #include "hot/active_recording.h"
 #include "hot/frame.h"
 #include "hot/module_stack.h"
@@ -80,21 +78,13 @@ py::tuple open_place() {
   return py::make_tuple(path, step, module);
 }
 
-py::object process_memory() {
-  const std::optional<ProcessMemory> memory = read_process_memory();
-  if (!memory) return py::none();
-  return py::make_tuple(memory->resident_bytes, memory->peak_bytes);
-}
-
 }  // namespace
 
 void add_memory_functions(py::module_& module) {
   module.def(
       "start_memory_watch",
       [](const py::object& source, const py::object& take, double budget, const py::object& reset,
-         long device) {
-        MemoryWatch::instance().start(source.ptr(), take.ptr(), budget, reset.ptr(), device);
-      },
+         long device) { MemoryWatch::instance().start(source, take, budget, reset, device); },
       "source"_a, "take"_a, py::kw_only(), "budget"_a, "reset"_a = py::none(), "device"_a = -1);
   module.def(
       "hook_allocator_peaks",
@@ -107,7 +97,6 @@ void add_memory_functions(py::module_& module) {
   module.def("lost_memory_readings", [] { return MemoryWatch::instance().lost(); });
   module.def("contended_peak_resets", [] { return MemoryWatch::instance().contended_resets(); });
   module.def("open_place", &open_place);
-  module.def("process_memory", &process_memory);
 }
 
 }  // namespace pig

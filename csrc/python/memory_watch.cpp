@@ -15,6 +15,8 @@
 #include "python/python_hooks.h"
 #include "record/recorder.h"
 
+namespace py = pybind11;
+
 namespace pig {
 namespace {
 
@@ -26,7 +28,8 @@ constexpr uint32_t kFirstSteps = 3;
 constexpr size_t kMostWaiting = 16384;
 
 /// stats[group]["all"][value]; -1 where there is none.
-int64_t number_in(PyObject* stats, const char* group, const char* value) {
+int64_t number_in(const py::object& statistics, const char* group, const char* value) {
+  PyObject* stats = statistics.ptr();
   for (const char* key : {group, "all", value}) {
     if (stats == nullptr || !PyDict_Check(stats)) return -1;
     stats = PyDict_GetItemString(stats, key);
@@ -38,7 +41,7 @@ int64_t number_in(PyObject* stats, const char* group, const char* value) {
 }
 
 /// Whether it is certain that nothing was allocated or freed between two statistics.
-bool have_same_counts(PyObject* before, PyObject* after) {
+bool have_same_counts(const py::object& before, const py::object& after) {
   for (const char* group : {"allocation", "segment"}) {
     for (const char* count : {"allocated", "freed"}) {
       const int64_t number = number_in(before, group, count);
@@ -48,13 +51,13 @@ bool have_same_counts(PyObject* before, PyObject* after) {
   return true;
 }
 
-/// What `function` returns; nullptr, with no error set, where it raises.
-PyObject* ask(PyObject* function) {
-  PyObject* result = PyObject_CallNoArgs(function);
-  if (result != nullptr) return result;
+/// What `function` returns; null, with no error set, where it raises.
+py::object ask(const py::object& function) {
+  auto result = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(function.ptr()));
+  if (result) return result;
   if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
   PyErr_Clear();
-  return nullptr;
+  return result;
 }
 
 }  // namespace
@@ -64,8 +67,8 @@ MemoryWatch& MemoryWatch::instance() {
   return *watch;
 }
 
-void MemoryWatch::start(PyObject* source, PyObject* take, double budget, PyObject* reset,
-                        long device) {
+void MemoryWatch::start(const py::object& source, const py::object& take, double budget,
+                        const py::object& reset, long device) {
   stop();
   {
     const std::lock_guard lock(mutex_);
@@ -83,9 +86,10 @@ void MemoryWatch::start(PyObject* source, PyObject* take, double budget, PyObjec
   due_ticks_ = 0;
   {
     const std::lock_guard lock(mutex_);
-    source_ = source != Py_None ? Py_NewRef(source) : nullptr;
-    take_ = Py_NewRef(take);
-    reset_ = reset != Py_None ? Py_NewRef(reset) : nullptr;
+    const auto given = [](const py::object& object) {
+      return object.is_none() ? py::object() : object;
+    };
+    functions_ = {given(source), take, given(reset)};
   }
   border_listener.store(this);
 }
@@ -95,16 +99,9 @@ void MemoryWatch::stop() {
   cuda::set_borders_heard(false);
   // Those of a step that is open say nothing yet.
   step_is_dropped();
-  PyObject *source, *take, *reset;
-  {
-    const std::lock_guard lock(mutex_);
-    source = std::exchange(source_, nullptr);
-    take = std::exchange(take_, nullptr);
-    reset = std::exchange(reset_, nullptr);
-  }
-  Py_XDECREF(source);
-  Py_XDECREF(take);
-  Py_XDECREF(reset);
+  Functions ended;  // goes without the lock
+  const std::lock_guard lock(mutex_);
+  std::swap(ended, functions_);
 }
 
 std::vector<MemoryReading> MemoryWatch::readings() {
@@ -155,17 +152,10 @@ void MemoryWatch::step_ends() noexcept {
   const bool is_due = ns(now - taken_ticks_) >= 1'000'000'000 || waiting > kMostWaiting / 2;
   if (waiting == 0 || !is_due) return;
   taken_ticks_ = now;
-  PyObject* take;
-  {
-    const std::lock_guard lock(mutex_);
-    take = Py_XNewRef(take_);
-  }
-  if (take == nullptr) return;
-  {
-    const ErrorAside aside;
-    call_unraisably(take);
-  }
-  Py_DECREF(take);
+  const Functions functions = this->functions();
+  if (!functions.take) return;
+  const ErrorAside aside;
+  call_unraisably(functions.take.ptr());
 }
 
 void MemoryWatch::step_is_dropped() noexcept {
@@ -204,70 +194,55 @@ bool MemoryWatch::fill_from_process(MemoryReading& reading) noexcept {
   return true;
 }
 
-bool MemoryWatch::fill(MemoryReading& reading, PyObject* source, PyObject* reset) noexcept {
-  if (source == nullptr) return fill_from_process(reading);
+bool MemoryWatch::fill(MemoryReading& reading, const Functions& functions) noexcept {
+  const auto& [source, take, reset] = functions;
+  if (!source) return fill_from_process(reading);
   const ErrorAside aside;
   std::optional<OwnAllocatorCalls> own;
-  if (reset != nullptr) own.emplace();  // else peaks are what the program sees
-  PyObject* stats = ask(source);
-  if (stats == nullptr) return false;
+  if (reset) own.emplace();  // else peaks are what the program sees
+  const py::object stats = ask(source);
+  if (!stats) return false;
   reading.allocated = number_in(stats, "allocated_bytes", "current");
   reading.allocated_peak = number_in(stats, "allocated_bytes", "peak");
   reading.reserved = number_in(stats, "reserved_bytes", "current");
   reading.reserved_peak = number_in(stats, "reserved_bytes", "peak");
   reading.allocated_peak_after = reading.allocated_peak;
   const bool is_known = reading.allocated >= 0 && reading.allocated_peak >= 0;
-  if (reset != nullptr && is_known && reading.allocated_peak > reading.allocated &&
-      reading.kind != MemoryReading::kReset && AllocatorPeaks::instance().keep(device_, stats)) {
-    Py_XDECREF(ask(reset));
+  if (reset && is_known && reading.allocated_peak > reading.allocated &&
+      reading.kind != MemoryReading::kReset &&
+      AllocatorPeaks::instance().keep(device_, stats.ptr())) {
+    ask(reset);
     note_reset(reading, stats, source);
   }
-  if (reading.kind == MemoryReading::kReset && is_known) statistics_before_ = Py_NewRef(stats);
-  Py_DECREF(stats);
+  if (reading.kind == MemoryReading::kReset && is_known) statistics_before_ = stats;
   return is_known;
 }
 
-void MemoryWatch::note_reset(MemoryReading& reading, PyObject* before, PyObject* source) noexcept {
-  PyObject* after = ask(source);
+void MemoryWatch::note_reset(MemoryReading& reading, const py::object& before,
+                             const py::object& source) noexcept {
+  const py::object after = ask(source);
   const int64_t peak = number_in(after, "allocated_bytes", "peak");
   const bool is_known = peak >= 0 && have_same_counts(before, after);
   if (!is_known) ++contended_resets_;
   reading.allocated_peak_after = is_known ? peak : MemoryReading::kAny;
-  Py_XDECREF(after);
 }
 
 void MemoryWatch::before_reset(long device) {
-  if (!is_read_ || is_reading_ || device != device_ || statistics_before_ != nullptr) return;
-  PyObject *source, *reset;
-  {
-    const std::lock_guard lock(mutex_);
-    source = Py_XNewRef(source_);
-    reset = Py_XNewRef(reset_);
-  }
-  if (reset != nullptr) {
-    before_reset_ = {MemoryReading::kReset, step_, kNoPath, 0, -1, -1, -1, -1, -1};
-    fill(before_reset_, source, reset);
-  }
-  Py_XDECREF(source);
-  Py_XDECREF(reset);
+  if (!is_read_ || is_reading_ || device != device_ || statistics_before_) return;
+  const Functions functions = this->functions();
+  if (!functions.reset) return;
+  before_reset_ = {MemoryReading::kReset, step_, kNoPath, 0};
+  fill(before_reset_, functions);
 }
 
 void MemoryWatch::after_reset(long) {
-  PyObject* before = std::exchange(statistics_before_, nullptr);
-  if (before == nullptr) return;
-  PyObject* source;
-  {
-    const std::lock_guard lock(mutex_);
-    source = Py_XNewRef(source_);
-  }
-  if (source != nullptr && is_read_) {
-    const ErrorAside aside;
-    const OwnAllocatorCalls own;
-    note_reset(before_reset_, before, source);
-    add(before_reset_);
-  }
-  Py_XDECREF(source);
-  Py_DECREF(before);
+  const py::object before = std::exchange(statistics_before_, {});
+  const Functions functions = this->functions();
+  if (!before || !functions.source || !is_read_) return;
+  const ErrorAside aside;
+  const OwnAllocatorCalls own;
+  note_reset(before_reset_, before, functions.source);
+  add(before_reset_);
 }
 
 void MemoryWatch::add(const MemoryReading& reading) noexcept {
@@ -289,21 +264,14 @@ bool MemoryWatch::read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) 
   if (is_reading_) return false;
   is_reading_ = true;
   const uint64_t begin = read_ticks();
-  MemoryReading reading{kind, step_, path, depth, -1, -1, -1, -1, -1};
-  PyObject *source, *reset;
-  {
-    const std::lock_guard lock(mutex_);
-    source = Py_XNewRef(source_);
-    reset = Py_XNewRef(reset_);
-    // Without a source it is the process that is read, unless another thread has ended it all.
-    if (take_ == nullptr) {
-      is_reading_ = false;
-      return false;
-    }
+  MemoryReading reading{kind, step_, path, depth};
+  const Functions functions = this->functions();
+  // Without a source it is the process that is read, unless another thread has ended it all.
+  if (!functions.take) {
+    is_reading_ = false;
+    return false;
   }
-  const bool is_known = fill(reading, source, reset);
-  Py_XDECREF(source);
-  Py_XDECREF(reset);
+  const bool is_known = fill(reading, functions);
   if (is_known) {
     add(reading);
   } else {

@@ -18,7 +18,7 @@
 // follows may have had any peak.
 #pragma once
 
-#include <Python.h>
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <mutex>
@@ -40,12 +40,12 @@ struct MemoryReading {
   uint32_t path;
   uint32_t depth;
   /// In bytes; -1: not known.
-  int64_t allocated;
-  int64_t allocated_peak;
-  int64_t reserved;
-  int64_t reserved_peak;
+  int64_t allocated = -1;
+  int64_t allocated_peak = -1;
+  int64_t reserved = -1;
+  int64_t reserved_peak = -1;
   /// Where the counter of the allocated peak stands after the reading: lower if it was reset.
-  int64_t allocated_peak_after;
+  int64_t allocated_peak_after = -1;
 };
 
 class MemoryWatch final : public BorderListener, public PeakResetListener {
@@ -56,7 +56,8 @@ class MemoryWatch final : public BorderListener, public PeakResetListener {
   /// and sooner where many wait. `budget`: the share of all time that the readings
   /// may take. `reset`: resets the peaks of the device; None: they are left alone. With the GIL, as
   /// all of these.
-  void start(PyObject* source, PyObject* take, double budget, PyObject* reset, long device);
+  void start(const pybind11::object& source, const pybind11::object& take, double budget,
+             const pybind11::object& reset, long device);
   /// Again: nothing. The readings that wait can still be taken.
   void stop();
   /// What was read since the last call.
@@ -74,32 +75,41 @@ class MemoryWatch final : public BorderListener, public PeakResetListener {
   void after_reset(long device) override;
 
  private:
+  struct Functions {
+    pybind11::object source;  ///< null: the memory of the process
+    pybind11::object take;    ///< null: nothing is read
+    pybind11::object reset;   ///< null: peaks are left alone
+  };
+  Functions functions() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return functions_;
+  }
+
   /// Whether there was something to read.
   bool read(MemoryReading::Kind kind, uint32_t path, uint32_t depth) noexcept;
 
-  bool fill(MemoryReading& reading, PyObject* source, PyObject* reset) noexcept;
+  bool fill(MemoryReading& reading, const Functions& functions) noexcept;
   bool fill_from_process(MemoryReading& reading) noexcept;
   /// Says what the peak stands at after a reset, by the statistics before it and those now.
-  void note_reset(MemoryReading& reading, PyObject* before, PyObject* source) noexcept;
+  void note_reset(MemoryReading& reading, const pybind11::object& before,
+                  const pybind11::object& source) noexcept;
   void add(const MemoryReading& reading) noexcept;
 
   /// Puts the next step that is read off, by what this one has cost.
   void pause() noexcept;
 
-  PyObject* source_ = nullptr;  ///< null: the memory of the process
-  PyObject* take_ = nullptr;
-  PyObject* reset_ = nullptr;  ///< null: peaks are left alone
+  Functions functions_;
   long device_ = -1;
   double budget_ = 0;
   uint32_t first_steps_ = 0;  ///< that are still to be read whatever it costs
   uint64_t due_ticks_ = 0;    ///< when a step may be read again
-  std::mutex mutex_;          ///< for these objects and the list, where threads run without a GIL
+  mutable std::mutex mutex_;  ///< for the functions and the list, where threads run without a GIL
   std::vector<MemoryReading> readings_;
   size_t step_start_ = 0;  ///< where those of the open step begin
   uint64_t lost_ = 0;
   uint64_t contended_resets_ = 0;
-  MemoryReading before_reset_{};           ///< by the program
-  PyObject* statistics_before_ = nullptr;  ///< of that; null: none goes on
+  MemoryReading before_reset_{};        ///< by the program
+  pybind11::object statistics_before_;  ///< of that; null: none goes on
   uint32_t step_ = 0;
   uint64_t cost_ticks_ = 0;  ///< of its readings
   uint64_t taken_ticks_ = 0;
