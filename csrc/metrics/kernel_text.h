@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels as text: metric_kernel.cu and what it includes, as kernel_text.S embeds them.
+// The kernels as text, for NVRTC: metric_kernel.cu and what it includes, as kernel_text.S embeds
+// them. F(name of the text, folder as it is included by, file).
 #pragma once
 
-extern "C" {
-#define PIG_EMBEDDED(name) extern const char name[] __attribute__((visibility("hidden")))
-PIG_EMBEDDED(pig_metric_kernel_cu);
-PIG_EMBEDDED(pig_kernel_elements_cuh);
-PIG_EMBEDDED(pig_kernel_row_cuh);
-PIG_EMBEDDED(pig_kernel_finish_cuh);
-PIG_EMBEDDED(pig_metric_kernel_h);
-PIG_EMBEDDED(pig_binary_totals_h);
-PIG_EMBEDDED(pig_element_batch_h);
-PIG_EMBEDDED(pig_metric_state_h);
-PIG_EMBEDDED(pig_regression_totals_h);
-PIG_EMBEDDED(pig_row_values_h);
-PIG_EMBEDDED(pig_state_fields_h);
-PIG_EMBEDDED(pig_value_totals_h);
-#undef PIG_EMBEDDED
-}
+#define PIG_KERNEL_TEXTS(F)                                     \
+  F(pig_metric_kernel_cu, "", "metric_kernel.cu")               \
+  F(pig_kernel_elements_cuh, "metrics/", "kernel_elements.cuh") \
+  F(pig_kernel_row_cuh, "metrics/", "kernel_row.cuh")           \
+  F(pig_kernel_finish_cuh, "metrics/", "kernel_finish.cuh")     \
+  F(pig_metric_kernel_h, "metrics/", "metric_kernel.h")         \
+  F(pig_binary_totals_h, "metrics/", "binary_totals.h")         \
+  F(pig_element_batch_h, "metrics/", "element_batch.h")         \
+  F(pig_metric_state_h, "metrics/", "metric_state.h")           \
+  F(pig_regression_totals_h, "metrics/", "regression_totals.h") \
+  F(pig_row_values_h, "metrics/", "row_values.h")               \
+  F(pig_state_fields_h, "metrics/", "state_fields.h")           \
+  F(pig_value_totals_h, "metrics/", "value_totals.h")
+
+#if !defined(__ASSEMBLER__)
+#define PIG_DECLARE(name, folder, file) \
+  extern "C" const char name[] __attribute__((visibility("hidden")));
+PIG_KERNEL_TEXTS(PIG_DECLARE)
+#undef PIG_DECLARE
+#endif

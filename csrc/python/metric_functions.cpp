@@ -495,21 +495,11 @@ void pig::add_metric_functions(py::module_& module) {
   module.def("set_torch", &set_torch, py::arg("tensor_type"), py::arg("exchange_api"),
              py::arg("get_num_threads"), py::arg("record_stream"));
   module.def("is_capturing", &is_capturing, py::arg("tensor"));
+#define PIG_NAMED(name, folder, file) {folder file, name},
   module.def("metric_kernel_texts", [] {
-    return std::vector<std::pair<const char*, const char*>>{
-        {"metric_kernel.cu", pig_metric_kernel_cu},
-        {"metrics/kernel_elements.cuh", pig_kernel_elements_cuh},
-        {"metrics/kernel_row.cuh", pig_kernel_row_cuh},
-        {"metrics/kernel_finish.cuh", pig_kernel_finish_cuh},
-        {"metrics/metric_kernel.h", pig_metric_kernel_h},
-        {"metrics/binary_totals.h", pig_binary_totals_h},
-        {"metrics/element_batch.h", pig_element_batch_h},
-        {"metrics/metric_state.h", pig_metric_state_h},
-        {"metrics/regression_totals.h", pig_regression_totals_h},
-        {"metrics/row_values.h", pig_row_values_h},
-        {"metrics/state_fields.h", pig_state_fields_h},
-        {"metrics/value_totals.h", pig_value_totals_h}};
+    return std::vector<std::pair<const char*, const char*>>{PIG_KERNEL_TEXTS(PIG_NAMED)};
   });
+#undef PIG_NAMED
   module.def(
       "compute_capability",
       [](int device) {
