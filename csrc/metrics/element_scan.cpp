@@ -8,14 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "metrics/exponential.h"
 
 namespace pig::metrics {
 namespace {
@@ -309,33 +308,6 @@ Totals scan_part_of_rows(const Batch& batch, const ElementBatch& rows, I64 begin
   return totals;
 }
 
-/// exp(x) for x of at most 708 in magnitude, to a rounding or two, without a branch or a call: so
-/// loops with it are vectorised. x = n log(2) + r, and the series of exp(r) up to r^13 / 13!.
-[[gnu::always_inline]] inline double exp_of(double x) {
-  constexpr double kRound = 0x1.8p52;  // whole numbers stand in the low bits of a sum with it
-  const double shifted = x * 0x1.71547652b82fep0 + kRound;
-  const double n = shifted - kRound;
-  const double r = x - n * 0x1.62e42fefa3800p-1 - n * 0x1.ef35793c76730p-45;
-  constexpr double kFactors[] = {1.0 / 6227020800,
-                                 1.0 / 479001600,
-                                 1.0 / 39916800,
-                                 1.0 / 3628800,
-                                 1.0 / 362880,
-                                 1.0 / 40320,
-                                 1.0 / 5040,
-                                 1.0 / 720,
-                                 1.0 / 120,
-                                 1.0 / 24,
-                                 1.0 / 6,
-                                 1.0 / 2,
-                                 1.0,
-                                 1.0};
-  double sum = kFactors[0];
-  for (size_t i = 1; i < std::size(kFactors); ++i) sum = sum * r + kFactors[i];
-  const auto bits = std::bit_cast<int64_t>(shifted) - std::bit_cast<int64_t>(kRound) + 1023;
-  return sum * std::bit_cast<double>(bits << 52);
-}
-
 /// What the labels of a run say, each part in an array of its own.
 struct LabelRun {
   alignas(64) double weight[kRun];  ///< 0 where a label is not usable
@@ -379,7 +351,7 @@ int score_run(const BinaryOptions& options, const double* scores, const double* 
     double x = -scores[i];
     x = x > -708 ? x : -708;
     x = x < 708 ? x : 708;
-    double probability = from_logits ? 1 / (1 + exp_of(x)) : scores[i];
+    double probability = from_logits ? 1 / (1 + exponential(x)) : scores[i];
     probability = into.usable[i] != 0 ? probability : 0;
     const double bin = probability * calibration_bins;
     into.probability[i] = probability;

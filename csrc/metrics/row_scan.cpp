@@ -25,6 +25,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "metrics/exponential.h"
+
 namespace pig::metrics {
 namespace {
 
@@ -153,45 +155,6 @@ PIG_INLINE void rank_among_nans(const Key* row, I64 classes, I64 target, RowScan
 
 constexpr float kLowest(float) { return -87; }  // exp of it is just above the least normal number
 constexpr double kLowest(double) { return -708; }
-
-/// exp(x) for kLowest <= x <= 0, as 2^n * 2^f with f between -1/2 and 1/2. Adding and subtracting
-/// kRound rounds to whole numbers; the sum has n in its low bits. exp(0) is exactly 1.
-PIG_INLINE float exponential(float x) {
-  constexpr float kRound = 0x1.8p23f, kLog2e = 0x1.715476p0f;
-  const float sum = x * kLog2e + kRound;
-  const float f = x * kLog2e - (sum - kRound);
-  // 2^f, with a relative error of 1e-7 at most: the least for a polynomial that is 1 at 0.
-  float p = 0.0013264727f;
-  p = p * f + 0.009671513f;
-  p = p * f + 0.055507336f;
-  p = p * f + 0.24022242f;
-  p = p * f + 0.693147f;
-  p = p * f + 1.0f;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(sum) << 23));
-}
-
-PIG_INLINE double exponential(double x) {
-  constexpr double kRound = 0x1.8p52, kLog2e = 0x1.71547652b82fep0;
-  constexpr double kLn2High = 0x1.62e42fefa38p-1, kLn2Low = 0x1.ef35793c7673p-45;
-  const double sum = x * kLog2e + kRound;
-  const double n = sum - kRound;
-  const double f = x - n * kLn2High - n * kLn2Low;
-  double p = 1.0 / 6227020800;  // 1/13!, and so on
-  p = p * f + 1.0 / 479001600;
-  p = p * f + 1.0 / 39916800;
-  p = p * f + 1.0 / 3628800;
-  p = p * f + 1.0 / 362880;
-  p = p * f + 1.0 / 40320;
-  p = p * f + 1.0 / 5040;
-  p = p * f + 1.0 / 720;
-  p = p * f + 1.0 / 120;
-  p = p * f + 1.0 / 24;
-  p = p * f + 1.0 / 6;
-  p = p * f + 1.0 / 2;
-  p = p * f + 1.0;
-  p = p * f + 1.0;
-  return std::bit_cast<double>(std::bit_cast<uint64_t>(p) + (std::bit_cast<uint64_t>(sum) << 52));
-}
 
 /// Adds exp(x - max) and exp(x - max) * (x - max). What is far below the maximum, as minus infinity
 /// is, adds less than can be seen. `kAnyBelow`: whether there may be such logits.
