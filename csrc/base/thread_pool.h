@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -41,5 +44,17 @@ class ThreadPool {
   std::deque<Job*> jobs_;  ///< as often as helpers are wanted
   int threads_ = 0;
 };
+
+/// Calls `work(part)` for the numbers below `parts`, each once, on up to so many threads.
+template <typename Work>
+void for_each_part(int64_t parts, int max_threads, Work work) {
+  std::atomic<int64_t> next{0};
+  const auto do_some = [&] {
+    for (int64_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) work(part);
+  };
+  const auto threads = static_cast<int>(std::min<int64_t>(max_threads, parts));
+  if (threads < 2) return do_some();
+  ThreadPool::instance().run(threads, do_some);
+}
 
 }  // namespace pig

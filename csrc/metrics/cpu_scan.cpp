@@ -2,7 +2,6 @@
 #include "metrics/cpu_scan.h"
 
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -132,18 +131,10 @@ Totals scan_on_cpu(const Batch& batch, std::vector<ConfusionCell>& cells,
     return scan.totals();
   }
   std::vector<Scan> scans(static_cast<size_t>(parts), Scan(batch, cells));
-  std::atomic<I64> next{0};
-  const auto work = [&] {
-    for (I64 part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;)
-      scans[static_cast<size_t>(part)].run(batch.rows * part / parts,
-                                           batch.rows * (part + 1) / parts);
-  };
-  const auto threads = static_cast<int>(std::min<I64>(max_threads, parts));
-  if (threads > 1) {
-    ThreadPool::instance().run(threads, work);
-  } else {
-    work();
-  }
+  for_each_part(parts, max_threads, [&](I64 part) {
+    scans[static_cast<size_t>(part)].run(batch.rows * part / parts,
+                                         batch.rows * (part + 1) / parts);
+  });
   // In the order of the parts: sums of floating-point numbers depend on it.
   Totals sum{};
   calibration = scans.front().calibration();

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -103,18 +102,6 @@ void for_each_run(const ElementBatch& batch, I64 begin, I64 end, Add add) {
     }
     add(run, filled);
   }
-}
-
-/// Calls `work(part)` for the numbers below `parts`, on up to so many threads.
-template <typename Work>
-void for_each_part(I64 parts, int max_threads, Work work) {
-  std::atomic<I64> next{0};
-  const auto do_some = [&] {
-    for (I64 part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) work(part);
-  };
-  const int threads = static_cast<int>(std::min<I64>(max_threads, parts));
-  if (threads < 2) return do_some();
-  ThreadPool::instance().run(threads, do_some);
 }
 
 /// The sum of what `scan(begin, end)` returns for the parts of a batch.
