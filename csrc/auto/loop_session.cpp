@@ -16,7 +16,6 @@
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
 #include "python/step_calls.h"
-#include "record/step.h"
 
 namespace pig {
 
@@ -327,13 +326,6 @@ int64_t LoopSession::step_begin() {
   --callbacks_;
   return begin_step();
 }
-
-void LoopSession::step_item(int64_t token, double samples) { add_step_item(token, samples); }
-void LoopSession::step_note_update(int64_t token) { note_step_update(token); }
-void LoopSession::step_end(int64_t token, bool complete, bool at_update) {
-  end_step(token, complete, at_update);
-}
-void LoopSession::step_drop(int64_t token) { drop_step(token); }
 
 size_t LoopSession::optimizer_count() {
   return optimizers_.count([](const Optimizer&) { return true; });

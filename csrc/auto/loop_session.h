@@ -123,10 +123,6 @@ class LoopSession final : private StepPort {
   uint64_t use_of(PyObject* loader);
 
   int64_t step_begin() override;
-  void step_item(int64_t token, double samples) override;
-  void step_note_update(int64_t token) override;
-  void step_end(int64_t token, bool complete, bool at_update) override;
-  void step_drop(int64_t token) override;
   void step_is_fed(uint64_t loader) override;
   size_t optimizer_count() override;
   void step_has_ended() override;

@@ -32,10 +32,7 @@ class ConfusionSums {
 
   /// Has them be those of the state, if that is known without a look at its matrix.
   bool follow(const State& state) {
-    if (state.updates == 0) {
-      std::fill(sums_.begin(), sums_.end(), 0);
-      remember(state);
-    }
+    if (state.updates == 0) clear(state);
     return state_ == &state && updates_ == state.updates && resets_ == state.resets;
   }
   /// The state has been reset.

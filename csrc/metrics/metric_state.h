@@ -124,14 +124,6 @@ struct Batch {
   int calibration_bins;  ///< of the state; 0: it has none
 };
 
-/// Whether logit `x` stands before the target's in the order of torch.argmax: greater first, NaN
-/// greatest, equal ones by index. A NaN target is not for it.
-template <typename Real>
-PIG_SHARED bool outranks(Real x, Real target, bool earlier) {
-  // Unordered compares: true for a NaN.
-  return earlier ? !(x < target) : !(x <= target);
-}
-
 template <typename Real>
 PIG_SHARED bool is_finite(Real x) {
   return x - x == 0;

@@ -19,12 +19,6 @@ struct RowValues {
   double mask;  ///< 0: the row is ignored
 };
 
-PIG_SHARED RowValues load_row_values(const ElementBatch& rows, const ElementOffsets& at) {
-  return {load_operand(rows, kRowLoss, at, 0),   load_operand(rows, kRowCorrect, at, 0),
-          load_operand(rows, kRowRank, at, 0),   load_operand(rows, kRowEntropy, at, 0),
-          load_operand(rows, kRowWeight, at, 1), load_operand(rows, kRowMask, at, 1)};
-}
-
 /// `batch` has the k of which something is known: all where there is a rank, 1 where it is known
 /// whether the row is correct. Its kind of loss is per row or none.
 template <typename Count>

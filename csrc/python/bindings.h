@@ -26,6 +26,9 @@ extern PyMethodDef frame_functions[];
 /// `gpu_phase`, or nullptr with a Python error set. Once per process.
 PyObject* new_gpu_phase(PyObject* module);
 
+/// The base of `gpu_step`: a `with` block that is one step.
+extern PyTypeObject step_block_type_object;
+
 /// What `gpu_phase.scope` returns, and the function itself.
 extern PyTypeObject scope_type_object;
 extern PyMethodDef scope_definition;

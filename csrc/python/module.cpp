@@ -12,7 +12,6 @@
 #include "python/phase_type.h"
 #include "python/python_hooks.h"
 #include "python/stall_answer.h"
-#include "python/step_block.h"
 #include "python/step_iterator.h"
 #include "record/recorder.h"
 #include "record/recording_thread.h"

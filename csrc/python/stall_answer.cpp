@@ -14,7 +14,9 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/signals_blocked.h"
 #include "python/python_hooks.h"
@@ -37,23 +39,16 @@ struct Answer {
 
 /// Starts a thread that takes no signals and nobody waits for.
 template <typename Function>
-bool start_thread(Function function) noexcept {
-  auto* const own = new (std::nothrow) Function(std::move(function));
-  if (own == nullptr) return false;
+bool start_thread(Function function) {
   const SignalsBlocked blocked;
-  pthread_t thread;
-  const auto run = [](void* function) -> void* {
-    const std::unique_ptr<Function> own(static_cast<Function*>(function));
-    (*own)();
-    return nullptr;
-  };
-  if (pthread_create(&thread, nullptr, run, own) != 0) {
-    delete own;
+  try {
+    std::thread thread(std::move(function));
+    pthread_setname_np(thread.native_handle(), "pig-stall");
+    thread.detach();
+    return true;
+  } catch (const std::system_error&) {
     return false;
   }
-  pthread_setname_np(thread, "pig-stall");
-  pthread_detach(thread);
-  return true;
 }
 
 /// Has Python answer, once it has the GIL. Before Python 3.14 a thread that takes it while the

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/step_block.h"
-
+#include <Python.h>
 #include <structmember.h>
 
 #include <cstddef>
@@ -8,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "python/bindings.h"
 #include "python/error_aside.h"
 #include "python/open_step.h"
 #include "python/python_type.h"

@@ -18,19 +18,22 @@
 #include <vector>
 
 #include "record/recent_numbers.h"
+#include "record/step.h"
 
 namespace pig {
 
-/// Where steps are opened and closed, with tokens as in record/step.h.
+/// Where steps are opened and closed: in the active recording (record/step.h), or a test's own.
 class StepPort {
  public:
   virtual ~StepPort() = default;
 
   virtual int64_t step_begin() = 0;
-  virtual void step_item(int64_t token, double samples) = 0;
-  virtual void step_note_update(int64_t token) = 0;
-  virtual void step_end(int64_t token, bool complete, bool at_update) = 0;
-  virtual void step_drop(int64_t token) = 0;
+  virtual void step_item(int64_t token, double samples) { add_step_item(token, samples); }
+  virtual void step_note_update(int64_t token) { note_step_update(token); }
+  virtual void step_end(int64_t token, bool complete, bool at_update) {
+    end_step(token, complete, at_update);
+  }
+  virtual void step_drop(int64_t token) { drop_step(token); }
 
   /// A step that trains was fed by a loader: at least once for each loader and step.
   virtual void step_is_fed(uint64_t) {}

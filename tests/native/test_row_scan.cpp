@@ -57,7 +57,8 @@ RowScan reference(const void* data, Format format, I64 classes, I64 stride, I64 
     if (std::isnan(own)) {
       result.rank += std::isnan(x) && c < target;
     } else {
-      result.rank += c != target && outranks(x, own, c < target);
+      // Unordered compares: true for a NaN.
+      result.rank += c != target && (c < target ? !(x < own) : !(x <= own));
     }
   }
   return result;
