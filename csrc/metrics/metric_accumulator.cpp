@@ -141,15 +141,14 @@ void MetricAccumulator::end_other(Addition addition, int slot, bool is_counted,
   if (addition == Addition::kNothing) return;
   if (!is_counted) return note_news();
   if (stream) keep_order(*stream);
-  if (addition == Addition::kUpdate) note_update(counts_.updates + 1);
-  if (addition == Addition::kScalar)
-    note_scalar(slot, counts_.scalars[static_cast<size_t>(slot)] + 1);
+  if (addition == Addition::kUpdate) note_update(counts_[0] + 1);
+  if (addition == Addition::kScalar) note_scalar(slot, count_of(slot) + 1);
 }
 
 int MetricAccumulator::in_use(const Counts& counts) {
-  for (int slot = kMaxScalars; slot > 0; --slot)
-    if (counts.scalars[static_cast<size_t>(slot - 1)] != 0) return slot;
-  return 0;
+  int slots = kMaxScalars;
+  while (slots > 0 && counts[static_cast<size_t>(slots)] == 0) --slots;
+  return slots;
 }
 
 void MetricAccumulator::replace_counts(const std::optional<Counts>& counts) {
@@ -168,18 +167,18 @@ void MetricAccumulator::reset_scalars() {
 }
 
 void MetricAccumulator::forget_scalars() {
-  counts_.scalars = {};
+  std::fill(counts_.begin() + 1, counts_.end(), 0);
   for (auto& labels : scalar_labels_) labels.clear();
 }
 
 void MetricAccumulator::note_update(uint64_t number) {
-  counts_.updates = number;
+  counts_[0] = number;
   if (device_counts_are_known_ && !launches_overlap_) labels_.set(number);
   note_news();
 }
 
 void MetricAccumulator::note_scalar(int slot, uint64_t number) {
-  counts_.scalars[static_cast<size_t>(slot)] = number;
+  count_of(slot) = number;
   scalars_in_use_ = std::max(scalars_in_use_, slot + 1);
   if (device_counts_are_known_ && !launches_overlap_)
     scalar_labels_[static_cast<size_t>(slot)].set(number);

@@ -33,11 +33,8 @@ namespace pig::metrics {
 /// the hang, too.
 class MetricAccumulator {
  public:
-  /// How many updates, and values of each slot, a state has.
-  struct Counts {
-    uint64_t updates = 0;
-    std::array<uint64_t, kMaxScalars> scalars{};
-  };
+  /// How many updates a state has, and then how many values of each slot.
+  using Counts = std::array<uint64_t, 1 + kMaxScalars>;
 
   /// `counts` are those of its state at first; nothing where the host does not know them.
   MetricAccumulator(const MetricOptions& options, const std::optional<Counts>& counts)
@@ -132,6 +129,7 @@ class MetricAccumulator {
 
  private:
   static int in_use(const Counts& counts);
+  uint64_t& count_of(int slot) { return counts_[static_cast<size_t>(1 + slot)]; }
   void note_update(uint64_t number);
   void note_scalar(int slot, uint64_t number);
   void keep_order(cuda::Stream stream);
@@ -182,9 +180,9 @@ bool MetricAccumulator::launch(const Update& update, Destination to) {
   } else if (launched == Launched::kOnStream) {
     keep_order(to.stream);
     if constexpr (kOfRunningValue) {
-      note_scalar(update.slot, counts_.scalars[static_cast<size_t>(update.slot)] + 1);
+      note_scalar(update.slot, count_of(update.slot) + 1);
     } else {
-      note_update(counts_.updates + 1);
+      note_update(counts_[0] + 1);
     }
   }
   if (--launching_ == 0) {

@@ -360,19 +360,8 @@ py::object step_pair(uint32_t serial) {
   return py::make_tuple(serial, Recorder::instance().steps().index_of(serial));
 }
 
-std::optional<MetricAccumulator::Counts> known_counts(
-    const std::optional<std::vector<uint64_t>>& counts) {
-  if (!counts) return std::nullopt;
-  MetricAccumulator::Counts known;
-  if (counts->size() != 1 + known.scalars.size())
-    throw std::invalid_argument("counts must be of updates and of each running value");
-  known.updates = counts->front();
-  std::copy(counts->begin() + 1, counts->end(), known.scalars.begin());
-  return known;
-}
-
 std::unique_ptr<MetricAccumulator> make(const std::string& task,
-                                        const std::optional<std::vector<uint64_t>>& counts,
+                                        const std::optional<MetricAccumulator::Counts>& counts,
                                         std::optional<double> ema, const std::vector<I64>& topk,
                                         I64 num_classes, bool confusion, I64 ignore_index,
                                         int class_dim, bool cross_entropy, double label_smoothing,
@@ -398,7 +387,7 @@ std::unique_ptr<MetricAccumulator> make(const std::string& task,
   options.class_weight = class_weight;
   options.class_weight_sum = class_weight_sum;
   if (options.task == Task::kClassification) options.calibration_bins = calibration_bins;
-  return std::make_unique<MetricAccumulator>(options, known_counts(counts));
+  return std::make_unique<MetricAccumulator>(options, counts);
 }
 
 /// Writes a reading into the recording that is active, and shows it as NVTX marks. Values beyond
@@ -460,23 +449,10 @@ void pig::add_metric_functions(py::module_& module) {
       .def("begin_other", &MetricAccumulator::begin_other, py::call_guard<GilRelease>())
       .def("end_other", &end_other, py::arg("state"), py::arg("added"), py::arg("slot"),
            py::arg("is_counted"))
-      .def(
-          "replace_counts",
-          [](MetricAccumulator& accumulator, const std::optional<std::vector<uint64_t>>& counts) {
-            const auto known = known_counts(counts);
-            const GilRelease released;
-            accumulator.replace_counts(known);
-          },
-          py::arg("counts"))
+      .def("replace_counts", &MetricAccumulator::replace_counts, py::arg("counts"),
+           py::call_guard<GilRelease>())
       .def("reset_scalars", &MetricAccumulator::reset_scalars)
-      .def("counts",
-           [](const MetricAccumulator& accumulator) -> std::optional<std::vector<uint64_t>> {
-             const auto known = accumulator.counts();
-             if (!known) return std::nullopt;
-             std::vector<uint64_t> counts{known->updates};
-             counts.insert(counts.end(), known->scalars.begin(), known->scalars.end());
-             return counts;
-           })
+      .def("counts", &MetricAccumulator::counts)
       .def("take_news", &MetricAccumulator::take_news)
       .def(
           "step_of",
