@@ -40,11 +40,8 @@ class CallListeners {
       PyErr_Clear();
       return call();
     }
-    Result failed;
-    if constexpr (std::is_pointer_v<Result>)
-      failed = nullptr;
-    else
-      failed = -1;
+    Result failed{};  // nullptr
+    if constexpr (!std::is_pointer_v<Result>) failed = -1;
     Entered entered[kMost];
     size_t count = 0;
     Result result = enter(args, kwargs, entered, count) ? call() : failed;

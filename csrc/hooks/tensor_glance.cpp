@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/tensor_glance.h"
 
-#include <dlfcn.h>
-
 #include <cstring>
+
+#include "base/loaded_library.h"
 
 namespace pig {
 
@@ -38,6 +38,11 @@ Py_ssize_t find_offset(PyObject* one, PyObject* other) {
   return 0;
 }
 
+template <typename Function>
+Function in_torch(const char* name) {
+  return loaded_function<Function>("libtorch_cpu.so", name);
+}
+
 }  // namespace
 
 bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
@@ -48,12 +53,8 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
     parameter = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter_type));
   }
   if (Py_TYPE(on_host) != tensor || Py_TYPE(on_meta) != tensor) return false;
-  void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return false;
-  const auto ask =
-      reinterpret_cast<decltype(device_type)>(dlsym(library, "aoti_torch_get_device_type"));
-  const auto host_type =
-      reinterpret_cast<int32_t (*)()>(dlsym(library, "aoti_torch_device_type_cpu"));
+  const auto ask = in_torch<decltype(device_type)>("aoti_torch_get_device_type");
+  const auto host_type = in_torch<int32_t (*)()>("aoti_torch_device_type_cpu");
   const Py_ssize_t at = find_offset(on_host, on_meta);
   if (ask == nullptr || host_type == nullptr || at == 0) return false;
   int32_t type = host_type() + 1, other = host_type();
@@ -72,8 +73,8 @@ bool TensorGlance::install(PyObject* tensor_type, PyObject* parameter_type, PyOb
   dtype = Py_TYPE(dtype_of_host);  // a static type; the object is kept all the same
   host = host_type();
   offset = at;
-  dim = reinterpret_cast<decltype(dim)>(dlsym(library, "aoti_torch_get_dim"));
-  size = reinterpret_cast<decltype(size)>(dlsym(library, "aoti_torch_get_size"));
+  dim = in_torch<decltype(dim)>("aoti_torch_get_dim");
+  size = in_torch<decltype(size)>("aoti_torch_get_size");
   if (dim == nullptr) size = nullptr;
   device_type = ask;
   return true;

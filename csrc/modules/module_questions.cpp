@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules/module_questions.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <cstddef>
 
+#include "base/loaded_library.h"
 #include "base/ticks.h"
 
 namespace pig {
@@ -15,11 +14,6 @@ ModuleQuestions module_questions{};
 namespace {
 
 bool (*has_modes)() = nullptr;
-
-template <typename Function>
-void find(Function& function, void* library, const char* name) {
-  function = library != nullptr ? reinterpret_cast<Function>(dlsym(library, name)) : nullptr;
-}
 
 /// The integer that a call gave, or `otherwise`. Takes the reference.
 int64_t integer(PyObject* result, int64_t otherwise) {
@@ -78,8 +72,8 @@ void set_module_questions(const ModuleQuestions& questions) {
   for (PyObject* kept : {questions.grad_fn, questions.mode_count, questions.without_modes})
     Py_INCREF(kept);
   module_questions = questions;
-  void* library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
-  find(has_modes, library, "_ZN2at4impl27torch_function_mode_enabledEv");
+  has_modes = loaded_function<decltype(has_modes)>("libtorch_cpu.so",
+                                                   "_ZN2at4impl27torch_function_mode_enabledEv");
 }
 
 bool modes_hear() {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/torch_stream.h"
 
-#include <dlfcn.h>
-
 #include "base/dlpack.h"
+#include "base/loaded_library.h"
 
 namespace pig {
 namespace {
@@ -25,12 +24,6 @@ const dlpack::ExchangeApi* api_of(PyObject* capsule) {
   return reinterpret_cast<const dlpack::ExchangeApi*>(header);
 }
 
-template <typename Function>
-Function find(const char* library_name, const char* name) {
-  void* library = dlopen(library_name, RTLD_NOW | RTLD_NOLOAD);
-  return library != nullptr ? reinterpret_cast<Function>(dlsym(library, name)) : nullptr;
-}
-
 }  // namespace
 
 cuda::TorchFunctions torch_functions(PyObject* capsule) {
@@ -39,10 +32,10 @@ cuda::TorchFunctions torch_functions(PyObject* capsule) {
     exchange_api = api;
     functions.current_stream = stream_by_exchange_api;
   } else {
-    functions.current_stream = find<decltype(functions.current_stream)>(
+    functions.current_stream = loaded_function<decltype(functions.current_stream)>(
         "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
   }
-  functions.current_device = find<decltype(functions.current_device)>(
+  functions.current_device = loaded_function<decltype(functions.current_device)>(
       "libtorch_cpu.so", "aoti_torch_get_current_device_index");
   return functions;
 }
