@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <vector>
 
 #include "metrics/element_tensors.h"
 
 namespace pig::metrics {
 namespace {
+
+constexpr int kMostDimsOfTorch = 64;
 
 bool is_real(Format format) { return format >= kFloat64 && format <= kBfloat16; }
 
@@ -64,7 +65,7 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   if (!is_real(batch.logits_format) || !is_index(batch.target_format) ||
       target.dtype.code == dlpack::kBool)
     return std::nullopt;
-  if (logits.ndim < 2) return std::nullopt;
+  if (logits.ndim < 2 || logits.ndim > kMostDimsOfTorch) return std::nullopt;
   const int class_dim = options.class_dim < 0 ? logits.ndim - 1 : 1;
   batch.classes = logits.shape[class_dim];
   batch.class_stride = logits.strides[class_dim];
@@ -95,10 +96,13 @@ std::optional<Batch> make_batch(const MetricOptions& options, const dlpack::Tens
   }
 
   // All but the classes' dimension of the logits are those of the other tensors.
-  std::vector<int64_t> shape(logits.shape, logits.shape + logits.ndim);
-  std::vector<int64_t> strides(logits.strides, logits.strides + logits.ndim);
-  shape.erase(shape.begin() + class_dim);
-  strides.erase(strides.begin() + class_dim);
+  std::array<int64_t, kMostDimsOfTorch> shape;
+  std::array<int64_t, kMostDimsOfTorch> strides;
+  const auto leave_out_classes = [&](const int64_t* from, int64_t* to) {
+    std::copy(from + class_dim + 1, from + logits.ndim, std::copy_n(from, class_dim, to));
+  };
+  leave_out_classes(logits.shape, shape.data());
+  leave_out_classes(logits.strides, strides.data());
   dlpack::Tensor logits_of_rows = logits;
   --logits_of_rows.ndim;
   logits_of_rows.shape = shape.data();
