@@ -85,8 +85,9 @@ class Accumulator(AccumulatedState, ABC):
         slot = self._scalar_slots.get(name)
         reading_is_due = None
         if slot is not None and self._native is not None:
-            arguments = slot, value, weight
-            reading_is_due = self._native.update_scalar(self._state, self._scratch, *arguments)
+            reading_is_due = self._native.update_scalar(
+                self._state, self._scratch, slot, value, weight
+            )
         if reading_is_due is None:
             reading_is_due = self._update_scalar_with_care(name, value, weight)
         if reading_is_due:
