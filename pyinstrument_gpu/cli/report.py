@@ -88,17 +88,15 @@ def report(
             print(json_text(document, most_rows) if as_json else job_report(document, width))
         return
     names = [click.format_filename(path) for path in paths]
-    runs = [Run.load(path) for path in paths]
-    twice = same_run_twice(runs, names)
-    if twice is not None:
-        raise click.ClickException(twice)
-    if as_html:
-        # Not above: the tables need none of it.
-        from pyinstrument_gpu.page.page import html_page
-
-        _write_page(lambda: html_page(runs, names), paths[0], output)
-        return
-    for i, (run, name) in enumerate(zip(runs, names, strict=True)):
+    runs: list[Run] = []
+    for i, (path, name) in enumerate(zip(paths, names, strict=True)):
+        run = Run.load(path)
+        runs.append(run)
+        twice = same_run_twice(runs, names[: i + 1])
+        if twice is not None:
+            raise click.ClickException(twice)
+        if as_html:
+            continue
         try:
             if as_json:
                 found = document_of(run, name) if step is None else step_document(run, step, name)
@@ -110,6 +108,11 @@ def report(
         if len(paths) > 1 and not as_json:
             print(f"=== {name}" if i == 0 else f"\n=== {name}")
         print(text)
+    if as_html:
+        # Not above: the tables need none of it.
+        from pyinstrument_gpu.page.page import html_page
+
+        _write_page(lambda: html_page(runs, names), paths[0], output)
 
 
 def _file_of_rank(job: Job, rank: int) -> str:

@@ -58,7 +58,10 @@ def _is_device(value: Any) -> bool:
 
 _is_text, _is_count = fits.or_null(fits.string()), fits.or_null(fits.count)
 _has_times = fits.fields(
-    devices=fits.count, busy_ns=fits.count, elapsed_ns=fits.count, gaps=fits.list_of(_are_gaps)
+    devices=fits.count,
+    busy_ns=fits.count,
+    elapsed_ns=fits.count,
+    gaps=fits.or_null(fits.list_of(_are_gaps)),
 )
 _is_operation = fits.row(
     *(_is_text, _is_text, _is_text, fits.count, fits.count, _is_count, _is_count)
@@ -92,5 +95,5 @@ def decode_operations(data: bytes) -> Operations:
 
 
 def _device(found: Mapping[str, Any]) -> DeviceUse:
-    gaps = tuple(DeviceGaps(*one) for one in found["gaps"])
+    gaps = tuple(DeviceGaps(*one) for one in found["gaps"] or ())
     return DeviceUse(found["devices"], found["busy_ns"], found["elapsed_ns"], gaps)

@@ -96,7 +96,7 @@ _OPTIONAL: Schema = {
             every=fits.integer(1, fits.COUNT_LIMIT),
             records=fits.count,
             record_ns=fits.count,
-            pending=fits.list_of(fits.row(fits.count, fits.count)),
+            pending=fits.or_null(fits.list_of(fits.row(fits.count, fits.count))),
         )
     ),
     "error": fits.or_null(fits.string()),
@@ -122,4 +122,4 @@ def _open_step(found: Mapping[str, Any]) -> OpenStepState:
 
 def _device(found: Mapping[str, Any]) -> DeviceState:
     timing = DeviceTimingSummary(found["every"], found["records"], found["record_ns"])
-    return DeviceState(timing, tuple((path, spans) for path, spans in found["pending"]))
+    return DeviceState(timing, tuple((path, spans) for path, spans in found["pending"] or ()))

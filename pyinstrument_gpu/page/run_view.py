@@ -252,17 +252,18 @@ def _phase_rows(
         return (), []
     unit = next(part.text for part in parts if isinstance(part, Sentence)).rpartition(": ")[2]
     table = next(part for part in parts if isinstance(part, PartTable))
-    # The names that the lines are of: each phase behind those around it.
-    names = dict.fromkeys(
-        around[:end]
-        for around in map(names_of, (phase.path for phase in document.phases))
-        for end in range(1, len(around) + 1)
+    # The paths that the lines are of: each phase behind those around it.
+    paths = dict.fromkeys(
+        "/".join(parts[:end])
+        for parts in (phase.path.split("/") for phase in document.phases)
+        for end in range(1, len(parts) + 1)
     )
     *blocks, sums = table.blocks
     rows = []
-    for of, row in zip(names, chain(*blocks), strict=False):
-        histogram, spark = places.get(of, (None, ""))
-        rows.append(_phase_row(row, "/".join(of), _color(of[-1]), histogram, spark))
+    for path, row in zip(paths, chain(*blocks), strict=False):
+        names = names_of(path)
+        histogram, spark = places.get(names, (None, ""))
+        rows.append(_phase_row(row, path, _color(names[-1]), histogram, spark))
     rows += [_phase_row(row, row.name, is_sum=True) for row in sums]
     return (unit, *table.headers[1 : 1 + _PHASE_COLUMNS]), rows
 

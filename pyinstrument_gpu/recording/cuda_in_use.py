@@ -13,6 +13,6 @@ def torch_with_cuda() -> Any:
     try:
         # On a CPU build, and with ROCm, there is no such version.
         is_in_use = torch.version.cuda is not None and torch.cuda.is_initialized()
-    except AttributeError:  # not imported, or half
+    except Exception:  # not imported, or half, or something that stands in for it
         return None
     return torch if is_in_use else None

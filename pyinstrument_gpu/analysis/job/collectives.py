@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.analysis.job.findings import CollectiveUse
 from pyinstrument_gpu.analysis.job.joined import Joined
-from pyinstrument_gpu.analysis.job.machines import machines_of, monotonic_end_ns
+from pyinstrument_gpu.analysis.job.machines import machines_of
 from pyinstrument_gpu.analysis.job.matched import MatchedGroup, is_symmetric
 from pyinstrument_gpu.analysis.job.own_work import OwnWork
+from pyinstrument_gpu.model.anchor import began_ns
 from pyinstrument_gpu.model.groups import groups as grouped
 from pyinstrument_gpu.model.job_data import RankData
+
+_SAME_BOOT_NS = 10**9
 
 
 def collectives(
@@ -111,16 +114,13 @@ def _with_last(
 def _one_clock_ns(members: Sequence[RankData]) -> NDArray[np.int64] | None:
     """What to add to each rank's times to have them on one clock; None unless all ran on one
     machine since one boot of it."""
-    machines = machines_of(members)
-    offsets_ns = [
-        end_ns - rank.duration_ns
-        for rank in members
-        if (end_ns := monotonic_end_ns(rank)) is not None
-    ]
-    are_all_known = len(machines) == len(offsets_ns) == len(members)
-    if not are_all_known or len({*machines.values()}) > 1:
+    machines = machines_of(members, _SAME_BOOT_NS)
+    if len(machines) < len(members) or len({*machines.values()}) > 1:
         return None
-    return np.array(offsets_ns, np.int64)
+    # Both clocks were read as the run began, on all ranks at about the same time, so that it hardly
+    # matters how they have run apart since.
+    offsets_ns = [began_ns(rank.environment.get("anchor", {}), "monotonic_ns") for rank in members]
+    return None if None in offsets_ns else np.array(offsets_ns, np.int64)
 
 
 def _with_exposed(

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from pyinstrument_gpu.model.anchor import began_ns
 from pyinstrument_gpu.model.job_data import RankData
 
-_SAME_BOOT_NS = 10**9
+_SAME_BOOT_NS = 10 * 10**9
 
 
-def machines_of(ranks: Iterable[RankData]) -> dict[int, int]:
+def machines_of(ranks: Iterable[RankData], most_apart_ns: int = _SAME_BOOT_NS) -> dict[int, int]:
     """By rank a number of its machine; without those of which it is not known.
 
     Ranks ran on one machine since it was started if its name is the same, and so is the moment at
-    which the monotonic clock began.
+    which the monotonic clock began, within `most_apart_ns`: a wall clock may have been set since.
     """
     booted: dict[str, list[tuple[int, int]]] = {}
     found = {}
@@ -26,7 +26,7 @@ def machines_of(ranks: Iterable[RankData]) -> dict[int, int]:
             continue
         began_ns = anchor["realtime_ns"] - anchor["monotonic_ns"]
         machines = booted.setdefault(host, [])
-        number = next((n for at_ns, n in machines if abs(at_ns - began_ns) < _SAME_BOOT_NS), None)
+        number = next((n for at_ns, n in machines if abs(at_ns - began_ns) < most_apart_ns), None)
         if number is None:
             number = count
             machines.append((began_ns, number))
