@@ -9,12 +9,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -46,7 +46,7 @@ bool start_thread(Function function) {
     pthread_setname_np(thread.native_handle(), "pig-stall");
     thread.detach();
     return true;
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // no thread, or no memory for one
     return false;
   }
 }

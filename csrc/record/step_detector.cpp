@@ -197,7 +197,11 @@ bool StepDetector::has_updated(uint64_t updater) const {
 }
 
 void StepDetector::add_update(uint64_t updater) {
-  if (last_update_.size() == kMostUpdaters && !last_update_.contains(updater)) return;
+  if (last_update_.size() == kMostUpdaters && !last_update_.contains(updater)) {
+    if (updates_ == kMostUpdaters) return;
+    // A program may make optimizers anew in each step. Those of earlier steps are not asked for.
+    std::erase_if(last_update_, [this](const auto& entry) { return entry.second != steps_; });
+  }
   if (std::exchange(last_update_[updater], steps_) != steps_) ++updates_;
 }
 
@@ -254,7 +258,6 @@ bool StepDetector::open() {
   waiting_items_.clear();
   ++steps_;
   updates_ = 0;
-  if (last_update_.size() == kMostUpdaters) last_update_.clear();
   was_cleared_ = was_run_ = was_evaluated_ = is_exhausted_ = false;
   return true;
 }

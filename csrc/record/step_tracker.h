@@ -89,6 +89,7 @@ class StepTracker {
     dropped_.clear();
     dropped_taken_ = 0;
     windows_.clear();
+    profiled_from_.store(0, std::memory_order_relaxed);
     profiled_below_.store(0, std::memory_order_relaxed);
     totals_ = {};
     profiled_totals_ = {};
@@ -106,6 +107,7 @@ class StepTracker {
       // Of the oldest one all spans have long been counted.
       if (windows_.size() == kMaxWindows) windows_.erase(windows_.begin());
       windows_.emplace_back(next_, kNoStep);
+      profiled_from_.store(next_, std::memory_order_release);
       profiled_below_.store(kNoStep, std::memory_order_release);
     } else if (!profiled && is_on) {
       windows_.back().second = next_;
@@ -114,10 +116,11 @@ class StepTracker {
     return static_cast<int64_t>(next_) - static_cast<int64_t>(dropped_.size());
   }
 
-  /// From any thread. One load and comparison, but for spans of steps before the end of the newest
+  /// From any thread. At most two loads and comparisons, but for spans of steps before the newest
   /// window.
   bool is_profiled(uint32_t serial) const {
     if (PIG_LIKELY(serial >= profiled_below_.load(std::memory_order_acquire))) return false;
+    if (serial >= profiled_from_.load(std::memory_order_acquire)) return true;
     const std::lock_guard lock(mutex_);
     return is_in_window(serial);
   }
@@ -296,7 +299,8 @@ class StepTracker {
   bool published_ = true;
   std::atomic<uint32_t> undecided_{kNoStep};  ///< the open step while it has no item
   std::atomic<uint32_t> dropped_below_{0};    ///< no step from here on was dropped
-  std::atomic<uint32_t> profiled_below_{0};   ///< likewise profiled; kNoStep: a window is open
+  std::atomic<uint32_t> profiled_from_{0};    ///< where the newest window of profiled steps begins
+  std::atomic<uint32_t> profiled_below_{0};   ///< the first step behind it; kNoStep: it is open
   std::vector<std::pair<uint32_t, uint32_t>> windows_;  ///< of profiled steps, the newest last
   std::optional<Open> open_;
   uint32_t next_ = 0;

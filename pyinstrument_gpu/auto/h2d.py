@@ -38,7 +38,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
             options = kwargs or {}
             with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
                 source = source_of(tensor, others, options)
-                if source is None or tensor_device.is_fake(source):
+                if source is None or tensor_device.is_fake_tensor(source):
                     return None
                 phases.tell(count, source, tensor_device.is_non_blocking(others, options))
             if is_fetching:

@@ -91,7 +91,7 @@ def _lies_there(tensor: Any) -> bool:
     return (
         isinstance(tensor, torch.Tensor)
         and tensor_device.is_on_device(tensor)
-        and not tensor_device.is_fake(tensor)
+        and not tensor_device.is_fake_tensor(tensor)
     )
 
 

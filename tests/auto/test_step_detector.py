@@ -486,3 +486,18 @@ def perform(detector: StepDetector, activities: str) -> None:
         elif activity == "o":
             detector.begins_update(1)
             detector.ends_update(1)
+
+
+def test_optimizers_that_are_made_anew_in_each_step() -> None:
+    log = Log(optimizers=4)
+    detector = detector_of(log)
+    steps = 6000
+    for step in range(steps):
+        for updater in (3 * step + 1, 3 * step + 2, 3 * step + 3, 0):  # and one that stays
+            detector.runs_forward()
+            detector.runs_backward()
+            detector.ends_backward(False)
+            detector.begins_update(updater)
+            detector.ends_update(updater)
+    detector.finish()
+    assert log.text.count("|") == steps
