@@ -489,11 +489,11 @@ def perform(detector: StepDetector, activities: str) -> None:
 
 
 def test_optimizers_that_are_made_anew_in_each_step() -> None:
-    log = Log(optimizers=4)
+    log = Log(optimizers=5)
     detector = detector_of(log)
     steps = 6000
     for step in range(steps):
-        for updater in (3 * step + 1, 3 * step + 2, 3 * step + 3, 0):  # and one that stays
+        for updater in (*range(4 * step + 1, 4 * step + 5), 0):  # and one that stays
             detector.runs_forward()
             detector.runs_backward()
             detector.ends_backward(False)
