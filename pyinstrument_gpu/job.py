@@ -11,12 +11,12 @@ from pathlib import Path
 from pyinstrument_gpu.analysis.job.gather import job_of
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.errors import JobError, RunFileError
+from pyinstrument_gpu.format.run_files import files_in
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.run import Run
 
 __all__ = ["Job"]
 
-SUFFIX = ".gpurun"
 _RANK_IN_NAME = re.compile(r"rank[._-]?(\d+)")
 
 
@@ -108,23 +108,3 @@ def _files(
             yield path, True
             continue
         yield from ((one, False) for one in files_in(path))
-
-
-def files_in(folder: Path) -> list[Path]:
-    """The run files in a folder by their names, in which numbers count as such: rank 2 comes before
-    rank 10.
-
-    Raises:
-        OSError: the folder cannot be read.
-        JobError: there is none.
-    """
-    inside = [path for path in folder.iterdir() if path.suffix == SUFFIX and not path.is_dir()]
-    if not inside:
-        raise JobError(f"there is no run file ({SUFFIX}) in {folder}")
-    return sorted(inside, key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [
-        (int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", path.name)
-    ]

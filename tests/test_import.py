@@ -58,6 +58,27 @@ assert "numpy.ma" not in sys.modules
     run_script(script)
 
 
+def test_report_of_one_run_loads_nothing_of_jobs(tmp_path: Path) -> None:
+    # A tenth of its time.
+    script = """
+import sys
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.cli import main
+with pig.record(sys.argv[1]):
+    for _ in pig.gpu_steps(range(9)):
+        with pig.gpu_phase("a"):
+            pass
+sys.argv = ["pyinstrument-gpu", "report", sys.argv[1]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+of_jobs = {"pyinstrument_gpu.job", "pyinstrument_gpu.analysis.job", "pyinstrument_gpu.report.job"}
+assert not of_jobs & set(sys.modules)
+"""
+    run_script(script, tmp_path / "a.gpurun")
+
+
 def test_beside_torch_neither_dynamo_nor_cuda_is_started() -> None:
     script = """
 import sys

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pyinstrument_gpu.cli.run_paths import are_of_a_job, run_paths
 from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.job import JobDocument, job_document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
-from pyinstrument_gpu.job import Job
 from pyinstrument_gpu.model.job import same_run_twice
-from pyinstrument_gpu.report.job import job_report
 from pyinstrument_gpu.run import Run
+
+if TYPE_CHECKING:
+    from pyinstrument_gpu.document.job import JobDocument
+    from pyinstrument_gpu.job import Job
 
 
 @click.command()
@@ -78,14 +80,9 @@ def report(
     paths = run_paths(given)
     most_rows = None if all_rows else MOST_ROWS
     if rank is not None:
-        paths = [_file_of_rank(Job.load(given), rank)]
+        paths = [_path_of_rank(given, rank)]
     elif step is None and are_of_a_job(given, paths):
-        job = Job.load(given)
-        document = job_document_of(job)
-        if as_html:
-            _write_job_page(job, document, paths[0], output)
-        else:
-            print(json_text(document, most_rows) if as_json else job_report(document, width))
+        _report_job(given, width, as_json, most_rows, as_html, paths[0], output)
         return
     names = [click.format_filename(path) for path in paths]
     runs: list[Run] = []
@@ -113,6 +110,36 @@ def report(
         from pyinstrument_gpu.page.page import html_page
 
         _write_page(lambda: html_page(runs, names), paths[0], output)
+
+
+# What jobs need is imported where it is used: the report of a single run should not wait for it.
+
+
+def _path_of_rank(given: Sequence[str], rank: int) -> str:
+    from pyinstrument_gpu.job import Job
+
+    return _file_of_rank(Job.load(given), rank)
+
+
+def _report_job(
+    given: Sequence[str],
+    width: int | None,
+    as_json: bool,
+    most_rows: int | None,
+    as_html: bool,
+    first: str,
+    output: str | None,
+) -> None:
+    from pyinstrument_gpu.document.job import job_document_of
+    from pyinstrument_gpu.job import Job
+    from pyinstrument_gpu.report.job import job_report
+
+    job = Job.load(given)
+    document = job_document_of(job)
+    if as_html:
+        _write_job_page(job, document, first, output)
+    else:
+        print(json_text(document, most_rows) if as_json else job_report(document, width))
 
 
 def _file_of_rank(job: Job, rank: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.job import files_in
+from pyinstrument_gpu.format.run_files import files_in
 from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
 from pyinstrument_gpu.run import Run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.follower import RunFollower
 from pyinstrument_gpu.format.reader import decode_blocks
-from pyinstrument_gpu.job import SUFFIX
+from pyinstrument_gpu.format.run_files import SUFFIX
 from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.watch import process
