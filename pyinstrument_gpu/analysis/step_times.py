@@ -22,7 +22,7 @@ from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistic import Statistic
-from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
 
 QUANTILES = (0.5, 0.95)
 
@@ -96,14 +96,43 @@ def outside_ns(run: RunData) -> int:
     return run.duration_ns - inside_ns
 
 
-def mean_per_step_ns(run: RunData, statistic: Statistic | None, calls: int) -> float | None:
-    """What a phase of so many calls took per step, by one of its statistics; None unknown.
+def in_open_step(run: RunData) -> Mapping[tuple[int, Scope], PhaseStatistics]:
+    """The spans that ended in the step that is still open, by path and scope, as far as they are
+    kept. They are in the statistics, but the time of their step is in no total: a mean per step has
+    to leave them out. Nothing where the statistics lack spans, these perhaps."""
+    step = run.open_step
+    counted = sum(phase.count for phase in run.statistics.values())
+    if step is None or counted < run.phases_recorded:
+        return {}
+    chosen = run.spans["step"] == step.index
+    spans = run.spans[chosen]
+    return fold_spans(
+        spans["path"],
+        span_scopes(spans, were_profiled(run, spans["step"])),
+        host=spans["host_end_ns"] - spans["host_begin_ns"],
+        self_host=run.span_self_ns[chosen],
+        device=run.span_device_ns[chosen],
+        blocked=spans["blocked_ns"],
+    )
+
+
+def mean_per_step_ns(
+    run: RunData, all_steps: Statistic | None, open_step: Statistic | None, calls: int
+) -> float | None:
+    """What a phase took per ended step, by one of its statistics and the part of it in the open
+    step; `calls` are those in ended steps. None unknown.
 
     Where a time is known of some of the calls only, their mean stands for all.
     """
-    if statistic is None or not statistic.count or not run.step_totals.count:
+    if all_steps is None or not all_steps.count or not run.step_totals.count:
         return None
-    return statistic.mean_ns * calls / run.step_totals.count
+    count, total_ns = all_steps.count, all_steps.total_ns
+    # The last device times may be missing from the statistics: then none of these are left out.
+    if open_step is not None and open_step.count <= count and open_step.total_ns <= total_ns:
+        count, total_ns = count - open_step.count, total_ns - open_step.total_ns
+    if not calls:
+        return 0.0
+    return total_ns * calls / (count * run.step_totals.count) if count else None
 
 
 def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
@@ -151,12 +180,16 @@ def attribution(run: RunData) -> Attribution:
         crossing = run.spans["host_end_ns"][belongs] > steps["end_ns"][position]
         inside_ns = int(phases_ns(run, steps).sum())
         return Attribution(inside_ns, int(np.count_nonzero(crossing)), total_ns - inside_ns)
-    self_ns = sum(
-        statistics.self_host.total_ns
-        for (_, scope), statistics in run.statistics.items()
-        if scope == Scope.STEP and statistics.self_host is not None
-    )
+    self_ns = _self_ns(run.statistics) - _self_ns(in_open_step(run))
     return Attribution(self_ns, None, total_ns - self_ns if self_ns <= total_ns else None)
+
+
+def _self_ns(statistics: Mapping[tuple[int, Scope], PhaseStatistics]) -> int:
+    return sum(
+        phase.self_host.total_ns
+        for (_, scope), phase in statistics.items()
+        if scope == Scope.STEP and phase.self_host is not None
+    )
 
 
 def phases_ns(run: RunData, steps: NDArray[np.void]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.step_times import (
+    in_open_step,
     mean_per_step_ns,
     outside_during_steps,
     outside_ns,
@@ -47,7 +48,8 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class PhaseInSteps:
-    """A phase on the steps' own thread. Times are means per step, unless they say otherwise.
+    """A phase on the steps' own thread. Times are means per step that ended, unless they say
+    otherwise.
 
     Attributes:
         path: the phase and those around it, from the outermost in, joined by "/".
@@ -101,28 +103,34 @@ class PhaseCalls:
 
 def phases_in_steps(run: RunData) -> tuple[PhaseInSteps, ...]:
     device = _device_times(run, Scope.STEP)
-    quantiles, total_ns = analysis.of(run).step_quantiles, run.step_totals.duration.total_ns
+    quantiles, step_ns = analysis.of(run).step_quantiles, run.step_totals.duration.mean_ns
+    of_open_step = in_open_step(run)
     found = []
     for path, phase in _in_scope(run, Scope.STEP):
-
-        def mean(statistic: Statistic | None, calls: int = phase.count) -> float | None:
-            return mean_per_step_ns(run, statistic, calls)
-
+        still = of_open_step.get((path, Scope.STEP), PhaseStatistics())
+        calls = phase.count - still.count
+        host_ns, self_ns, stream_ns, blocked_ns = (
+            mean_per_step_ns(run, *times, calls)
+            for times in (
+                (phase.host, still.host),
+                (phase.self_host, still.self_host),
+                (phase.device, still.device),
+                (phase.blocked, still.blocked),
+            )
+        )
         p50_ns, p95_ns = quantiles.of_path(path) or (None, None)
-        host_ns = 0 if phase.host is None else phase.host.total_ns
-        is_share = phase.host is not None and 0 <= host_ns <= total_ns > 0
         found.append(
             PhaseInSteps(
                 path=run.paths[path],
                 calls=phase.count,
-                host_ns=mean(phase.host),
+                host_ns=host_ns,
                 p50_ns=p50_ns,
                 p95_ns=p95_ns,
-                self_ns=mean(phase.self_host),
-                stream_ns=mean(phase.device),
-                blocked_ns=mean(phase.blocked),
+                self_ns=self_ns,
+                stream_ns=stream_ns,
+                blocked_ns=blocked_ns,
                 blocked_calls=_unless_all(phase.blocked, phase.count),
-                share=host_ns / total_ns if is_share else None,
+                share=host_ns / step_ns if host_ns is not None and host_ns <= step_ns > 0 else None,
                 device=device(path, phase),
             )
         )

@@ -10,12 +10,13 @@ is not known.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.analysis.step_times import in_open_step
 from pyinstrument_gpu.format.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.format.items import SPAN_ITEM
 from pyinstrument_gpu.format.state import State
@@ -423,13 +424,14 @@ def _phases(run: RunData, window: _Window) -> tuple[LivePhase, ...]:
     steps_ns = int((window.steps["end_ns"] - window.steps["begin_ns"]).sum())
     open_paths = {phase.path for phase in run.open_phases}
     open_paths |= {path.rpartition("/")[0] for path in open_paths}
-    of_scopes = run.phases_in(Scope.STEP), run.phases_in(Scope.OTHER_THREADS)
+    scopes = Scope.STEP, Scope.OTHER_THREADS
+    of_open_step = in_open_step(run)
     found = []
     for number, path in enumerate(run.paths):
         whole = run.phases.get(path, PhaseStatistics())
-        inside = [phases[path] for phases in of_scopes if path in phases]
-        inside_ns = sum(part.host.total_ns for part in inside if part.host is not None)
-        is_inside = bool(inside) and run.step_totals.count > 0
+        keys = [(number, scope) for scope in scopes if (number, scope) in run.statistics]
+        ended_ns = sum(_host_ns(run.statistics, key) - _host_ns(of_open_step, key) for key in keys)
+        is_inside = bool(keys) and run.step_totals.count > 0
         in_window = bool(step_ns[number]) or is_inside
         found.append(
             LivePhase(
@@ -438,7 +440,7 @@ def _phases(run: RunData, window: _Window) -> tuple[LivePhase, ...]:
                 calls=whole.count,
                 mean_ns=_mean(whole.host),
                 p99_ns=whole.host.p99_ns if whole.host is not None and whole.count else None,
-                per_step_ns=inside_ns / run.step_totals.count if is_inside else None,
+                per_step_ns=ended_ns / run.step_totals.count if is_inside else None,
                 device_mean_ns=_mean(whole.device),
                 window_calls=calls[number],
                 window_calls_per_s=window.per_second(calls[number]),
@@ -449,6 +451,13 @@ def _phases(run: RunData, window: _Window) -> tuple[LivePhase, ...]:
             )
         )
     return tuple(found)
+
+
+def _host_ns(
+    statistics: Mapping[tuple[int, Scope], PhaseStatistics], key: tuple[int, Scope]
+) -> int:
+    host = statistics.get(key, PhaseStatistics()).host
+    return 0 if host is None else host.total_ns
 
 
 def _mean(statistic: Statistic | None) -> float | None:

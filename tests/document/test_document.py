@@ -9,7 +9,8 @@ from pyinstrument_gpu.document.metrics import Metric
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.document.phases import PhaseInSteps
 from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
-from pyinstrument_gpu.model.schema import METRIC_DTYPE
+from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
+from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.run import Run
 from tests.document.programs import (
     MIB,
@@ -252,3 +253,34 @@ def test_a_phase_that_launches_nothing_is_no_doubt() -> None:
     abouts = [one.about for one in document_of(full_run()).findings]
     assert "launches in phase1" in abouts
     assert "launches in phase5" not in abouts
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
+    """Two steps ended. The third has taken far longer in "forward" already, and has not ended."""
+    ended = training([10 * MS, 10 * MS], on_device=False)
+    begin_ns = 23 * MS
+    long = (0, 0, 2, 0, 0, -1, -1, begin_ns, begin_ns + 900 * MS, -1, -1, 800 * MS, 1)
+    still_open = Step(2, begin_ns, -1, 16.0, 1, False, 0)
+    run = training(
+        [10 * MS, 10 * MS],
+        on_device=False,
+        spans=np.append(ended.spans, np.array([long], SPAN_DTYPE)),
+        span_self_ns=np.append(ended.span_self_ns, 900 * MS),
+        steps=Steps.with_open(ended.steps.array, still_open),
+        open_step=still_open,
+        complete=False,
+        duration_ns=begin_ns + 950 * MS,
+        phases_recorded=7 if is_whole else 8,
+    )
+    document = document_of(run)
+    forward, backward = phase_of(document, "forward"), phase_of(document, "backward")
+    assert forward.calls == 3
+    assert (backward.host_ns, backward.share) == (5 * MS, 0.5)
+    if not is_whole:  # the statistics lack a span: whether it is one of these is unknown
+        assert forward.share is None
+        return
+    assert (forward.host_ns, forward.self_ns, forward.share) == (4 * MS, 2 * MS, 0.4)
+    assert "the host spends 50% in backward" in document.verdict
+    assert document.steps is not None
+    assert document.steps.phases_ns == 2 * 9 * MS

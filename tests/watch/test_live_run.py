@@ -98,6 +98,16 @@ def test_phases(path: Path) -> None:
     ]
 
 
+def test_times_per_step_leave_out_the_open_step(path: Path) -> None:
+    ended = running(2)
+    begin_ns = int(ended.steps.array["begin_ns"][-1])
+    forward = (1, 1, 2, 0, 0, -1, -1, begin_ns, begin_ns + 50 * MS, -1, -1, -1, 1)
+    spans = np.append(ended.spans, np.array([forward], ended.spans.dtype))
+    phases = {phase.path: phase for phase in live(running(2, spans=spans), path).phases}
+    assert phases["forward"].calls == 3
+    assert phases["forward"].per_step_ns == (30 + 60) / 2 * MS
+
+
 def test_the_window_has_the_newest_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_run_module, "WINDOW_NS", 310 * MS)
     run = live(running(20), path)
