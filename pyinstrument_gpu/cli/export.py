@@ -77,7 +77,7 @@ def export(
       .csv.gz      the same, compressed
       .parquet     the same as Parquet
       OUT/         a folder with a Parquet file for each rank
-      .json        a trace for ui.perfetto.dev or chrome://tracing
+      .json        a trace for ui.perfetto.dev
       .json.gz     the same, compressed
       .nsys-rep    a report for Nsight Systems
       .nvtxt       text that Nsight Systems can import

@@ -1,45 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
+"""Trace events, which Perfetto (ui.perfetto.dev) shows.
 
 docs/exporters/perfetto.md says what becomes what. Times in microseconds are written digit by digit,
-never as floats, so they are exact to the nanosecond. Processes and threads have the numbers that
-the system gave them, as viewers show these behind their names, but where two have the same: threads
-one after the other, or of two machines.
+never as floats, so they are exact to the nanosecond.
+
+Viewers show the numbers of processes and threads behind their names. So these have the numbers that
+the system gave them, but where two have the same: threads one after the other, or of two machines.
+All else, whose numbers would mean nothing, are rows of asynchronous events. What is on these is an
+event where it begins and another where it ends, and they nest in the order of the file. A viewer
+calls such a row by its first event, so that is an end of nothing, which has the name of the row.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.export.boundaries import Boundaries
 from pyinstrument_gpu.export.labels import Kind, Label, labels_of
 from pyinstrument_gpu.export.lanes import lane_name
 from pyinstrument_gpu.export.process_name import process_name
-from pyinstrument_gpu.export.ranges import slices_of
+from pyinstrument_gpu.export.ranges import Ranges, slices_of
 from pyinstrument_gpu.export.rank_alignment import offsets_ns_of, ranks_of
 from pyinstrument_gpu.export.run_facts import json_text, run_facts
-from pyinstrument_gpu.export.text import Column, chunk_rows, integers, lines, texts, thousandths
+from pyinstrument_gpu.export.text import (
+    Column,
+    chunk_rows,
+    integers,
+    lines,
+    texts,
+    thousandths,
+    without,
+)
 from pyinstrument_gpu.export.timeline import Timeline, Track
 from pyinstrument_gpu.export.unique_ids import UniqueIds
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.run_data import RunData
 
 _ID_LIMIT = 1 << 31
-
-_CATEGORIES = {
-    Kind.WAIT: b"sync",
-    Kind.MODULE: b"module",
-    Kind.PHASE: b"phase",
-    Kind.OPEN_PHASE: b"phase",
-    Kind.STEP: b"step",
-}
-_CATEGORIES_ON_STREAMS = {Kind.MODULE: b"gpu_module", Kind.PHASE: b"gpu"}
 
 
 def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], None]) -> None:
@@ -51,9 +56,8 @@ def write(runs: Sequence[RunData], sink: BinaryIO, *, advance: Callable[[int], N
     ]
     trace = _Trace(sink, {"runs": about})
     pids = UniqueIds(_ID_LIMIT).assign([run.environment.get("pid", 0) for run in runs])
-    # Of all runs, before any track takes a free one.
     threads = [thread.native_id for run in runs for thread in run.threads]
-    tids = iter(trace.tids.assign(threads))
+    tids = iter(UniqueIds(_ID_LIMIT).assign(threads))
     for run, rank, offset_ns, pid in zip(runs, ranks, offsets_ns, pids, strict=True):
         tid_of_thread = list(itertools.islice(tids, len(run.threads)))
         process = _Process(trace, Timeline(run, offset_ns, advance), pid, tid_of_thread)
@@ -68,13 +72,13 @@ class _Trace:
     """The file: events one after the other.
 
     Attributes:
-        tids: numbers for tracks.
-        order: viewers show tracks in this order.
+        rows: numbers for rows that are not those of threads.
+        order: viewers show threads in this order.
         first_flow: the first number for flows that no process has taken.
     """
 
     def __init__(self, sink: BinaryIO, about: dict[str, Any]) -> None:
-        self.tids = UniqueIds(_ID_LIMIT)
+        self.rows = itertools.count(1)
         self.order = itertools.count(1)
         self.first_flow = 1
         self._sink = sink
@@ -90,6 +94,32 @@ class _Trace:
         self._sink.write(b"\n]}\n")
 
 
+class _Row(NamedTuple):
+    """A row of the viewer.
+
+    Attributes:
+        heads: how its events begin, up to their times: by `Kind`, and then where one ends.
+        boundaries: None if it is that of a thread, where an event is a whole range.
+    """
+
+    heads: list[bytes]
+    boundaries: Boundaries | None
+
+
+class _Events(NamedTuple):
+    """Events of one row.
+
+    Attributes:
+        numbers: of what range each is.
+        is_end: whether it is only the end of it.
+        head: how it begins, with its times.
+    """
+
+    numbers: NDArray[np.int64]
+    is_end: NDArray[np.bool_]
+    head: list[Column | bytes]
+
+
 class _Process:
     """The events of one run."""
 
@@ -101,6 +131,7 @@ class _Process:
         self._run = timeline.run
         self._pid = pid
         self._tid_of_thread = tid_of_thread
+        self._names: Counter[str] = Counter()
         self._first_flow = trace.first_flow
         trace.first_flow += len(self._run.spans)
 
@@ -115,37 +146,41 @@ class _Process:
     def write_steps(self) -> None:
         threads = [b',"thread":%b' % json_text(thread.name) for thread in self._run.threads]
         for track in self._timeline.steps():
-            for numbers, head in self._parts(track, threads):
+            for numbers, is_end, head in self._events(track, b"step", threads):
                 steps = self._run.steps.array[self._timeline.places(numbers)[1]]
                 samples, sample = np.unique(steps["samples"], return_inverse=True)
-                columns = [
-                    *head,
-                    *(b',"name":"step ', integers(steps["index"])),
-                    *(b'","args":{"step":', integers(steps["index"])),
+                args: list[Column | bytes] = [
+                    *(b',"args":{"step":', integers(steps["index"])),
                     texts(list(map(_samples, samples.tolist())), sample),
                     *(b',"items":', integers(steps["items"])),
                     texts([b',"complete":false', b',"complete":true'], steps["complete"]),
                     texts([b"", b',"open":true'], steps["end_ns"] < 0),
-                    *(texts(threads, steps["thread"]), b"}},\n"),
+                    *(texts(threads, steps["thread"]), b"}"),
                 ]
-                self._trace.write(lines(columns))
+                name = b',"name":"step ', integers(steps["index"]), b'"'
+                self._trace.write(lines([*head, *name, without(args, is_end), b"},\n"]))
 
     def write_phases(self) -> None:
         """Write the phases and modules of threads, their waits, and those of streams; and beside a
         stream how long after its host phase each of its phases began. Flows tie the two times of a
         span together."""
-        timeline = self._timeline
-        labels = [_label(self._run, label) for label in labels_of(self._run)]
+        timeline, labels = self._timeline, labels_of(self._run)
+        names = [b',"name":%b' % json_text(label.name) for label in labels]
+        args = [b',"args":%b' % json_text(_args(self._run, label))[:-1] for label in labels]
         paths = [b"", *(b',"path":%b' % json_text(path) for path in self._run.paths)]
-        for track in chain(timeline.threads(), timeline.waits(), timeline.streams()):
+        tracks = [
+            *((track, b"phase") for track in timeline.threads()),
+            *((track, b"sync") for track in timeline.waits()),
+            *((track, b"gpu") for track in timeline.streams()),
+        ]
+        for track, category in tracks:
             flow = b',"flow_in":true' if track.is_stream else b',"flow_out":true'
             counter = self._counter_head(f"{track.name} run-ahead")
-            for numbers, head in self._parts(track, labels, paths):
+            for numbers, is_end, head in self._events(track, category, names, args, paths):
                 marks = timeline.marks(numbers)
                 spans = marks["span"]
-                columns = [
-                    *head,
-                    texts(labels, marks["label"]),
+                arguments = [
+                    texts(args, marks["label"]),
                     *_unless_missing(b',"bytes":', marks["bytes"]),
                     *_unless_missing(b',"step":', marks["step"]),
                     *_unless_missing(b',"blocked_ns":', marks["blocked_ns"]),
@@ -153,11 +188,11 @@ class _Process:
                     *_unless_missing(
                         flow + b',"bind_id":', np.where(spans < 0, -1, self._first_flow + spans)
                     ),
-                    b"},\n",
                 ]
-                self._trace.write(lines(columns))
+                name = texts(names, marks["label"])
+                self._trace.write(lines([*head, name, without(arguments, is_end), b"},\n"]))
                 if track.is_stream:
-                    self._write_run_ahead(counter, self._run.spans[spans[spans >= 0]])
+                    self._write_run_ahead(counter, self._run.spans[spans[(spans >= 0) & ~is_end]])
 
     def _write_run_ahead(self, counter: bytes, spans: NDArray[np.void]) -> None:
         if not len(spans):
@@ -183,45 +218,73 @@ class _Process:
     def _counter_head(self, name: str) -> bytes:
         return b'{"ph":"C","pid":%d,"name":%b,"ts":' % (self._pid, json_text(name))
 
-    def _parts(
-        self, track: Track, *rest: Sequence[bytes]
-    ) -> Iterator[tuple[NDArray[np.int64], list[Column | bytes]]]:
-        """The numbers of some ranges of a track, and how their events begin, up to their times.
-        Those that overlap without nesting go to further tracks of the viewer, "name (2)" and so on.
+    def _events(self, track: Track, category: bytes, *rest: Sequence[bytes]) -> Iterator[_Events]:
+        """The events of a track. Ranges that overlap without nesting go to further rows of the
+        viewer, "name (2)" and so on.
 
         Args:
-            rest: each range has one of each text there behind that.
+            category: what they are, but for modules on rows of threads.
+            rest: each event has one of each text there behind its times.
         """
-        heads: list[bytes] = []
+        rows: list[_Row] = []
         for placed, lanes in self._timeline.placed(track):
-            for lane in range(len(heads) // len(Kind), lanes.max() + 1):
-                heads += self._new_lane(track, lane)
-            kinds, _ = self._timeline.places(placed.number)
-            for part in slices_of(len(lanes), chunk_rows(heads, *rest)):
-                ranges = placed.some(part)
-                head = texts(heads, len(Kind) * lanes[part] + kinds[part])
-                duration = thousandths(ranges.end_ns - ranges.begin_ns)
-                yield ranges.number, [head, thousandths(ranges.begin_ns), b',"dur":', duration]
+            for lane in range(len(rows), lanes.max() + 1):
+                rows.append(self._new_row(track, category, lane))
+            for lane in distinct(lanes).tolist():
+                ranges, row = placed.some(lanes == lane), rows[lane]
+                if row.boundaries is None:
+                    is_end = np.zeros(len(ranges.number), np.bool_)
+                else:
+                    ranges, is_end = row.boundaries.some(ranges)
+                yield from self._parts(row, ranges, is_end, *rest)
+        for row in rows:
+            if row.boundaries is not None:
+                yield from self._parts(row, *row.boundaries.rest(), *rest)
 
-    def _new_lane(self, track: Track, lane: int) -> list[bytes]:
-        """Name a viewer's track; returns how its events of each kind begin."""
-        is_thread = track.thread is not None and lane == 0
-        tids = self._trace.tids
-        tid = self._tid_of_thread[track.thread or 0] if is_thread else tids.lowest_free()
-        name = lane_name(track.name, lane)
-        self._write_metadata("thread_name", {"name": name}, tid)
-        self._write_metadata("thread_sort_index", {"sort_index": next(self._trace.order)}, tid)
-        categories = _CATEGORIES_ON_STREAMS if track.is_stream else _CATEGORIES
-        head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
-        return [head % (categories.get(kind, b""), self._pid, tid) for kind in Kind]
+    def _parts(
+        self, row: _Row, ranges: Ranges, is_end: NDArray[np.bool_], *rest: Sequence[bytes]
+    ) -> Iterator[_Events]:
+        for part in slices_of(len(is_end), chunk_rows(row.heads, *rest)):
+            (numbers, begin_ns, end_ns), ends = ranges.some(part), is_end[part]
+            kinds, _ = self._timeline.places(numbers)
+            head: list[Column | bytes] = [
+                texts(row.heads, np.where(ends, len(Kind), kinds)),
+                thousandths(np.where(ends, end_ns, begin_ns)),
+            ]
+            if row.boundaries is None:
+                head += [b',"dur":', thousandths(end_ns - begin_ns)]
+            yield _Events(numbers, ends, head)
+
+    def _new_row(self, track: Track, category: bytes, lane: int) -> _Row:
+        """Name a row of the viewer: that of a thread, or another one."""
+        if track.thread is not None and lane == 0:
+            tid = self._tid_of_thread[track.thread]
+            self._write_metadata("thread_name", {"name": track.name}, tid)
+            self._write_metadata("thread_sort_index", {"sort_index": next(self._trace.order)}, tid)
+            head = b'{"ph":"X","cat":"%b","pid":%d,"tid":%d,"ts":'
+            categories = [b"module" if kind is Kind.MODULE else category for kind in Kind]
+            return _Row([head % (each, self._pid, tid) for each in categories], None)
+        # Viewers make one row of those of a process that have the same name.
+        others = self._names[track.name] + (track.thread is not None)
+        self._names[track.name] += 1
+        number = next(self._trace.rows)
+        begin, end = (
+            b'{"ph":"%b","cat":"%b","pid":%d,"id2":{"local":"0x%x"},"ts":'
+            % (phase, category, self._pid, number)
+            for phase in (b"b", b"e")
+        )
+        self._trace.write(
+            b'%b0.000,"name":%b},\n' % (end, json_text(lane_name(track.name, others)))
+        )
+        return _Row([*([begin] * len(Kind)), end], Boundaries())
 
     def _write_metadata(self, name: str, args: dict[str, Any], tid: int | None = None) -> None:
         of = {"ph": "M", "pid": self._pid} | ({} if tid is None else {"tid": tid})
         self._trace.write(b"%b,\n" % json_text(of | {"name": name, "args": args}))
 
 
-def _label(run: RunData, label: Label) -> bytes:
-    """What events have behind their times: a name, and the first of their arguments."""
+def _args(run: RunData, label: Label) -> dict[str, object]:
+    """The first arguments of events."""
     args: dict[str, object] = {}
     if label.kind is Kind.WAIT:
         site = run.syncs.sites[label.of]
@@ -234,7 +297,7 @@ def _label(run: RunData, label: Label) -> bytes:
     elif label.kind in (Kind.PHASE, Kind.OPEN_PHASE):
         args = {"path": run.paths[label.of]}
         args |= {"open": True} if label.kind is Kind.OPEN_PHASE else {}
-    return b',"name":%b,"args":%b' % (json_text(label.name), json_text(args)[:-1])
+    return args
 
 
 def _unless_missing(key: bytes, values: NDArray[np.int64]) -> list[Column | bytes]:

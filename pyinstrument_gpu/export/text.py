@@ -37,6 +37,17 @@ def chunk_rows(*fields: Sequence[bytes], numbers: int = 0) -> int:
 
 def lines(columns: Sequence[Column | bytes]) -> bytes:
     """The rows one after the other; bytes stand in every row."""
+    return _side_by_side(columns).tobytes().translate(None, bytes([_PAD]))
+
+
+def without(columns: Sequence[Column | bytes], rows: NDArray[np.bool_]) -> Column:
+    """The columns as one, in which some rows have no text."""
+    column = _side_by_side(columns)
+    column[rows] = _PAD
+    return column
+
+
+def _side_by_side(columns: Sequence[Column | bytes]) -> Column:
     rows = next(len(column) for column in columns if not isinstance(column, bytes))
     parts = [
         np.broadcast_to(np.frombuffer(column, np.uint8), (rows, len(column)))
@@ -44,7 +55,7 @@ def lines(columns: Sequence[Column | bytes]) -> bytes:
         else column
         for column in columns
     ]
-    return np.hstack(parts).tobytes().translate(None, bytes([_PAD]))
+    return np.hstack(parts)
 
 
 def texts(fields: Sequence[bytes], ids: NDArray[Any]) -> Column:

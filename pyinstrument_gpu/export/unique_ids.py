@@ -29,11 +29,11 @@ class UniqueIds:
         """A number above all others where there is one: rows are shown in the order of theirs."""
         number = max(self._taken) + 1
         if number == self._limit:
-            return self.lowest_free()
+            return self._lowest_free()
         self._taken.add(number)
         return number
 
-    def lowest_free(self) -> int:
+    def _lowest_free(self) -> int:
         self._lowest = next(each for each in count(self._lowest) if each not in self._taken)
         self._taken.add(self._lowest)
         return self._lowest

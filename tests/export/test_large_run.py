@@ -5,13 +5,11 @@ The run is made on a simulated driver; nothing in it is a measurement.
 """
 
 import csv
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from pyinstrument_gpu.run import Run
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.nsight import read_nvtxt
 from tests.helpers.run_encoder import save
+from tests.helpers.trace_events import Trace
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -76,19 +75,12 @@ def run(path: Path) -> Run:
 
 def test_perfetto(run: Run, tmp_path: Path) -> None:
     run.export(tmp_path / "trace.json")
-    events: list[dict[str, Any]] = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    tracks = {
-        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
-    }
+    trace = Trace((tmp_path / "trace.json").read_bytes())
 
-    assert Counter(event.get("cat") for event in events if event["ph"] == "X") == {
-        "phase": SPANS,
-        "gpu": SPANS,
-        "step": STEPS,
-        "sync": STEPS,
-    }
-    on_device = [tracks[event["tid"]] for event in events if event.get("cat") == "gpu"]
-    assert Counter(on_device) == STREAMS
+    kinds = Counter(event["cat"] for track in trace.tracks.values() for event, _ in track)
+    assert kinds == {"phase": SPANS, "gpu": SPANS, "step": STEPS, "sync": STEPS}
+    assert Counter(each.track for each in trace.slices("gpu")) == STREAMS
+    events = trace.events
     counters = Counter(event["name"] for event in events if event["ph"] == "C")
     assert counters == {
         **{f"{stream} run-ahead": count for stream, count in STREAMS.items()},

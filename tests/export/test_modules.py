@@ -7,7 +7,6 @@ import io
 import json
 import sqlite3
 from contextlib import closing
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import rank, run_of, written
 from tests.helpers.nsight import needs_nsight, nvtx_sum, read_nvtxt
+from tests.helpers.trace_events import Trace
 
 FORWARD, BACKWARD, RECOMPUTE = ModulePass
 LAYER, ATTENTION = 0, 1
@@ -112,16 +112,14 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_perfetto_nests_modules_in_their_phases() -> None:
-    events = json.loads(written(perfetto.write, run()), parse_float=Decimal)["traceEvents"]
-    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    trace = Trace(written(perfetto.write, run()))
     slices = [
-        (tracks[e["tid"]], e["cat"], e["name"], int(1000 * e["ts"]), int(1000 * e["dur"]))
-        for e in events
-        if e["ph"] == "X"
+        (each.track, event["cat"], each.name, each.begin_ns, each.end_ns - each.begin_ns)
+        for track in trace.tracks.values()
+        for event, each in track
     ]
     layer, attention = NAMES
     assert slices == [
-        ("steps", "step", "step 0", 5, 90),
         ("MainThread", "phase", "forward", 10, 20),
         ("MainThread", "module", layer, 10, 20),
         ("MainThread", "module", attention, 12, 8),
@@ -129,10 +127,12 @@ def test_perfetto_nests_modules_in_their_phases() -> None:
         ("MainThread", "module", layer, 45, 35),
         ("MainThread", "module", attention, 50, 10),
         ("thread 12", "module", layer, 200, 0),
+        ("steps", "step", "step 0", 5, 90),
         ("GPU 0 stream 7", "gpu", "forward", 110, 20),
-        ("GPU 0 stream 7", "gpu_module", layer, 110, 20),
-        ("GPU 0 stream 7", "gpu_module", attention, 112, 8),
+        ("GPU 0 stream 7", "gpu", layer, 110, 20),
+        ("GPU 0 stream 7", "gpu", attention, 112, 8),
     ]
+    events = trace.events
     (recomputed,) = [e for e in events if e.get("args", {}).get("kind") == "recompute"]
     assert recomputed["args"] == {
         "module": attention,

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Perfetto export, read back as JSON and compared with the run."""
 
-import json
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,52 +30,9 @@ from tests.helpers.made_runs import (
     with_lengths_on_device,
     written,
 )
+from tests.helpers.trace_events import Slice, Trace
 
 UNKNOWN = -1
-
-
-class Slice(NamedTuple):
-    """A complete event, with the name of its track, not the number."""
-
-    track: str
-    name: str
-    begin_ns: int
-    end_ns: int
-    args: dict[str, Any]
-
-
-class Trace:
-    """A trace as a reader finds it; times are exact."""
-
-    def __init__(self, data: bytes) -> None:
-        document = json.loads(data, parse_float=Decimal)
-        self.about = document["otherData"]["runs"]
-        self.events: list[dict[str, Any]] = document["traceEvents"]
-        self.names = {
-            (event["pid"], event.get("tid")): event["args"]["name"]
-            for event in self.events
-            if event["name"] in ("thread_name", "process_name") and event["ph"] == "M"
-        }
-
-    def of(self, category: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event.get("cat") == category]
-
-    def slices(self, category: str) -> list[Slice]:
-        return [
-            Slice(self.names[one["pid"], one["tid"]], one["name"], *times_ns(one), one["args"])
-            for one in self.of(category)
-        ]
-
-
-def times_ns(event: dict[str, Any]) -> tuple[int, int]:
-    begin_ns = exact_ns(event["ts"])
-    return begin_ns, begin_ns + exact_ns(event["dur"])
-
-
-def exact_ns(microseconds: Decimal) -> int:
-    nanoseconds = microseconds * 1000
-    assert nanoseconds == int(nanoseconds)
-    return int(nanoseconds)
 
 
 def trace_of(*of_runs: Run) -> Trace:
@@ -175,10 +131,10 @@ def test_what_does_not_nest_goes_to_further_tracks() -> None:
     ]
     assert [(one.track, one.begin_ns) for one in trace_of(run_of(spans)).slices("phase")] == [
         ("MainThread", 0),
-        ("MainThread (2)", 5),
-        ("MainThread (3)", 7),
         ("MainThread", 8),
+        ("MainThread (2)", 5),
         ("MainThread (2)", 10),
+        ("MainThread (3)", 7),
     ]
 
 
@@ -195,15 +151,13 @@ def test_interleaved_generators_recorded_for_real() -> None:
     assert tracks == {"first": "MainThread", "second": "MainThread (2)"}
 
 
-def test_main_thread_comes_behind_the_steps_and_before_the_others() -> None:
-    steps = Steps(np.array([(0, 0, 9, 1, 1, True, 0)], STEP_DTYPE))
+def test_main_thread_comes_before_the_others() -> None:
     environment = {"pid": 12, "host": "box", "rank": 3}
     spans = [host(0, 0, 1, thread=0), host(0, 0, 1, thread=1)]
     threads = [Thread(11, "loader"), Thread(12, "main")]
-    trace = trace_of(run_of(spans, environment=environment, steps=steps, threads=threads))
+    trace = trace_of(run_of(spans, environment=environment, threads=threads))
     assert trace.names == {
         (12, None): "rank 3: process",
-        (12, 1): "steps",
         (12, 12): "main",
         (12, 11): "loader",
     }
@@ -212,7 +166,7 @@ def test_main_thread_comes_behind_the_steps_and_before_the_others() -> None:
         for event in trace.events
         if event["name"] == "thread_sort_index"
     }
-    assert sorted(order, key=lambda tid: order[tid]) == [1, 12, 11]
+    assert sorted(order, key=lambda tid: order[tid]) == [12, 11]
 
 
 def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
@@ -253,6 +207,23 @@ def test_device_streams_have_tracks_flows_and_run_ahead() -> None:
     ]
 
 
+def test_what_ends_together_on_a_stream_ends_from_within() -> None:
+    """Perfetto keeps the order of the file where times are equal, and matches ends as brackets."""
+    times = [(3, 9), (3, 9), (0, 9), (9, 12)]  # in the order of their ends
+    spans = [
+        (path, path, 0, 0, 0, 0, 0, *each, *each, -1, 1)
+        for path, each in zip((2, 1, 0, 3), times, strict=True)
+    ]
+    trace = trace_of(run_of(spans, ("a", "b", "c", "d"), path_parents=[-1, 0, 1, -1]))
+    events = [one for one in trace.events if one.get("cat") == "gpu"]
+    assert [(one["ph"], one["name"], one["ts"] * 1000) for one in events] == [
+        ("e", "GPU 0 default stream", 0),
+        *(("b", "a", 0), ("b", "b", 3), ("b", "c", 3)),
+        *(("e", "c", 9), ("e", "b", 9), ("e", "a", 9)),
+        *(("b", "d", 9), ("e", "d", 12)),
+    ]
+
+
 def test_stream_time_without_a_place_on_the_axis_is_not_drawn() -> None:
     span = (0, 0, 0, 0, 0, 1, 14, 10, 20, -1, -1, -1, 3)
     trace = trace_of(run_of([span], span_device_ns=np.array([77]), device_clocks=()))
@@ -283,7 +254,8 @@ def test_processes_and_threads_have_their_own_numbers_where_these_differ() -> No
     assert labels == ["host box", "host box"]
 
 
-def test_the_default_stream_is_the_first() -> None:
+def test_the_default_stream_is_the_first_by_name() -> None:
+    """Perfetto sorts what is no thread so."""
     streams = named_streams([(0, 7), (0, 0), (1, 9), (1, 8), (1, 2)])
     spans = [
         (0, 0, 0, 0, 0, of.device, number, 10, 20, 30, 40, -1, 1)
@@ -291,10 +263,29 @@ def test_the_default_stream_is_the_first() -> None:
     ]
     trace = trace_of(run_of(spans, streams=streams))
 
-    names = {tid: name for (_, tid), name in trace.names.items() if tid is not None}
-    assert [names[tid] for tid in sorted(names) if names[tid].startswith("GPU")] == [
-        *("GPU 0 default stream", "GPU 0 stream 1"),
-        *("GPU 1 default stream", "GPU 1 stream 1", "GPU 1 stream 2"),
+    names = [name for _, name in trace.tracks if isinstance(name, str)]
+    assert (
+        names
+        == sorted(names)
+        == [
+            *("GPU 0 default stream", "GPU 0 stream 1"),
+            *("GPU 1 default stream", "GPU 1 stream 1", "GPU 1 stream 2"),
+        ]
+    )
+
+
+def test_only_threads_have_numbers() -> None:
+    """Perfetto shows these behind their names, and would make one track of what has one name."""
+    run = run_of(
+        [host(0, 10 * i, 10 * i + 15, thread=thread) for i in range(2) for thread in range(2)],
+        threads=[Thread(12, "loader"), Thread(13, "loader")],
+        steps=Steps(np.array([(0, 0, 9, 1, 1, True, 0)], STEP_DTYPE)),
+        environment={"pid": 12},
+    )
+    run.syncs = syncs_of(run)
+    assert list(trace_of(run).tracks) == [
+        *((12, 12), (12, 13), (12, "steps"), (12, "loader (2)"), (12, "loader (3)")),
+        *((12, "loader waits"), (12, "loader waits (2)")),
     ]
 
 
@@ -310,8 +301,8 @@ def test_ranks_are_processes_on_one_axis() -> None:
     processes = {pid: name for (pid, tid), name in trace.names.items() if tid is None}
     assert list(processes.values()) == ["rank 3: process", "rank 1: process"]
     assert len({one["bind_id"] for one in trace.of("phase")}) == 2
-    ids = [one[1] for one in trace.names if one[1] is not None]
-    assert len(set(ids)) == len(ids)
+    ids = [tid for _, tid in trace.names if tid is not None]
+    assert len(set(ids)) == len(ids) == 2
     assert {
         event["pid"]: event["args"]["sort_index"]
         for event in trace.events
@@ -352,16 +343,16 @@ def test_names_are_data() -> None:
 @given(runs(with_modules=True).map(with_lengths_on_device))
 def test_every_run_is_read_back_exactly(run: Run) -> None:
     trace = trace_of(run)
-    assert phases_of(trace.slices("phase")) == expected_phases(run, "host")
-    assert phases_of(trace.slices("gpu")) == expected_phases(run, "device")
-    assert modules_of(trace.slices("module")) == expected_modules(run, "host")
-    assert modules_of(trace.slices("gpu_module")) == expected_modules(run, "device")
+    on_host = trace.slices("phase") + trace.slices("module")
+    for slices, side in ((on_host, "host"), (trace.slices("gpu"), "device")):
+        modules = [one for one in slices if "module" in one.args]
+        assert modules_of(modules) == expected_modules(run, side)
+        phases = [one for one in slices if "module" not in one.args]
+        assert phases_of(phases) == expected_phases(run, side)
     steps = [(f"step {step.index}", step.begin_ns, step.end_ns) for step in run.steps]
     assert sorted((one.name, one.begin_ns, one.end_ns) for one in trace.slices("step")) == steps
-    for tid in {event["tid"] for event in trace.events if event["ph"] == "X"}:
-        check_nesting(
-            [times_ns(one) for one in trace.events if one["ph"] == "X" and one["tid"] == tid]
-        )
+    for track in trace.tracks.values():
+        check_nesting([(one.begin_ns, one.end_ns) for _, one in track])
 
 
 def phases_of(slices: Sequence[Slice]) -> Counter[tuple[Any, ...]]:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stream was given, in every format of a timeline: nested as the phases were."""
 
-import json
 import sqlite3
 from contextlib import closing
-from decimal import Decimal
 from pathlib import Path
 from unittest import mock
 
@@ -18,6 +16,7 @@ from pyinstrument_gpu.model.modules import MODULE_SPAN_DTYPE
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_runs import run_of, runs, written
 from tests.helpers.nsight import read_nvtxt
+from tests.helpers.trace_events import Trace
 
 NAMES = ("data", "forward", "loss", "zero_grad", "backward")
 PARENTS = (-1, -1, 1, -1, -1)
@@ -73,12 +72,8 @@ STEP = [
 
 def perfetto_times(run: Run, folder: Path) -> list[tuple[int, int, str]]:
     run.export(folder / "x.json")
-    events = json.loads((folder / "x.json").read_text(), parse_float=Decimal)["traceEvents"]
-    return [
-        (int(one["ts"] * 1000), int((one["ts"] + one["dur"]) * 1000), one["name"])
-        for one in events
-        if one.get("cat") in ("gpu", "gpu_module")
-    ]
+    slices = Trace((folder / "x.json").read_bytes()).slices("gpu")
+    return [(one.begin_ns, one.end_ns, one.name) for one in slices]
 
 
 def test_phases_without_work_nest_as_their_paths_do(tmp_path: Path) -> None:
@@ -120,12 +115,10 @@ def test_any_ranges_nest_and_are_moved_by_little(run: Run, window: int) -> None:
     spans = (run.spans, run.module_spans)
     with mock.patch.object(ranges, "WINDOW_ROWS", window):
         read_nvtxt(written(nvtxt.write, run))
-        trace = json.loads(written(perfetto.write, run), parse_float=Decimal)["traceEvents"]
-    tracks: dict[int, list[tuple[int, int, str]]] = {}
-    for one in trace:
-        if one.get("cat") in ("gpu", "gpu_module"):
-            times = int(one["ts"] * 1000), int((one["ts"] + one["dur"]) * 1000)
-            tracks.setdefault(one["tid"], []).append((*times, one["name"]))
+        slices = Trace(written(perfetto.write, run)).slices("gpu")
+    tracks: dict[str, list[tuple[int, int, str]]] = {}
+    for one in slices:
+        tracks.setdefault(one.track, []).append((one.begin_ns, one.end_ns, one.name))
     for track in tracks.values():
         parents(track)
     for column, index in (("device_begin_ns", 0), ("device_end_ns", 1)):
