@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
+
 from pyinstrument_gpu.analysis.compare import Change, Comparison, PhaseChange
 from pyinstrument_gpu.document.words import duration
 from pyinstrument_gpu.export.palette import STEP_COLOR, color_of
@@ -19,10 +21,13 @@ from pyinstrument_gpu.page.histograms import plain_histograms
 from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
 from pyinstrument_gpu.report.comparison import comparison_parts
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
+from pyinstrument_gpu.report.table import printable
 
 _WIDTH = 1000
 _MOST_ENDS = 10
 _FLOW_WIDTH, _END_WIDTH, _MIDDLE = 860, 16, 430
+_LABEL_CELLS = 30
+"""As much of a name as has room beside its end; the innermost phase is at the end of it."""
 _LEAST_SLOT, _GAP, _THICKEST = 30, 8, 200.0
 """An end has room for the two lines of its name; in the middle all together are so thick."""
 
@@ -51,11 +56,13 @@ class FlowEnd:
     """An end of the flow: a phase that lost time, on the left, or got some, on the right.
 
     Attributes:
+        label: as much of the name as has room, from its end.
         y, height: of its bar.
         ribbon: the path of what flows between it and the middle.
     """
 
     name: str
+    label: str
     text: str
     color: str
     is_left: bool
@@ -67,7 +74,8 @@ class FlowEnd:
 @dataclass(frozen=True)
 class ComparisonView:
     """`intervals` have `zero` and the margin around it, `low_margin` to `high_margin`, as places on
-    their axis; `dots` are those of each side."""
+    their axis; `dots` are those of each side, the first at `dots_from` and the last at `dots_to`.
+    """
 
     comparison: Comparison
     parts: list[Sentence | PartTable]
@@ -76,6 +84,8 @@ class ComparisonView:
     low_margin: float
     high_margin: float
     dots: tuple[tuple[str, tuple[RunDot, ...]], ...]
+    dots_from: str
+    dots_to: str
     flow: tuple[FlowEnd, ...]
     flow_height: float
     overlaid: tuple[Mapping[str, Any], ...]
@@ -103,6 +113,7 @@ def comparison_view(
         return 100 * (value - start) / reach
 
     flow, height = _flow(comparison)
+    times_ns = [*comparison.elapsed.before_ns, *comparison.elapsed.after_ns]
     warnings = {f"! {warning}" for warning in comparison.warnings}  # these stand first
     sides = [("before", run) for run in before] + [("after", run) for run in after]
     return ComparisonView(
@@ -126,6 +137,8 @@ def comparison_view(
         low_margin=place(-margin),
         high_margin=place(margin),
         dots=tuple(_dots(comparison.elapsed)),
+        dots_from=duration(min(times_ns)),
+        dots_to=duration(max(times_ns)),
         flow=tuple(flow),
         flow_height=height,
         overlaid=tuple(_overlaid(comparison, before, after)),
@@ -170,6 +183,7 @@ def _flow(comparison: Comparison) -> tuple[list[FlowEnd], float]:
             found.append(
                 FlowEnd(
                     name,
+                    _label(name),
                     f"{_signs(name, is_left)}{duration(ns)} per step",
                     color,
                     is_left,
@@ -181,6 +195,16 @@ def _flow(comparison: Comparison) -> tuple[list[FlowEnd], float]:
             y += _slot(thick)
             inner += thick
     return found, height
+
+
+def _label(name: str) -> str:
+    """The end of a name, as it is printed."""
+    printed = printable(name)
+    if cell_len(printed) <= _LABEL_CELLS:
+        return printed
+    while cell_len(printed) >= _LABEL_CELLS:
+        printed = printed[1:]
+    return "…" + printed
 
 
 def _signs(name: str, is_left: bool) -> str:

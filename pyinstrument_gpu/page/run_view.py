@@ -308,10 +308,10 @@ def _series_note(run: RunData, series: StepSeries) -> str:
         )
     if series.fence_ns is not None and series.outliers:
         shown = int(series.is_outlier.sum())
-        which = "all of them drawn" if shown == series.outliers else f"the longest {shown:,} drawn"
-        sentences.append(
-            f"{counted(series.outliers, 'outlier')} beyond {duration(series.fence_ns)}, {which}."
-        )
+        which = "all" if shown == series.outliers else f"the longest {shown:,}"
+        drawn_are = f", {which} of them drawn" if series.outliers > 1 else ""
+        beyond = duration(series.fence_ns)
+        sentences.append(f"{counted(series.outliers, 'outlier')} beyond {beyond}{drawn_are}.")
     elif series.fence_ns is not None:
         sentences.append(f"No outlier: no step took more than {duration(series.fence_ns)}.")
     if series.total < run.step_totals.count:

@@ -254,6 +254,55 @@ def test_a_phone_needs_no_scrolling_sideways(page: Browser) -> None:
     assert page.run("return document.documentElement.scrollWidth") <= 390
 
 
+def test_a_phone_does_not_make_the_text_of_pictures_smaller(page: Browser) -> None:
+    heights = []
+    for width in (1280, 390):
+        page.size(width, 844)
+        page.next_frame()
+        page.run("document.querySelector('.phase-times select').dispatchEvent(new Event('change'))")
+        texts = "[...document.querySelectorAll('.histogram text')]"
+        heights.append(page.run(f"return {texts}.map(t => t.getBoundingClientRect().height)[0]"))
+    assert min(heights) >= 11
+
+
+def test_names_on_the_axes_are_whole(page: Browser) -> None:
+    """At every length of an axis, where the last name would reach beyond the picture."""
+    cut = page.run(
+        f"const t = {TIMELINE}, paint = t.context, draw = paint.fillText, cut = [];"
+        "paint.fillText = (text, x) => {"
+        "  if (x + paint.measureText(text).width > t.width) cut.push(text);"
+        "};"
+        "for (let i = 0; i < 40; i++) { t.key('+'); t.drawAxis(t.width / (t.to - t.from)); }"
+        "paint.fillText = draw; return cut"
+    )
+    assert cut == []
+    beyond = page.run(
+        "const box = document.createElement('div'), beyond = [];"
+        "document.body.append(box);"
+        "for (let i = 1; i < 100; i++) {"
+        "  const side = { name: 'host', color: 'red', columns: [[1e6, 1e6 * (1 + i / 7), 1]] };"
+        "  const picture = histogram([side], 'times');"
+        "  box.replaceChildren(picture);"
+        "  for (const text of picture.querySelectorAll('text')) {"
+        "    const { x, width } = text.getBBox();"
+        "    if (x < 0 || x + width > picture.viewBox.baseVal.width) beyond.push(text.textContent);"
+        "  }"
+        "}"
+        "box.remove(); return beyond"
+    )
+    assert beyond == []
+
+
+@pytest.mark.parametrize("count", [1, 3, 30])
+def test_steps_on_the_axis_are_whole_numbers(chromium: Browser, tmp_path: Path, count: int) -> None:
+    show(chromium, training([STEP_NS] * count), tmp_path)
+    chromium.next_frame()
+    places = chromium.run(f"return {CHART}.plot.axes[0]._splits")
+    assert len(places) >= 2
+    assert places == [round(place) for place in places]
+    assert max(places) <= max(1, count - 1)
+
+
 def test_nor_does_a_name_that_is_too_long_for_it(chromium: Browser, tmp_path: Path) -> None:
     show(chromium, training(names=["f" * 300, "attention" * 30, "b" * 300]), tmp_path)
     chromium.size(390, 844, 2)

@@ -276,3 +276,19 @@ def test_without_jinja_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'pyinstrument-gpu\[html\]'"):
         html_page([training()], ["a"])
+
+
+def test_a_long_name_beside_the_flow_keeps_its_end() -> None:
+    """The names of two phases of one module differ at their ends only."""
+    pytest.importorskip("scipy", reason="scipy is not installed")
+    names = ["forward", "attention", "backward of the transformer's encoder, with checkpoints"]
+    before, after = (
+        [training([ns + noise] * 20, names=names) for noise in (0, 1_000, 2_000)]
+        for ns in (STEP_NS, STEP_NS // 2)
+    )
+    view = comparison_view(compare(before, after), before, after, list("abcdef"))
+    labels = {end.name: end.label for end in view.flow}
+    assert labels[names[2]] == "…r's encoder, with checkpoints"
+    assert labels["forward/attention"] == "forward/attention"
+    dots = {round(dot.place): dot.text for _, side in view.dots for dot in side}
+    assert (dots[4], dots[96]) == (view.dots_from, view.dots_to)

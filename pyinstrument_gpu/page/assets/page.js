@@ -54,6 +54,13 @@ function axis(label, size) {
   };
 }
 
+const WHOLE_NUMBERS = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3));
+
+/** The axis of steps, which are whole numbers. */
+function stepAxis(label) {
+  return { ...axis(label, 28), incrs: WHOLE_NUMBERS };
+}
+
 /** A uPlot that has the width of its parent, and is drawn again when the colours change. */
 function plot(parent, options, data) {
   const height = options.height;
@@ -61,6 +68,8 @@ function plot(parent, options, data) {
     width: Math.max(200, parent.clientWidth), ...options, height, legend: { show: false },
     cursor: { points: { size: 7 }, drag: { x: true, y: false }, ...options.cursor },
   }, data, parent);
+  const [only, ...more] = data[0];
+  if (only !== undefined && !more.length) made.setScale("x", { min: only, max: only + 1 });
   new ResizeObserver(() => {
     const width = Math.max(200, parent.clientWidth);
     if (width !== made.width) made.setSize({ width, height });
@@ -109,7 +118,7 @@ class StepChart {
         x: { time: false },
         y: this.isLog ? { distr: 3 } : { range: (u, low, high) => [0, 1.06 * (high || 1)] },
       },
-      axes: [axis("step", 28), axis(`${unit} per step`, 50)],
+      axes: [stepAxis("step"), axis(`${unit} per step`, 50)],
       series: [
         { label: "step" },
         { label: "time", stroke: () => theme("--accent"), width: 1,
@@ -258,7 +267,7 @@ function curves(root) {
   plot(root.querySelector(".plot"), {
     height: 170,
     scales: { x: { time: false } },
-    axes: [axis(data.x_name, 28), axis(data.unit || null, 54)],
+    axes: [stepAxis(data.x_name), axis(data.unit || null, 54)],
     series: [{}, ...data.names.map((name, i) => ({
       label: name, stroke: () => theme(colors[i]), width: 1.5, spanGaps: false,
       points: { show: data.x.length < 60, size: 5 }, dash: i ? [6, 4] : undefined,
@@ -284,8 +293,8 @@ function shortDuration(ns) {
   return `${ns} ns`;
 }
 
-/** Round times between two powers of ten: as many as have room for their names. */
-function logTicks(low, high) {
+/** Round times between two powers of ten, at most so many. */
+function logTicks(low, high, most) {
   const choices = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 7], [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9]];
   let best = [];
   for (const digits of choices) {
@@ -296,7 +305,7 @@ function logTicks(low, high) {
         if (Math.log10(ns) >= low && Math.log10(ns) <= high) ticks.push(ns);
       }
     }
-    if (ticks.length > 9) break;
+    if (ticks.length > most) break;
     best = ticks;
   }
   return [...new Set(best)];
@@ -307,7 +316,9 @@ function logTicks(low, high) {
  * sides: [{name, color, dash, columns: [[low, high, count], ...]}]; heights are shares of each side.
  */
 function histogram(sides, label) {
-  const [width, height, bottom, left] = [640, 220, 34, 40];
+  // A narrow page has a narrow picture, so that its text is not made smaller.
+  const width = Math.min(640, document.getElementById("main").clientWidth);
+  const [height, bottom, left] = [220, 34, 40];
   const all = sides.flatMap((side) => side.columns);
   const log = (ns) => Math.log10(Math.max(ns, 1));
   let low = Math.min(...all.map(([begin]) => log(begin)));
@@ -318,10 +329,12 @@ function histogram(sides, label) {
   const x = (ns) => left + ((log(ns) - low) / (high - low)) * (width - left - 8);
   const y = (share) => height - bottom - (share / most) * (height - bottom - 12);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "histogram" });
-  for (const ns of logTicks(low, high)) {
+  for (const ns of logTicks(low, high, Math.floor(width / 70))) {
+    const name = shortDuration(ns);
+    const last = width - 3.6 * name.length; // a name further to the right would be cut off
     picture.append(
       svg("line", { x1: x(ns), x2: x(ns), y1: 8, y2: height - bottom, class: "grid" }),
-      svg("text", { x: x(ns), y: height - bottom + 16, "text-anchor": "middle" }, shortDuration(ns)),
+      svg("text", { x: Math.min(x(ns), last), y: height - bottom + 16, "text-anchor": "middle" }, name),
     );
   }
   for (const share of [0, most / 2, most]) {

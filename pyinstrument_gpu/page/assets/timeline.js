@@ -505,7 +505,8 @@ class Timeline {
       paint.fillStyle = theme.line;
       paint.fillRect(x, AXIS_PX - 6, 1, 6);
       paint.fillStyle = theme.faint;
-      paint.fillText(`${((n * gap) / ns).toFixed(digits)} ${unit}`, x + 3, AXIS_PX / 2);
+      const name = `${((n * gap) / ns).toFixed(digits)} ${unit}`;
+      if (x + 3 + paint.measureText(name).width <= width) paint.fillText(name, x + 3, AXIS_PX / 2);
     }
   }
 
