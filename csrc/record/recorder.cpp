@@ -39,6 +39,10 @@ constexpr int64_t kFirstFactsNs = 1'000'000'000;
 /// As docs/profiling.md has it.
 constexpr char kControlSuffix[] = ".control";
 constexpr int64_t kRequestIntervalNs = 1'000'000'000;
+/// Looking for the driver goes through all libraries that are loaded. It is done this often, and at
+/// first more often: after a sixteenth of the time that has passed.
+constexpr int64_t kDriverIntervalNs = 1'000'000'000;
+constexpr int64_t kDriverShare = 16;
 /// Of a path in a sentence.
 constexpr size_t kMaxPathParts = 8;
 constexpr std::chrono::milliseconds kDevicePoll{1};
@@ -133,6 +137,7 @@ ClockAnchor Recorder::start(const Options& options) {
     log_->end_writes();
     sign_of_life_ns_ = 0;
     harvest_due_ns_ = 0;
+    driver_due_ns_ = 0;
     libraries_seen_ = 0;
     driver_is_loaded_ = false;
     if (const int error = log_->error()) {
@@ -413,7 +418,7 @@ void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& fi
   const std::vector<SyncItem> syncs = syncs_.take();
   log_->append_tables(tables_since(log_->counts()));
   log_->append_spans(items_);
-  settle_device_times(final, findings);
+  settle_device_times(occasion, state.now_ns, findings);
   log_->append_dropped_steps(steps.dropped);
   log_->append(steps.steps);
   log_->append(metrics);
@@ -596,11 +601,17 @@ void Recorder::pin_events_in_use() {
   for (const cuda::EventRef event : events) device_time_join_.pin(event);
 }
 
-void Recorder::settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings) {
+void Recorder::settle_device_times(Occasion occasion, int64_t now_ns,
+                                   const cuda::DeviceTiming::Findings& findings) {
   const cuda::DeviceTiming& timing = cuda::DeviceTiming::instance();
-  if (timing.attached()) join_device_times(final, findings);
+  if (timing.attached()) join_device_times(occasion == Occasion::kEnd, findings);
   if (timing.has_warnings()) notify(Notice::kDeviceWarnings);
-  if (timing.wanted() && driver_is_loaded()) notify(Notice::kDeviceProbe);
+  if (!timing.wanted()) return;
+  if (occasion != Occasion::kTick || now_ns >= driver_due_ns_) {
+    look_for_driver();
+    driver_due_ns_ = now_ns + std::min(kDriverIntervalNs, now_ns / kDriverShare);
+  }
+  if (driver_is_loaded_) notify(Notice::kDeviceProbe);
 }
 
 void Recorder::join_device_times(bool final, const cuda::DeviceTiming::Findings& findings) {
@@ -623,7 +634,7 @@ void Recorder::join_device_times(bool final, const cuda::DeviceTiming::Findings&
   log_->append(items);
 }
 
-bool Recorder::driver_is_loaded() {
+void Recorder::look_for_driver() {
   // The dynamic linker looks for it on the disk, so it is asked only once it has loaded more.
   unsigned long long libraries = 0;
   const auto count = [](dl_phdr_info* info, size_t, void* loaded) {
@@ -633,7 +644,6 @@ bool Recorder::driver_is_loaded() {
   dl_iterate_phdr(count, &libraries);
   if (std::exchange(libraries_seen_, libraries) != libraries)
     driver_is_loaded_ = cuda::driver_is_loaded();
-  return driver_is_loaded_;
 }
 
 bool Recorder::collect_open_frames(RunState& state) {

@@ -166,7 +166,8 @@ class Recorder {
   enum class Documents { kChanged, kAll };
   void write_documents(RunLog& log, Documents which);
   void drain(ThreadState& state);
-  void settle_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
+  void settle_device_times(Occasion occasion, int64_t now_ns,
+                           const cuda::DeviceTiming::Findings& findings);
   void join_device_times(bool final, const cuda::DeviceTiming::Findings& findings);
   void pin_events_in_use();
   /// Returns whether none began after the time of the state: those are left out.
@@ -177,7 +178,7 @@ class Recorder {
   LogTables tables_since(const RunLog::Counts& counts) const;
   void write_statistics(RunLog& log);
   void write_end(RunLog& log, const RunState& state);
-  bool driver_is_loaded();
+  void look_for_driver();
 
   std::atomic<bool> recording_{false};
   std::atomic<bool> is_closing_{false};  ///< the open step is ended by us, and not by the program
@@ -225,6 +226,7 @@ class Recorder {
   int64_t request_due_ns_ = 0;  ///< when it is looked for again
   uint64_t harvester_cpu_ns_ = 0;
   int64_t cpu_time_due_ns_ = 0;            ///< when it is read again
+  int64_t driver_due_ns_ = 0;              ///< when it is looked for again
   unsigned long long libraries_seen_ = 0;  ///< how many had been loaded when the driver was sought
   bool driver_is_loaded_ = false;
   int reported_error_ = 0;  ///< of the recording or, until the next begins, of the last one
