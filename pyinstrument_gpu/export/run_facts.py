@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from pyinstrument_gpu.model.paths import without_surrogates
 from pyinstrument_gpu.model.run_data import RunData
@@ -55,15 +57,11 @@ def metadata(runs: Sequence[RunData]) -> dict[str, Any]:
 def losses(run: RunData, is_summary: bool = False) -> str | None:
     """In words what an export of the run lacks, of its history or of its statistics
     (`is_summary`); None if nothing."""
-    found = []
-    counted = sum(phase.count for phase in run.phases.values()) if is_summary else len(run.spans)
-    missing = run.phases_recorded - counted
-    if missing > 0:
-        found.append(f"{missing:,} of {run.phases_recorded:,} spans are missing")
-    passes_missing = 0 if is_summary else run.modules.passes - len(run.module_spans)
-    if passes_missing > 0:
-        of = f"{passes_missing:,} of {run.modules.passes:,}"
-        found.append(f"{of} passes through modules are missing")
+    found = [
+        f"{recorded - there:,} of {recorded:,} {what} are missing"
+        for what, there, recorded in _counts(run, is_summary)
+        if recorded > there
+    ]
     causes = {
         cause: count
         for cause, count in _dropped(run).items()
@@ -75,6 +73,20 @@ def losses(run: RunData, is_summary: bool = False) -> str | None:
     if not run.complete:
         found.append(f"the recording was not stopped, and ends at {run.duration_ns / 1e9:.3f} s")
     return "; ".join(found) or None
+
+
+def _counts(run: RunData, is_summary: bool) -> Iterator[tuple[str, int, int]]:
+    """What can be exported: how many of each there are, and how many were recorded."""
+    phases = run.statistics.values()
+    if is_summary:
+        yield "spans", sum(phase.count for phase in phases), run.phases_recorded
+        return
+    yield "spans", len(run.spans), run.phases_recorded
+    steps = run.step_totals.count + run.profiled_totals.count
+    yield "steps", len(run.steps.closed), steps
+    device_times = sum(phase.device.count for phase in phases if phase.device is not None)
+    yield "device times", int(np.count_nonzero(run.span_device_ns >= 0)), device_times
+    yield "passes through modules", len(run.module_spans), run.modules.passes
 
 
 def _dropped(run: RunData) -> dict[str, int]:
