@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+SAME_BOOT_NS = 10 * 10**9
+"""Readings of one machine tell of its start within this: its wall clock may have been set since."""
+
 
 def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
     """When the run began by a clock of its machine; None where the reading lacks one of the two.
@@ -16,3 +19,11 @@ def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:
     if not {clock, "run_ns"} <= anchor.keys():
         return None
     return anchor[clock] - anchor["run_ns"]
+
+
+def booted_ns(anchor: Mapping[str, int]) -> int | None:
+    """When the machine was started, by its wall clock: where its monotonic clock was zero. None
+    where the reading lacks one of the two."""
+    if not {"monotonic_ns", "realtime_ns"} <= anchor.keys():
+        return None
+    return anchor["realtime_ns"] - anchor["monotonic_ns"]

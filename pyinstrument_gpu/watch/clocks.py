@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_SAME_BOOT_NS = 10 * 10**9
+from pyinstrument_gpu.model.anchor import SAME_BOOT_NS, booted_ns
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Clocks:
     def are_of(self, environment: Mapping[str, Any], anchor: Mapping[str, int]) -> bool:
         """Whether a run is recorded on this machine since it was started, as far as can be told:
         the name is the same, and so is the moment at which the monotonic clock began."""
-        if not {"monotonic_ns", "realtime_ns"} <= anchor.keys():
+        its_ns = booted_ns(anchor)
+        if its_ns is None or environment.get("host") != self.host:
             return False
-        began_ns = anchor["realtime_ns"] - anchor["monotonic_ns"]
-        differs_ns = abs(self.realtime_ns - self.monotonic_ns - began_ns)
-        return environment.get("host") == self.host and differs_ns < _SAME_BOOT_NS
+        return abs(self.realtime_ns - self.monotonic_ns - its_ns) < SAME_BOOT_NS

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyinstrument_gpu.model.anchor import began_ns
+from pyinstrument_gpu.model.anchor import SAME_BOOT_NS, began_ns, booted_ns
 from pyinstrument_gpu.model.job_data import RankData
 
-_SAME_BOOT_NS = 10 * 10**9
 
-
-def machines_of(ranks: Iterable[RankData], most_apart_ns: int = _SAME_BOOT_NS) -> dict[int, int]:
+def machines_of(ranks: Iterable[RankData], most_apart_ns: int = SAME_BOOT_NS) -> dict[int, int]:
     """By rank a number of its machine; without those of which it is not known.
 
     Ranks ran on one machine since it was started if its name is the same, and so is the moment at
@@ -21,15 +19,14 @@ def machines_of(ranks: Iterable[RankData], most_apart_ns: int = _SAME_BOOT_NS) -
     found = {}
     count = 0
     for rank in ranks:
-        host, anchor = rank.environment.get("host"), _anchor(rank)
-        if host is None or not {"monotonic_ns", "realtime_ns"} <= anchor.keys():
+        host, its_ns = rank.environment.get("host"), booted_ns(_anchor(rank))
+        if host is None or its_ns is None:
             continue
-        began_ns = anchor["realtime_ns"] - anchor["monotonic_ns"]
         machines = booted.setdefault(host, [])
-        number = next((n for at_ns, n in machines if abs(at_ns - began_ns) < most_apart_ns), None)
+        number = next((n for at_ns, n in machines if abs(at_ns - its_ns) < most_apart_ns), None)
         if number is None:
             number = count
-            machines.append((began_ns, number))
+            machines.append((its_ns, number))
             count += 1
         found[rank.rank] = number
     return found
