@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import stat
 import sys
 import threading
 import warnings
@@ -436,9 +437,7 @@ class Recording:
         if self._path is None:
             return self._from_log(log)
         try:
-            from_file = Run.load(self._path)
-            if from_file.environment.get("run_id") != self._environment["run_id"]:
-                raise RunFileError("it holds another run")
+            from_file = self._read_back(self._path, log)
         except (OSError, RunFileError) as error:
             lost = f"the history is lost: {self._path} can't be read back: {error}"
             warnings.warn(lost, RuntimeWarning, stacklevel=3)
@@ -448,6 +447,19 @@ class Recording:
         if self._error is None:
             return from_file
         return self._from_log(log).with_history_of(from_file)
+
+    def _read_back(self, path: Path, log: Callable[[], bytes | None]) -> Run:
+        from pyinstrument_gpu.run import Run
+
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise RunFileError("it is no regular file")  # opening a pipe would be waiting
+        run = Run.load(path)
+        if run.environment.get("run_id") != self._environment["run_id"]:
+            raise RunFileError("it holds another run")
+        is_whole = self._error is None and self._stopped
+        if is_whole and run.notes and _counts(run) != _counts(self._from_log(log)):
+            raise RunFileError("a part of it was overwritten")
+        return run
 
     def _from_log(self, log: Callable[[], bytes | None]) -> Run:
         from pyinstrument_gpu.run import Run
@@ -573,6 +585,12 @@ def _read_metrics() -> None:
     accumulators: Any = sys.modules.get("pyinstrument_gpu.metrics.accumulator")
     if accumulators is not None:
         accumulators.record_readings()
+
+
+def _counts(run: Run) -> tuple[object, ...]:
+    """Of the statistics of a run: two copies that agree in these lack nothing of each other."""
+    phases = {key: phase.count for key, phase in run.statistics.items()}
+    return run.complete, run.names, run.step_totals.count, phases
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

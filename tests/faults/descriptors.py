@@ -2,6 +2,7 @@
 """What the program does to descriptors, and other programs to the run file."""
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -111,11 +112,11 @@ def none_free(trial: Trial) -> None:
 
 
 @FAULTS.fault(
-    done="While a recording goes on its file is deleted, renamed, replaced by a text or by another "
-    "run, or overwritten with zeros.",
+    done="While a recording goes on its file is deleted, renamed, replaced by a text, another run or "
+    "a pipe, or overwritten with zeros.",
     holds="The training goes on. The statistics are complete, with a warning that the history in "
     "the file could not be read back. A renamed file has the whole run.",
-    times=5,
+    times=6,
 )
 def another_file(trial: Trial) -> None:
     path, aside = trial.path, trial.directory / "aside"
@@ -136,6 +137,8 @@ def another_file(trial: Trial) -> None:
             path.write_text("text")
         elif trial.number == 3:
             (trial.directory / "other.gpurun").rename(path)
+        elif trial.number == 5:
+            os.mkfifo(path)
         with pig.gpu_phase("mine"):
             pass
 
@@ -147,3 +150,31 @@ def another_file(trial: Trial) -> None:
     assert "the history is lost" in run.notes[-1]
     if aside.exists():
         assert len(pig.Run.load(aside).spans) == 2
+
+
+@FAULTS.fault(
+    done="Another program overwrites the run file with zeros, but for its first 64 bytes.",
+    holds="The statistics are complete, with a warning that the history in the file could not be "
+    "read back.",
+)
+def all_but_the_header(trial: Trial) -> None:
+    names = [f"{number:0200}" for number in range(200)]  # more than a block, which is written once
+
+    def phases() -> None:
+        for name in names:
+            with pig.gpu_phase(name):
+                pass
+
+    with pig.record(trial.path) as recording:
+        phases()
+        recording.flush()
+        with trial.path.open("r+b") as file:
+            file.seek(64)
+            file.write(bytes(trial.path.stat().st_size - 64))
+        phases()
+
+    with pytest.warns(RuntimeWarning, match="the history is lost: .* a part of it was overwritten"):
+        run = recording.run
+    assert {path: phase.count for path, phase in run.phases.items()} == dict.fromkeys(names, 2)
+    assert len(run.spans) == 0
+    assert run.complete
