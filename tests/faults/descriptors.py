@@ -112,8 +112,8 @@ def none_free(trial: Trial) -> None:
 
 
 @FAULTS.fault(
-    done="While a recording goes on its file is deleted, renamed, replaced by a text, another run or "
-    "a pipe, or overwritten with zeros.",
+    done="While a recording goes on its file is deleted, renamed, replaced by a text, another run "
+    "or a pipe, or overwritten with zeros.",
     holds="The training goes on. The statistics are complete, with a warning that the history in "
     "the file could not be read back. A renamed file has the whole run.",
     times=6,
