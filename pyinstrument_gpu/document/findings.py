@@ -111,8 +111,8 @@ def _failures(run: RunData, commands: _Commands) -> Iterator[Finding]:
         readings = run.metrics[run.metrics["name"] == number]
         if len(readings) and not math.isfinite(readings["value"][-1]):
             last = readings[-1]
-            step = "" if last["step"] < 0 else f" in step {last['step']:,}"
-            evidence = f"its last value, read{step}, is {last['value']}"
+            read = "" if last["step"] < 0 else f", read in step {last['step']:,},"
+            evidence = f"its last value{read} is {last['value']}"
             yield _failure(f"metric {name}", evidence, None, commands.page)
     growth = None if memory is None else memory_growth(memory)
     if memory is not None and growth is not None and _matters(growth, memory):

@@ -145,8 +145,17 @@ def series_of_scalar(values: Mapping[str, Any], name: str) -> list[tuple[str, fl
 
 
 def known_series(values: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
-    known = [name for name in names if not math.isnan(values.get(name, math.nan))]
-    return [(name, float(values[name])) for name in known]
+    """Those of the values that are known. NaN is unknown, but for a last value that was NaN itself:
+    such a value was counted as not finite."""
+    found = [(name, float(values.get(name, math.nan))) for name in names]
+    return [(name, value) for name, value in found if value == value or _was_nan(values, name)]
+
+
+def _was_nan(values: Mapping[str, Any], name: str) -> bool:
+    if not name.endswith("_last"):
+        return False
+    counted = name.removesuffix("last") + "nonfinite"
+    return bool(values.get("nonfinite_losses" if name == "loss_last" else counted, 0))
 
 
 def ratio(numerator: float, denominator: float) -> float:

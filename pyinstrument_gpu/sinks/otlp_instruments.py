@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,10 @@ class Instruments:
             self._count_up_to(self._dropped, count, {_CAUSE: cause})
 
     def set_metric(self, name: str, value: float, step: int) -> None:
-        """A `step` below 0 is none."""
+        """A `step` below 0 is none. OpenTelemetry takes no value that is not finite, and would warn
+        of each."""
+        if not math.isfinite(value):
+            return
         self._metric.set(value, {_METRIC: name})
         if step >= 0:
             self._metric_step.set(step, {_METRIC: name})

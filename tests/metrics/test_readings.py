@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.schema import METRIC_DTYPE
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
@@ -49,6 +50,25 @@ def test_readings_while_a_recording_is_active() -> None:
     assert (np.diff(run.metrics["host_ns"]) >= 0).all()
     assert run.dropped["metrics"] == 0
     assert run.notes == ()
+
+
+def test_a_last_value_that_is_nan_is_recorded_and_one_that_is_unknown_is_not() -> None:
+    metrics = pig.MetricAccumulator(topk=1, cross_entropy=False)
+    losses = [None, 1.0, float("nan"), float("nan"), 2.0, float("inf"), float("nan")]
+    with pig.record() as recording:
+        for loss in losses:
+            metrics.update(LOGITS, TARGET, None if loss is None else torch.tensor(loss))
+            if loss is not None:
+                metrics.update_scalar("norm", loss)
+            metrics.record_reading()
+
+    run = recording.run
+    for name in ("loss_last", "norm_last"):
+        assert [str(value) for _, _, value in series(run, name)] == [str(x) for x in losses[1:]]
+    assert [value for _, _, value in series(run, "loss")] == [1, 1, 1, 1.5, 1.5, 1.5]
+    failures = [one for one in document_of(run).findings if one.kind == "failure"]
+    assert [one.about for one in failures] == ["metric loss_last", "metric norm_last"]
+    assert failures[0].evidence == "its last value is nan"
 
 
 def test_accumulators_of_one_name_have_series_of_their_own() -> None:

@@ -237,7 +237,7 @@ def test_number_of_series_is_bounded(collector: Collector) -> None:
                 for name in ("a", "b", "c"):
                     with gpu_phase(name):
                         tick(1_000_000)
-                accumulator.update(torch.eye(2), torch.tensor([0, 1]), torch.tensor(math.nan))
+                accumulator.update(torch.eye(2), torch.tensor([0, 1]), torch.tensor(0.5))
 
     phases = collector.points("phase.duration")
     assert {key: (point.count, point.sum) for key, point in phases.items()} == {
@@ -246,6 +246,25 @@ def test_number_of_series_is_bounded(collector: Collector) -> None:
     }
     assert collector.values("step.index") == {(): 3}  # also where it was not measured
     assert len(collector.values("metric.value")) == 2
+
+
+def test_a_loss_that_is_not_finite_leaves_its_last_value(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    metrics = pig.MetricAccumulator(topk=1)
+    with pig.record(sinks=[pig.OTLPSink()]):
+        for loss in (0.5, math.nan, math.inf):
+            with gpu_step():
+                metrics.update(torch.eye(2), torch.tensor([0, 1]), torch.tensor(loss))
+            metrics.record_reading()
+
+    last = (("metric.name", "loss_last"),)
+    assert (collector.values("metric.value")[last], collector.values("metric.step")[last]) == (
+        0.5,
+        0,
+    )
+    assert "finite" not in caplog.text
 
 
 def test_child_sends_nothing(collector: Collector) -> None:
