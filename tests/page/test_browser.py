@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.analysis.compare import compare
+from pyinstrument_gpu.model.schema import METRIC_DTYPE
 from pyinstrument_gpu.page.page import comparison_page, html_page
 from pyinstrument_gpu.run import Run
 from tests.document.jobs import one_late
@@ -291,6 +292,40 @@ def test_names_on_the_axes_are_whole(page: Browser) -> None:
         "box.remove(); return beyond"
     )
     assert beyond == []
+
+
+def test_small_and_large_numbers_on_an_axis_have_names_of_their_own(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    """Such as the axis of a learning rate, and that of a count."""
+    scales = [(power, low) for power in (-9, -5, -4, -3, -1, 0, 3, 5, 7) for low in (0, 3)]
+    rows = [
+        (i + 1, i, i * MS, name, 10.0**power * (low + i / 19))
+        for name, (power, low) in enumerate(scales)
+        for i in range(20)
+    ]
+    run = training(metric_names=[str(one) for one in scales], metrics=np.array(rows, METRIC_DTYPE))
+    show(chromium, run, tmp_path)
+    axes = chromium.run(
+        "const real = uPlot, made = [];"
+        "uPlot = function (...all) { made.push(new real(...all)); return made.at(-1); };"
+        "for (const root of document.querySelectorAll('[data-of=metrics]')) curves(root);"
+        "uPlot = real;"
+        "const drawn = new Promise(done => requestAnimationFrame(() => setTimeout(done)));"
+        "return drawn.then(() => made.map(u => {"
+        "  const { _values, _splits, font } = u.axes[1];"
+        "  u.ctx.font = font[0];"
+        "  const widest = Math.max(..._values.map(name => u.ctx.measureText(name).width));"
+        "  return [_values, _splits, widest / devicePixelRatio];"
+        "}));"
+    )
+    assert len(axes) == len(scales)
+    for names, numbers, widest in axes:
+        assert len(set(names)) == len(names) >= 2
+        assert widest <= 54
+        read = [float(one.rstrip("KM").replace(",", "")) for one in names]
+        units = [{"K": 1e3, "M": 1e6}.get(one[-1], 1) for one in names]
+        assert np.multiply(read, units) == pytest.approx(numbers, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("count", [1, 3, 30])

@@ -61,6 +61,16 @@ function stepAxis(label) {
   return { ...axis(label, 28), incrs: WHOLE_NUMBERS };
 }
 
+/** The name of a number on an axis, as exact as the gap to the next one asks for. */
+function axisName(number, gap) {
+  const compact = { notation: "compact", maximumFractionDigits: 3 };
+  if (number === 0 || Math.abs(number) >= 1e5) return number.toLocaleString("en", compact);
+  const power = Math.floor(Math.log10(gap) + 1e-9);
+  const digits = Math.abs(gap / 10 ** power - 2.5) < 0.1 ? 1 - power : -power; // 2.5 needs one more
+  if (digits <= 4) return number.toLocaleString("en", { maximumFractionDigits: Math.max(digits, 0) });
+  return number.toExponential(Math.max(0, digits + Math.floor(Math.log10(Math.abs(number)) + 1e-9)));
+}
+
 /** A uPlot that has the width of its parent, and is drawn again when the colours change. */
 function plot(parent, options, data) {
   const height = options.height;
@@ -267,7 +277,10 @@ function curves(root) {
   plot(root.querySelector(".plot"), {
     height: 170,
     scales: { x: { time: false } },
-    axes: [stepAxis(data.x_name), axis(data.unit || null, 54)],
+    axes: [stepAxis(data.x_name), {
+      ...axis(data.unit || null, 54),
+      values: (u, numbers, a, space, gap) => numbers.map((number) => axisName(number, gap)),
+    }],
     series: [{}, ...data.names.map((name, i) => ({
       label: name, stroke: () => theme(colors[i]), width: 1.5, spanGaps: false,
       points: { show: data.x.length < 60, size: 5 }, dash: i ? [6, 4] : undefined,
