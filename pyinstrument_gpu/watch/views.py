@@ -355,7 +355,7 @@ def _ranks(
 ) -> RenderableType:
     ranks = [one for one in runs if isinstance(one, LiveRun)]
     unit = Unit.fitting(max((one.steps.window_mean_ns or 0 for one in ranks), default=0) or 1e6)
-    columns = [UNKNOWN if one.rank is None else f"rank {one.rank}" for one in ranks]
+    columns = ["this run" if one.rank is None else f"rank {one.rank}" for one in ranks]
     # The selected one is marked, and as many stand beside it as there is room for.
     fitting = max(1, (width - 34) // 12)
     at = next((place for place, one in enumerate(ranks) if one is run), 0)
