@@ -36,7 +36,10 @@ def record_if_asked() -> None:
         recording._give_way = lambda: _give_way(recording)
         recording._start()
     except Exception as error:
-        warn_of(f"{VARIABLE}: nothing is recorded: {error}")
+        reason = str(error)
+        if isinstance(error.__cause__, FileExistsError):  # what it says is for calls of `record`
+            reason = f"{text} already exists: choose another path, perhaps one with {{pid}}"
+        warn_of(f"{VARIABLE}: nothing is recorded: {reason}")
 
 
 def _give_way(recording: Recording) -> None:

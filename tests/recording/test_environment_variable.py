@@ -72,6 +72,13 @@ def test_a_path_that_can_not_be_is_one_warning(
     assert (tmp_path / "there.gpurun").read_text() == "a text"
 
 
+def test_advice_for_a_file_that_is_there_can_be_followed(tmp_path: Path) -> None:
+    (tmp_path / "there.gpurun").write_text("a text")
+    done = run_with(tmp_path / "there.gpurun")
+    assert "there.gpurun already exists: choose another path, perhaps one with {pid}" in done.stderr
+    assert "overwrite" not in done.stderr
+
+
 def test_processes_that_the_program_starts_record_nothing(tmp_path: Path) -> None:
     path = tmp_path / "train.gpurun"
     program = tmp_path / "program.py"
