@@ -14,6 +14,7 @@ import os
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +252,10 @@ class Launch:
             try:
                 if not self._is_over:
                     self._stop()
-                text = "\n".join(self._report())
+                with warnings.catch_warnings():
+                    # Of libraries that the report imports. Ours are of another category.
+                    warnings.simplefilter("ignore", UserWarning)
+                    text = "\n".join(self._report())
             except Exception as error:
                 text = self._report_by_child(error)
         if text:

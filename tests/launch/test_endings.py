@@ -53,6 +53,14 @@ ENDINGS = {
             if name.partition(".")[0] == "numpy":
                 del sys.modules[name]
         """,
+    "import of the report that warns": """
+        import sys, warnings
+        class Finder:
+            def find_spec(self, name, path, target=None):
+                if name == "pyinstrument_gpu.report.terminal":
+                    warnings.warn(name)
+        sys.meta_path.insert(0, Finder())
+        """,
     "locale": """
         import locale
         locale.setlocale(locale.LC_ALL, "C")
