@@ -35,7 +35,7 @@ class SyncSite:
             called one.
         what: the call that waits.
         count: waits in the whole run.
-        count_per_step, blocked_ns_per_step: of those inside steps.
+        count_per_step, blocked_ns_per_step: of those inside steps that ended.
         count_outside: waits outside steps.
         blocked_ns: the time of all.
         copied_bytes: what they copied.
@@ -82,10 +82,13 @@ def syncs(run: RunData) -> Syncs | None:
     found = run.syncs
     if not found.was_watched:
         return None
-    closed = run.steps.closed
+    closed, open_step = run.steps.closed, run.open_step
+    in_steps = found.events["step"] >= 0
+    has_ended = in_steps if open_step is None else found.events["step"] != open_step.index
+    inside, ended = found.waits_in(in_steps), found.waits_in(in_steps & has_ended)
     return Syncs(
         is_preview=found.is_as_if,
-        sites=tuple(_site(run, site) for site in listed_sites(found)),
+        sites=tuple(_site(run, site, inside[site], ended[site]) for site in listed_sites(found)),
         kept_steps=len(closed),
         watched_steps=sum(
             int(np.count_nonzero((closed["begin_ns"] >= begin_ns) & (closed["end_ns"] <= end_ns)))
@@ -107,10 +110,17 @@ def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
     return sorted(sites, key=lambda s: (s.totals.blocked_ns, s.totals.count), reverse=True)
 
 
-def _site(run: RunData, site: model.SyncSite) -> SyncSite:
+def _site(
+    run: RunData,
+    site: model.SyncSite,
+    inside: model.SomeWaits | None,
+    ended: model.SomeWaits | None,
+) -> SyncSite:
+    """The site; `inside` are its waits inside steps, `ended` those inside steps that ended."""
     library, steps = site.library, run.steps_ended
-    inside = run.syncs.in_steps[site] if steps else None
-    blocked_ns = None if inside is None else inside.blocked_ns
+    if not steps:
+        inside = ended = None
+    blocked_ns = None if ended is None else ended.blocked_ns
     return SyncSite(
         line=run.name_of_line(site.program),
         function=site.function,
@@ -118,7 +128,7 @@ def _site(run: RunData, site: model.SyncSite) -> SyncSite:
         library_function=None if library is None else library.function,
         what=site.kind.label,
         count=site.totals.count,
-        count_per_step=None if inside is None else inside.count / steps,
+        count_per_step=None if ended is None else ended.count / steps,
         blocked_ns_per_step=None if blocked_ns is None else blocked_ns / steps,
         count_outside=None if inside is None else site.totals.count - round(inside.count),
         blocked_ns=site.blocked_ns,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import astuple, dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +83,8 @@ class SyncSite:
 
 
 @dataclass(frozen=True)
-class WaitsInSteps:
-    """The waits of a site that happened inside steps.
+class SomeWaits:
+    """Some of the waits of a site.
 
     Attributes:
         count: their number.
@@ -131,24 +130,23 @@ class Syncs(ArrayFields):
         parts = (site.totals for site in self.sites if not site.is_allowed)
         return sum(parts, SyncTotals())
 
-    @cached_property
-    def in_steps(self) -> dict[SyncSite, WaitsInSteps | None]:
-        """For each site its waits inside steps. Where only a part of the history was kept, this
-        part stands for the whole; None where nothing of it was."""
+    def waits_in(self, chosen: NDArray[np.bool_]) -> dict[SyncSite, SomeWaits | None]:
+        """For each site those of its waits that are among the chosen `events`. Where only a part of
+        the history was kept, this part stands for the whole; None where nothing of it was."""
         kept = totals_of(self.events, len(self.sites))
-        inside = totals_of(self.events[self.events["step"] >= 0], len(self.sites))
-        found: dict[SyncSite, WaitsInSteps | None] = {}
-        for site, all_kept, of_steps in zip(self.sites, kept, inside, strict=True):
+        wanted = totals_of(self.events[chosen], len(self.sites))
+        found: dict[SyncSite, SomeWaits | None] = {}
+        for site, all_kept, some in zip(self.sites, kept, wanted, strict=True):
             if not all_kept.count:
                 found[site] = None
                 continue
-            share = of_steps.count / all_kept.count
+            share = some.count / all_kept.count
             blocked_ns: float | None = None
             if all_kept.blocked_ns:
-                blocked_ns = site.totals.blocked_ns * (of_steps.blocked_ns / all_kept.blocked_ns)
+                blocked_ns = site.totals.blocked_ns * (some.blocked_ns / all_kept.blocked_ns)
             elif site.totals.priced:
                 blocked_ns = site.totals.blocked_ns * share
-            found[site] = WaitsInSteps(site.totals.count * share, blocked_ns)
+            found[site] = SomeWaits(site.totals.count * share, blocked_ns)
         return found
 
     def are_of(self, kinds: Collection[SyncKind]) -> NDArray[np.bool_]:

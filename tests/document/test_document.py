@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The document's numbers are those of the run, and what is not known is None."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from pyinstrument_gpu.document.phases import PhaseInSteps
 from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.model.steps import Step, Steps
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, SyncTotals
 from pyinstrument_gpu.run import Run
 from tests.document.programs import (
     MIB,
@@ -262,6 +265,9 @@ def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
     begin_ns = 23 * MS
     long = (0, 0, 2, 0, 0, -1, -1, begin_ns, begin_ns + 900 * MS, -1, -1, 800 * MS, 1)
     still_open = Step(2, begin_ns, -1, 16.0, 1, False, 0)
+    wait = (begin_ns, 800 * MS, 4, 0, 0, 2, 0)
+    (site,) = ended.syncs.sites
+    totals = SyncTotals(3, 3, site.totals.blocked_ns + 800 * MS, 12)
     run = training(
         [10 * MS, 10 * MS],
         on_device=False,
@@ -269,6 +275,11 @@ def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
         span_self_ns=np.append(ended.span_self_ns, 900 * MS),
         steps=Steps.with_open(ended.steps.array, still_open),
         open_step=still_open,
+        syncs=replace(
+            ended.syncs,
+            sites=(replace(site, totals=totals),),
+            events=np.append(ended.syncs.events, np.array([wait], SYNC_DTYPE)),
+        ),
         complete=False,
         duration_ns=begin_ns + 950 * MS,
         phases_recorded=7 if is_whole else 8,
@@ -276,6 +287,10 @@ def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
     document = document_of(run)
     forward, backward = phase_of(document, "forward"), phase_of(document, "backward")
     assert forward.calls == 3
+    assert document.syncs is not None
+    (waits,) = document.syncs.sites
+    assert (waits.count, waits.count_per_step, waits.count_outside) == (3, 1, 0)
+    assert waits.blocked_ns_per_step == 3 * MS
     assert (backward.host_ns, backward.share) == (5 * MS, 0.5)
     if not is_whole:  # the statistics lack a span: whether it is one of these is unknown
         assert forward.share is None
