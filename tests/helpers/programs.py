@@ -41,7 +41,8 @@ class Programs:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            # Programs find what lies in their working directory, also where these tests may not.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": ""},
         )
 
     def run(

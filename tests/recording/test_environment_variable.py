@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PYINSTRUMENT_GPU_RECORD: a recording that begins at the import."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,12 @@ def run_with(
     value: object, source: str = PROGRAM, *arguments: object, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     return run_script(source, *arguments, environment={VARIABLE: str(value), **environment})
+
+
+def environment_with(value: Path, *folders: Path) -> dict[str, str]:
+    """That of this process, in which the folders come first on Python's path."""
+    path = os.pathsep.join([*map(str, folders), *sys.path])
+    return {**os.environ, "PYTHONPATH": path, VARIABLE: str(value)}
 
 
 def test_the_import_records_until_the_program_ends(tmp_path: Path) -> None:
@@ -85,7 +92,7 @@ def test_processes_that_the_program_starts_record_nothing(tmp_path: Path) -> Non
     program.write_text(CHILDREN)
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", str(program)],
-        env={"PYTHONPATH": ":".join([str(tmp_path), *sys.path]), VARIABLE: str(path)},
+        env=environment_with(path, tmp_path),
         capture_output=True,
         text=True,
     )
@@ -135,7 +142,7 @@ if __name__ == "__main__":
     )
     done = subprocess.run(
         [sys.executable, str(program)],
-        env={"PYTHONPATH": ":".join(sys.path), VARIABLE: str(tmp_path / "train.gpurun")},
+        env=environment_with(tmp_path / "train.gpurun"),
         capture_output=True,
         text=True,
     )
@@ -147,7 +154,7 @@ def test_commands_do_not_record_themselves(tmp_path: Path) -> None:
     asked, path = tmp_path / "asked.gpurun", tmp_path / "run.gpurun"
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    environment = {"PYTHONPATH": ":".join(sys.path), VARIABLE: str(asked)}
+    environment = environment_with(asked)
     command = [sys.executable, "-m", "pyinstrument_gpu"]
     for arguments in (
         ["run", "-o", str(path), "--no-report", str(program)],
@@ -163,7 +170,7 @@ def test_the_console_script_does_not_either(tmp_path: Path) -> None:
     asked = tmp_path / "asked.gpurun"
     script = tmp_path / "pyinstrument-gpu"
     script.write_text("from pyinstrument_gpu.cli import main\nmain(['--version'])\n")
-    environment = {"PYTHONPATH": ":".join(sys.path), VARIABLE: str(asked)}
+    environment = environment_with(asked)
     subprocess.run([sys.executable, str(script)], env=environment, check=True, capture_output=True)
     assert not asked.exists()
 
