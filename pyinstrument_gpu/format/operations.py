@@ -95,5 +95,5 @@ def decode_operations(data: bytes) -> Operations:
 
 
 def _device(found: Mapping[str, Any]) -> DeviceUse:
-    gaps = tuple(DeviceGaps(*one) for one in found["gaps"] or ())
+    gaps = tuple(DeviceGaps(*one) for one in found.get("gaps") or ())
     return DeviceUse(found["devices"], found["busy_ns"], found["elapsed_ns"], gaps)

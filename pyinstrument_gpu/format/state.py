@@ -122,4 +122,5 @@ def _open_step(found: Mapping[str, Any]) -> OpenStepState:
 
 def _device(found: Mapping[str, Any]) -> DeviceState:
     timing = DeviceTimingSummary(found["every"], found["records"], found["record_ns"])
-    return DeviceState(timing, tuple((path, spans) for path, spans in found["pending"] or ()))
+    pending = found.get("pending") or ()
+    return DeviceState(timing, tuple((path, spans) for path, spans in pending))

@@ -25,7 +25,7 @@ from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, read_blocks
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
@@ -42,6 +42,7 @@ from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_runs import run_of, syncs_of
 from tests.helpers.run_encoder import encode
 from tests.helpers.run_writer import BLOCK_HEADER, pack_block
+from tests.helpers.whole_documents import DEVICE, DOCUMENTS, with_document
 
 FAULTS = FaultGroup("hostile file")
 
@@ -142,6 +143,39 @@ def state_of_other_values(trial: Trial) -> None:
         del run.environment["anchor"]
     setattr(run, name, value)
     _use(trial, run.environment, bytes(encode(run)))
+
+
+@FAULTS.fault(
+    done="A field of what a file says of profiled operations, memory, energy or the state of its "
+    "recording is missing or has another value, at any depth.",
+    holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
+    "output or an error of this package.",
+    times=20,
+    slow_times=980,
+)
+def documents_of_other_values(trial: Trial) -> None:
+    data = _file(ENVIRONMENT)
+    state = json.loads(read_blocks(data).documents[BlockType.STATE])
+    documents = {**DOCUMENTS, BlockType.STATE: {**state, "device": DEVICE}}
+    for block_type, document in documents.items():
+        data = with_document(data, block_type, document)
+    block_type = trial.random.choice(list(documents))
+    changed = copy.deepcopy(documents[block_type])
+    inside, place = trial.random.choice([*_all_places(changed)])
+    if trial.random.random() < 0.3:
+        del inside[place]
+    else:
+        inside[place] = copy.deepcopy(trial.random.choice(VALUES + _COUNTS))
+    _use(trial, ENVIRONMENT, with_document(data, block_type, changed))
+
+
+def _all_places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each value within this one, as what it is in, an object or a list, and its place there."""
+    within = value.items() if isinstance(value, dict) else enumerate(value)
+    for place, one in [*within]:
+        yield value, place
+        if isinstance(one, (dict, list)):
+            yield from _all_places(one)
 
 
 @FAULTS.fault(

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of a run file with all that they may say, and files that have other ones."""
+
+import json
+from typing import Any
+
+from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from tests.helpers.run_writer import pack_block
+
+_MS = 1_000_000
+_BEGAN_NS = 10**12
+_NEWEST = 1 << 32
+
+_OPERATIONS = {
+    "profiled": [[1, 2]],
+    "first_step": 1,
+    "last_step": 2,
+    "steps": 2,
+    "operations": [
+        ["aten::mm", "forward", "net.fc", 4, 5 * _MS, 3 * _MS, 4],
+        [None, None, None, 1, 1, None, None],
+    ],
+    "annotations_ns": 5,
+    "device": {
+        "devices": 1,
+        "busy_ns": 5 * _MS,
+        "elapsed_ns": 10 * _MS,
+        "gaps": [["forward", 3, 100, 50]],
+    },
+    "stopped_ns": 5,
+    "modules_unknown": "it was compiled",
+    "trace": "trace.json",
+    "notes": ["a note"],
+}
+
+_PHASE = {
+    "path": 0,
+    "calls": 4,
+    "steps": 4,
+    "begin_bytes": 10,
+    "end_bytes": 20,
+    "peak_bytes": 30,
+    "peak_is_exact": True,
+    "left_bytes": [5, 4, 6],
+    "own_left_bytes": [5, 4, 6],
+}
+_EVENT = {
+    "path": 0,
+    "device": 0,
+    "request_bytes": 10,
+    "limit_bytes": 100,
+    "free_bytes": 5,
+    "step": 1,
+    "allocated_bytes": 5,
+    "reserved_bytes": 6,
+    "module": "net.fc",
+    "settings": "expandable",
+    "monotonic_ns": _BEGAN_NS + 20 * _MS,
+}
+_MEMORY = {
+    "steps": 4,
+    "lost": 0,
+    "phases_lost": 0,
+    "device": 0,
+    "peak_bytes": 100,
+    "reserved_peak_bytes": 200,
+    "phases": [_PHASE, {**_PHASE, "path": 1}],
+    "outside_left_bytes": [1, 0, 2],
+    "points": [[0, 10, 20], [1, 20, None], [2, 30, 40], [3, 40, 50]],
+    "out_of_memory": {"count": 2, "events": [_EVENT]},
+    "notes": ["a note"],
+}
+
+_SAMPLES = [[_BEGAN_NS + number * 5 * _MS, number * 100] for number in range(11)]
+_ENERGY = {"gpus": [{"device": 0, "uuid": "GPU-0", "samples": _SAMPLES}]}
+
+DOCUMENTS: dict[BlockType, dict[str, Any]] = {
+    BlockType.OPERATIONS: _OPERATIONS,
+    BlockType.MEMORY: _MEMORY,
+    BlockType.ENERGY: _ENERGY,
+}
+"""By type, as JSON. They fit a run of a few paths and steps that began at 10^12 ns of the monotonic
+clock."""
+
+DEVICE = {"every": 2, "records": 8, "record_ns": 900, "pending": [[0, 1]]}
+"""What STATE says of device timing."""
+
+
+def with_document(data: bytes, block_type: BlockType, document: dict[str, Any]) -> bytes:
+    """A file of the run 1 with a newer version of a document, which takes one block."""
+    slot = -(-(len(data) - SLOTS_OFFSET) // SLOT_BYTES)
+    payload = json.dumps(document).encode()
+    block = pack_block(block_type, 1, slot, _NEWEST + slot, 1 << 32, payload)
+    return data.ljust(SLOTS_OFFSET + slot * SLOT_BYTES, b"\0") + block
