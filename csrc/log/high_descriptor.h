@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,13 +31,19 @@ class HighDescriptor {
       break;
     }
     if (number_ >= 0 && fstat(number_, &file_) != 0) close();
+    if (number_ < 0) return;
+    page_ = mmap(nullptr, 1, PROT_NONE, MAP_SHARED, number_, 0);
+    if (page_ == MAP_FAILED) page_ = nullptr;  // some file systems can't
   }
   ~HighDescriptor() { close(); }
   HighDescriptor(HighDescriptor&& other) noexcept
-      : number_(std::exchange(other.number_, -1)), file_(other.file_) {}
+      : number_(std::exchange(other.number_, -1)),
+        file_(other.file_),
+        page_(std::exchange(other.page_, nullptr)) {}
   HighDescriptor& operator=(HighDescriptor&& other) noexcept {
     std::swap(number_, other.number_);
     std::swap(file_, other.file_);
+    std::swap(page_, other.page_);
     return *this;
   }
 
@@ -55,14 +62,15 @@ class HighDescriptor {
 
   void close() {
     struct stat status;
-    if (!is_ours(status)) return;
     // In this order: a fork in between must not close a descriptor that is somebody else's by then.
-    ::close(std::exchange(number_, -1));
+    if (is_ours(status)) ::close(std::exchange(number_, -1));
+    if (page_ != nullptr) munmap(std::exchange(page_, nullptr), 1);
   }
 
  private:
   int number_ = -1;
   struct stat file_{};
+  void* page_ = nullptr;
 };
 
 }  // namespace pig

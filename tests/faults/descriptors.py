@@ -85,6 +85,31 @@ for number in range(own + 1, min(limit, os.sysconf("SC_OPEN_MAX"))):
 
 
 @FAULTS.fault(
+    done="A program deletes the run file, closes all its descriptors, and opens a longer file of "
+    "its own under each of their numbers.",
+    holds="Nothing of the recording gets into its file. There is one warning that the file can no "
+    "longer be written, and the statistics are complete.",
+)
+def file_replaced(trial: Trial) -> None:
+    own = trial.directory / "own"
+    content = b"own" * 1_000_000
+    fault = f"""
+os.unlink(path)
+os.closerange(3, 8192)
+with open({str(own)!r}, "wb") as file:
+    file.write({content[:3]!r} * 1_000_000)
+own = os.open({str(own)!r}, os.O_RDWR)
+for number in range(own + 1, min(8192, os.sysconf("SC_OPEN_MAX"))):
+    os.dup2(own, number)
+"""
+    facts, stderr = run_program(trial.path, fault)
+
+    assert_history_ends(facts, stderr, "the program has closed its file descriptor")
+    assert facts["spans"] == 0
+    assert own.read_bytes() == content
+
+
+@FAULTS.fault(
     done="Another program makes the run file shorter, to 0, 5,000 and 70,000 bytes.",
     holds="The file is left as it is. There is one warning, and the statistics are complete.",
     times=3,

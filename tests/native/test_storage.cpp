@@ -179,6 +179,26 @@ void test_descriptor_that_was_closed(const TemporaryDirectory& directory) {
   CHECK_EQ(storage.check(), pig::kDescriptorLost);
 }
 
+/// A deleted file's number of the inode is soon given to another one.
+void test_file_that_was_replaced(const TemporaryDirectory& directory) {
+  const std::string path = directory / "deleted";
+  const std::string other_path = directory / "replacement";
+  FileStorage storage(path, false);
+  CHECK_EQ(write(storage, 0, "mine"), 0);
+  const int number = descriptor_of(path);
+  CHECK_EQ(unlink(path.c_str()), 0);
+  close(number);
+  std::ofstream(other_path) << "precious";
+  const int other = open(other_path.c_str(), O_RDWR | O_CLOEXEC);
+  CHECK_EQ(dup2(other, number), number);
+  CHECK_EQ(storage.check(), pig::kDescriptorLost);
+  CHECK_EQ(write(storage, 0, "late"), pig::kDescriptorLost);
+  storage.abandon();
+  CHECK(contents(other_path) == "precious");
+  close(number);
+  close(other);
+}
+
 /// What another program left of a file stays as it is.
 void test_file_made_shorter(const TemporaryDirectory& directory) {
   const std::string path = directory / "shorter";
@@ -255,6 +275,7 @@ int main() {
   test_descriptor_is_high(directory);
   test_descriptor_that_was_taken(directory);
   test_descriptor_that_was_closed(directory);
+  test_file_that_was_replaced(directory);
   test_file_made_shorter(directory);
   test_file_may_not_grow(directory);
   test_memory_is_like_a_file(directory);
