@@ -142,7 +142,7 @@ if __name__ == "__main__":
     )
     done = subprocess.run(
         [sys.executable, str(program)],
-        env=environment_with(tmp_path / "train.gpurun"),
+        env=environment_with(tmp_path / "train.gpurun", tmp_path),
         capture_output=True,
         text=True,
     )
