@@ -2,9 +2,13 @@
 """KeyboardInterrupt at a chosen instruction.
 
 Python handles signals between instructions only, after calls and at the jumps back of loops. Here
-the exception comes before any instruction, which includes all of those.
+the exception comes before any instruction, which includes all of those. It does not come before
+the two by which a handler of exceptions begins and ends. Python handles no signal there, and is not
+made for an exception there: the one that the handler was for would stay the one handled for good.
 """
 
+import functools
+import opcode
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -25,6 +29,7 @@ _CALLBACKS = {
 }
 """What the recorder itself calls, when it suits it: these are left out."""
 _OURS = pyinstrument_gpu.__file__.removesuffix("__init__.py")
+_OF_HANDLERS = {opcode.opmap.get(name) for name in ("PUSH_EXC_INFO", "POP_EXCEPT")}
 
 
 class Interrupter:
@@ -50,15 +55,18 @@ class Interrupter:
         self.seen.clear()
         self._at = at
         self._handler = handler
+        handled = sys.exc_info()[1]
         before = sys.gettrace()
         sys.settrace(self._trace)
+        was_interrupted = False
         try:
             function()
         except KeyboardInterrupt:
-            return True
+            was_interrupted = True
         finally:
             sys.settrace(before)
-        return False
+        assert sys.exc_info()[1] is handled, "an exception was left as the one handled"
+        return was_interrupted
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
@@ -71,7 +79,7 @@ class Interrupter:
             outer = outer.f_back
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "opcode" and _bytecode(code)[frame.f_lasti] not in _OF_HANDLERS:
             self.seen.append((code, frame.f_lasti))
             if len(self.seen) - 1 == self._at:
                 sys.settrace(None)
@@ -80,3 +88,8 @@ class Interrupter:
                 self._handler()
                 return None
         return self._trace
+
+
+@functools.cache
+def _bytecode(code: CodeType) -> bytes:
+    return code.co_code  # made anew each time
