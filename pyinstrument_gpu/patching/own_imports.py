@@ -12,7 +12,7 @@ place. When it is imported it takes the working directory off the path, which
 """
 
 import sys
-from collections.abc import Iterable
+from _collections_abc import Iterable  # of Python itself; since 3.13 `collections` is not loaded
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import ModuleType
 
