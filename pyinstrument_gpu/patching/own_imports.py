@@ -13,7 +13,8 @@ place. When it is imported it takes the working directory off the path, which
 
 import sys
 from _collections_abc import Iterable  # of Python itself; since 3.13 `collections` is not loaded
-from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from _frozen_importlib import BuiltinImporter, FrozenImporter
+from _frozen_importlib_external import PathFinder  # importlib.machinery may import more
 from types import ModuleType
 
 _AT_START = frozenset(sys.modules)
