@@ -32,6 +32,8 @@ class HighDescriptor {
     }
     if (number_ >= 0 && fstat(number_, &file_) != 0) close();
     if (number_ < 0) return;
+    // Nobody can touch it. It keeps the inode, whose number would otherwise be given to another
+    // file once the program has closed and deleted this one.
     page_ = mmap(nullptr, 1, PROT_NONE, MAP_SHARED, number_, 0);
     if (page_ == MAP_FAILED) page_ = nullptr;  // some file systems can't
   }
