@@ -30,6 +30,14 @@ def all_descriptors():
     except OSError:
         return taken
 
+def close_all():
+    os.closerange(3, 8192)
+
+def open_under_all_numbers(file):
+    own = os.open(file, os.O_RDWR | os.O_CREAT)
+    for number in range(own + 1, min(8192, os.sysconf("SC_OPEN_MAX"))):
+        os.dup2(own, number)
+
 warnings.simplefilter("always")
 path = None if sys.argv[1] == "memory" else sys.argv[1]
 recording = pig.start(path)
@@ -70,13 +78,7 @@ def assert_history_ends(facts: dict[str, Any], stderr: str, reason: str) -> None
 def all_closed(trial: Trial) -> None:
     own = trial.directory / "own"
     own.mkdir()
-    fault = f"""
-limit = 8192
-os.closerange(3, limit)
-own = os.open({str(own)!r} + "/file", os.O_RDWR | os.O_CREAT)
-for number in range(own + 1, min(limit, os.sysconf("SC_OPEN_MAX"))):
-    os.dup2(own, number)
-"""
+    fault = f"close_all(); open_under_all_numbers({str(own / 'file')!r})"
     facts, stderr = run_program(trial.path, fault)
 
     assert_history_ends(facts, stderr, "the program has closed its file descriptor")
@@ -95,12 +97,10 @@ def file_replaced(trial: Trial) -> None:
     content = b"own" * 1_000_000
     fault = f"""
 os.unlink(path)
-os.closerange(3, 8192)
+close_all()
 with open({str(own)!r}, "wb") as file:
     file.write({content[:3]!r} * 1_000_000)
-own = os.open({str(own)!r}, os.O_RDWR)
-for number in range(own + 1, min(8192, os.sysconf("SC_OPEN_MAX"))):
-    os.dup2(own, number)
+open_under_all_numbers({str(own)!r})
 """
     facts, stderr = run_program(trial.path, fault)
 
