@@ -114,6 +114,7 @@ def comparison_view(
 
     flow, height = _flow(comparison)
     times_ns = [*comparison.elapsed.before_ns, *comparison.elapsed.after_ns]
+    from_ns, to_ns = min(times_ns), max(times_ns)
     warnings = {f"! {warning}" for warning in comparison.warnings}  # these stand first
     sides = [("before", run) for run in before] + [("after", run) for run in after]
     return ComparisonView(
@@ -136,9 +137,9 @@ def comparison_view(
         zero=place(0),
         low_margin=place(-margin),
         high_margin=place(margin),
-        dots=tuple(_dots(comparison.elapsed)),
-        dots_from=duration(min(times_ns)),
-        dots_to=duration(max(times_ns)),
+        dots=tuple(_dots(comparison.elapsed, from_ns, to_ns)),
+        dots_from=duration(from_ns),
+        dots_to=duration(to_ns),
         flow=tuple(flow),
         flow_height=height,
         overlaid=tuple(_overlaid(comparison, before, after)),
@@ -149,11 +150,12 @@ def comparison_view(
     )
 
 
-def _dots(elapsed: Change) -> Iterator[tuple[str, tuple[RunDot, ...]]]:
-    times_ns = [*elapsed.before_ns, *elapsed.after_ns]
-    low, reach = min(times_ns), max(max(times_ns) - min(times_ns), 1e-9)
+def _dots(
+    elapsed: Change, from_ns: float, to_ns: float
+) -> Iterator[tuple[str, tuple[RunDot, ...]]]:
+    reach = max(to_ns - from_ns, 1e-9)
     for name, side_ns in (("before", elapsed.before_ns), ("after", elapsed.after_ns)):
-        yield name, tuple(RunDot(duration(ns), 4 + 92 * (ns - low) / reach) for ns in side_ns)
+        yield name, tuple(RunDot(duration(ns), 4 + 92 * (ns - from_ns) / reach) for ns in side_ns)
 
 
 def _flow(comparison: Comparison) -> tuple[list[FlowEnd], float]:
