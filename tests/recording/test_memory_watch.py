@@ -3,7 +3,6 @@
 
 import gc
 import math
-import os
 import threading
 from collections.abc import Iterator
 
@@ -177,9 +176,6 @@ def test_a_place_is_the_innermost_phase(recording: pig.Recording) -> None:
     assert [(run.paths[path], step) for path, step, _ in places] == [("a/b", 1)] * 2
 
 
-@pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer keeps what is freed"
-)
 def test_the_log_in_memory_is_not_counted() -> None:
     with pig.record(memory=False) as recording:
         native.start_memory_watch(None, lambda: None, budget=math.inf)
