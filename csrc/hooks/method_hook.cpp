@@ -33,8 +33,8 @@ class HookedMethod final : public HookedCall {
   PyCFunction trampoline = nullptr;
 };
 
-constexpr size_t kMost = 48;
-HookedMethod methods[kMost];
+constexpr size_t kMostMethods = 48;
+HookedMethod hooked_methods[kMostMethods];
 size_t method_count = 0;
 
 template <typename Call>
@@ -55,28 +55,28 @@ PyObject* const* items_of(PyObject* tuple) {
 
 template <size_t I>
 PyObject* without_arguments(PyObject* self, PyObject* nothing) {
-  const HookedMethod& method = methods[I];
+  const HookedMethod& method = hooked_methods[I];
   return call_hooked(method, self, nullptr, 0, nullptr,
                      [&] { return method.original(self, nothing); });
 }
 
 template <size_t I>
 PyObject* with_one(PyObject* self, PyObject* argument) {
-  const HookedMethod& method = methods[I];
+  const HookedMethod& method = hooked_methods[I];
   return call_hooked(method, self, &argument, 1, nullptr,
                      [&] { return method.original(self, argument); });
 }
 
 template <size_t I>
 PyObject* with_positional(PyObject* self, PyObject* args) {
-  const HookedMethod& method = methods[I];
+  const HookedMethod& method = hooked_methods[I];
   return call_hooked(method, self, items_of(args), PyTuple_GET_SIZE(args), nullptr,
                      [&] { return method.original(self, args); });
 }
 
 template <size_t I>
 PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
-  const HookedMethod& method = methods[I];
+  const HookedMethod& method = hooked_methods[I];
   const auto original =
       reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(method.original));
   return call_hooked(method, self, items_of(args), PyTuple_GET_SIZE(args), kwargs,
@@ -88,14 +88,14 @@ struct Trampolines {
 };
 
 template <size_t... I>
-std::array<Trampolines, kMost> make_trampolines(std::index_sequence<I...>) {
+std::array<Trampolines, kMostMethods> trampolines_of_methods(std::index_sequence<I...>) {
   return {{{without_arguments<I>, with_one<I>, with_positional<I>,
             reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(with_keywords<I>))}...}};
 }
 
 /// The one that is called as a method with these flags is, or nullptr.
 PyCFunction trampoline_for(size_t index, int flags) {
-  static const auto trampolines = make_trampolines(std::make_index_sequence<kMost>());
+  static const auto trampolines = trampolines_of_methods(std::make_index_sequence<kMostMethods>());
   switch (flags & ~METH_COEXIST) {
     case METH_NOARGS:
       return trampolines[index].without_arguments;
@@ -112,11 +112,11 @@ PyCFunction trampoline_for(size_t index, int flags) {
 }  // namespace
 
 HookedCall* new_hooked_method(PyObject* method) {
-  if (method_count == kMost) return nullptr;
+  if (method_count == kMostMethods) return nullptr;
   PyMethodDef* definition = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
   PyCFunction trampoline = trampoline_for(method_count, definition->ml_flags);
   if (trampoline == nullptr) return nullptr;
-  HookedMethod& made = methods[method_count++];
+  HookedMethod& made = hooked_methods[method_count++];
   made.definition = definition;
   made.original = definition->ml_meth;
   made.trampoline = trampoline;

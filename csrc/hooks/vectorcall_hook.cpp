@@ -84,8 +84,8 @@ class HookedFunction final : public HookedCall {
   PyMethodDef asking_entry{};
 };
 
-constexpr size_t kMost = 128;
-HookedFunction functions[kMost];
+constexpr size_t kMostFunctions = 128;
+HookedFunction hooked_functions[kMostFunctions];
 size_t function_count = 0;
 
 /// The arguments of a vectorcall as a tuple and, if there are keywords, a dictionary. False when
@@ -137,20 +137,21 @@ PyObject* call_hooked(const HookedFunction& hooked, PyObject* const* args, size_
 
 template <size_t I>
 PyObject* trampoline(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
-  return call_hooked(functions[I], args, nargsf, names);
+  return call_hooked(hooked_functions[I], args, nargsf, names);
 }
 
 template <size_t... I>
-std::array<vectorcallfunc, kMost> make_trampolines(std::index_sequence<I...>) {
+std::array<vectorcallfunc, kMostFunctions> trampolines_of_functions(std::index_sequence<I...>) {
   return {{trampoline<I>...}};
 }
 
 }  // namespace
 
 HookedCall* new_hooked_function(PyObject* function) {
-  static const auto trampolines = make_trampolines(std::make_index_sequence<kMost>());
-  if (function_count == kMost || !is_hookable(function)) return nullptr;
-  HookedFunction& made = functions[function_count];
+  static const auto trampolines =
+      trampolines_of_functions(std::make_index_sequence<kMostFunctions>());
+  if (function_count == kMostFunctions || !is_hookable(function)) return nullptr;
+  HookedFunction& made = hooked_functions[function_count];
   made.function = function;
   made.original = vectorcall_of(function);
   made.trampoline = trampolines[function_count++];

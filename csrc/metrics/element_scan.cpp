@@ -12,11 +12,14 @@
 #include <limits>
 #include <vector>
 
+#include "base/instruction_set.h"
 #include "base/thread_pool.h"
 #include "metrics/exponential.h"
 
 namespace pig::metrics {
 namespace {
+
+#define PIG_INLINE __attribute__((always_inline)) inline
 
 constexpr int kRun = 256;
 constexpr int kLanes = 8;
@@ -24,14 +27,31 @@ constexpr int kLanes = 8;
 constexpr I64 kElementsPerPart = 1 << 17;
 constexpr I64 kMaxLabelParts = 64;
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)
-/// Compiled for each instruction set; the loader chooses the best one. It does so before a
-/// sanitizer is ready.
-#define PIG_FOR_EACH_ISA [[gnu::target_clones("avx512f", "avx2", "default")]]
-#else
-#define PIG_FOR_EACH_ISA
+/// `body`, an always_inline function, as compiled for an instruction set.
+template <typename Body>
+auto on_baseline(Body body) {
+  return body();
+}
+#if defined(__x86_64__)
+template <typename Body>
+[[gnu::target("avx2")]] auto on_avx2(Body body) {
+  return body();
+}
+template <typename Body>
+[[gnu::target("avx512f")]] auto on_avx512(Body body) {
+  return body();
+}
 #endif
+
+/// The same for the best one.
+template <typename Body>
+auto on_best(Body body) {
+#if defined(__x86_64__)
+  if (instruction_set() == InstructionSet::kAvx512) return on_avx512(body);
+  if (instruction_set() == InstructionSet::kAvx2) return on_avx2(body);
+#endif
+  return on_baseline(body);
+}
 
 /// The numbers of one run; those of an operand that was not given are 1.
 struct Run {
@@ -49,8 +69,7 @@ template <typename Stored, typename Convert>
   }
 }
 
-PIG_FOR_EACH_ISA
-void load_run(const Operand& operand, I64 offset, I64 stride, int count, double* into) {
+PIG_INLINE void load_run(const Operand& operand, I64 offset, I64 stride, int count, double* into) {
   const void* const data = operand.data;
   const auto plain = [](auto x) __attribute__((always_inline)) { return static_cast<double>(x); };
   switch (operand.format) {
@@ -95,7 +114,9 @@ void for_each_run(const ElementBatch& batch, I64 begin, I64 end, Add add) {
       for (int i = 0; i < batch.operand_count; ++i) {
         const Operand& operand = batch.operands[i];
         if (operand.data != nullptr)
-          load_run(operand, offsets.of[i], operand.strides[inner], count, run.of[i] + filled);
+          on_best([&]() __attribute__((always_inline)) {
+            load_run(operand, offsets.of[i], operand.strides[inner], count, run.of[i] + filled);
+          });
       }
       filled += count;
       begin += count;
@@ -149,9 +170,8 @@ struct ValueLanes {
 };
 
 /// Whole rounds of all lanes, and then the rest. Where all are usable, so is the run.
-PIG_FOR_EACH_ISA
-void add_values(const double* values, const double* weights, int count, double shift,
-                ValueLanes& into) {
+PIG_INLINE void add_values(const double* values, const double* weights, int count, double shift,
+                           ValueLanes& into) {
   ValueLanes lanes = into;
   const auto add = [&](int i, int lane) __attribute__((always_inline)) {
     const auto l = static_cast<size_t>(lane);
@@ -179,7 +199,9 @@ ValueTotals scan_part_of_values(const ElementBatch& batch, I64 begin, I64 end, d
   ValueTotals others{};
   double counted = 0;
   for_each_run(batch, begin, end, [&](const Run& run, int count) {
-    add_values(run.of[kValue], run.of[kValueWeight], count, shift, lanes);
+    on_best([&]() __attribute__((always_inline)) {
+      add_values(run.of[kValue], run.of[kValueWeight], count, shift, lanes);
+    });
     const double now = lanes.count.sum();
     if (now - counted < count) {  // the others are few, mostly none
       for (int i = 0; i < count; ++i)
@@ -211,9 +233,8 @@ struct PairLanes {
   }
 };
 
-PIG_FOR_EACH_ISA
-void add_pairs(const double* predictions, const double* targets, const double* weights, int count,
-               double shift, PairLanes& into) {
+PIG_INLINE void add_pairs(const double* predictions, const double* targets, const double* weights,
+                          int count, double shift, PairLanes& into) {
   PairLanes lanes = into;
   const auto add = [&](int i, int lane) __attribute__((always_inline)) {
     const auto l = static_cast<size_t>(lane);
@@ -256,7 +277,9 @@ RegressionTotals scan_part_of_pairs(const ElementBatch& batch, I64 begin, I64 en
     const double* const predictions = run.of[kPrediction];
     const double* const targets = run.of[kTarget];
     const double* const weights = run.of[kPairWeight];
-    add_pairs(predictions, targets, weights, count, shift, lanes);
+    on_best([&]() __attribute__((always_inline)) {
+      add_pairs(predictions, targets, weights, count, shift, lanes);
+    });
     const double now = lanes.count.sum();
     if (now - counted < count) {
       for (int i = 0; i < count; ++i) {
@@ -307,9 +330,8 @@ struct LabelRun {
 
 /// How many are usable: with a score, a target and a weight that are finite and what they should
 /// be. The same arithmetic as that of `score_label` and `places_of`, without branches.
-PIG_FOR_EACH_ISA
-int score_run(const BinaryOptions& options, const double* scores, const double* logits,
-              const double* targets, const double* weights, int count, LabelRun& into) {
+PIG_INLINE int score_run(const BinaryOptions& options, const double* scores, const double* logits,
+                         const double* targets, const double* weights, int count, LabelRun& into) {
   const double per_logit = options.bins / (2 * kLogitRange);
   const double last_bin = options.bins - 1;
   const double last_calibration = options.calibration_bins - 1;
@@ -406,7 +428,9 @@ class LabelScan {
     }
     const double* const targets = run.of[kLabel];
     const double* const weights = run.of[kLabelWeight];
-    const int usable = score_run(options_, scores, logits, targets, weights, count, labels_);
+    const int usable = on_best([&]() __attribute__((always_inline)) {
+      return score_run(options_, scores, logits, targets, weights, count, labels_);
+    });
     add_calibration(count);
     if (options_.labels == 0)
       add_single_labels(run, count, usable);

@@ -25,6 +25,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/instruction_set.h"
 #include "metrics/exponential.h"
 
 namespace pig::metrics {
@@ -505,12 +506,8 @@ PIG_COMPILE_FOR(
 std::vector<const RowFunctions*> row_functions_by_instructions() {
   std::vector<const RowFunctions*> sets{baseline};
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return sets;
-  sets.push_back(avx2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    sets.push_back(avx512);
+  if (instruction_set() >= InstructionSet::kAvx2) sets.push_back(avx2);
+  if (instruction_set() >= InstructionSet::kAvx512) sets.push_back(avx512);
 #endif
   return sets;
 }

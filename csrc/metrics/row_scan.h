@@ -38,10 +38,10 @@ struct RowFunctions {
   void (*rank_and_sums)(const LogitRows& rows, RowScan* scans);
 };
 
-/// Of the best instruction set that this machine has. `format` is a floating-point one.
+/// Of the best instruction set (base/instruction_set.h). `format` is a floating-point one.
 const RowFunctions& row_functions(Format format);
 
-/// Of each instruction set that this machine has, the best one last: its functions by format, from
+/// Of each instruction set up to the best one, which is the last: its functions by format, from
 /// kFloat64 on.
 std::vector<const RowFunctions*> row_functions_by_instructions();
 

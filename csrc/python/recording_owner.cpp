@@ -18,7 +18,7 @@ namespace pig {
 namespace {
 
 /// The parent's stays as it is in a forked child, where its lock may be held for ever.
-std::shared_ptr<RecordingOwner>* owner = new std::shared_ptr<RecordingOwner>;
+std::shared_ptr<RecordingOwner>* current_owner = new std::shared_ptr<RecordingOwner>;
 
 constexpr std::chrono::milliseconds kStallPatience{1000};
 
@@ -37,8 +37,8 @@ RecordingOwner::RecordingOwner(const py::object& recording, int frames)
 }
 
 std::shared_ptr<RecordingOwner> RecordingOwner::current() {
-  const bool is_mine = *owner != nullptr && (*owner)->pid_ == getpid();
-  return is_mine ? *owner : nullptr;
+  const bool is_mine = *current_owner != nullptr && (*current_owner)->pid_ == getpid();
+  return is_mine ? *current_owner : nullptr;
 }
 
 std::shared_ptr<RecordingOwner> RecordingOwner::of(const py::object& recording) {
@@ -50,12 +50,13 @@ bool RecordingOwner::claim(const py::object& recording, int frames) {
   // First: to note the statement may run any code.
   auto claiming = std::make_shared<RecordingOwner>(recording, frames);
   if (current() != nullptr) return false;
-  if (*owner != nullptr) owner = new std::shared_ptr<RecordingOwner>;  // it is the parent's
-  *owner = std::move(claiming);
+  if (*current_owner != nullptr)
+    current_owner = new std::shared_ptr<RecordingOwner>;  // it is the parent's
+  *current_owner = std::move(claiming);
   return true;
 }
 
-void RecordingOwner::release() { owner->reset(); }
+void RecordingOwner::release() { current_owner->reset(); }
 
 bool RecordingOwner::is_left_over() const {
   return thread_ == PyThread_get_thread_ident() && opener_.is_over();

@@ -29,7 +29,7 @@ constexpr std::chrono::seconds kPatience{5};
 constexpr size_t kMostTraceback = 128 << 10;
 
 /// Threads that wait for the GIL. The process is forked without them.
-std::atomic<int> waiting{0};
+std::atomic<int> open_answers{0};
 
 struct Answer {
   std::mutex mutex;
@@ -56,7 +56,7 @@ bool start_thread(Function function) {
 void answer_with_gil(const std::shared_ptr<Answer>& answer) noexcept {
   try {
     const PyGILState_STATE state = PyGILState_Ensure();
-    waiting.fetch_sub(1);
+    open_answers.fetch_sub(1);
     {
       const std::lock_guard lock(answer->mutex);
       answer->has_gil = true;
@@ -92,7 +92,7 @@ std::optional<std::string> traceback_without_gil(Answer& answer) {
     // for the few instructions in which the one that had the GIL sees that another wants it.
     const std::lock_guard lock(answer.mutex);
     if (answer.has_gil) {
-      if (file >= 0) close(file);
+      if (file >= 0) ::close(file);
       return std::nullopt;
     }
     if (file >= 0) dump(file, PyInterpreterState_Main(), nullptr);
@@ -100,7 +100,7 @@ std::optional<std::string> traceback_without_gil(Answer& answer) {
   if (file < 0) return std::string();
   std::string text(kMostTraceback, '\0');
   const ssize_t length = pread(file, text.data(), text.size(), 0);
-  close(file);
+  ::close(file);
   text.resize(length > 0 ? static_cast<size_t>(length) : 0);
   return text;
 }
@@ -125,16 +125,16 @@ void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
 
 }  // namespace
 
-void forget_stall_answers_in_child() { waiting.store(0); }
+void forget_stall_answers_in_child() { open_answers.store(0); }
 
 void answer_stall() noexcept {
   try {
     const auto stall = Recorder::instance().stalls().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     const auto answer = std::make_shared<Answer>();
-    waiting.fetch_add(1);
+    open_answers.fetch_add(1);
     if (!start_thread([answer] { answer_with_gil(answer); })) {
-      waiting.fetch_sub(1);
+      open_answers.fetch_sub(1);
       return;
     }
     start_thread([answer, stall] {
@@ -151,7 +151,7 @@ void answer_stall() noexcept {
 
 void wait_for_stall_answers(std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds kPoll{1};
-  for (; waiting.load() > 0 && patience.count() > 0; patience -= kPoll)
+  for (; open_answers.load() > 0 && patience.count() > 0; patience -= kPoll)
     std::this_thread::sleep_for(kPoll);
 }
 

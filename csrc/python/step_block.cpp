@@ -27,7 +27,7 @@ struct StepBlock {
   EnteredStep* innermost;
 };
 
-StepBlock* of(PyObject* object) { return reinterpret_cast<StepBlock*>(object); }
+StepBlock* block_of(PyObject* object) { return reinterpret_cast<StepBlock*>(object); }
 
 void leave(StepBlock* self, bool complete) {
   EnteredStep* entered = self->innermost;
@@ -44,7 +44,7 @@ PyObject* block_enter(PyObject* object, PyObject*) {
     delete entered;
     return nullptr;
   }
-  StepBlock* self = of(object);
+  StepBlock* self = block_of(object);
   entered->step.add_item(self->samples);
   entered->outer = std::exchange(self->innermost, entered);
   return Py_NewRef(object);
@@ -52,20 +52,20 @@ PyObject* block_enter(PyObject* object, PyObject*) {
 
 PyObject* block_exit(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
   if (!check_arguments(static_cast<size_t>(count), nullptr, 3, "__exit__")) return nullptr;
-  leave(of(object), arguments[0] == Py_None);
+  leave(block_of(object), arguments[0] == Py_None);
   Py_RETURN_NONE;
 }
 
 PyObject* block_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = type->tp_alloc(type, 0);
-  if (object != nullptr) of(object)->samples = std::numeric_limits<double>::quiet_NaN();
+  if (object != nullptr) block_of(object)->samples = std::numeric_limits<double>::quiet_NaN();
   return object;
 }
 
 void block_dealloc(PyObject* object) {
   {
     const ErrorAside aside;
-    while (of(object)->innermost != nullptr) leave(of(object), false);
+    while (block_of(object)->innermost != nullptr) leave(block_of(object), false);
   }
   Py_TYPE(object)->tp_free(object);
 }

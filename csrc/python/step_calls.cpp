@@ -18,13 +18,13 @@ struct StepCall {
 };
 
 // Guarded by the GIL.
-std::vector<StepCall>* waiting = new std::vector<StepCall>;
+std::vector<StepCall>* waiting_calls = new std::vector<StepCall>;
 
 }  // namespace
 
 bool call_before_step(PyObject* function, uint64_t after) {
   try {
-    waiting->push_back({function, after});
+    waiting_calls->push_back({function, after});
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
     return false;
@@ -34,23 +34,23 @@ bool call_before_step(PyObject* function, uint64_t after) {
 }
 
 void forget_step_calls() {
-  const std::vector<StepCall> forgotten = std::exchange(*waiting, {});
+  const std::vector<StepCall> forgotten = std::exchange(*waiting_calls, {});
   for (const StepCall& call : forgotten) Py_DECREF(call.function);
 }
 
 void run_step_calls() {
-  if (PIG_LIKELY(waiting->empty())) return;
+  if (PIG_LIKELY(waiting_calls->empty())) return;
   // A step within a step is a phase, and one whose cost is measured is none of the program's.
   Recorder& recorder = Recorder::instance();
   if (recorder.is_scratch() || recorder.steps().open()) return;
   // A function may ask for another call, before a later step than this one.
   std::vector<PyObject*> due;
   try {
-    due.reserve(waiting->size());
+    due.reserve(waiting_calls->size());
   } catch (const std::bad_alloc&) {
     return;  // before the next one
   }
-  std::erase_if(*waiting, [&due](StepCall& call) {
+  std::erase_if(*waiting_calls, [&due](StepCall& call) {
     if (call.after-- > 0) return false;
     due.push_back(call.function);
     return true;

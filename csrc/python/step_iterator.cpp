@@ -37,7 +37,7 @@ struct StepIterator {
   OpenStep step;
 };
 
-StepIterator* of(PyObject* object) { return reinterpret_cast<StepIterator*>(object); }
+StepIterator* iterator_of(PyObject* object) { return reinterpret_cast<StepIterator*>(object); }
 
 void close_step(StepIterator* self) {
   if (!self->step.is_open()) return;
@@ -128,7 +128,7 @@ void finish(StepIterator* self) {
 }
 
 PyObject* iterator_next(PyObject* object) {
-  StepIterator* self = of(object);
+  StepIterator* self = iterator_of(object);
   if (!is_idle(self)) return nullptr;
   if (self->is_finished) return nullptr;
   self->is_running = true;
@@ -142,7 +142,7 @@ PyObject* iterator_next(PyObject* object) {
 }
 
 PyObject* iterator_close(PyObject* object, PyObject*) {
-  StepIterator* self = of(object);
+  StepIterator* self = iterator_of(object);
   if (!is_idle(self)) return nullptr;
   finish(self);
   Py_RETURN_NONE;
@@ -153,7 +153,7 @@ PyMethodDef iterator_methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 int iterator_traverse(PyObject* object, visitproc visit, void* arg) {
-  StepIterator* self = of(object);
+  StepIterator* self = iterator_of(object);
   Py_VISIT(self->iterable);
   Py_VISIT(self->iterator);
   Py_VISIT(self->samples);
@@ -162,7 +162,7 @@ int iterator_traverse(PyObject* object, visitproc visit, void* arg) {
 }
 
 int iterator_clear(PyObject* object) {
-  StepIterator* self = of(object);
+  StepIterator* self = iterator_of(object);
   Py_CLEAR(self->iterable);
   Py_CLEAR(self->iterator);
   Py_CLEAR(self->samples);
@@ -174,11 +174,11 @@ void iterator_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   {
     const ErrorAside aside;
-    close_step(of(object));
+    close_step(iterator_of(object));
     iterator_clear(object);
   }
-  Py_CLEAR(of(object)->drawn);
-  of(object)->step.~OpenStep();
+  Py_CLEAR(iterator_of(object)->drawn);
+  iterator_of(object)->step.~OpenStep();
   PyObject_GC_Del(object);
 }
 

@@ -65,7 +65,8 @@ RowScan reference(const void* data, Format format, I64 classes, I64 stride, I64 
 }
 
 /// Equal up to `tolerance` of the numbers that were added; NaN is equal to NaN.
-void check_near(double got, double wanted, double tolerance, double added) {
+void check_near(double got, long double exact, double tolerance, long double added) {
+  const auto wanted = static_cast<double>(exact);  // infinite where a double would be
   if (std::isnan(wanted)) {
     CHECK(std::isnan(got));
   } else if (std::isinf(wanted)) {
@@ -75,7 +76,8 @@ void check_near(double got, double wanted, double tolerance, double added) {
   }
 }
 
-/// Against their definitions, where every class has the weight 0.5.
+/// Against their definitions, where every class has the weight 0.5. These are summed in long
+/// double: sums in double would differ by as much as those that are checked.
 void check_sums(const RowSums& got, const void* data, Format format, I64 classes, I64 stride,
                 I64 target) {
   double max = -std::numeric_limits<double>::infinity();
@@ -83,12 +85,12 @@ void check_sums(const RowSums& got, const void* data, Format format, I64 classes
     const double x = load_real(data, format, c * stride);
     max = std::isnan(x) || x > max ? x : max;
   }
-  double exp_sum = 0, shift_sum = 0, weighted_sum = 0, added = 0;
+  long double exp_sum = 0, shift_sum = 0, weighted_sum = 0, added = 0;
   for (I64 c = 0; c < classes; ++c) {
-    const double shift = load_real(data, format, c * stride) - max;
+    const long double shift = static_cast<long double>(load_real(data, format, c * stride)) - max;
     exp_sum += std::exp(shift);
     shift_sum += std::isinf(shift) ? 0 : std::exp(shift) * shift;
-    weighted_sum += 0.5 * shift;
+    weighted_sum += 0.5L * shift;
     added += std::fabs(0.5 * load_real(data, format, c * stride)) + std::fabs(0.5 * max);
   }
   const double tolerance = format == kFloat64 ? 1e-14 : 3e-7;
@@ -97,7 +99,8 @@ void check_sums(const RowSums& got, const void* data, Format format, I64 classes
   CHECK_EQ(got.max, max);
   CHECK_EQ(got.target, load_real(data, format, target * stride));
   check_near(got.shift_sum, shift_sum, tolerance, exp_sum - shift_sum);
-  if (std::isfinite(added)) check_near(got.weighted_sum, weighted_sum, 1e-14, added);
+  if (std::isfinite(static_cast<double>(added)))
+    check_near(got.weighted_sum, weighted_sum, 1e-14, added);
 }
 
 /// Bits of few different values, NaNs of both signs and infinities among them if `special`.
