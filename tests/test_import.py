@@ -21,7 +21,7 @@ heavy = {"numpy", "torch", "rich", "click", "asyncio", "multiprocessing"}
 heavy |= {"inspect", "dataclasses", "tempfile", "statistics", "ctypes", "pickle"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
-    run_script(script)
+    run_script(script, is_fresh=True)
 
 
 def test_recording_loads_no_heavy_module_either(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ with pig.record(sys.argv[1]):
 heavy = {"numpy", "torch", "rich", "click"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
-    run_script(script, tmp_path / "a.gpurun")
+    run_script(script, tmp_path / "a.gpurun", is_fresh=True)
 
 
 def test_report_loads_no_masked_arrays() -> None:
@@ -55,7 +55,7 @@ with pig.record() as recording:
 recording.run.report()
 assert "numpy.ma" not in sys.modules
 """
-    run_script(script)
+    run_script(script, is_fresh=True)
 
 
 def test_report_of_one_run_loads_nothing_of_jobs(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ except SystemExit as end:
 of_jobs = {"pyinstrument_gpu.job", "pyinstrument_gpu.analysis.job", "pyinstrument_gpu.report.job"}
 assert not of_jobs & set(sys.modules)
 """
-    run_script(script, tmp_path / "a.gpurun")
+    run_script(script, tmp_path / "a.gpurun", is_fresh=True)
 
 
 def test_beside_torch_neither_dynamo_nor_cuda_is_started() -> None:
@@ -93,7 +93,7 @@ environment = recording.run.environment
 assert environment["torch"] == torch.__version__
 assert environment.get("gpus") == (None if torch.accelerator.current_accelerator() else [])
 """
-    run_script(script)
+    run_script(script, is_fresh=True)
 
 
 def test_every_public_name_is_there() -> None:
@@ -109,7 +109,7 @@ assert names == sorted(names)
 assert {name for name in names if not name.startswith("__")} == set(pig.__all__) - {"__version__"}
 assert {"__all__", "__doc__", "__name__", "__version__"} <= set(names)
 """
-    run_script(script)
+    run_script(script, is_fresh=True)
 
 
 def test_docs_list_the_public_names() -> None:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-# Only a program that hangs takes as long.
-_HANGS_AFTER_S = 600
+from tests.helpers.python_server import run_fresh_python, run_python
 
 
 def run_script(
@@ -17,14 +16,21 @@ def run_script(
     *arguments: object,
     environment: Mapping[str, str] | None = None,
     exit_code: int = 0,
+    is_fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run source with this interpreter and its import path. Fails the test on another exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", source, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=_HANGS_AFTER_S,
+    """Run source with this interpreter and its import path. Fails the test on another exit code.
+
+    Args:
+        environment: variables beside those of this process.
+        is_fresh: whether a source that imports torch is given a new process, in which torch has not
+            been imported. One that does not is always given one.
+    """
+    run = run_python if "torch" in source and not is_fresh else run_fresh_python
+    done = run(
+        "-c",
+        source,
+        *arguments,
+        environment={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})},
     )
     if done.returncode != exit_code:
         pytest.fail(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")

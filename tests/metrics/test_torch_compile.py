@@ -274,7 +274,7 @@ got, wanted = metrics.compute(), plain.compute()
 assert got["count"] == 64 and got["accuracy@1"] == wanted["accuracy@1"], (got, wanted)
 assert abs(got["loss"] - wanted["loss"]) < 1e-5, (got, wanted)
 """
-    run_script(script)
+    run_script(script, is_fresh=True)
 
 
 def test_neither_dynamo_nor_cuda_is_started() -> None:
@@ -289,4 +289,4 @@ metrics.compute()
 assert "torch._dynamo" not in sys.modules
 assert not torch.cuda.is_initialized()
 """
-    run_script(script)
+    run_script(script, is_fresh=True)

@@ -176,5 +176,5 @@ with simulated_cuda(clock=False) as cuda:
         pass
     recording.stop()
 """
-    done = run_script(PRELUDE + program, tmp_path / "run.gpurun")
+    done = run_script(PRELUDE + program, tmp_path / "run.gpurun", is_fresh=True)
     assert done.stderr == ""

@@ -696,7 +696,7 @@ run = recording.run
 forward = run.spans["path"] == run.paths.index("forward")
 print([run.streams[i].device for i in run.spans["stream"][forward]])
 """
-    done = run_script(source, LIBRARY.with_name("inject_torch.so"))
+    done = run_script(source, LIBRARY.with_name("inject_torch.so"), is_fresh=True)
     assert done.stdout == "[0, 1, 0]\n"
 
 

@@ -245,7 +245,7 @@ assert 0 < facts.rendezvous_ns == known.rendezvous_ns <= recording.run.duration_
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
-    run_script(source, tmp_path / "store")
+    run_script(source, tmp_path / "store", is_fresh=True)
 
 
 @contextmanager
@@ -287,7 +287,7 @@ dist.destroy_process_group()
 facts = recording.stop().program_facts
 assert facts.ranks == 1 and facts.other_streams is not True
 """
-    run_script(source)
+    run_script(source, is_fresh=True)
 
 
 def test_a_group_that_says_nothing_of_itself_makes_ranks_unknown(
@@ -414,7 +414,7 @@ with pig.record() as recording:
 assert "torch" not in sys.modules
 assert recording.run.program_facts == type(recording.run.program_facts)()
 """
-    run_script(source)
+    run_script(source, is_fresh=True)
 
 
 # How they get into the file
