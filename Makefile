@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+BUILDS = $(VENV)/.builds
+DEMO = $(VENV)/.demo
 INSTALLED = $(VENV)/.installed
 PEERS = $(VENV)/.peers
 RESULTS = build/bench.json
@@ -13,6 +15,7 @@ WERROR = OFF
 # What of pyproject.toml's optional dependencies is installed, and which Python tests `make test` runs.
 EXTRAS ?= dev
 TESTS ?= tests
+SELECTED = not slow and not thorough
 WORKERS ?= $(shell nproc)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh tests/native/*.cpp \
@@ -34,19 +37,21 @@ cross = $(if $(shell command -v $(AARCH64_CXX)),$(1),without-cross-compiler)
 help:  ## list what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo: module  ## train on handwritten digits, write digits.gpurun, print the report
+demo:  ## train on handwritten digits, write digits.gpurun, print the report
+	@$(MAKE) --no-print-directory --jobs=2 module $(DEMO)  # pip waits for the disk, the compiler does not
 	$(BIN)/python examples/digits.py --output digits.gpurun --overwrite
 
-test: native  ## native and Python tests, without those marked slow
+test: native $(INSTALLED)  ## native and Python tests, without those marked thorough or slow
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
-	$(BIN)/pytest $(PARALLEL) -m "not slow" $(TESTS)
+	$(BIN)/pytest $(PARALLEL) -m "$(SELECTED)" $(TESTS)
 
-test-all: native package $(call cross,aarch64)  ## every test, also for aarch64, and an install as users do it
+test-all: native $(INSTALLED) package $(call cross,aarch64)  ## every test, also for aarch64, and an install as users do it
 	$(BIN)/ctest --test-dir $(NATIVE) --output-on-failure --no-tests=error --parallel $(WORKERS)
 	$(BIN)/pytest $(PARALLEL) --hypothesis-profile=search
 
 check: WERROR = ON
-check: lint $(call cross,aarch64-module) test  ## what CI runs: formats, lints, types, test; warnings are errors
+check: SELECTED = not slow
+check: lint $(call cross,aarch64-module) test  ## what CI runs: formats, lints, types, test with the thorough ones; warnings are errors
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -61,7 +66,7 @@ docs: $(INSTALLED)  ## check the pages and build their site, build/site; what is
 
 # Not with the tests that start programs or count what the hot path does: tracing changes those.
 COVERED_TESTS = tests/analysis tests/document tests/export tests/model tests/page tests/report
-coverage: native  ## which lines and branches the tests of the analysis and the reports run
+coverage: native $(INSTALLED)  ## which lines and branches the tests of the analysis and the reports run
 	$(BIN)/pip install --quiet pytest-cov
 	$(BIN)/pytest $(PARALLEL) -m "not slow" --cov --cov-report=term --cov-report=html:build/coverage \
 	    $(COVERED_TESTS)
@@ -83,13 +88,21 @@ gpu:  ## what needs a GPU: tests, probes and benchmarks, nine minutes; fails wit
 clean:  ## remove what was built, the environment too
 	rm -rf $(VENV) build *.egg-info pyinstrument_gpu/_C.*.so
 
-# Editable: a change of a Python file needs no install. Without the native module, which `module`
-# builds: a change of one C++ file then compiles one file.
-$(INSTALLED): pyproject.toml constraints.txt setup.py
+# Three steps into the same environment, each with the first target that needs it: what builds the
+# module, what the demo runs with, and everything. Editable: a change of a Python file needs no install.
+# Without the native module, which `module` builds: a change of a C++ file then compiles its folder.
+EDITABLE = PYINSTRUMENT_GPU_NO_NATIVE_BUILD=1 $(BIN)/pip install --quiet --no-build-isolation --editable
+$(BUILDS): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet setuptools cmake ninja pybind11 nvidia-nvtx
-	PYINSTRUMENT_GPU_NO_NATIVE_BUILD=1 \
-	    $(BIN)/pip install --quiet --no-build-isolation --editable '.[$(EXTRAS)]'
+	touch $@
+
+$(DEMO): $(BUILDS) setup.py
+	$(EDITABLE) '.[torch]' scikit-learn
+	touch $@
+
+$(INSTALLED): $(BUILDS) setup.py
+	$(EDITABLE) '.[$(EXTRAS)]'
 	touch $@
 
 # What the benchmarks compare with. They run without the peers that can't be installed, and name
@@ -98,7 +111,7 @@ $(PEERS): $(INSTALLED) benchmarks/install_peers.py
 	if $(BIN)/python -m benchmarks.install_peers; then touch $@; fi
 
 # One build directory for the module, which is installed into the source tree, and the native tests.
-configure: $(INSTALLED)
+configure: $(BUILDS)
 	$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
 
@@ -117,17 +130,17 @@ aarch64: aarch64-module  ## build for aarch64 with a cross compiler; run the nat
 	else echo "the native tests were not run on aarch64: qemu-aarch64 is not installed"; fi
 
 # Little optimization: it shows that all of csrc compiles, within a minute.
-aarch64-module: $(INSTALLED)
+aarch64-module: $(BUILDS)
 	$(BIN)/cmake -S . -B $(AARCH64) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	    -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DPYINSTRUMENT_GPU_TESTS=ON \
-	    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF \
+	    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
 	    -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
 	$(BIN)/cmake --build $(AARCH64) --target _C
 
 # Python tests that lead through all of csrc.
 SANITIZED_TESTS = tests/auto tests/cuda tests/faults tests/format tests/patching tests/recording tests/sinks tests/syncs
 SANITIZE = $(BIN)/cmake -S . -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
-    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF
+    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_BUILD_TYPE=None
 
 sanitize: sanitize-memory sanitize-threads  ## tests under the sanitizers of addresses, undefined behaviour and threads
 
@@ -156,7 +169,7 @@ sanitize-memory: $(INSTALLED)
 # The kernel's threads are fibers of one thread (tests/native/emulated_cuda.h): there are no races to be
 # found, and it would take ten minutes.
 OF_ONE_THREAD = test_metric_kernel|test_kernel_row
-sanitize-threads: $(INSTALLED)
+sanitize-threads: $(BUILDS)
 	$(SANITIZE) -B build/tsan -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread -fno-sanitize-recover=all"
 	$(BIN)/cmake --build build/tsan --target native_tests
 	$(BIN)/ctest --test-dir build/tsan --output-on-failure --no-tests=error --parallel $(WORKERS) \
@@ -168,7 +181,7 @@ without-cross-compiler:
 # As for a release: a source distribution, from that a wheel with isolation, and that in an environment
 # that holds nothing else. The limit is twice what a wheel has; a stray file or symbols show.
 MOST_WHEEL_BYTES = 3000000
-package: $(INSTALLED)
+package: $(BUILDS)
 	rm -rf build/package
 	$(BIN)/pip install --quiet build
 	$(BIN)/python -m build --outdir build/package
