@@ -211,6 +211,7 @@ def ran(made: Made, cuda: SimulatedCuda) -> Ran:
     assert first.done_host_ns is not None
     _place(run, first.done_host_ns - program.zero_ns)
     _add_syncs(run, made, runner.events)
+    run.environment["cores"] = 16
     run.environment["program_facts"] = {"loader_workers": 0, "other_streams": False, "ranks": 1}
     waits_ns = tuple(event[1] for event in runner.events)
     return Ran(run, elapsed_ns, waits_ns, tuple(runner.kernels_ns))
