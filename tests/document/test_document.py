@@ -171,7 +171,7 @@ def test_failures_come_first() -> None:
     assert all(one.kind != "failure" for one in document_of(program()).findings)
 
 
-MEMORY_PATH = program().paths[0]
+MEMORY_PATH = "data"
 
 
 def test_certain_findings_come_before_doubts() -> None:
