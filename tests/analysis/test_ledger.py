@@ -335,7 +335,10 @@ def assert_true(one: Ran) -> None:
     assert (np.array(sums(found, *DEVICE_COLUMNS[1:-1])) <= wall_ns(found) - busy_ns).all()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(6), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(6, 16))],
+)
 def test_programs_at_random(seed: int) -> None:
     with attached_cuda() as cuda:
         assert_true(ran(draw(seed), cuda))

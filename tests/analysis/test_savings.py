@@ -139,6 +139,7 @@ def test_without_a_sync_nothing_is_later_and_nothing_sooner_by_more(
         assert (before_ns - after_ns <= taken_ns).all()
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
     st.lists(st.integers(-10, 900), min_size=1),

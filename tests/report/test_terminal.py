@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -964,6 +964,7 @@ def made_steps(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, 
     return steps, spans
 
 
+@settings(max_examples=50)
 @given(made_steps())
 def test_numbers_equal_a_plain_count(
     made: tuple[list[tuple[int, int]], list[tuple[int, int, int, int]]],
