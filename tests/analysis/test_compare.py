@@ -518,7 +518,7 @@ def false_verdicts(pairs: int) -> int:
     return sum(synthetic_pair(random, 0.0).verdict in TOLD_APART for _ in range(pairs))
 
 
-@pytest.mark.parametrize("pairs", [100, pytest.param(300, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("pairs", [60, pytest.param(300, marks=pytest.mark.thorough)])
 def test_false_verdicts_are_rare(pairs: int) -> None:
     assert share_interval(false_verdicts(pairs), pairs)[0] <= 0.05
 
@@ -560,7 +560,7 @@ def test_effects_that_runs_could_show_are_shown() -> None:
         assert set(verdicts) <= {verdict, Verdict.AMBIGUOUS}
 
 
-@pytest.mark.parametrize("pairs", [30, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("pairs", [20, pytest.param(100, marks=pytest.mark.thorough)])
 def test_smallest_effect_is_found_in_most_cases(pairs: int) -> None:
     random = np.random.default_rng(4)
     found = 0

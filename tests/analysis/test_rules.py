@@ -739,7 +739,7 @@ def test_findings_are_in_the_document() -> None:
 
 def test_half_as_many_evaluations_save_what_is_said() -> None:
     said, right = 0, 0
-    for seed in range(12):
+    for seed in range(6):
         program = drawn("validation", seed)
         each = program.periodic[0]
         was = simulate(program)

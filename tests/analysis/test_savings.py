@@ -291,8 +291,8 @@ def test_on_several_streams_the_device_is_no_limit() -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        *(1, 3, 8, 12, 15, 18),
-        *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (0, 5, 10, 19)),
+        *(2, 3, 14, 21, 28),
+        *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 12, 17, 18, 24)),
     ],
 )
 def test_at_most_is_never_beaten(seed: int) -> None:
