@@ -531,25 +531,16 @@ def test_false_verdicts_are_at_most_five_percent() -> None:
     assert highest <= 0.05
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [
-        *((2, 3), (20, 2), (2, 200)),
-        *(
-            pytest.param(counts, marks=pytest.mark.thorough)
-            for counts in ((2, 8), (3, 50), (5, 20))
-        ),
-    ],
-)
+@pytest.mark.parametrize("counts", [(2, 3), (2, 8), (20, 2), (2, 200), (3, 50), (5, 20)])
 def test_sides_of_unequal_size_are_rarely_told_apart(counts: tuple[int, int]) -> None:
     random = np.random.default_rng(8)
-    draws, apart = 4000, 0
+    draws, apart = 1000, 0
     for sides in zip(*(random.normal(size=(draws, count)) for count in counts), strict=True):
         error, freedom = welch(*sides)
         assert error is not None
         change = sides[1].mean() - sides[0].mean()
         apart += abs(change) > t_quantile(0.975, freedom) * error
-    assert apart / draws <= 0.055  # two standard errors above 5 %
+    assert apart / draws <= 0.05
 
 
 def test_effects_that_runs_could_show_are_shown() -> None:
