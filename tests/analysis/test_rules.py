@@ -716,24 +716,6 @@ def test_the_report_says_what_advice_is_worth() -> None:
     assert "What guides advise" not in run_of([]).report()
 
 
-def test_findings_are_in_the_document() -> None:
-    document = document_of(_with_evaluations())
-    (one,) = (one for one in document.findings if one.kind == "guide")
-
-    assert (one.kind, one.about, one.promised) == ("guide", "evaluate half as often", None)
-    assert (one.low_ns, one.high_ns, one.of_ns, one.of) == (
-        *(3 * MS, 3 * MS, 16 * MS),
-        "elapsed time",
-    )
-    assert (one.evidence, one.edit) == ("4 times in 20 steps, 30.000 ms each", None)
-    assert document.guides is not None
-    assert document.guides.rows == ()
-    unknown = document_of(_with_evaluations(copy_ns=1 * MS)).guides
-    assert unknown is not None
-    last = unknown.rows[-1]
-    assert (last.advice, last.low_ns, last.of) == ("evaluate half as often", None, None)
-
-
 # --- simulated programs ---
 
 
