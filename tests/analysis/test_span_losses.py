@@ -81,16 +81,12 @@ def test_if_most_is_lost_nobody_knows_what_is_usual() -> None:
     assert not analysis.of(_run(_in_row(0, 19))).span_losses.are_located
 
 
-def test_nothing_is_lost() -> None:
-    losses = analysis.of(_run(lambda span: False)).span_losses
+@pytest.mark.parametrize("of_other_threads", [False, True])
+def test_nothing_is_lost_of_the_steps(of_other_threads: bool) -> None:
+    losses = analysis.of(_run(lambda span: of_other_threads and span["thread"] == 1)).span_losses
 
-    assert (losses.spans, losses.are_located, bool(losses.lacking.any())) == (0, True, False)
-
-
-def test_what_other_threads_lost_is_missing_in_no_step() -> None:
-    losses = analysis.of(_run(lambda span: span["thread"] == 1)).span_losses
-
-    assert (losses.spans, losses.are_located, bool(losses.lacking.any())) == (STEPS, True, False)
+    assert losses.spans == of_other_threads * STEPS
+    assert losses.are_located and not losses.lacking.any()
 
 
 def test_losses_of_a_rare_phase_alone_can_be_of_any_step() -> None:
