@@ -19,11 +19,11 @@ from pyinstrument_gpu.analysis.run_sample import UNATTRIBUTED, warmup_steps
 from pyinstrument_gpu.analysis.welch import t_quantile, welch
 from pyinstrument_gpu.cli import main
 from pyinstrument_gpu.model.schema import METRIC_DTYPE
-from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
+from tests.helpers.made_script import Script
 from tests.helpers.run_encoder import save
 from tests.helpers.timed_runs import MS, made_run, runs_of
 
@@ -132,32 +132,20 @@ def test_drift_that_all_share_cancels() -> None:
 # Outside steps
 
 
-def made_loop(step_ms: float, evaluation_ms: float, every: int, steps: int = 120) -> Run:
+def train(script: Script, step_ms: float, evaluation_ms: float, every: int) -> None:
     """Steps of one length, of which each so many are followed by an evaluation."""
-    run = made_run([step_ms * MS] * steps, {"forward": 0.5})
-    evaluations = np.arange(steps) // every  # so many are done before a step
-    shift_ns = (evaluations * evaluation_ms * MS).astype(np.int64)
-    made_steps = run.steps.closed.copy()
-    made_steps["begin_ns"] += shift_ns
-    made_steps["end_ns"] += shift_ns
-    for name in ("host_begin_ns", "host_end_ns"):
-        run.spans[name] += shift_ns
-    spans = np.repeat(run.spans[:1], steps // every)
-    ends_ns = made_steps["end_ns"][every - 1 :: every]
-    spans["step"], spans["flags"], spans["path"], spans["phase"] = -1, 0, 1, 1
-    spans["host_begin_ns"], spans["host_end_ns"] = ends_ns, ends_ns + int(evaluation_ms * MS)
-    return Run(
-        names=["forward", "eval"],
-        path_parents=[-1, -1],
-        path_names=[0, 1],
-        threads=run.threads,
-        spans=np.concatenate([run.spans, spans]),
-        span_self_ns=np.concatenate(
-            [run.span_self_ns, spans["host_end_ns"] - spans["host_begin_ns"]]
-        ),
-        steps=Steps(made_steps),
-        duration_ns=int(made_steps["end_ns"][-1] + evaluation_ms * MS),
-    )
+    for number in range(1, 121):
+        with script.step():
+            script.leaf("forward", round(step_ms / 2 * MS))
+            script.work(round(step_ms / 2 * MS))
+        if number % every == 0:
+            script.leaf("eval", round(evaluation_ms * MS))
+
+
+def made_loop(step_ms: float, evaluation_ms: float, every: int) -> Run:
+    script = Script()
+    train(script, step_ms, evaluation_ms, every)
+    return script.run(environment={})
 
 
 def loops(step_ms: float, evaluation_ms: float, every: int = 30) -> list[Run]:
@@ -243,21 +231,10 @@ def test_last_wait_for_a_device_ends_the_elapsed_time() -> None:
 
 
 def test_phase_around_the_steps_is_no_part_of_what_is_outside() -> None:
-    made = made_loop(100, 300, 30)
-    epoch = made.spans[:1].copy()
-    epoch["step"], epoch["flags"], epoch["path"], epoch["phase"] = -1, 0, 1, 2
-    made.spans["path"][made.spans["step"] < 0] = 2
-    epoch["host_begin_ns"], epoch["host_end_ns"] = 0, made.duration_ns
-    run = Run(
-        names=["forward", "eval", "epoch"],
-        path_parents=[-1, -1, 1],
-        path_names=[0, 2, 1],
-        threads=made.threads,
-        spans=np.concatenate([made.spans, epoch]),
-        span_self_ns=np.append(made.span_self_ns, made.duration_ns),
-        steps=made.steps,
-        duration_ns=made.duration_ns,
-    )
+    script = Script()
+    with script.phase("epoch"):
+        train(script, 100, 300, 30)
+    run = script.run(environment={})
     comparison = compare([run] * 3, [run] * 3)
     outside = {phase.path: phase.before_ns for phase in comparison.phases if phase.is_outside}
     assert outside.keys() == {"epoch/eval", UNATTRIBUTED}
