@@ -275,14 +275,14 @@ def test_on_several_streams_the_device_is_no_limit() -> None:
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param((2, 3, 14, 21, 28), id="few"),
-        pytest.param((1, 12, 17, 18, 24), id="some", marks=pytest.mark.thorough),
+        pytest.param((1, 2, 3, 21), id="few"),
+        pytest.param((8, 12, 17, 18, 23), id="some", marks=pytest.mark.thorough),
         pytest.param(range(1_000, 2_000), id="many", marks=pytest.mark.slow),
     ],
 )
 def test_at_most_is_never_beaten(seeds: Sequence[int]) -> None:
     for seed in seeds:
-        for said, saved_ns in savings_of(draw(seed, copies=seed >= 10)):
+        for said, saved_ns in savings_of(draw(seed, copies=seed % 2 == 1)):
             assert max(saved_ns, said.likely_ns) <= said.at_most_ns, seed
 
 
