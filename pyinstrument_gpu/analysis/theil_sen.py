@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Z = 2.5758293035489004  # leaves 0.5 % above it, under the normal curve
-CONFIDENCE = 0.99
 FEWEST_POINTS = 8
 
 

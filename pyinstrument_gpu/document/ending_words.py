@@ -183,7 +183,9 @@ class EndingWords:
         waits = [one for one in self._found.waits if one.is_long and rank.rank in one.behind]
         wait = max(waits, key=lambda one: one.waited_ns)
         holds = "holds" if self._is_going_on else "held"
-        waited = "have waited" if self._is_going_on else "waited"
+        waited = "waited"
+        if self._is_going_on:
+            waited = "has waited" if len(wait.waiting) == 1 else "have waited"
         text = f"rank {rank.rank} {holds} up the job, {place_of(rank)}"
         for_it = f"{ranks_text(wait.waiting)} {waited} {duration(wait.waited_ns)} for it"
         if wait.group is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu import analysis
@@ -223,6 +223,7 @@ def any_spans(draw: st.DrawFn) -> tuple[int, ...]:
     return (0, 0, 0, 0, 0, 0, 0, *host, *device, blocked_ns, 1)
 
 
+@settings(max_examples=40)
 @given(st.lists(any_spans(), max_size=8), st.integers(0, 10**7))
 def test_more_uncertainty_only_takes_bottlenecks_away(
     spans: list[tuple[int, ...]], uncertainty_ns: int
@@ -232,6 +233,7 @@ def test_more_uncertainty_only_takes_bottlenecks_away(
         assert less_sure in (sure, Bottleneck.UNKNOWN)
 
 
+@settings(max_examples=40)
 @given(st.lists(any_spans(), max_size=8), st.integers(0, 10**7), st.integers(0, 10**6))
 def test_bottleneck_holds_whatever_the_truth_within_the_uncertainty(
     spans: list[tuple[int, ...]], uncertainty_ns: int, share: int
@@ -250,6 +252,7 @@ def test_bottleneck_holds_whatever_the_truth_within_the_uncertainty(
         assert said in (true, Bottleneck.UNKNOWN)
 
 
+@settings(max_examples=40)
 @given(any_spans())
 def test_work_enqueued_before_the_device_began_is_device_bound(span: tuple[int, ...]) -> None:
     host_end_ns, stream_ns = span[8], span[10] - span[9]
@@ -258,6 +261,7 @@ def test_work_enqueued_before_the_device_began_is_device_bound(span: tuple[int, 
     assert of_spans(run(late)) == [expected]
 
 
+@settings(max_examples=40)
 @given(any_spans())
 def test_who_is_at_the_host_s_pace_had_begun_before_its_last_work_was_enqueued(
     span: tuple[int, ...],

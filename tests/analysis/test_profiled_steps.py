@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps that torch.profiler has slowed are in no time that a run says of a step or a phase."""
 
-import numpy as np
 import pytest
 
 from pyinstrument_gpu import analysis
@@ -9,11 +8,9 @@ from pyinstrument_gpu.analysis.compare import Verdict, compare
 from pyinstrument_gpu.analysis.run_sample import run_samples
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.operations import Operations
-from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.statistics import Scope
-from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.run import Run
-from tests.helpers.made_runs import run_of
+from tests.helpers.made_script import Script
 
 MS = 1_000_000
 STEPS = 30
@@ -25,26 +22,16 @@ STARTS_MS, STOPS_MS = 300.0, 70.0
 def made(*windows: tuple[int, int], scale: float = 1.0) -> Run:
     """A run whose steps last 10 ms each, or 40 if they were profiled, one behind the other. Before
     and after a window the profiler takes its time."""
-    spans, steps = [], []
-    now = 0.0
+    script = Script()
     for step in range(STEPS):
         slower = scale * (SLOWER if any(a <= step <= b for a, b in windows) else 1)
-        now += STARTS_MS * any(step == first for first, _ in windows)
-        for path, begin, length in ((0, now, DATA_MS), (1, now + slower * DATA_MS, FORWARD_MS)):
-            times = (int(MS * begin), int(MS * (begin + slower * length)))
-            spans.append((path, path, step, 0, 0, -1, -1, *times, -1, -1, -1, 1))
-        end = now + slower * STEP_MS
-        steps.append((step, int(MS * now), int(MS * end), 8.0, 1, True, 0))
-        now = end + STOPS_MS * any(step == last for _, last in windows)
-    return run_of(
-        spans,
-        ("data", "forward"),
-        span_self_ns=np.array([span[8] - span[7] for span in spans], np.int64),
-        path_parents=[-1, -1],
-        steps=Steps(np.array(steps, STEP_DTYPE)),
-        operations=Operations(profiled=windows) if windows else None,
-        duration_ns=int(MS * now),
-    )
+        script.work(int(MS * STARTS_MS) * any(step == first for first, _ in windows))
+        with script.step(samples=8):
+            for name, length_ms in (("data", DATA_MS), ("forward", FORWARD_MS)):
+                script.leaf(name, int(MS * slower * length_ms))
+            script.work(int(MS * slower * (STEP_MS - DATA_MS - FORWARD_MS)))
+        script.work(int(MS * STOPS_MS) * any(step == last for _, last in windows))
+    return script.run(operations=Operations(profiled=windows) if windows else None, environment={})
 
 
 @pytest.mark.parametrize("windows", [[(3, 5)], [(25, 27)], [(2, 2), (20, 21)], [(0, 1)]])

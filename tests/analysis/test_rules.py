@@ -2,12 +2,9 @@
 """What guides advise, on runs of which it is known what each piece of advice is worth."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pyinstrument_gpu import analysis
@@ -15,84 +12,18 @@ from pyinstrument_gpu.analysis.rules import findings, is_nothing_worth_an_edit
 from pyinstrument_gpu.analysis.rules.finding import Finding, Whole, Worth
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.program_facts import KEY
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.sync_kind import SyncKind
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
+from pyinstrument_gpu.model.syncs import Syncs
 from pyinstrument_gpu.run import Run
 from tests.helpers.device_program import attached_cuda
 from tests.helpers.made_runs import run_of
+from tests.helpers.made_script import WatchedScript
 from tests.helpers.simulator.families import drawn
 from tests.helpers.simulator.simulation import simulated as simulate
 from tests.helpers.sync_program import STEPS, Launch, Made, Sync, ran
 
 MS = 1_000_000
 US = 1_000
-
-
-class Program:
-    """A program on a clock of its own, of which only the host is timed.
-
-    Its waits are given in the order of their lines, of which the first is line 1.
-    """
-
-    def __init__(self, *kinds: SyncKind, names: tuple[str, ...] = ()) -> None:
-        self.kinds = kinds
-        self.names = [*names]
-        self.now_ns = 0
-        self.step_index = -1
-        self.spans: list[tuple[int, ...]] = []
-        self.steps: list[tuple[Any, ...]] = []
-        self.events: list[tuple[int, ...]] = []
-
-    def compute(self, duration_ns: int) -> None:
-        self.now_ns += duration_ns
-
-    @contextmanager
-    def phase(self, name: str, duration_ns: int = 0) -> Iterator[None]:
-        if name not in self.names:
-            self.names.append(name)
-        number, begin_ns, step = self.names.index(name), self.now_ns, self.step_index
-        self.now_ns += duration_ns
-        yield
-        where = (number, number, step, 0, 0, -1, -1)
-        self.spans.append((*where, begin_ns, self.now_ns, -1, -1, -1, int(step >= 0)))
-
-    def spend(self, name: str, duration_ns: int) -> None:
-        with self.phase(name, duration_ns):
-            pass
-
-    def wait(self, line: int, duration_ns: int, size: int = 4) -> None:
-        self.events.append((self.now_ns, duration_ns, size, line - 1, -1, self.step_index, 0))
-        self.now_ns += duration_ns
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        begin_ns, self.step_index = self.now_ns, len(self.steps)
-        yield
-        self.steps.append((self.step_index, begin_ns, self.now_ns, np.nan, 1, True, 0))
-        self.step_index = -1
-
-    def run(self, environment: dict[str, Any] | None = None, **parts: Any) -> Run:
-        events = np.array(self.events, SYNC_DTYPE)
-        totals = totals_of(events, len(self.kinds))
-        sites = tuple(
-            SyncSite("train.py", line, "train", kind, False, total)
-            for line, (kind, total) in enumerate(zip(self.kinds, totals, strict=True), 1)
-        )
-        run = run_of(
-            np.array(self.spans, SPAN_DTYPE),
-            tuple(self.names),
-            path_parents=[-1] * len(self.names),
-            streams=(),
-            steps=Steps(np.array(self.steps, STEP_DTYPE)),
-            duration_ns=self.now_ns,
-            syncs=Syncs(sites, events, ((0, self.now_ns),)),
-            environment={"gpus": []} if environment is None else environment,
-            **parts,
-        )
-        run.spans["blocked_ns"] = blocked_ns(run.spans, run.syncs)
-        return run
 
 
 def simulated(made: Made, **facts: Any) -> Run:
@@ -160,10 +91,10 @@ def test_a_read_that_waits_for_work_of_its_own_is_no_second_read() -> None:
 
 
 def test_two_reads_of_one_line_are_a_first_and_a_second() -> None:
-    program = Program(SyncKind.ITEM)
+    program = WatchedScript(SyncKind.ITEM)
     for _ in range(10):
         with program.step():
-            program.compute(5 * MS)
+            program.work(5 * MS)
             program.wait(1, 4 * MS)
             program.wait(1, 10 * US)
             program.wait(1, 20 * US)
@@ -194,10 +125,10 @@ def test_labels_and_copies_of_other_sizes_are_loaded() -> None:
     beside = (_copy(0, 0, 4_000_000), _copy(0, 1, 512))
     assert not found(simulated(_kernels((5 * MS, 9 * MS), syncs=beside)), "make tensors")
 
-    program = Program(SyncKind.H2D_PAGEABLE, SyncKind.ITEM, SyncKind.H2D_PAGEABLE)
+    program = WatchedScript(SyncKind.H2D_PAGEABLE, SyncKind.ITEM, SyncKind.H2D_PAGEABLE)
     for step in range(10):
         with program.step():
-            program.compute(5 * MS)
+            program.work(5 * MS)
             program.wait(1, 1 * MS, 1 << 21)
             program.wait(3, 10 * US, 100 + step % 3)
     assert not found(program.run(), "make tensors")
@@ -221,16 +152,16 @@ def test_copies_that_wait_for_nothing_are_worth_their_call() -> None:
 
 def _with_evaluations(*, copy_ns: int = 0, read_ns: int = 0) -> Run:
     """20 steps of 10 ms, and after each five of them 30 ms of evaluation."""
-    program = Program(SyncKind.H2D_PAGEABLE, SyncKind.ITEM)
+    program = WatchedScript(SyncKind.H2D_PAGEABLE, SyncKind.ITEM)
     for step in range(20):
         with program.step():
-            program.compute(10 * MS)
+            program.work(10 * MS)
         if step % 5 == 4:
             for _ in range(2):
-                program.spend("data", 5 * MS)
+                program.leaf("data", 5 * MS)
                 if copy_ns:
                     program.wait(1, copy_ns, 4_096)
-                program.spend("eval", 10 * MS - copy_ns - read_ns)
+                program.leaf("eval", 10 * MS - copy_ns - read_ns)
                 if read_ns:
                     program.wait(2, read_ns)
     return program.run()
@@ -247,14 +178,14 @@ def test_copies_in_evaluations() -> None:
 
 
 def test_copies_in_steps_are_not_those_of_evaluations() -> None:
-    program = Program(SyncKind.H2D_PAGEABLE, SyncKind.H2D_PAGEABLE)
+    program = WatchedScript(SyncKind.H2D_PAGEABLE, SyncKind.H2D_PAGEABLE)
     for step in range(20):
         with program.step():
             program.wait(1, 50 * US, 4_096)
-            program.compute(10 * MS)
+            program.work(10 * MS)
         if step % 5 == 4:
             program.wait(2, 40 * US, 4_096)
-            program.spend("eval", 10 * MS)
+            program.leaf("eval", 10 * MS)
     run = program.run()
     in_all, in_evaluations = found(run, "pin memory and copy")
 
@@ -270,14 +201,14 @@ def test_copies_in_steps_are_not_those_of_evaluations() -> None:
 
 
 def _logging(every: int, waits_ns: int = 20 * US) -> Run:
-    program = Program(SyncKind.PRINT)
+    program = WatchedScript(SyncKind.PRINT)
     for step in range(40):
         with program.step():
-            program.spend("forward", 10 * MS)
-            program.compute(step % 2 * 10 * US)
+            program.leaf("forward", 10 * MS)
+            program.work(step % 2 * 10 * US)
             if step % every == 0:
                 program.wait(1, waits_ns)
-                program.compute(2 * MS)
+                program.work(2 * MS)
     return program.run()
 
 
@@ -299,10 +230,10 @@ def test_what_logging_computes_is_unknown_if_every_step_logs() -> None:
 
 
 def test_a_value_that_is_read_in_every_step_is_no_log() -> None:
-    program = Program(SyncKind.ITEM)
+    program = WatchedScript(SyncKind.ITEM)
     for _ in range(20):
         with program.step():
-            program.compute(10 * MS)
+            program.work(10 * MS)
             program.wait(1, 20 * US)
     assert not found(program.run(), "print and log")
 
@@ -333,19 +264,19 @@ def test_an_evaluation_on_a_device_without_a_read_has_no_known_time() -> None:
 
 
 def test_an_evaluation_has_its_loader_and_not_that_of_the_training() -> None:
-    program = Program()
+    program = WatchedScript()
     for _ in range(3):
         for _ in range(5):
             with program.step():
-                program.compute(10 * MS)
-        program.spend("data end", 1 * MS)
-        program.compute(2 * MS)
-        program.spend("data start", 4 * MS)
-        program.spend("eval", 10 * MS)
-        program.spend("data end", 1 * MS)
-        program.spend("checkpoint", 5 * MS)
-        program.compute(7 * MS)
-        program.spend("data start", 20 * MS)
+                program.work(10 * MS)
+        program.leaf("data end", 1 * MS)
+        program.work(2 * MS)
+        program.leaf("data start", 4 * MS)
+        program.leaf("eval", 10 * MS)
+        program.leaf("data end", 1 * MS)
+        program.leaf("checkpoint", 5 * MS)
+        program.work(7 * MS)
+        program.leaf("data start", 20 * MS)
     run = program.run()
     one = the(run, "evaluate half as often")
 
@@ -358,13 +289,13 @@ def test_an_evaluation_has_its_loader_and_not_that_of_the_training() -> None:
 
 
 def test_what_is_done_in_some_steps_is_an_occasion_too() -> None:
-    program = Program()
+    program = WatchedScript()
     for step in range(20):
         with program.step():
-            program.spend("forward", 10 * MS)
+            program.leaf("forward", 10 * MS)
             if step % 10 == 9:
-                program.spend("checkpoint", 40 * MS)
-                program.spend("sample", 20 * MS)
+                program.leaf("checkpoint", 40 * MS)
+                program.leaf("sample", 20 * MS)
     run = program.run()
 
     assert worth(the(run, "save checkpoints")) == Worth(2 * MS, 2 * MS, 16 * MS, Whole.ELAPSED)
@@ -373,22 +304,22 @@ def test_what_is_done_in_some_steps_is_an_occasion_too() -> None:
 
 
 def test_a_phase_in_most_steps_or_around_them_is_no_occasion() -> None:
-    program = Program(names=("epoch",))
+    program = WatchedScript()
     for _ in range(2):
         with program.phase("epoch"):
             for _ in range(5):
                 with program.step():
-                    program.spend("forward", 10 * MS)
-                    program.spend("eval", 10 * MS)
+                    program.leaf("forward", 10 * MS)
+                    program.leaf("eval", 10 * MS)
     assert findings(program.run()) == []
 
 
 def test_one_evaluation_cannot_come_half_as_often() -> None:
-    program = Program()
+    program = WatchedScript()
     for _ in range(10):
         with program.step():
-            program.compute(10 * MS)
-    program.spend("eval", 50 * MS)
+            program.work(10 * MS)
+    program.leaf("eval", 50 * MS)
 
     assert findings(program.run()) == []
 
@@ -435,11 +366,11 @@ def test_an_optimizer_that_the_report_names_already_is_not_said_twice() -> None:
 
 
 def test_without_device_times_nothing_is_said_of_launches() -> None:
-    program = Program()
+    program = WatchedScript()
     for _ in range(10):
         with program.step():
-            program.spend("forward", 10 * MS)
-            program.spend("optimizer", 5 * MS)
+            program.leaf("forward", 10 * MS)
+            program.leaf("optimizer", 5 * MS)
     assert findings(program.run()) == []
 
 
@@ -471,12 +402,12 @@ CYCLES = 12
 def _waiting(takes_ns: tuple[int, ...], loop_ns: int, workers: int | None = 4) -> Run:
     """A program without a GPU, of which the first batch is there, and which then waits so long for
     its batches, and so again."""
-    program = Program()
+    program = WatchedScript()
     for data_ns in (0, *(takes_ns * CYCLES)):
         with program.step():
-            program.spend("data", data_ns)
-            program.spend("forward", loop_ns)
-    return program.run({"gpus": [], KEY: {"loader_workers": workers}})
+            program.leaf("data", data_ns)
+            program.leaf("forward", loop_ns)
+    return program.run(environment={"gpus": [], KEY: {"loader_workers": workers}})
 
 
 @pytest.mark.parametrize(
@@ -510,12 +441,14 @@ def test_the_loaders_pace_is_told_where_the_loop_waits_for_it(
 
 
 def test_what_the_first_batch_waits_for_is_the_start_of_the_workers() -> None:
-    program = Program()
+    program = WatchedScript()
     for data_ns in (500 * MS, *(2 * MS,) * 9):
         with program.step():
-            program.spend("data", data_ns)
-            program.spend("forward", 10 * MS)
-    one = the(program.run({"gpus": [], KEY: {"loader_workers": 4}}), "use more loader workers")
+            program.leaf("data", data_ns)
+            program.leaf("forward", 10 * MS)
+    one = the(
+        program.run(environment={"gpus": [], KEY: {"loader_workers": 4}}), "use more loader workers"
+    )
     assert worth(one).low_ns == 0
 
 
@@ -631,21 +564,21 @@ def test_amp_cannot_be_told_where_the_stream_may_wait_for_others() -> None:
 # --- all together ---
 
 
-def _short_reads() -> Program:
-    program = Program(SyncKind.ITEM)
+def _short_reads() -> WatchedScript:
+    program = WatchedScript(SyncKind.ITEM)
     for _ in range(20):
         with program.step():
-            program.compute(10 * MS)
+            program.work(10 * MS)
             program.wait(1, 10 * US)
             program.wait(1, 10 * US)
     return program
 
 
-def _without_waits() -> Program:
-    program = Program()
+def _without_waits() -> WatchedScript:
+    program = WatchedScript()
     for _ in range(20):
         with program.step():
-            program.spend("forward", 10 * MS)
+            program.leaf("forward", 10 * MS)
     return program
 
 
@@ -685,7 +618,7 @@ def test_too_few_steps_and_previews_have_no_findings() -> None:
 
 
 def test_steps_of_no_length_are_worth_nothing() -> None:
-    program = Program(SyncKind.ITEM)
+    program = WatchedScript(SyncKind.ITEM)
     for _ in range(10):
         with program.step():
             program.wait(1, 0)
@@ -716,30 +649,12 @@ def test_the_report_says_what_advice_is_worth() -> None:
     assert "What guides advise" not in run_of([]).report()
 
 
-def test_findings_are_in_the_document() -> None:
-    document = document_of(_with_evaluations())
-    (one,) = (one for one in document.findings if one.kind == "guide")
-
-    assert (one.kind, one.about, one.promised) == ("guide", "evaluate half as often", None)
-    assert (one.low_ns, one.high_ns, one.of_ns, one.of) == (
-        *(3 * MS, 3 * MS, 16 * MS),
-        "elapsed time",
-    )
-    assert (one.evidence, one.edit) == ("4 times in 20 steps, 30.000 ms each", None)
-    assert document.guides is not None
-    assert document.guides.rows == ()
-    unknown = document_of(_with_evaluations(copy_ns=1 * MS)).guides
-    assert unknown is not None
-    last = unknown.rows[-1]
-    assert (last.advice, last.low_ns, last.of) == ("evaluate half as often", None, None)
-
-
 # --- simulated programs ---
 
 
 def test_half_as_many_evaluations_save_what_is_said() -> None:
     said, right = 0, 0
-    for seed in range(12):
+    for seed in range(6):
         program = drawn("validation", seed)
         each = program.periodic[0]
         was = simulate(program)

@@ -315,7 +315,13 @@ def test_the_default_budget_times_so_few_steps_that_events_cost_a_thousandth() -
     assert np.count_nonzero(run.span_device_ns >= 0) == 200 // 20
 
 
-@pytest.mark.parametrize("family", ["syncs", "copy stream", "ranks", "validation"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("syncs", "validation"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("copy stream", "ranks")),
+    ],
+)
 def test_a_change_leaves_all_other_times_as_they_were(family: str) -> None:
     made = drawn(family, 7)
     again, before = simulated(made), simulated(made)

@@ -8,45 +8,30 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu import analysis
-from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
-from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.run import Run
-from tests.helpers.made_runs import run_of
+from tests.helpers.made_script import Script
 
 STEPS = 20
 FORWARD, BACKWARD, LOG = range(3)
 
 
-def _span(path: int, step: int, begin_ns: int, thread: int = 0) -> tuple[int, ...]:
-    flags = int(step >= 0 and thread == 0)
-    return (path, path, step, 0, thread, -1, -1, begin_ns, begin_ns + 100, -1, -1, -1, flags)
-
-
 def _run(is_lost: Callable[[Any], bool], **parts: Any) -> Run:
     """20 steps with two forwards, a backward, and in every fifth of them a log; and in between a
     phase of another thread. Some of it is lost."""
-    spans = []
+    script = Script()
     for step in range(STEPS):
-        begin_ns = 1_000 * step
-        spans += [_span(FORWARD, step, begin_ns), _span(FORWARD, step, begin_ns + 200)]
-        spans.append(_span(BACKWARD, step, begin_ns + 400))
-        if step % 5 == 0:
-            spans.append(_span(LOG, step, begin_ns + 600))
-        spans.append(_span(LOG, step, begin_ns + 100, thread=1))
-    rows = [(step, 1_000 * step, 1_000 * step + 900, 1.0, 1, True, 0) for step in range(STEPS)]
-    all_spans = np.array(spans, SPAN_DTYPE)
-    steps = Steps(np.array(rows, STEP_DTYPE))
-    names = ("forward", "backward", "log")
-    whole = run_of(all_spans, names, path_parents=[-1] * 3, steps=steps)
-    lost = np.array([is_lost(span) for span in all_spans])
-    return run_of(
-        all_spans[~lost],
-        names,
-        path_parents=[-1] * 3,
-        steps=steps,
-        statistics=whole.statistics,
-        duration_ns=1_000 * STEPS,
-        **parts,
+        with script.step():
+            for name in ("forward", "forward", "backward", *(["log"] if step % 5 == 0 else [])):
+                script.leaf(name, 100)
+                script.work(100)
+            begin_ns = 1_000 * step + 100
+            script.span(("log",), begin_ns, begin_ns + 100, thread=1)
+        script.now_ns = 1_000 * (step + 1)
+    whole = script.run()
+    kept = ~np.array([is_lost(span) for span in whole.spans])
+    own_ns = whole.span_self_ns[kept]
+    return script.run(
+        spans=whole.spans[kept], span_self_ns=own_ns, statistics=whole.statistics, **parts
     )
 
 
@@ -81,16 +66,12 @@ def test_if_most_is_lost_nobody_knows_what_is_usual() -> None:
     assert not analysis.of(_run(_in_row(0, 19))).span_losses.are_located
 
 
-def test_nothing_is_lost() -> None:
-    losses = analysis.of(_run(lambda span: False)).span_losses
+@pytest.mark.parametrize("of_other_threads", [False, True])
+def test_nothing_is_lost_of_the_steps(of_other_threads: bool) -> None:
+    losses = analysis.of(_run(lambda span: of_other_threads and span["thread"] == 1)).span_losses
 
-    assert (losses.spans, losses.are_located, bool(losses.lacking.any())) == (0, True, False)
-
-
-def test_what_other_threads_lost_is_missing_in_no_step() -> None:
-    losses = analysis.of(_run(lambda span: span["thread"] == 1)).span_losses
-
-    assert (losses.spans, losses.are_located, bool(losses.lacking.any())) == (STEPS, True, False)
+    assert losses.spans == of_other_threads * STEPS
+    assert losses.are_located and not losses.lacking.any()
 
 
 def test_losses_of_a_rare_phase_alone_can_be_of_any_step() -> None:

@@ -184,18 +184,18 @@ def broken() -> MadeJob:
     return MadeJob(JobData(ranks, 5, "7", missing, notes), replace(BALANCED, is_by_arrivals=False))
 
 
-def many() -> MadeJob:
-    """1,024 ranks, of which rank 700 is late."""
+def many(count: int = 1024, late: int = 700) -> MadeJob:
+    """So many ranks, of which one is late."""
     found = one_late()
     ranks = tuple(
-        rank_of(number, (40 if number == 700 else 10) * MS, steps=20) for number in range(1024)
+        rank_of(number, (40 if number == late else 10) * MS, steps=20) for number in range(count)
     )
     assert found.stragglers.straggler is not None
-    straggler = replace(found.stragglers.straggler, rank=700)
+    straggler = replace(found.stragglers.straggler, rank=late)
     return MadeJob(
-        JobData(ranks, 1024),
+        JobData(ranks, count),
         replace(found.stragglers, straggler=straggler),
-        (replace(found.phases[0], slowest_rank=700, ranks=1024), *found.phases[1:]),
+        (replace(found.phases[0], slowest_rank=late, ranks=count), *found.phases[1:]),
     )
 
 
@@ -206,6 +206,6 @@ JOBS: Mapping[str, Callable[[], MadeJob]] = {
     "in turn": in_turn,
     "unknown": unknown,
     "broken": broken,
-    "many": many,
+    "many": lambda: many(64, 50),
     "nothing": lambda: MadeJob(JobData((), 2, missing={0: "gone", 1: "gone"})),
 }

@@ -2,6 +2,7 @@
 """Runs of which documents are made: from nothing at all to all that can be recorded."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -137,11 +138,12 @@ def diverged() -> Run:
 
 
 RUNS: Mapping[str, Callable[[], Run]] = {
-    "nothing": lambda: made_runs.run_of([]),
-    "off": lambda: Run.empty("it was off"),
-    "no steps": lambda: run_of_phases(3),
-    "program": program,
-    "all": full_run,
-    "out of memory": out_of_memory,
-    "diverged": diverged,
+    "nothing": cache(lambda: made_runs.run_of([])),
+    "off": cache(lambda: Run.empty("it was off")),
+    "no steps": cache(lambda: run_of_phases(3)),
+    "program": cache(program),
+    "all": cache(full_run),
+    "out of memory": cache(out_of_memory),
+    "diverged": cache(diverged),
 }
+"""Made once, and never changed."""

@@ -29,7 +29,7 @@ def test_terminal_report_says_nothing_that_the_json_has_not(name: str) -> None:
 
 
 def test_report_of_a_step_says_nothing_that_the_json_has_not() -> None:
-    run = full_run()
+    run = RUNS["all"]()
     read = read_document(StepDocument, json.loads(json_text(step_document(run, 3))))
     assert printed(one_step(read, 120), 120) == run.report(step=3, width=120, color=False)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.model.device_clock import DeviceClock
+from pyinstrument_gpu.model.memory import Memory
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, blocked_ns, totals_of
 from pyinstrument_gpu.run import Run
@@ -27,6 +28,18 @@ from tests.helpers.simulated_cuda import SimulatedCuda
 STEPS = 50
 MS = 1_000_000
 SHORTEST_NS, LONGEST_NS = 2_000, 50 * MS
+_MACHINE = {
+    "host": "simulated",
+    "pid": 4000,
+    "cores": 16,
+    "python": "3.12.0",
+    "platform": "Linux",
+    "command": ["train.py"],
+    "cwd": "/train",
+    "program_folder": "/train",
+    "started": "2026-01-01T00:00:00.000+00:00",
+}
+"""What the recording says of the machine and the process, which are those of the tests."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +224,10 @@ def ran(made: Made, cuda: SimulatedCuda) -> Ran:
     assert first.done_host_ns is not None
     _place(run, first.done_host_ns - program.zero_ns)
     _add_syncs(run, made, runner.events)
+    run.environment |= _MACHINE
     run.environment["program_facts"] = {"loader_workers": 0, "other_streams": False, "ranks": 1}
+    run.environment.pop("revision", None)
+    run.harvester_cpu_ns, run.memory = run.duration_ns // 500, Memory()
     waits_ns = tuple(event[1] for event in runner.events)
     return Ran(run, elapsed_ns, waits_ns, tuple(runner.kernels_ns))
 

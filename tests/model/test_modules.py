@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu.model.modules import (
@@ -76,6 +76,7 @@ def test_module_that_was_only_recomputed_has_no_calls() -> None:
     assert Modules({("a", RECOMPUTE): forward(1)})["a"].calls == 0
 
 
+@settings(max_examples=40)
 @given(timed_passes)
 def test_a_table_of_modules_has_every_pass_once(
     timed: dict[tuple[str, ModulePass], tuple[list[int], list[int] | None]],
@@ -104,6 +105,7 @@ def test_a_table_of_modules_has_every_pass_once(
                 assert statistic == (of(*together) if any(map(bool, parts)) else None)
 
 
+@settings(max_examples=40)
 @given(timed_passes)
 def test_groups_and_single_modules_come_in_order_of_their_first_appearance(
     timed: dict[tuple[str, ModulePass], tuple[list[int], list[int] | None]],

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu.model.statistic import BUCKET_COUNT, Statistic, bucket_bounds, bucket_index
@@ -96,6 +96,7 @@ def test_statistic_of_nothing() -> None:
         _ = nothing.p50_ns
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(durations)))
 def test_merging_equals_the_statistic_of_everything(parts: list[list[int]]) -> None:
     together = [value for part in parts for value in part]
@@ -127,6 +128,7 @@ spans = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(spans)
 def test_folding_spans_equals_sorting_them_by_hand(spans: list[tuple[int, Scope, int]]) -> None:
     by_key: dict[tuple[int, Scope], list[int]] = {}

@@ -235,22 +235,3 @@ def test_run_without_modules_says_nothing_of_them() -> None:
 
     assert "odule" not in run.report(color=False)
     assert document_of(run).modules is None
-
-
-def test_document_has_the_rows_of_the_table() -> None:
-    layers, attention, embed = rows_of(training(4, device_steps=2))
-
-    assert layers == ModuleTimes(
-        name="layers.*",
-        modules=2,
-        calls=2.0,
-        forward_ns=4.0 * MS,
-        backward_ns=6.0 * MS,
-        recompute_ns=2.0 * MS,
-        device_forward_ns=8.0 * MS,
-        device_backward_ns=12.0 * MS,
-        device_recompute_ns=4.0 * MS,
-        share=0.6,
-    )
-    assert (attention.backward_ns, attention.device_backward_ns) == (None, None)
-    assert embed.share == 0.2

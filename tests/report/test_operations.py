@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from pyinstrument_gpu.analysis.profiled_steps import profiled_steps
-from pyinstrument_gpu.document.document import document_of
-from pyinstrument_gpu.document.operations import OperationTimes
 from pyinstrument_gpu.model.operations import DeviceGaps, DeviceUse, Operation, Operations
 from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
@@ -140,34 +138,3 @@ def test_texts_are_shown_as_they_are() -> None:
 def test_nothing_profiled_is_nothing_said() -> None:
     for operations in (None, Operations()):
         assert "Operations" not in run_with(operations, STEPS_MS).report()
-
-
-def test_document_has_the_same_numbers() -> None:
-    run = run_with(OPERATIONS, STEPS_MS)
-    document = document_of(run)
-    found, steps = document.operations, document.steps
-    assert found is not None
-    assert steps is not None
-    assert (found.first_step, found.last_step, found.steps) == (4, 5, 2)
-    assert found.operations[0] == OperationTimes(
-        name="aten::mm",
-        module=None,
-        path="forward",
-        calls=4.5,
-        host_ns=4 * MS,
-        launches=4.5,
-        device_ns=7 * MS,
-    )
-    by_module = [(one.module, one.path, one.host_ns) for one in found.modules]
-    assert by_module == [
-        ("layers.*.attn", "forward", 3 * MS),
-        ("head", "forward", MS),
-        ("head", "backward", MS / 2),
-        (None, None, MS / 2),
-    ]
-    assert [one.path for one in found.phases] == ["forward", "backward", None]
-    assert found.device is not None
-    assert (found.device.idle_ns, len(found.device.gaps)) == (5 * MS, 2)
-    assert (found.step_ns, found.step_before_ns, found.step_after_ns) == (25 * MS, None, 11 * MS)
-    assert (steps.quantile_steps, steps.profiled) == (6, 3)
-    assert document_of(run_with(None, STEPS_MS)).operations is None

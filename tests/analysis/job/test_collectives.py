@@ -19,7 +19,7 @@ from pyinstrument_gpu.model.job_data import JobData, RankData
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 from tests.helpers.simulated_job import MS, WORK_NS, Slow, simulated_job
 
-SEEDS = range(1000, 1020)
+SEEDS = range(1000, 1003)
 
 
 def events(rows: Sequence[Mapping[str, Any]]) -> Any:

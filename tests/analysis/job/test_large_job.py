@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of simulated ranks are read and judged as what they were made of, and of many in a
-bounded time and memory."""
+"""The files of simulated ranks are read and judged as what they were made of, and of many in
+bounded memory."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from pyinstrument_gpu import Job
 from pyinstrument_gpu.analysis.job import of
-from tests.helpers.launched import ROOT
+from tests.helpers.python_server import run_fresh_python
 from tests.helpers.run_encoder import save
 from tests.helpers.simulated_job import MS, Slow, run_of_rank, simulated_job
 
@@ -30,7 +29,7 @@ PHASES_NS = {
     "optimizer": 5 * MS,
 }
 SLOW = Slow(3, dict.fromkeys(PHASES_NS, 1.03))
-MOST_S, MOST_BYTES = 60, 2 << 30
+MOST_BYTES = 2 << 30
 
 
 def save_job(folder: Path, ranks: int, steps: int) -> None:
@@ -55,32 +54,22 @@ def test_files_of_a_simulated_job(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_1024_ranks_of_1000_steps(tmp_path: Path) -> None:
     save_job(tmp_path, 1024, 1000)
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = run_fresh_python("-m", __name__, tmp_path)
     print(done.stdout)
     assert done.returncode == 0, done.stderr
 
 
 def main(folder: str) -> None:
-    # Times of the CPU: the machine may have more to do.
-    began_s = time.process_time()
     job = Job.load(folder)
-    loaded_s = time.process_time()
     analysis = of(job)
     straggler = analysis.stragglers.straggler
     assert straggler is not None and straggler.rank == SLOW.rank
     assert len(analysis.phases) == len(PHASES_NS) + 2 and len(analysis.collectives) == 2
-    ended_s = time.process_time()
     # Not getrusage: that also knows the memory of the process that this one was started by.
     [peak_kb] = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     peak = int(peak_kb) << 10
-    print(f"{loaded_s - began_s:.1f} s + {ended_s - loaded_s:.1f} s, {peak / 2**20:.0f} MiB")
-    assert ended_s - began_s < MOST_S and peak < MOST_BYTES
+    print(f"{time.process_time():.1f} s of the CPU, {peak / 2**20:.0f} MiB")
+    assert peak < MOST_BYTES
 
 
 if __name__ == "__main__":
