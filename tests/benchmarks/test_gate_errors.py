@@ -5,7 +5,9 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks import gate_errors
 from benchmarks.gate_errors import Row, figures, measure
 from benchmarks.gpu.figure import Figure
 from pyinstrument_gpu.gate.gate import Plan
@@ -35,7 +37,10 @@ def test_shares_of_gates() -> None:
     assert "processors that other programs used" not in found
 
 
-def test_gates_are_made_and_kept(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_gates_are_made_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = torch.zeros(64, 64), torch.arange(64) % 10
+    monkeypatch.setattr(gate_errors, "digits", lambda: pictures)
     log = tmp_path / "log"
 
     def measured() -> list[Figure]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import interleave
 from benchmarks.gpu import build, run
 from benchmarks.gpu.build import ROOT
 from benchmarks.gpu.figure import Figure, markdown_table, read_figures
@@ -21,6 +22,7 @@ from benchmarks.gpu.limits import compile_limits, nvcc
 from benchmarks.gpu.part import Outcome, Part, run_part
 from benchmarks.gpu.recording_cost import recording_figures
 from benchmarks.interleave import interleaved, relative_difference
+from tests.helpers.python_server import run_python
 from tests.helpers.script import run_script
 
 # --- figures ---
@@ -91,8 +93,9 @@ def test_a_difference_that_is_always_the_same_is_exact() -> None:
     assert (difference.value, difference.low, difference.high) == (0.25, 0.25, 0.25)
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """95 % of the time, within what 100 trials can tell, also with noise that has a long tail."""
+    monkeypatch.setattr(interleave, "_RESAMPLES", 500)
     generator = np.random.default_rng(1)
     truth, held = 0.01, 0
     for trial in range(100):
@@ -313,9 +316,7 @@ def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_it_fails_with_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.run"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_python("-m", "benchmarks.gpu.run")
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
@@ -382,6 +383,7 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
 def test_a_benchmark_gives_its_figures(module: str, options: str, expected: str) -> None:
     done = run_script(
         f"""
+import torch
 from tests.helpers.fake_gpu import FakeGpu
 from benchmarks.gpu import {module}
 from benchmarks.gpu.figure import print_figures
@@ -399,82 +401,62 @@ print_figures({module}.figures(FakeGpu(), {options}))
         assert figures["records of a step"].value >= 1
 
 
-EVENT_LIMITS = """
+def test_distances_that_the_recorder_could_not_use_are_seen() -> None:
+    done = run_script(
+        """
+import json
+import torch
 from tests.helpers.cuda_kernels import CudaError
 from tests.helpers.fake_gpu import FakeGpu
 from benchmarks.gpu import event_limits
-from benchmarks.gpu.figure import print_figures
+
+def refusing(distance):
+    if distance < 0:
+        raise CudaError("refused")
+    return distance
 
 class Gpu(FakeGpu):
     def distance_ms(self, begin, end):
-        distance = super().distance_ms(begin, end)
-        {change}
-        return distance
+        return change(super().distance_ms(begin, end))
 
-print_figures(event_limits.figures(Gpu()))
-"""
-
-
-@pytest.mark.parametrize(
-    ("change", "not_met"),
-    [
-        ("", []),
-        (
-            "if distance < 0: raise CudaError('refused')",
-            [
-                "one stream: distances backwards that the driver refuses",
-                "two streams: distances backwards that the driver refuses",
-            ],
-        ),
-        (
-            "distance = abs(distance)",
-            [
-                "one stream: distances with a wrong sign or size",
-                "two streams: distances with a wrong sign or size",
-            ],
-        ),
-        (
-            "distance += 0.01 * (distance > 394)",
-            [
-                "two streams: distances with a wrong sign or size",
-                "the same, rounded as the recorder does: size of the error",
-            ],
-        ),
-    ],
-)
-def test_distances_that_the_recorder_could_not_use_are_seen(
-    change: str, not_met: list[str]
-) -> None:
-    figures = read_figures(run_script(EVENT_LIMITS.format(change=change)).stdout)
-    assert [figure.name for figure in figures if figure.verdict == "not met"] == not_met
-    values = {figure.name: figure.value for figure in figures}
-    assert values["resolution: the divisor of all short distances"] == 32
+for change in (float, refusing, abs, lambda distance: distance + 0.01 * (distance > 394)):
+    figures = list(event_limits.figures(Gpu()))
+    ticks = {figure.name: figure.value for figure in figures}
+    assert ticks["resolution: the divisor of all short distances"] == 32
+    print(json.dumps([figure.name for figure in figures if figure.verdict == "not met"]))
+""",
+    )
+    each_wrong = "distances with a wrong sign or size"
+    each_refused = "distances backwards that the driver refuses"
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        [],
+        [f"one stream: {each_refused}", f"two streams: {each_refused}"],
+        [f"one stream: {each_wrong}", f"two streams: {each_wrong}"],
+        [
+            f"two streams: {each_wrong}",
+            "the same, rounded as the recorder does: size of the error",
+        ],
+    ]
 
 
-@pytest.mark.parametrize(
-    ("interval_ns", "verdict", "note"),
-    [
-        (0, "met", "the cheapest is cuLaunchKernel"),
-        (10**12, "not met", "unseen between two boundaries that share an event: share_boundaries_"),
-    ],
-)
-def test_whether_an_enqueue_fits_between_shared_boundaries(
-    interval_ns: int, verdict: str, note: str
-) -> None:
+def test_whether_an_enqueue_fits_between_shared_boundaries() -> None:
     done = run_script(
-        f"""
+        """
+import torch
 from tests.helpers.fake_gpu import FakeGpu
 from benchmarks.gpu import enqueue_cost
 from benchmarks.gpu.figure import print_figures
-enqueue_cost.SHARE_BOUNDARIES_NS = {interval_ns}
 enqueue_cost.least_ns = lambda gpu, batch, batches: len(batch())
-print_figures(enqueue_cost.figures(FakeGpu(), batches=1))
+for interval_ns in (0, 10**12):
+    enqueue_cost.SHARE_BOUNDARIES_NS = interval_ns
+    print_figures([list(enqueue_cost.figures(FakeGpu(), batches=1))[-1]])
 """,
     )
-    *_, premise = read_figures(done.stdout)
-    assert premise.verdict == verdict
-    assert note in premise.note
-    assert premise.value == interval_ns / 100
+    fits, does_not = read_figures(done.stdout)
+    assert (fits.verdict, fits.value) == ("met", 0)
+    assert "the cheapest is cuLaunchKernel" in fits.note
+    assert (does_not.verdict, does_not.value) == ("not met", 10**10)
+    assert "unseen between two boundaries that share an event: share_boundaries_" in does_not.note
 
 
 # --- the probe ---

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import beside_profiler, same_runs, savings_got
+from benchmarks.gpu import beside_profiler, recorded_program, same_runs, savings_got
 from benchmarks.gpu.figure import Figure
 from benchmarks.gpu.profiler_trace import ProfiledStep, read_trace, steps_of
 from benchmarks.gpu.program import PROFILED
@@ -216,6 +216,9 @@ def test_a_program_without_a_sync(sync: str, tmp_path: Path) -> None:
     assert run.step_totals.count == 10
 
 
-def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="invalid choice: 'bert'"):
+def test_a_program_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys; sys.exit(f'no model {sys.argv[1]}')")
+    monkeypatch.setattr(recorded_program, "PROGRAM", program)
+    with pytest.raises(RuntimeError, match=r"program\.py bert ended .* 1:\nno model bert"):
         record(tmp_path, "bert")
