@@ -175,7 +175,7 @@ def test_every_integer_in_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_equals_pyarrow() -> None:
     generator = np.random.default_rng(0)
-    count = 40_000
+    count = 10_000
     spans = np.empty(count, SPAN_DTYPE)
     for name in SPAN_DTYPE.names or ():
         limit = min(np.iinfo(SPAN_DTYPE[name]).max, 10**13)
@@ -215,12 +215,12 @@ def test_is_written_in_chunks_also_when_names_are_long() -> None:
             self.largest = max(self.largest, len(data))
             return super().write(data)
 
-    spans = np.zeros(100_000, SPAN_DTYPE)
+    spans = np.zeros(50_000, SPAN_DTYPE)
     for names in (("short",), ("x" * 256, "y" * 256)):
         spans["path"] = len(names) - 1
         sink = Sink()
         write([run_of(spans, names)], sink, advance=lambda _: None)
-        assert sink.getvalue().count(b"\r\n") == 100_001
+        assert sink.getvalue().count(b"\r\n") == 50_001
         assert 0 < sink.largest < 17 << 20
 
 

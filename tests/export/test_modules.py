@@ -177,6 +177,7 @@ def test_sqlite_has_a_category_for_modules(tmp_path: Path) -> None:
 
 
 @needs_nsight
+@pytest.mark.thorough
 def test_nsys_reads_modules(tmp_path: Path) -> None:
     layer, attention = names = ("layers.0", 'it\'s "it"')
     run(module_names=names).export(tmp_path / "x.nsys-rep")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import pyinstrument_gpu
 from pyinstrument_gpu.errors import ExportError
@@ -180,6 +180,7 @@ def test_full_disk_is_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["run.sqlite"]
 
 
+@settings(max_examples=20)
 @given(runs(with_modules=True).map(with_lengths_on_device))
 def test_any_run(run: Run) -> None:
     """Nothing is lost, moved, or counted twice."""
@@ -217,6 +218,7 @@ def _stored(name: str) -> str:
 
 
 @needs_nsight
+@pytest.mark.thorough
 def test_nsys_stats_sums_to_the_ns(tmp_path: Path) -> None:
     """`nsys stats` finds each phase as often and as long as the run has it."""
     generator = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from pyinstrument_gpu.export import text
 from pyinstrument_gpu.export.nvtxt import write
@@ -277,6 +277,7 @@ def test_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written(write, run) == whole
 
 
+@settings(max_examples=20)
 @given(runs(with_modules=True).map(with_lengths_on_device))
 def test_any_run(run: Run) -> None:
     found = read_nvtxt(written(write, run))
