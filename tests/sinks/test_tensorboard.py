@@ -298,7 +298,7 @@ def test_steps_of_which_spans_were_dropped(tmp_path: Path) -> None:
 
 def test_run_of_many_steps(tmp_path: Path) -> None:
     """More than are read at once; spans in no order of steps."""
-    count = 10_000
+    count = 4_000
     steps = [(index, index, index + 1, 2.0, 1, True, 0) for index in range(count)]
     order = np.random.default_rng(0).permutation(count).tolist()
     spans = [(0, 0, index, 0, 0, -1, -1, 0, index * 1000, -1, -1, -1, 1) for index in order]
