@@ -136,20 +136,20 @@ def test_a_recordings_difference_stands_beside_the_floor() -> None:
 # --- parts ---
 
 
-def python(source: str, name: str = "part", limit_s: float = 60, **options: float) -> Part:
+def python(source: str, name: str = "part", limit_s: float = 600, **options: float) -> Part:
     return Part(name, (sys.executable, "-c", source), limit_s, **options)  # type: ignore[arg-type]
 
 
 def test_a_part_gives_its_figures_and_its_last_word(tmp_path: Path) -> None:
     figure = Figure("x", 1.5, "ns")
-    outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 60)
+    outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 600)
     assert (outcome.error, outcome.figures, outcome.last_line) == (None, [figure], "hello")
 
 
 def test_a_part_that_fails_keeps_what_it_printed(tmp_path: Path) -> None:
     figure = Figure("x", 1.5, "ns")
     source = f"print({figure.to_json()!r}, flush=True); raise SystemExit(3)"
-    outcome = run_part(python(source), tmp_path, 60)
+    outcome = run_part(python(source), tmp_path, 600)
     assert (outcome.error, outcome.figures) == ("exit code 3", [figure])
 
 
@@ -192,7 +192,7 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
     assert " in hang" in outcome.output
     (child_pid,) = re.findall(r"^child (\d+)$", outcome.output, re.M)
     # A kill takes a moment. Only a process that lives on holds the test up.
-    hangs_at = time.monotonic() + 60
+    hangs_at = time.monotonic() + 600
     while is_alive(child_pid):
         assert time.monotonic() < hangs_at
         os.sched_yield()
@@ -279,7 +279,7 @@ def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None
         python("print('lost'); raise SystemExit(1)", "Broken"),
         python(f"print({Figure('x', 2, 'ns', goal=1).to_json()!r})", "Works"),
     ]
-    outcomes = run.run_parts(parts, tmp_path, 60)
+    outcomes = run.run_parts(parts, tmp_path, 600)
     machine = run.machine_of(outcomes, "abc123")
     table = run.write(tmp_path / "results", "costs", machine, outcomes, 12.3)
     assert table.name.endswith("-nvidia-h200-costs.md")

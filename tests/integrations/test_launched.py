@@ -47,7 +47,7 @@ def launch(folder: Path, *command: str, environment: dict[str, str] | None = Non
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stderr
