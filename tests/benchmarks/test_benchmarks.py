@@ -5,21 +5,16 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.background_threads import count_calls
-from benchmarks.bench_step import UNTIMED, UNTIMED_AGAIN, step_figures
 from benchmarks.contender import Contender
 from benchmarks.gpu.figure import Figure
 from benchmarks.install_peers import install, wanted
-from benchmarks.lineup import Lineup
 from benchmarks.page import markdown
-from benchmarks.peers import EMPTY_LOOP, NULLCONTEXT, OURS, RECORD_FUNCTION
-from benchmarks.race import race, race_of_peers
+from benchmarks.race import race
 from benchmarks.row import Row
-from benchmarks.way import empty
 
 # --- how they reckon ---
 
@@ -57,16 +52,6 @@ def test_a_race() -> None:
     ]
     assert fake.extra_info["title"] == "a title"
     assert [Row(**row) for row in fake.extra_info["rows"]] == rows
-
-
-def test_there_is_no_ratio_to_nothing() -> None:
-    loop = Contender("loop", times(30, 30, 30))
-    ours = Contender("ours", times(60, 70, 80), baseline=loop)
-    peer = Contender("theirs", times(30, 20, 40), baseline=loop)
-    benchmark = cast(BenchmarkFixture, FakeBenchmark())
-    _, row = race(benchmark, "", ours, [peer], 3, {"theirs": 0.5})
-    assert row == Row("theirs", -10.0, 0.0, None, None, goal=0.5)
-    assert row.verdict == ""
 
 
 def test_a_race_of_updates_names_those_that_fail() -> None:
@@ -115,18 +100,6 @@ def test_a_race_of_updates_names_those_that_fail() -> None:
     assert added == [15, 16]
 
 
-def test_a_race_of_peers_names_those_that_are_missing() -> None:
-    ways = {peer: empty() for peer in (EMPTY_LOOP, OURS, NULLCONTEXT)}
-    line = Lineup(ways, {RECORD_FUNCTION: "torch is not installed"})
-    contenders = [Contender(peer.name, times(30, 20)) for peer in ways]
-    fake = FakeBenchmark()
-    race_of_peers(cast(BenchmarkFixture, fake), "", line, contenders, 2)
-    labels = [row["label"] for row in fake.extra_info["rows"]]
-    assert labels == [OURS.name, EMPTY_LOOP.name, NULLCONTEXT.name]
-    assert fake.extra_info["rows"][2]["note"] == NULLCONTEXT.differs
-    assert fake.extra_info["missing"] == {RECORD_FUNCTION.name: "torch is not installed"}
-
-
 @pytest.mark.parametrize(
     ("best", "median", "goal", "said"),
     [
@@ -140,18 +113,6 @@ def test_a_race_of_peers_names_those_that_are_missing() -> None:
 )
 def test_verdicts(best: float | None, median: float | None, goal: float | None, said: str) -> None:
     assert Row("x", 1.0, 1.0, best, median, goal).verdict == said
-
-
-def test_steps_stand_beside_the_untimed() -> None:
-    results = {
-        UNTIMED: np.array([2_000_000.0, 4_000_000.0]),
-        UNTIMED_AGAIN: np.array([2_000_000.0, 4_000_000.0]),
-        "theirs": np.array([2_200_000.0, 4_400_000.0]),
-    }
-    untimed, again, theirs = step_figures(results, steps=2)
-    assert untimed == Figure(UNTIMED, 1500.0, "us", note="2 rounds")
-    assert again == Figure(UNTIMED_AGAIN, 0, "% of the step", 0, 0)
-    assert theirs.value == pytest.approx(10)
 
 
 # --- the page ---

@@ -17,10 +17,9 @@ import torch
 from benchmarks import interleave
 from benchmarks.gpu import build, run
 from benchmarks.gpu.build import ROOT
-from benchmarks.gpu.figure import Figure, markdown_table, read_figures
+from benchmarks.gpu.figure import Figure, read_figures
 from benchmarks.gpu.limits import compile_limits, nvcc
-from benchmarks.gpu.part import Outcome, Part, run_part
-from benchmarks.gpu.recording_cost import recording_figures
+from benchmarks.gpu.part import Part, run_part
 from benchmarks.interleave import interleaved, relative_difference
 from tests.helpers.python_server import run_python
 from tests.helpers.script import run_script
@@ -55,11 +54,6 @@ def test_verdicts(figure: Figure, verdict: str) -> None:
     assert figure.verdict == verdict
 
 
-def test_a_table_has_all_of_a_figure() -> None:
-    table = markdown_table([Figure("d", 0.012, "%", low=-0.02, high=0.05, goal=0.1, note="n")])
-    assert table.splitlines()[-1] == "| d | 0.012 % | -0.02 to 0.05 | <= 0.1 | met. n |"
-
-
 # --- arms in turn ---
 
 
@@ -83,16 +77,6 @@ def test_every_arm_is_measured_in_every_round_in_changing_order() -> None:
     assert len(set(rounds)) > 3
 
 
-def test_there_is_one_round_however_little_time_there_is() -> None:
-    assert interleaved({"a": lambda: 1.0}, rounds=100, seconds=0)["a"].tolist() == [1.0]
-
-
-def test_a_difference_that_is_always_the_same_is_exact() -> None:
-    baseline = np.array([100.0, 200.0, 50.0])
-    difference = relative_difference(baseline, baseline * 1.25)
-    assert (difference.value, difference.low, difference.high) == (0.25, 0.25, 0.25)
-
-
 def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """95 % of the time, within what 100 trials can tell, also with noise that has a long tail."""
     monkeypatch.setattr(interleave, "_RESAMPLES", 500)
@@ -113,26 +97,6 @@ def test_one_slow_round_does_not_move_the_difference() -> None:
     assert relative_difference(baseline, other).value == pytest.approx(0.001)
 
 
-def test_rounds_have_to_match() -> None:
-    with pytest.raises(ValueError, match="same number of rounds"):
-        relative_difference([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="at least one"):
-        relative_difference([], [])
-
-
-def test_a_recordings_difference_stands_beside_the_floor() -> None:
-    results = {
-        "off": np.array([100.0, 100.0]),
-        "off again": np.array([101.0, 101.0]),
-        "on": np.array([100.1, 100.1]),
-    }
-    floor, difference = recording_figures(results, goal=0.2)
-    assert floor.value == pytest.approx(1.0)
-    assert difference.value == pytest.approx(0.1)
-    assert (floor.goal, difference.goal) == (None, 0.2)
-    assert difference.verdict == "met"
-
-
 # --- parts ---
 
 
@@ -144,13 +108,6 @@ def test_a_part_gives_its_figures_and_its_last_word(tmp_path: Path) -> None:
     figure = Figure("x", 1.5, "ns")
     outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 600)
     assert (outcome.error, outcome.figures, outcome.last_line) == (None, [figure], "hello")
-
-
-def test_a_part_that_fails_keeps_what_it_printed(tmp_path: Path) -> None:
-    figure = Figure("x", 1.5, "ns")
-    source = f"print({figure.to_json()!r}, flush=True); raise SystemExit(3)"
-    outcome = run_part(python(source), tmp_path, 600)
-    assert (outcome.error, outcome.figures) == ("exit code 3", [figure])
 
 
 def is_alive(pid: str) -> bool:
@@ -196,12 +153,6 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
     while is_alive(child_pid):
         assert time.monotonic() < hangs_at
         os.sched_yield()
-
-
-def test_a_part_that_cannot_start(tmp_path: Path) -> None:
-    outcome = run_part(Part("none", ("/nowhere/program",), 60), tmp_path, 60)
-    assert outcome.error is not None
-    assert "could not be started" in outcome.error
 
 
 def test_no_time_left(tmp_path: Path) -> None:
@@ -301,13 +252,6 @@ def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None
     assert "lost" in (tmp_path / "results" / f"{table.stem}-failures.log").read_text()
 
 
-def test_a_machine_that_could_not_be_described(tmp_path: Path) -> None:
-    outcomes = [Outcome(Part("Machine", ("x",), 1), 1.0, "exit code 1", [], "Traceback")]
-    machine = run.machine_of(outcomes, None)
-    assert machine == {}
-    assert run.write(tmp_path, "costs", machine, outcomes, 1.0).name.endswith("-gpu-costs.md")
-
-
 def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert {"cmake", "ninja", "a C++ compiler"} <= set(run.missing())
@@ -329,18 +273,6 @@ def test_the_parts_are_there() -> None:
             assert (ROOT / (part.command[2].replace(".", "/") + ".py")).exists()
     assert sum(part.name.startswith("Machine") for part in run.PARTS) == 1
     assert {part.group for part in run.PARTS} == {"", *run.GROUPS}
-
-
-@pytest.mark.parametrize(
-    ("group", "only", "names"),
-    [
-        ("costs", "Tests", ["Build", "Machine", "Tests of hazards", "Tests"]),
-        ("costs", "Savings", ["Build", "Machine"]),
-        ("programs", "Savings", ["Build", "Machine", "Savings, predicted and got"]),
-    ],
-)
-def test_the_parts_of_a_group(group: str, only: str, names: list[str]) -> None:
-    assert [part.name for part in run.parts_of(group, only)] == names
 
 
 def test_tests_that_may_hang_are_apart_and_first() -> None:

@@ -40,11 +40,6 @@ def test_a_step_of_a_run() -> None:
     assert RunStep.of(made_run(device_clocks=[DeviceClock.same_as_run(0)])).device_timed
 
 
-def test_a_run_without_steps_has_no_share() -> None:
-    with pytest.raises(ValueError, match="no steps"):
-        RunStep.of(Run())
-
-
 # --- what is shown ---
 
 COSTS = [

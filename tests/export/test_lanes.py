@@ -153,8 +153,3 @@ def test_as_many_lanes_as_overlap() -> None:
     many = [(10 * i, 10 * i + 3_001) for i in range(5_000)]
     found = [lane for lane, _, _ in placed(many)]
     assert found == [i % 301 for i in range(5_000)]
-
-
-def test_of_equal_ranges_the_one_that_ended_last_is_outermost() -> None:
-    (part,) = by_begin(table([(3, 9), (3, 9), (0, 9), (3, 10)]))
-    assert part.number.tolist() == [2, 3, 1, 0]

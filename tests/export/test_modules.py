@@ -23,7 +23,7 @@ from pyinstrument_gpu.model.schema import STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
-from tests.helpers.made_runs import rank, run_of, written
+from tests.helpers.made_runs import run_of, written
 from tests.helpers.nsight import needs_nsight, nvtx_sum, read_nvtxt
 from tests.helpers.trace_events import Trace
 
@@ -77,17 +77,6 @@ def test_names_are_neutralized_on_demand() -> None:
         csv_export.write, run(module_names=("=1+1", "b")), modules=True, neutralize_formulas=True
     )
     assert csv_rows(text.decode())[1]["module"] == "'=1+1"
-
-
-def test_ranks_are_rows_on_one_axis() -> None:
-    parts = {"module_names": NAMES, "module_spans": np.array(MODULE_SPANS[:1], MODULE_SPAN_DTYPE)}
-    runs = rank(1, 1_000, **parts), rank(0, 0, **parts)
-    rows = csv_rows(written(csv_export.write, *runs, modules=True).decode())
-    columns = ("rank", "host_begin_ns", "device_end_ns")
-    assert [tuple(row[column] for column in columns) for row in rows] == [
-        ("1", "1012", "1120"),
-        ("0", "12", "120"),
-    ]
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -153,11 +153,6 @@ def test_empty_run_is_an_error(tmp_path: Path, fake_nsight: Path) -> None:
     assert made(tmp_path) == []
 
 
-def test_folder_that_is_not_there_is_an_error(tmp_path: Path, fake_nsight: Path) -> None:
-    with pytest.raises(ExportError, match=r"nowhere/x\.nsys-rep': No such file"):
-        RUN.export(tmp_path / "nowhere" / "x.nsys-rep")
-
-
 def test_merging_needs_a_report_and_nsys(tmp_path: Path, no_nsight: Path) -> None:
     with pytest.raises(ExportError, match=r"no report .*r\.nsys-rep"):
         RUN.export(tmp_path / "x.nsys-rep", merge_into=tmp_path / "r.nsys-rep")
@@ -207,14 +202,6 @@ def test_report_that_is_merged_into_is_not_replaced(tmp_path: Path, fake_nsight:
     arguments = ["export", str(tmp_path / "run.gpurun"), str(report), "--merge-into", str(report)]
     assert CliRunner().invoke(main, arguments).exit_code == 2
     assert report.read_text() == "events"
-
-
-def test_command_line_takes_the_report_to_merge_into(tmp_path: Path, no_nsight: Path) -> None:
-    save(RUN, tmp_path / "run.gpurun")
-    arguments = ["export", str(tmp_path / "run.gpurun"), str(tmp_path / "x.nsys-rep")]
-    result = CliRunner().invoke(main, [*arguments, "--merge-into", "r.nsys-rep"])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "there is no report 'r.nsys-rep' to merge into" in result.stderr
 
 
 def test_merging_into_what_is_no_report_is_an_error(tmp_path: Path, fake_nsight: Path) -> None:

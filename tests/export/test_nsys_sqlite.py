@@ -163,10 +163,6 @@ def test_names_survive_or_are_replaced() -> None:
     assert texts == [*names[:2], "\ufffdx", "nul\ufffdx", names[4]]
 
 
-def test_empty_run() -> None:
-    assert ranges(written(write, Run())) == []
-
-
 def test_full_disk_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run.sqlite").write_bytes(b"old")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-
 # Only what hangs takes as long.
 HANGS_AFTER_S = 600
 

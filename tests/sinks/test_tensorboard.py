@@ -351,12 +351,6 @@ def test_progress_is_told_as_the_export_goes_on(tmp_path: Path) -> None:
     assert max(done) < 10
 
 
-def test_empty_run(tmp_path: Path) -> None:
-    write([Run()], tmp_path, advance=lambda _: None)
-
-    assert curves_in(tmp_path) == {}
-
-
 def test_names_that_utf_8_can_not_hold(tmp_path: Path) -> None:
     assert "phase/\ufffd<b>" in written(made(SPAN, names=["\ud800<b>"]), tmp_path)
 
