@@ -21,7 +21,6 @@ from benchmarks.gpu.figure import Figure, read_figures
 from benchmarks.gpu.limits import compile_limits, nvcc
 from benchmarks.gpu.part import Part, run_part
 from benchmarks.interleave import interleaved, relative_difference
-from tests.helpers.python_server import run_python
 from tests.helpers.script import run_script
 
 # --- figures ---
@@ -259,12 +258,16 @@ def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_it_fails_with_one_line() -> None:
-    done = run_python("-m", "benchmarks.gpu.run")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("make gpu: ")
+def test_without_a_gpu_it_fails_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PATH", "PYTHONPATH"):  # which it changes
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    assert run.main([]) == 1
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("make gpu: ")
 
 
 def test_the_parts_are_there() -> None:

@@ -119,7 +119,7 @@ def test_a_part_is_a_window_and_what_was_open_around_it() -> None:
     ]
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(runs(with_modules=True).map(with_lengths_on_device))
 def test_formats_say_the_same_window_by_window(run: Run) -> None:
     def said() -> list[Any]:

@@ -99,7 +99,7 @@ def test_several_runs_are_rows_with_their_ranks_on_one_axis() -> None:
     ]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(run=runs(with_modules=True))
 def test_says_what_the_csv_says(run: Run) -> None:
     for options in ({}, {"modules": True}):

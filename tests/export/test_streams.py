@@ -109,7 +109,7 @@ def test_nsight_has_the_same_ranges(tmp_path: Path) -> None:
         assert database.execute(query).fetchall() == expected
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(runs(with_modules=True), st.integers(1, 5))
 def test_any_ranges_nest_and_are_moved_by_little(run: Run, window: int) -> None:
     """Whatever the host did: `read_nvtxt` and `parents` check that none overlap."""

@@ -80,6 +80,7 @@ def test_metrics_of_a_recording(store: Any, run_id: str) -> None:
     assert all(abs(ns) <= 501_000 for ns in apart_ns.values())
 
 
+@pytest.mark.thorough
 def test_run_by_its_id_and_more_values_than_one_call_takes(store: Any) -> None:
     run_id = store.create_run(store.get_experiment_by_name("test").experiment_id).info.run_id
     sink = pig.MLflowSink(run_id, steps_per_update=10_000)
