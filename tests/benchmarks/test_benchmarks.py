@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.background_threads import count_calls
 from benchmarks.contender import Contender
 from benchmarks.gpu.figure import Figure
 from benchmarks.install_peers import install, wanted
@@ -52,52 +51,6 @@ def test_a_race() -> None:
     ]
     assert fake.extra_info["title"] == "a title"
     assert [Row(**row) for row in fake.extra_info["rows"]] == rows
-
-
-def test_a_race_of_updates_names_those_that_fail() -> None:
-    pytest.importorskip("torch")
-    from benchmarks.metric_race import Update, Updater, race_updates
-
-    def unusable() -> Update:
-        def update() -> None:
-            raise RuntimeError("a new version\nof it")
-
-        return update
-
-    def missing() -> Update:
-        raise ModuleNotFoundError("No module named 'theirs'", name="theirs")
-
-    added = [0, 0]
-
-    def adding(place: int) -> Update:
-        def update() -> None:
-            added[place] += 1
-
-        return update
-
-    fake = FakeBenchmark()
-    race_updates(
-        cast(BenchmarkFixture, fake),
-        "an update",
-        Updater("ours", "all", lambda: adding(0)),
-        [
-            Updater("theirs", "", missing),
-            Updater("fails", "", unusable),
-            Updater("by hand", "less", lambda: adding(1)),
-        ],
-        uses=3,
-        rounds=4,
-        goals={"by hand": 100},
-    )
-    rows = fake.extra_info["rows"]
-    assert fake.extra_info["title"] == "an update, one thread"
-    assert [(row["label"], row["note"]) for row in rows] == [("ours", "all"), ("by hand", "less")]
-    assert fake.extra_info["missing"] == {
-        "theirs": "theirs is not installed",
-        "fails": "RuntimeError: a new version of it",
-    }
-    # A round to warm up and four others; a peer was used once before.
-    assert added == [15, 16]
 
 
 @pytest.mark.parametrize(
@@ -185,23 +138,3 @@ def test_a_peer_that_cannot_be_had_keeps_no_other_away() -> None:
         ["install", "--quiet", "nvtx==0.2.17"],
         ["install", "--quiet", "--no-deps", "nvidia-resiliency-ext==0.4.1"],
     ]
-
-
-# --- threads beside training ---
-
-
-def test_calls_of_the_threads_within_the_window_count() -> None:
-    trace = """
-11 pwrite64(3, "before", 6, 0) = 6
-10 access("/window-begins", F_OK) = -1 ENOENT (No such file or directory)
-11 pwrite64(3, "\\1", 1, 0)            = 1
-12 futex(0x7f, FUTEX_WAIT <unfinished ...>
-10 write(1, "the loop's own", 14) = 14
-12 <... futex resumed>) = 0
-12 --- SIGCHLD {si_signo=SIGCHLD} ---
-13 write(1, "of a process", 12) = 12
-12 +++ exited with 0 +++
-10 access("/window-ends", F_OK) = -1 ENOENT (No such file or directory)
-11 pwrite64(3, "after", 5, 0) = 5
-"""
-    assert count_calls(trace.strip().splitlines(), {11, 12}) == 2

@@ -325,12 +325,13 @@ def test_sink_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
     assert hanging.steps == []
 
 
-def test_sink_that_cannot_be_opened() -> None:
-    class Closed(KeepingSink):
-        def open(self) -> None:
-            raise OSError("closed")
+class ClosedSink(KeepingSink):
+    def open(self) -> None:
+        raise OSError("closed")
 
-    sink = Closed()
+
+def test_sink_that_cannot_be_opened() -> None:
+    sink = ClosedSink()
     with pig.record() as recording, pytest.raises(OSError, match="closed"):
         recording.add_sink(sink)
     assert recording.run.complete
@@ -355,12 +356,7 @@ def test_sinks_of_record() -> None:
 
 def test_one_of_them_that_cannot_be_opened(tmp_path: Path) -> None:
     """Nothing has begun, and no file is in the way of the next try."""
-
-    class Closed(KeepingSink):
-        def open(self) -> None:
-            raise OSError("closed")
-
-    sinks = [KeepingSink(), Closed(), KeepingSink()]
+    sinks = [KeepingSink(), ClosedSink(), KeepingSink()]
     with pytest.raises(OSError, match="closed"), pig.record(tmp_path / "a.gpurun", sinks=sinks):
         pytest.fail("the block was entered")
 
