@@ -212,7 +212,15 @@ def _asset(name: str) -> str:
 
 def _jinja() -> Any:
     with needed_for("the page", "jinja2", "html"):
-        import jinja2
+        import jinja2  # noqa: F401
+    return _environment()
+
+
+@functools.cache
+def _environment() -> Any:
+    """Kept: to compile the templates takes longer than to fill them."""
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.PackageLoader("pyinstrument_gpu.page"),
         autoescape=True,

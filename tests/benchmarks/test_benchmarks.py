@@ -5,21 +5,15 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.background_threads import count_calls
-from benchmarks.bench_step import UNTIMED, UNTIMED_AGAIN, step_figures
 from benchmarks.contender import Contender
 from benchmarks.gpu.figure import Figure
 from benchmarks.install_peers import install, wanted
-from benchmarks.lineup import Lineup
 from benchmarks.page import markdown
-from benchmarks.peers import EMPTY_LOOP, NULLCONTEXT, OURS, RECORD_FUNCTION
-from benchmarks.race import race, race_of_peers
+from benchmarks.race import race
 from benchmarks.row import Row
-from benchmarks.way import empty
 
 # --- how they reckon ---
 
@@ -59,74 +53,6 @@ def test_a_race() -> None:
     assert [Row(**row) for row in fake.extra_info["rows"]] == rows
 
 
-def test_there_is_no_ratio_to_nothing() -> None:
-    loop = Contender("loop", times(30, 30, 30))
-    ours = Contender("ours", times(60, 70, 80), baseline=loop)
-    peer = Contender("theirs", times(30, 20, 40), baseline=loop)
-    benchmark = cast(BenchmarkFixture, FakeBenchmark())
-    _, row = race(benchmark, "", ours, [peer], 3, {"theirs": 0.5})
-    assert row == Row("theirs", -10.0, 0.0, None, None, goal=0.5)
-    assert row.verdict == ""
-
-
-def test_a_race_of_updates_names_those_that_fail() -> None:
-    pytest.importorskip("torch")
-    from benchmarks.metric_race import Update, Updater, race_updates
-
-    def unusable() -> Update:
-        def update() -> None:
-            raise RuntimeError("a new version\nof it")
-
-        return update
-
-    def missing() -> Update:
-        raise ModuleNotFoundError("No module named 'theirs'", name="theirs")
-
-    added = [0, 0]
-
-    def adding(place: int) -> Update:
-        def update() -> None:
-            added[place] += 1
-
-        return update
-
-    fake = FakeBenchmark()
-    race_updates(
-        cast(BenchmarkFixture, fake),
-        "an update",
-        Updater("ours", "all", lambda: adding(0)),
-        [
-            Updater("theirs", "", missing),
-            Updater("fails", "", unusable),
-            Updater("by hand", "less", lambda: adding(1)),
-        ],
-        uses=3,
-        rounds=4,
-        goals={"by hand": 100},
-    )
-    rows = fake.extra_info["rows"]
-    assert fake.extra_info["title"] == "an update, one thread"
-    assert [(row["label"], row["note"]) for row in rows] == [("ours", "all"), ("by hand", "less")]
-    assert fake.extra_info["missing"] == {
-        "theirs": "theirs is not installed",
-        "fails": "RuntimeError: a new version of it",
-    }
-    # A round to warm up and four others; a peer was used once before.
-    assert added == [15, 16]
-
-
-def test_a_race_of_peers_names_those_that_are_missing() -> None:
-    ways = {peer: empty() for peer in (EMPTY_LOOP, OURS, NULLCONTEXT)}
-    line = Lineup(ways, {RECORD_FUNCTION: "torch is not installed"})
-    contenders = [Contender(peer.name, times(30, 20)) for peer in ways]
-    fake = FakeBenchmark()
-    race_of_peers(cast(BenchmarkFixture, fake), "", line, contenders, 2)
-    labels = [row["label"] for row in fake.extra_info["rows"]]
-    assert labels == [OURS.name, EMPTY_LOOP.name, NULLCONTEXT.name]
-    assert fake.extra_info["rows"][2]["note"] == NULLCONTEXT.differs
-    assert fake.extra_info["missing"] == {RECORD_FUNCTION.name: "torch is not installed"}
-
-
 @pytest.mark.parametrize(
     ("best", "median", "goal", "said"),
     [
@@ -140,18 +66,6 @@ def test_a_race_of_peers_names_those_that_are_missing() -> None:
 )
 def test_verdicts(best: float | None, median: float | None, goal: float | None, said: str) -> None:
     assert Row("x", 1.0, 1.0, best, median, goal).verdict == said
-
-
-def test_steps_stand_beside_the_untimed() -> None:
-    results = {
-        UNTIMED: np.array([2_000_000.0, 4_000_000.0]),
-        UNTIMED_AGAIN: np.array([2_000_000.0, 4_000_000.0]),
-        "theirs": np.array([2_200_000.0, 4_400_000.0]),
-    }
-    untimed, again, theirs = step_figures(results, steps=2)
-    assert untimed == Figure(UNTIMED, 1500.0, "us", note="2 rounds")
-    assert again == Figure(UNTIMED_AGAIN, 0, "% of the step", 0, 0)
-    assert theirs.value == pytest.approx(10)
 
 
 # --- the page ---
@@ -224,23 +138,3 @@ def test_a_peer_that_cannot_be_had_keeps_no_other_away() -> None:
         ["install", "--quiet", "nvtx==0.2.17"],
         ["install", "--quiet", "--no-deps", "nvidia-resiliency-ext==0.4.1"],
     ]
-
-
-# --- threads beside training ---
-
-
-def test_calls_of_the_threads_within_the_window_count() -> None:
-    trace = """
-11 pwrite64(3, "before", 6, 0) = 6
-10 access("/window-begins", F_OK) = -1 ENOENT (No such file or directory)
-11 pwrite64(3, "\\1", 1, 0)            = 1
-12 futex(0x7f, FUTEX_WAIT <unfinished ...>
-10 write(1, "the loop's own", 14) = 14
-12 <... futex resumed>) = 0
-12 --- SIGCHLD {si_signo=SIGCHLD} ---
-13 write(1, "of a process", 12) = 12
-12 +++ exited with 0 +++
-10 access("/window-ends", F_OK) = -1 ENOENT (No such file or directory)
-11 pwrite64(3, "after", 5, 0) = 5
-"""
-    assert count_calls(trace.strip().splitlines(), {11, 12}) == 2

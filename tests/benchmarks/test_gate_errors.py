@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the benchmark of `gate` makes of its gates."""
 
-import math
-from pathlib import Path
-
 import pytest
 
-from benchmarks.gate_errors import Row, figures, measure
-from benchmarks.gpu.figure import Figure
-from pyinstrument_gpu.gate.gate import Plan
+from benchmarks.gate_errors import Row, figures
 
 
 def row(slower: float, result: str, smallest_effect: float = 0.1) -> Row:
@@ -33,18 +28,3 @@ def test_shares_of_gates() -> None:
     assert found["steps longer by 5 %: NOT SLOWER"].note == "1 of 5"
     assert found["steps longer by 5 %: smallest effect, median"].value == 4
     assert "processors that other programs used" not in found
-
-
-def test_gates_are_made_and_kept(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-
-    def measured() -> list[Figure]:
-        return [*measure(2, minutes=math.inf, steps=6, planted=[0.5], plan=Plan(3, 3), log=log)]
-
-    made = measured()
-    lines = log.read_text().splitlines()
-    assert len(lines) == 2  # a slower one is third
-    again = measured()
-    assert log.read_text().splitlines() == lines
-    assert made[1:] == again[1:]  # all but the time of a step
-    assert made[1].note.endswith(" of 2")

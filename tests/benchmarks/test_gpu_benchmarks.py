@@ -14,27 +14,16 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import interleave
 from benchmarks.gpu import build, run
 from benchmarks.gpu.build import ROOT
-from benchmarks.gpu.figure import Figure, markdown_table, read_figures
+from benchmarks.gpu.figure import Figure, read_figures
 from benchmarks.gpu.limits import compile_limits, nvcc
-from benchmarks.gpu.part import Outcome, Part, run_part
-from benchmarks.gpu.recording_cost import recording_figures
+from benchmarks.gpu.part import Part, run_part
 from benchmarks.interleave import interleaved, relative_difference
 from tests.helpers.script import run_script
 
 # --- figures ---
-
-
-def test_a_figure_survives_being_printed() -> None:
-    figures = [
-        Figure("a record", 1432.5, "ns"),
-        Figure("difference", 0.01, "%", low=-0.02, high=0.05, goal=0.1, note="noisy"),
-    ]
-    lines = "\n".join(
-        ["loading", *(figure.to_json() for figure in figures), "{not json", '{"a": 1']
-    )
-    assert read_figures(lines) == figures
 
 
 @pytest.mark.parametrize(
@@ -51,11 +40,6 @@ def test_a_figure_survives_being_printed() -> None:
 )
 def test_verdicts(figure: Figure, verdict: str) -> None:
     assert figure.verdict == verdict
-
-
-def test_a_table_has_all_of_a_figure() -> None:
-    table = markdown_table([Figure("d", 0.012, "%", low=-0.02, high=0.05, goal=0.1, note="n")])
-    assert table.splitlines()[-1] == "| d | 0.012 % | -0.02 to 0.05 | <= 0.1 | met. n |"
 
 
 # --- arms in turn ---
@@ -81,18 +65,9 @@ def test_every_arm_is_measured_in_every_round_in_changing_order() -> None:
     assert len(set(rounds)) > 3
 
 
-def test_there_is_one_round_however_little_time_there_is() -> None:
-    assert interleaved({"a": lambda: 1.0}, rounds=100, seconds=0)["a"].tolist() == [1.0]
-
-
-def test_a_difference_that_is_always_the_same_is_exact() -> None:
-    baseline = np.array([100.0, 200.0, 50.0])
-    difference = relative_difference(baseline, baseline * 1.25)
-    assert (difference.value, difference.low, difference.high) == (0.25, 0.25, 0.25)
-
-
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """95 % of the time, within what 100 trials can tell, also with noise that has a long tail."""
+    monkeypatch.setattr(interleave, "_RESAMPLES", 500)
     generator = np.random.default_rng(1)
     truth, held = 0.01, 0
     for trial in range(100):
@@ -103,51 +78,17 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     assert 89 <= held <= 99
 
 
-def test_one_slow_round_does_not_move_the_difference() -> None:
-    baseline = np.full(31, 50.0)
-    other = baseline * 1.001
-    other[7] = 5000.0
-    assert relative_difference(baseline, other).value == pytest.approx(0.001)
-
-
-def test_rounds_have_to_match() -> None:
-    with pytest.raises(ValueError, match="same number of rounds"):
-        relative_difference([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="at least one"):
-        relative_difference([], [])
-
-
-def test_a_recordings_difference_stands_beside_the_floor() -> None:
-    results = {
-        "off": np.array([100.0, 100.0]),
-        "off again": np.array([101.0, 101.0]),
-        "on": np.array([100.1, 100.1]),
-    }
-    floor, difference = recording_figures(results, goal=0.2)
-    assert floor.value == pytest.approx(1.0)
-    assert difference.value == pytest.approx(0.1)
-    assert (floor.goal, difference.goal) == (None, 0.2)
-    assert difference.verdict == "met"
-
-
 # --- parts ---
 
 
-def python(source: str, name: str = "part", limit_s: float = 60, **options: float) -> Part:
+def python(source: str, name: str = "part", limit_s: float = 600, **options: float) -> Part:
     return Part(name, (sys.executable, "-c", source), limit_s, **options)  # type: ignore[arg-type]
 
 
 def test_a_part_gives_its_figures_and_its_last_word(tmp_path: Path) -> None:
     figure = Figure("x", 1.5, "ns")
-    outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 60)
+    outcome = run_part(python(f"print('hello'); print({figure.to_json()!r})"), tmp_path, 600)
     assert (outcome.error, outcome.figures, outcome.last_line) == (None, [figure], "hello")
-
-
-def test_a_part_that_fails_keeps_what_it_printed(tmp_path: Path) -> None:
-    figure = Figure("x", 1.5, "ns")
-    source = f"print({figure.to_json()!r}, flush=True); raise SystemExit(3)"
-    outcome = run_part(python(source), tmp_path, 60)
-    assert (outcome.error, outcome.figures) == ("exit code 3", [figure])
 
 
 def is_alive(pid: str) -> bool:
@@ -189,30 +130,10 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(
     assert " in hang" in outcome.output
     (child_pid,) = re.findall(r"^child (\d+)$", outcome.output, re.M)
     # A kill takes a moment. Only a process that lives on holds the test up.
-    hangs_at = time.monotonic() + 60
+    hangs_at = time.monotonic() + 600
     while is_alive(child_pid):
         assert time.monotonic() < hangs_at
         os.sched_yield()
-
-
-def test_a_part_that_cannot_start(tmp_path: Path) -> None:
-    outcome = run_part(Part("none", ("/nowhere/program",), 60), tmp_path, 60)
-    assert outcome.error is not None
-    assert "could not be started" in outcome.error
-
-
-def test_no_time_left(tmp_path: Path) -> None:
-    assert run_part(python("print(1)"), tmp_path, 2).error == "not run: no time was left"
-    filling = python("print(1)", limit_s=100, fills_s=80)
-    assert run_part(filling, tmp_path, 22).error == "not run: no time was left"
-
-
-@pytest.mark.parametrize(("remaining_s", "told"), [(500, "80"), (60, "40")])
-def test_a_part_that_fills_the_time_is_told_how_much(
-    tmp_path: Path, remaining_s: float, told: str
-) -> None:
-    filling = python("import sys; print(sys.argv[1:])", limit_s=100, fills_s=80)
-    assert run_part(filling, tmp_path, remaining_s).last_line == str(["--seconds", told])
 
 
 # --- what they need ---
@@ -276,7 +197,7 @@ def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None
         python("print('lost'); raise SystemExit(1)", "Broken"),
         python(f"print({Figure('x', 2, 'ns', goal=1).to_json()!r})", "Works"),
     ]
-    outcomes = run.run_parts(parts, tmp_path, 60)
+    outcomes = run.run_parts(parts, tmp_path, 600)
     machine = run.machine_of(outcomes, "abc123")
     table = run.write(tmp_path / "results", "costs", machine, outcomes, 12.3)
     assert table.name.endswith("-nvidia-h200-costs.md")
@@ -298,13 +219,6 @@ def test_one_part_that_fails_keeps_no_other_from_running(tmp_path: Path) -> None
     assert "lost" in (tmp_path / "results" / f"{table.stem}-failures.log").read_text()
 
 
-def test_a_machine_that_could_not_be_described(tmp_path: Path) -> None:
-    outcomes = [Outcome(Part("Machine", ("x",), 1), 1.0, "exit code 1", [], "Traceback")]
-    machine = run.machine_of(outcomes, None)
-    assert machine == {}
-    assert run.write(tmp_path, "costs", machine, outcomes, 1.0).name.endswith("-gpu-costs.md")
-
-
 def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert {"cmake", "ninja", "a C++ compiler"} <= set(run.missing())
@@ -312,14 +226,16 @@ def test_what_is_missing_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_it_fails_with_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.run"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("make gpu: ")
+def test_without_a_gpu_it_fails_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PATH", "PYTHONPATH"):  # which it changes
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    assert run.main([]) == 1
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("make gpu: ")
 
 
 def test_the_parts_are_there() -> None:
@@ -328,18 +244,6 @@ def test_the_parts_are_there() -> None:
             assert (ROOT / (part.command[2].replace(".", "/") + ".py")).exists()
     assert sum(part.name.startswith("Machine") for part in run.PARTS) == 1
     assert {part.group for part in run.PARTS} == {"", *run.GROUPS}
-
-
-@pytest.mark.parametrize(
-    ("group", "only", "names"),
-    [
-        ("costs", "Tests", ["Build", "Machine", "Tests of hazards", "Tests"]),
-        ("costs", "Savings", ["Build", "Machine"]),
-        ("programs", "Savings", ["Build", "Machine", "Savings, predicted and got"]),
-    ],
-)
-def test_the_parts_of_a_group(group: str, only: str, names: list[str]) -> None:
-    assert [part.name for part in run.parts_of(group, only)] == names
 
 
 def test_tests_that_may_hang_are_apart_and_first() -> None:
@@ -382,6 +286,7 @@ def test_tests_that_may_hang_are_apart_and_first() -> None:
 def test_a_benchmark_gives_its_figures(module: str, options: str, expected: str) -> None:
     done = run_script(
         f"""
+import torch
 from tests.helpers.fake_gpu import FakeGpu
 from benchmarks.gpu import {module}
 from benchmarks.gpu.figure import print_figures
@@ -399,82 +304,62 @@ print_figures({module}.figures(FakeGpu(), {options}))
         assert figures["records of a step"].value >= 1
 
 
-EVENT_LIMITS = """
+def test_distances_that_the_recorder_could_not_use_are_seen() -> None:
+    done = run_script(
+        """
+import json
+import torch
 from tests.helpers.cuda_kernels import CudaError
 from tests.helpers.fake_gpu import FakeGpu
 from benchmarks.gpu import event_limits
-from benchmarks.gpu.figure import print_figures
+
+def refusing(distance):
+    if distance < 0:
+        raise CudaError("refused")
+    return distance
 
 class Gpu(FakeGpu):
     def distance_ms(self, begin, end):
-        distance = super().distance_ms(begin, end)
-        {change}
-        return distance
+        return change(super().distance_ms(begin, end))
 
-print_figures(event_limits.figures(Gpu()))
-"""
-
-
-@pytest.mark.parametrize(
-    ("change", "not_met"),
-    [
-        ("", []),
-        (
-            "if distance < 0: raise CudaError('refused')",
-            [
-                "one stream: distances backwards that the driver refuses",
-                "two streams: distances backwards that the driver refuses",
-            ],
-        ),
-        (
-            "distance = abs(distance)",
-            [
-                "one stream: distances with a wrong sign or size",
-                "two streams: distances with a wrong sign or size",
-            ],
-        ),
-        (
-            "distance += 0.01 * (distance > 394)",
-            [
-                "two streams: distances with a wrong sign or size",
-                "the same, rounded as the recorder does: size of the error",
-            ],
-        ),
-    ],
-)
-def test_distances_that_the_recorder_could_not_use_are_seen(
-    change: str, not_met: list[str]
-) -> None:
-    figures = read_figures(run_script(EVENT_LIMITS.format(change=change)).stdout)
-    assert [figure.name for figure in figures if figure.verdict == "not met"] == not_met
-    values = {figure.name: figure.value for figure in figures}
-    assert values["resolution: the divisor of all short distances"] == 32
+for change in (float, refusing, abs, lambda distance: distance + 0.01 * (distance > 394)):
+    figures = list(event_limits.figures(Gpu()))
+    ticks = {figure.name: figure.value for figure in figures}
+    assert ticks["resolution: the divisor of all short distances"] == 32
+    print(json.dumps([figure.name for figure in figures if figure.verdict == "not met"]))
+""",
+    )
+    each_wrong = "distances with a wrong sign or size"
+    each_refused = "distances backwards that the driver refuses"
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        [],
+        [f"one stream: {each_refused}", f"two streams: {each_refused}"],
+        [f"one stream: {each_wrong}", f"two streams: {each_wrong}"],
+        [
+            f"two streams: {each_wrong}",
+            "the same, rounded as the recorder does: size of the error",
+        ],
+    ]
 
 
-@pytest.mark.parametrize(
-    ("interval_ns", "verdict", "note"),
-    [
-        (0, "met", "the cheapest is cuLaunchKernel"),
-        (10**12, "not met", "unseen between two boundaries that share an event: share_boundaries_"),
-    ],
-)
-def test_whether_an_enqueue_fits_between_shared_boundaries(
-    interval_ns: int, verdict: str, note: str
-) -> None:
+def test_whether_an_enqueue_fits_between_shared_boundaries() -> None:
     done = run_script(
-        f"""
+        """
+import torch
 from tests.helpers.fake_gpu import FakeGpu
 from benchmarks.gpu import enqueue_cost
 from benchmarks.gpu.figure import print_figures
-enqueue_cost.SHARE_BOUNDARIES_NS = {interval_ns}
 enqueue_cost.least_ns = lambda gpu, batch, batches: len(batch())
-print_figures(enqueue_cost.figures(FakeGpu(), batches=1))
+for interval_ns in (0, 10**12):
+    enqueue_cost.SHARE_BOUNDARIES_NS = interval_ns
+    print_figures([list(enqueue_cost.figures(FakeGpu(), batches=1))[-1]])
 """,
     )
-    *_, premise = read_figures(done.stdout)
-    assert premise.verdict == verdict
-    assert note in premise.note
-    assert premise.value == interval_ns / 100
+    fits, does_not = read_figures(done.stdout)
+    assert (fits.verdict, fits.value) == ("met", 0)
+    assert "the cheapest is cuLaunchKernel" in fits.note
+    assert (does_not.verdict, does_not.value) == ("not met", 10**10)
+    assert "unseen between two boundaries that share an event: share_boundaries_" in does_not.note
 
 
 # --- the probe ---

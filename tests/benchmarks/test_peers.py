@@ -14,66 +14,9 @@ from benchmarks.lineup import lineup, measured
 from benchmarks.peer import Peer, PeerMissing, why_missing
 from benchmarks.peers import EMPTY_LOOP, NULLCONTEXT, OURS, PEERS
 from benchmarks.pinning import pinned, threads_elsewhere
-from benchmarks.way import Way, empty, fresh, kept
+from benchmarks.way import Way
 from pyinstrument_gpu.recording import recording
 from tests.helpers.script import run_script
-
-# --- ways ---
-
-
-class Marks:
-    """Says what was entered and left, and how many managers were made."""
-
-    def __init__(self) -> None:
-        self.made: list[str] = []
-        self.seen: list[str] = []
-
-    def make(self, name: str) -> Any:
-        self.made.append(name)
-
-        @contextmanager
-        def mark() -> Iterator[None]:
-            self.seen.append(f"+{name}")
-            yield
-            self.seen.append(f"-{name}")
-
-        class Again:
-            def __enter__(self) -> None:
-                self._open = mark()
-                self._open.__enter__()
-
-            def __exit__(self, *error: Any) -> None:
-                self._open.__exit__(*error)
-
-        return Again()
-
-
-def test_a_fresh_manager_for_each_use() -> None:
-    marks = Marks()
-    way = fresh(marks.make)
-    way.flat(2)
-    assert marks.seen == ["+x", "-x"] * 2
-    assert marks.made == ["x", "x"]
-    marks.seen.clear()
-    assert way.nested is not None
-    way.nested(1)
-    assert marks.seen == ["+a", "+b", "+c", "-c", "-b", "-a"]
-
-
-def test_kept_managers_are_made_once() -> None:
-    marks = Marks()
-    way = kept(marks.make)
-    way.flat(3)
-    assert marks.seen == ["+x", "-x"] * 3
-    assert sorted(marks.made) == ["a", "b", "c", "x"]
-    assert way.phase is not None
-    assert way.phase("forward") is way.phase("forward")
-
-
-def test_every_way_has_code_of_its_own() -> None:
-    ways = [fresh(nullcontext), fresh(nullcontext), kept(nullcontext), empty(), empty()]
-    assert len({id(way.flat.__code__) for way in ways}) == len(ways)
-
 
 # --- times ---
 
@@ -153,16 +96,6 @@ def test_a_missing_peer_is_named_with_its_reason(error: Exception, reason: str) 
     with lineup([EMPTY_LOOP, peer]) as line:
         assert line.missing == {peer: reason}
         assert list(line.ways) == [EMPTY_LOOP]
-
-
-def test_a_peer_that_fails_in_use_takes_no_others_with_it() -> None:
-    def use(name: str) -> Any:
-        raise AttributeError(f"no {name} in this version")
-
-    peer = Peer("broken", "nothing", lambda: nullcontext(fresh(use)), 10)
-    with lineup([EMPTY_LOOP, peer, NULLCONTEXT]) as line:
-        assert line.missing == {peer: "AttributeError: no x in this version"}
-        assert list(line.ways) == [EMPTY_LOOP, NULLCONTEXT]
 
 
 def test_our_ways_record_in_their_batches() -> None:

@@ -241,12 +241,6 @@ def test_export_to_a_file_and_to_standard_output(file: str, tmp_path: Path) -> N
     assert invoke("export", file, str(tmp_path / "odd.txt"), "--format", "csv").exit_code == 0
 
 
-def test_export_that_cannot_be_written(file: str, tmp_path: Path) -> None:
-    result = invoke("export", file, str(tmp_path / "nowhere" / "out.csv"))
-    assert result.exit_code == 1
-    assert "cannot write" in result.stderr
-
-
 def test_run_file_is_never_the_output(file: str, tmp_path: Path) -> None:
     other = tmp_path / "other.gpurun"
     save(made_run(), other)
@@ -428,20 +422,18 @@ def test_run_with_modules(tmp_path: Path) -> None:
 
 
 def test_module_runs_as_the_command_and_pipes_plain_text(file: str) -> None:
-    output, errors = command("report", file, env={"TERM": "xterm"}).communicate()
+    """A name that the output can't encode is escaped."""
+    environment = {"TERM": "xterm", "PYTHONIOENCODING": "ascii"}
+    output, errors = command("report", file, env=environment).communicate()
     assert errors == b""
-    assert output.decode() == Run.load(file).report(width=80, color=False) + "\n"
-
-
-def test_name_that_the_output_cannot_encode_is_escaped(file: str) -> None:
-    output, errors = command("report", file, env={"PYTHONIOENCODING": "ascii"}).communicate()
-    assert errors == b""
+    report = Run.load(file).report(width=80, color=False) + "\n"
+    assert output == report.encode("ascii", "backslashreplace")
     assert rb"\xfcber" in output
 
 
 def test_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
     path = str(tmp_path / "long.gpurun")
-    spans = np.repeat(made_run().spans, 20_000)
+    spans = np.repeat(made_run().spans, 4_000)
     save(made_run(spans=spans, span_self_ns=np.zeros(len(spans), np.int64)), path)
     process = command("export", path, "-")
     assert process.stdout is not None and process.stderr is not None

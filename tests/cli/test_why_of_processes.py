@@ -23,7 +23,7 @@ from pyinstrument_gpu.run import Run
 from tests.helpers import ending_rank
 from tests.helpers.launched import ENVIRONMENT
 
-DEADLINE_S = 120
+DEADLINE_S = 600
 PLACE = "last seen in forward of step 12"
 VICTIM = 1
 
@@ -84,6 +84,10 @@ def conditions(document: dict[str, Any]) -> dict[int, str]:
     return {one["rank"]: one["condition"] for one in document["ranks"]}
 
 
+def said(document: dict[str, Any]) -> tuple[str, dict[int, str]]:
+    return document["verdict"], conditions(document)
+
+
 def lived_on(folder: Path, rank: int) -> bool:
     """Whether the file of a rank is of half a second after that of the other one."""
     end_ns = [
@@ -96,7 +100,8 @@ def lived_on(folder: Path, rank: int) -> bool:
 def test_a_program_alone_that_is_killed(tmp_path: Path) -> None:
     with ranks(tmp_path, "wait", 1) as (process,):
         until(lambda: is_in(tmp_path, None, "forward"))
-        assert why(tmp_path)["verdict"] == "The program is running, in forward of step 12."
+        running = "The program is running, in forward of step 12."
+        until(lambda: why(tmp_path)["verdict"] == running)
         process.kill()
         process.wait(DEADLINE_S)
         assert why(tmp_path)["verdict"] == (
@@ -109,15 +114,16 @@ def test_a_rank_that_is_stopped_and_then_killed_with_the_others(tmp_path: Path) 
     with ranks(tmp_path, "wait", 2, "--alone-together") as (other, victim):
         until(lambda: is_in(tmp_path, 0, "backward/allreduce"))
         until(lambda: is_in(tmp_path, VICTIM, "forward"))
-        assert why(tmp_path)["verdict"] == "The job is running: no rank has stopped or hangs."
+        # On a busy machine, a rank may give no sign of life for a while.
+        running = "The job is running: no rank has stopped or hangs."
+        until(lambda: why(tmp_path)["verdict"] == running)
         os.kill(victim.pid, signal.SIGSTOP)
-        until(lambda: conditions(why(tmp_path))[VICTIM] == "stopped")
-        document = why(tmp_path)
-        assert document["verdict"] == (
+        stopped = (
             f"Rank 1 stopped first, {PLACE}: its process {victim.pid} is held by a signal "
-            "(SIGSTOP) or a debugger."
+            "(SIGSTOP) or a debugger.",
+            {1: "stopped", 0: "running"},
         )
-        assert conditions(document) == {1: "stopped", 0: "running"}
+        until(lambda: said(why(tmp_path)) == stopped)
         until(lambda: lived_on(tmp_path, 0))
         for process in (victim, other):
             process.kill()

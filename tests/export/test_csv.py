@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 import pytest
 
 from pyinstrument_gpu import export as export_module
@@ -24,7 +22,7 @@ from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
-from tests.helpers.made_runs import ANCHOR, STREAMS, rank, run_of, syncs_of
+from tests.helpers.made_runs import ANCHOR, rank, run_of, syncs_of
 from tests.helpers.made_runs import written as written_by
 from tests.helpers.run_encoder import save
 
@@ -93,10 +91,6 @@ def test_metadata_stand_beside_the_file(tmp_path: Path) -> None:
     run_of(SPANS).export(tmp_path / "a b.csv")
     document = json.loads((tmp_path / "a b.csv-metadata.json").read_text())
     assert document["notes"][0]["complete"] is True
-
-
-def test_run_without_spans_is_a_header() -> None:
-    assert written(run_of([])) == HEADER
 
 
 def test_summary_has_one_row_per_path() -> None:
@@ -173,40 +167,6 @@ def test_every_integer_in_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["blocked_ns"] for row in rows] == cells[::-1]
 
 
-def test_equals_pyarrow() -> None:
-    generator = np.random.default_rng(0)
-    count = 40_000
-    spans = np.empty(count, SPAN_DTYPE)
-    for name in SPAN_DTYPE.names or ():
-        limit = min(np.iinfo(SPAN_DTYPE[name]).max, 10**13)
-        digits = 10.0 ** generator.uniform(0, np.log10(limit), count)
-        spans[name] = np.where(generator.random(count) < 0.1, 0, digits)
-        if np.iinfo(SPAN_DTYPE[name]).min < 0:
-            spans[name][generator.random(count) < 0.2] = -1
-    names = [f"{i:x}" * (i % 9 + 1) for i in range(300)]
-    spans["phase"] = spans["path"] = generator.integers(0, len(names), count)
-    spans["thread"] = generator.integers(0, 2, count)
-    spans["stream"] = generator.integers(-1, len(STREAMS), count)
-    run = run_of(spans, tuple(names))
-
-    def column(name: str) -> Any:
-        values = np.ascontiguousarray(spans[name]).astype(np.int64)
-        return pa.array(values, mask=values < 0)
-
-    columns = {name: column(name) for name in SPAN_DTYPE.names or ()}
-    columns["phase"] = pa.array(np.array(run.names)[spans["phase"]])
-    columns["path"] = pa.array(np.array(run.paths)[spans["path"]])
-    columns["thread_name"] = pa.array([run.threads[i].name for i in spans["thread"]])
-    stream_names = [*(stream.name for stream in run.streams), None]
-    columns["stream_name"] = pa.array([stream_names[i] for i in spans["stream"]], pa.string())
-    columns["device_ns"] = pa.array(run.span_device_ns, mask=run.span_device_ns < 0)
-    table = pa.table({name: columns[name] for name in HEADER.decode().strip().split(",")})
-    sink = io.BytesIO()
-    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="none")
-    pyarrow.csv.write_csv(table, sink, options)
-    assert written(run) == HEADER + sink.getvalue().replace(b"\n", b"\r\n")
-
-
 def test_is_written_in_chunks_also_when_names_are_long() -> None:
     class Sink(io.BytesIO):
         largest = 0
@@ -215,12 +175,12 @@ def test_is_written_in_chunks_also_when_names_are_long() -> None:
             self.largest = max(self.largest, len(data))
             return super().write(data)
 
-    spans = np.zeros(100_000, SPAN_DTYPE)
+    spans = np.zeros(50_000, SPAN_DTYPE)
     for names in (("short",), ("x" * 256, "y" * 256)):
         spans["path"] = len(names) - 1
         sink = Sink()
         write([run_of(spans, names)], sink, advance=lambda _: None)
-        assert sink.getvalue().count(b"\r\n") == 100_001
+        assert sink.getvalue().count(b"\r\n") == 50_001
         assert 0 < sink.largest < 17 << 20
 
 

@@ -19,7 +19,6 @@ from pyinstrument_gpu import gpu_step
 from pyinstrument_gpu.run import Run
 from tests.helpers.device_program import Program, assert_exact, attached_cuda
 from tests.helpers.nsight import read_nvtxt
-from tests.helpers.run_encoder import save
 from tests.helpers.trace_events import Trace
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -168,12 +167,3 @@ def test_tensorboard(run: Run, tmp_path: Path) -> None:
         ],
         STEPS,
     )
-
-
-def test_saved_and_loaded(run: Run, tmp_path: Path) -> None:
-    save(run, tmp_path / "saved.gpurun")
-    again = Run.load(tmp_path / "saved.gpurun")
-
-    assert again.spans.tobytes() == run.spans.tobytes()
-    assert again.metrics.tobytes() == run.metrics.tobytes()
-    assert again.syncs == run.syncs

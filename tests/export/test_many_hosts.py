@@ -61,11 +61,6 @@ def _check(rows: list[dict[str, Any]]) -> None:
     assert forward["slower_by_ms"] == pytest.approx(0)
 
 
-def test_each_rank_adds_its_own_partition(folder: Path) -> None:
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
-    assert files == [f"rank={rank}/part-0.parquet" for rank in range(4)]
-
-
 def test_duckdb_finds_the_slowest_rank(folder: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     with duckdb.connect() as connection:

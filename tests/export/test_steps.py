@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from pyinstrument_gpu.export import csv, export, parquet
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
@@ -107,6 +107,7 @@ def test_paths_beyond_the_64th_share_a_column() -> None:
     assert (row["host_ns/p63"], row["host_ns/other"], row["unattributed_ns"]) == ("1", "6", "30")
 
 
+@settings(max_examples=20)
 @given(run=runs())
 def test_any_run_has_a_row_for_each_step(run: Run) -> None:
     rows = rows_of(run)

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyinstrument_gpu.export import nvtxt, perfetto, ranges
@@ -77,9 +77,9 @@ def perfetto_times(run: Run, folder: Path) -> list[tuple[int, int, str]]:
 
 
 def test_phases_without_work_nest_as_their_paths_do(tmp_path: Path) -> None:
-    times = perfetto_times(training(200), tmp_path)
+    times = perfetto_times(training(50), tmp_path)
 
-    assert parents(times) == STEP * 200
+    assert parents(times) == STEP * 50
     # What meets a range without length moves on by a nanosecond, and nothing else does.
     assert times[:6] == [
         (100, 100, "data"),
@@ -109,6 +109,7 @@ def test_nsight_has_the_same_ranges(tmp_path: Path) -> None:
         assert database.execute(query).fetchall() == expected
 
 
+@settings(max_examples=15)
 @given(runs(with_modules=True), st.integers(1, 5))
 def test_any_ranges_nest_and_are_moved_by_little(run: Run, window: int) -> None:
     """Whatever the host did: `read_nvtxt` and `parents` check that none overlap."""
@@ -127,7 +128,7 @@ def test_any_ranges_nest_and_are_moved_by_little(run: Run, window: int) -> None:
         assert all(0 <= b - a <= len(before) for a, b in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("window", [2, 3, 5, 7])
+@pytest.mark.parametrize("window", [2, 5])
 def test_ranges_nest_window_by_window(tmp_path: Path, window: int) -> None:
     run = training(20)
     whole = perfetto_times(run, tmp_path)

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
+# What the suites below import is imported before: pytester forgets the modules that a suite was the
+# first to import, and numpy and scipy can't be imported twice.
+import scipy.stats  # noqa: F401
+
 import pyinstrument_gpu
+from pyinstrument_gpu import native
+from pyinstrument_gpu.gate import call_side, command_side, gate  # noqa: F401
 from pyinstrument_gpu.run import Run
+from tests.helpers import timed_runs  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
@@ -40,7 +47,7 @@ def _environment(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", NAME, *options)
+    return pytester.runpytest_inprocess("-p", NAME, *options)
 
 
 def test_slower_fails_and_the_rest_passes(pytester: pytest.Pytester) -> None:
@@ -135,7 +142,7 @@ def test_functions_are_recorded(pytester: pytest.Pytester) -> None:
             assert len(calls) == 2 + 2 * 3 * 9
         """
     )
-    done = run(pytester, "--basetemp=kept", "-p", "xdist", "-n2")
+    done = run(pytester, "--basetemp=kept", "-p", "xdist", "-n1")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(["*::test_loop *2 x 3 *", "*::test_loop *2 x 3 *"])
     kept = sorted(pytester.path.glob("kept/**/*.gpurun"))
@@ -186,7 +193,7 @@ def test_skipped(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> 
         """
     )
     run(pytester, "--training-benchmark-skip").assert_outcomes(skipped=1)
-    monkeypatch.setenv("PYINSTRUMENT_GPU", "0")
+    monkeypatch.setattr(native, "DISABLED", True)
     run(pytester).assert_outcomes(skipped=1)
 
 
@@ -207,7 +214,8 @@ def test_installed_package_costs_a_suite_nothing_that_does_not_use_it(
     (metadata / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:randomly")
+    others = ("randomly", "benchmark", "xdist", "xdist.looponfail", "hypothesispytest", "anyio")
+    monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in others))
     pytester.makepyfile(
         f"""
         import sys

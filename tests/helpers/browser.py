@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+# Only what hangs takes as long.
+HANGS_AFTER_S = 600
+
 
 class Browser:
     """One Chromium.
@@ -38,7 +41,7 @@ class Browser:
         """Wait until an expression of the page is true."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        WebDriverWait(self.driver, 20, 0.02).until(
+        WebDriverWait(self.driver, HANGS_AFTER_S, 0.02).until(
             lambda driver: driver.execute_script(f"return Boolean({condition})")
         )
 
@@ -140,7 +143,7 @@ def browser() -> Iterator[Browser]:
         service = Service(shutil.which("chromedriver"), log_output=os.devnull)
         driver = webdriver.Chrome(options=options, service=service)
         try:
-            driver.set_script_timeout(60)
+            driver.set_script_timeout(HANGS_AFTER_S)
             yield Browser(driver)
         finally:
             driver.quit()

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks in programs that are launched: under `run`, and as ranks that Lightning starts."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
-
 from pyinstrument_gpu.run import Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("pytorch_lightning") is None, reason="Lightning is not installed"
+    ),
+]
 
 PROGRAM = """
 import sys
@@ -19,7 +23,7 @@ import sys
 import pytorch_lightning
 
 from pyinstrument_gpu.integrations.lightning import GpuPhaseCallback
-from tests.integrations.test_lightning import Classifier, loaders
+from tests.integrations.lightning_fits import Classifier, loaders
 
 if __name__ == "__main__":
     recorder = GpuPhaseCallback(sys.argv[1])
@@ -47,7 +51,7 @@ def launch(folder: Path, *command: str, environment: dict[str, str] | None = Non
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -141,10 +141,8 @@ def test_a_step_that_is_clicked_says_what_the_run_holds(page: Browser, run: Run)
     page.find(".step-panel button").click()
     assert page.run(f"return {TIMELINE}.window.step") == SLOW
 
-
-def test_a_step_that_is_not_in_the_timeline_has_a_command(page: Browser) -> None:
+    # One that is not in the timeline has a command.
     page.run(f"{CHART}.chooseIndex(4)")
-
     assert page.text(".step-panel code") == "pyinstrument-gpu report train.gpurun --step 4"
 
 
@@ -187,7 +185,7 @@ def test_the_keyboard_does_all(page: Browser) -> None:
     assert page.text(".step-panel h3") == f"Step {SLOW - 1}"
 
 
-def test_tables_stand_behind_the_pictures(page: Browser, run: Run) -> None:
+def test_pictures_have_names_and_tables_behind_them(page: Browser, run: Run) -> None:
     page.run("document.querySelectorAll('details').forEach(each => { each.open = true })")
     page.wait("document.querySelector('.timeline details tbody')")
     rows = page.run(
@@ -205,8 +203,7 @@ def test_tables_stand_behind_the_pictures(page: Browser, run: Run) -> None:
     )
     assert sum(counts) == 20
 
-
-def test_every_picture_has_a_name_and_all_can_be_reached(page: Browser) -> None:
+    # Every picture has a name, and all can be reached.
     nameless = page.run(
         "return [...document.querySelectorAll('[role=img], [role=application], input, select, "
         "button, [tabindex]')].filter(each => !(each.getAttribute('aria-label') || "
@@ -249,13 +246,10 @@ def test_light_and_dark_follow_the_system_and_can_be_read(page: Browser, is_dark
     assert (max(corner) < 60) is is_dark
 
 
-def test_a_phone_needs_no_scrolling_sideways(page: Browser) -> None:
+def test_a_phone_needs_no_scrolling_sideways_and_no_glass(page: Browser) -> None:
     page.size(390, 844, 2)
     page.next_frame()
     assert page.run("return document.documentElement.scrollWidth") <= 390
-
-
-def test_a_phone_does_not_make_the_text_of_pictures_smaller(page: Browser) -> None:
     heights = []
     for width in (1280, 390):
         page.size(width, 844)
@@ -328,7 +322,10 @@ def test_small_and_large_numbers_on_an_axis_have_names_of_their_own(
         assert np.multiply(read, units) == pytest.approx(numbers, rel=1e-9, abs=1e-15)
 
 
-@pytest.mark.parametrize("count", [1, 3, 30])
+@pytest.mark.parametrize(
+    "count",
+    [1, *(pytest.param(count, marks=pytest.mark.thorough) for count in (3, 30))],
+)
 def test_steps_on_the_axis_are_whole_numbers(chromium: Browser, tmp_path: Path, count: int) -> None:
     show(chromium, training([STEP_NS] * count), tmp_path)
     chromium.next_frame()
@@ -364,13 +361,11 @@ def test_names_of_strangers_run_nothing(chromium: Browser, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "parts",
     [
-        {"durations_ns": []},
-        {"durations_ns": [STEP_NS]},
-        {"durations_ns": [0, 0]},
-        {"on_device": False, "syncs": None},
-        metrics([float("nan")] * 3),
+        pytest.param({"durations_ns": []}, id="no-steps"),
+        pytest.param({"durations_ns": [0, 0]}, id="no-time", marks=pytest.mark.thorough),
+        pytest.param({"on_device": False, "syncs": None}, id="no-device"),
+        pytest.param(metrics([float("nan")] * 3), id="not-finite", marks=pytest.mark.thorough),
     ],
-    ids=["no-steps", "one-step", "no-time", "no-device", "not-finite"],
 )
 def test_runs_that_lack_something_open(
     chromium: Browser, tmp_path: Path, parts: dict[str, Any]

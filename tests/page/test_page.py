@@ -150,13 +150,13 @@ def test_every_run_has_a_page(run: Run) -> None:
     assert "What is missing" in page.text
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(runs(with_modules=True))
 def test_any_run_has_a_page(run: Run) -> None:
     page_of(run)
 
 
-@pytest.mark.parametrize("version", [0, 3, 6, 9])
+@pytest.mark.parametrize("version", [0, pytest.param(3, marks=pytest.mark.thorough), 9])
 def test_a_file_that_was_cut_off_has_a_page(version: int) -> None:
     recording = Recording(seed=version)
     for data in (recording.versions[version], recording.versions[version][:-1_000]):
@@ -165,7 +165,7 @@ def test_a_file_that_was_cut_off_has_a_page(version: int) -> None:
 
 
 def test_two_hundred_phases_are_shown_and_the_others_counted() -> None:
-    count = 1_000
+    count = 300
     whole = training([STEP_NS] * 2)
     spans = np.repeat(whole.spans[:1], count)
     spans["path"] = spans["phase"] = np.arange(count)
@@ -182,7 +182,7 @@ def test_two_hundred_phases_are_shown_and_the_others_counted() -> None:
     page = Reading(text)
 
     assert page.rows()[:200] == [f"phase {i}" for i in range(200)]
-    assert "and 800 more paths" in page.text
+    assert "and 100 more paths" in page.text
     assert len(text) < 2_000_000
 
 
@@ -208,7 +208,7 @@ def sides(after_ns: int) -> tuple[list[Run], list[Run]]:
     )
 
 
-@pytest.mark.parametrize("after_ns", [STEP_NS // 2, STEP_NS, 2 * STEP_NS])
+@pytest.mark.parametrize("after_ns", [STEP_NS // 2, 2 * STEP_NS])
 def test_a_comparison_says_what_the_terminal_says(after_ns: int) -> None:
     pytest.importorskip("scipy", reason="scipy is not installed")
     before, after = sides(after_ns)

@@ -94,7 +94,8 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     thread.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in ("RESOURCE_ATTRIBUTES", "SERVICE_NAME", "METRIC_EXPORT_INTERVAL"):
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", str(10**9))  # not before the end
+    for name in ("RESOURCE_ATTRIBUTES", "SERVICE_NAME"):
         monkeypatch.delenv(f"OTEL_{name}", raising=False)
     yield server
     server.shutdown()

@@ -33,11 +33,11 @@ T = TypeVar("T")
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def scrape(sink: pig.PrometheusSink) -> Samples:
+def scrape(sink: pig.PrometheusSink, host: str = "127.0.0.1") -> Samples:
     """Every sample by name and labels."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    url = f"http://127.0.0.1:{sink.port}/metrics"
+    url = f"http://{host}:{sink.port}/metrics"
     with urllib.request.urlopen(url, timeout=HANGS_AFTER_S) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
@@ -297,15 +297,16 @@ def test_place_that_is_none(port: int, host: str) -> None:
 
 
 def test_port_is_free_again_after_the_recording() -> None:
-    sink = pig.PrometheusSink(0)
+    host = "127.77.0.1"  # where nobody else is given the port meanwhile
+    sink = pig.PrometheusSink(0, host)
     with pig.record() as recording:
         recording.add_sink(sink)
         assert sink.port > 0
 
     with pytest.raises(urllib.error.URLError):
-        scrape(sink)
+        scrape(sink, host)
     with pig.record() as recording:
-        recording.add_sink(pig.PrometheusSink(sink.port))
+        recording.add_sink(pig.PrometheusSink(sink.port, host))
 
 
 def test_child_of_a_process_that_was_killed_does_not_hold_the_port() -> None:
@@ -320,7 +321,7 @@ trainer = os.fork()
 if trainer == 0:
     os.close(end_to_write)
     recording = pig.start()
-    sink = pig.PrometheusSink(0)
+    sink = pig.PrometheusSink(0, "127.77.0.2")
     recording.add_sink(sink)
     if os.fork() == 0:
         os.write(port_to_write, str(sink.port).encode())
@@ -331,7 +332,7 @@ port = int(os.read(port_to_read, 10))
 os.kill(trainer, signal.SIGKILL)
 os.waitpid(trainer, 0)
 try:
-    socket.create_connection(("127.0.0.1", port), 5)
+    socket.create_connection(("127.77.0.2", port))
 except ConnectionRefusedError:
     print("refused")
 """

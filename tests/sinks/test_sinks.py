@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live sinks: what they are told, and that training never notices."""
 
+import re
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ _PHASES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=4)
 _LOOPS = st.lists(st.lists(_PHASES, max_size=6), max_size=5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(loops=_LOOPS)
 def test_updates_together_are_the_run(loops: list[list[list[str]]]) -> None:
     """However the looks fall: each loop ends with a step that is dropped."""
@@ -325,12 +325,13 @@ def test_sink_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
     assert hanging.steps == []
 
 
-def test_sink_that_cannot_be_opened() -> None:
-    class Closed(KeepingSink):
-        def open(self) -> None:
-            raise OSError("closed")
+class ClosedSink(KeepingSink):
+    def open(self) -> None:
+        raise OSError("closed")
 
-    sink = Closed()
+
+def test_sink_that_cannot_be_opened() -> None:
+    sink = ClosedSink()
     with pig.record() as recording, pytest.raises(OSError, match="closed"):
         recording.add_sink(sink)
     assert recording.run.complete
@@ -355,12 +356,7 @@ def test_sinks_of_record() -> None:
 
 def test_one_of_them_that_cannot_be_opened(tmp_path: Path) -> None:
     """Nothing has begun, and no file is in the way of the next try."""
-
-    class Closed(KeepingSink):
-        def open(self) -> None:
-            raise OSError("closed")
-
-    sinks = [KeepingSink(), Closed(), KeepingSink()]
+    sinks = [KeepingSink(), ClosedSink(), KeepingSink()]
     with pytest.raises(OSError, match="closed"), pig.record(tmp_path / "a.gpurun", sinks=sinks):
         pytest.fail("the block was entered")
 
@@ -406,26 +402,25 @@ def test_what_a_sink_can_not_write_to(sink: Any, target: str, message: str) -> N
         sink(target)
 
 
-@pytest.mark.parametrize(
-    ("package", "sink", "extra"),
-    [
-        ("mlflow", "MLflowSink()", "mlflow"),
-        ("prometheus_client", "PrometheusSink(0)", "prometheus"),
-        ("opentelemetry.sdk", "OTLPSink()", "opentelemetry"),
-        ("opentelemetry.exporter", "OTLPSink()", "opentelemetry"),
-    ],
-)
-def test_package_that_is_not_installed(package: str, sink: str, extra: str) -> None:
-    script = f"""
+def test_package_that_is_not_installed() -> None:
+    script = """
 import sys
-sys.modules[{package!r}] = None
 import pyinstrument_gpu as pig
-try:
-    pig.start(sinks=[pig.{sink}])
-except pig.MissingDependencyError as error:
-    print(error)
+
+for package, make in (
+    ("mlflow", pig.MLflowSink),
+    ("prometheus_client", lambda: pig.PrometheusSink(0)),
+    ("opentelemetry.exporter", pig.OTLPSink),
+    ("opentelemetry.sdk", pig.OTLPSink),
+):
+    sys.modules[package] = None
+    try:
+        pig.start(sinks=[make()])
+    except pig.MissingDependencyError as error:
+        print(error)
 """
-    assert f"pip install 'pyinstrument-gpu[{extra}]'" in run_script(script).stdout
+    extras = re.findall(r"pip install 'pyinstrument-gpu\[(\w+)\]'", run_script(script).stdout)
+    assert extras == ["mlflow", "prometheus", "opentelemetry", "opentelemetry"]
 
 
 # --- the life of a recording ---
@@ -436,26 +431,11 @@ def test_wrong_use() -> None:
     with pytest.raises(pig.RecordingError, match="never started"):
         recording.add_sink(KeepingSink())
     with recording:
+        with pytest.raises(TypeError, match=r"a sink is .*which has no open and no write and no"):
+            recording.add_sink(object())  # type: ignore[arg-type]
         for interval_s in (0, -1, float("nan"), float("inf")):
             with pytest.raises(ValueError, match="interval_s must be"):
                 recording.add_sink(KeepingSink(), interval_s=interval_s)
-
-
-@pytest.mark.parametrize(
-    ("sink", "got"),
-    [
-        (object(), "an object of type object, which has no open and no write and no close"),
-        (None, "an object of type NoneType"),
-        (KeepingSink, "the class KeepingSink: pass an object of it"),
-    ],
-)
-def test_what_is_no_sink_is_refused_at_once(sink: object, got: str) -> None:
-    after = KeepingSink()
-    with pig.record() as recording:
-        with pytest.raises(TypeError, match=f"a sink is .*got {got}"):
-            recording.add_sink(sink)  # type: ignore[arg-type]
-        recording.add_sink(after)
-    assert after.updates[-1].final
 
 
 def test_sink_needs_no_base_class() -> None:
@@ -471,16 +451,6 @@ def test_sink_needs_no_base_class() -> None:
     assert updates[-1].final
     with pytest.raises(pig.RecordingError, match="has stopped"):
         recording.add_sink(KeepingSink())
-
-
-def test_two_recordings_one_after_the_other() -> None:
-    for name in ("a", "b"):
-        sink = KeepingSink()
-        with pig.record() as recording:
-            recording.add_sink(sink)
-            with gpu_step(), gpu_phase(name):
-                pass
-        assert set(sink.times) == {(0, name, Scope.STEP)}
 
 
 _PRINTING = """
@@ -544,10 +514,3 @@ recording.stop()
 def test_no_sink_no_thread() -> None:
     with pig.record():
         assert "pig-sinks" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_nothing_warns_when_all_is_well() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pig.record() as recording:
-            recording.add_sink(KeepingSink())

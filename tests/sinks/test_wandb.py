@@ -16,14 +16,17 @@ from tests.helpers.clock import fake_clock
 from tests.helpers.sink_training import CURVES, LOSSES, STEP_ENDS_NS, Curves, metric_curves, train
 from tests.helpers.sinks import KeepingSink
 
-wandb = pytest.importorskip("wandb", reason="wandb is not installed")
-
 Row = dict[str, Any]
 STEP = "pyinstrument_gpu/step_index"
 
 
+@pytest.fixture(scope="module")
+def wandb() -> Any:
+    return pytest.importorskip("wandb", reason="wandb is not installed")
+
+
 @pytest.fixture
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def offline(wandb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
         monkeypatch.setenv(f"WANDB_{name}", str(tmp_path))
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -34,14 +37,18 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def begin() -> Any:
+    import wandb
+
     quiet = {"console": "off", "disable_git": True, "x_disable_stats": True, "x_disable_meta": True}
     return wandb.init(project="test", settings=wandb.Settings(**quiet))
 
 
 def records(folder: Path) -> Iterator[Any]:
     """What the one run in a folder has written: records in a log of LevelDB's format."""
-    wandb.teardown()  # its service has then written all of it
+    import wandb
     from wandb.proto import wandb_internal_pb2
+
+    wandb.teardown()  # its service has then written all of it
 
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
     data, at, whole = file.read_bytes(), 7, b""

@@ -21,6 +21,9 @@ STRACE = ["strace", "-f", "-s", "64", "-o"]
 # thread's call came between.
 CALL = re.compile(r"^(\d+) +(\w+)(.*)$", re.MULTILINE)
 
+# Its locks, its memory, and its clock on a machine where reading that takes a call.
+OF_THE_INTERPRETER = {"futex", "getpid", "brk", "mmap", "munmap", "madvise", "clock_gettime"}
+
 PROGRAM = """
 import os, sys
 import pyinstrument_gpu as pig
@@ -51,7 +54,7 @@ def test_a_viewer_costs_the_training_no_system_call(tmp_path: Path) -> None:
         watch = [sys.executable, "-m", "pyinstrument_gpu", "watch", "--json", str(path)]
         viewers = [
             subprocess.Popen([*before, *watch], env=ENVIRONMENT, stdout=subprocess.PIPE)
-            for before in ([*STRACE, str(viewer_log)], [], [])
+            for before in ([*STRACE, str(viewer_log)], [])
         ]
         for viewer in viewers:
             assert viewer.stdout is not None
@@ -73,9 +76,9 @@ def test_a_viewer_costs_the_training_no_system_call(tmp_path: Path) -> None:
     calls = CALL.findall(watched[watched.index("\n") : watched.rindex("\n")])
     thread = re.findall(r"^(\d+) ", log, re.MULTILINE)[0]
     of_thread = {name for number, name, _ in calls if number == thread}
-    assert of_thread - {"futex", "getpid"} == {"read"}
+    assert of_thread - OF_THE_INTERPRETER == {"read"}
     on_file = {name for _, name, rest in calls if rest.startswith(f"({descriptor[1]},")}
-    assert on_file - {"fstat", "newfstatat"} == {"pwrite64"}
+    assert on_file - {"fstat", "newfstatat", "statx"} == {"pwrite64"}
 
     # And a viewer only reads: it has opened no file to write, and has locked or signalled nothing.
     opened = [rest for _, name, rest in CALL.findall(viewer_log.read_text()) if name == "openat"]

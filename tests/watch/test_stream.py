@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from pyinstrument_gpu.watch.stream import stream
 from pyinstrument_gpu.watch.watch import Watch
 from tests.cli.test_commands import command, invoke
 from tests.helpers.run_encoder import save
+from tests.helpers.script import run_script
+from tests.helpers.sinks import HANGS_AFTER_S
 from tests.helpers.watched import BEGAN_NS, BOOTED_NS, S, clocks_at, finished, replace_file, running
 
 DOCS = Path(pyinstrument_gpu.__file__).parents[1] / "docs"
@@ -124,7 +125,7 @@ def test_ctrl_c_is_a_good_end(followed: "subprocess.Popen[bytes]") -> None:
     assert followed.stdout is not None
     json.loads(followed.stdout.readline())
     followed.send_signal(signal.SIGINT)
-    _, errors = followed.communicate(timeout=60)
+    _, errors = followed.communicate(timeout=HANGS_AFTER_S)
     assert (followed.returncode, errors) == (0, b"")
 
 
@@ -133,7 +134,7 @@ def test_so_is_a_reader_that_has_had_enough(followed: "subprocess.Popen[bytes]")
     followed.stdout.readline()
     followed.stdout.close()
     assert followed.stderr.read() == b""
-    assert followed.wait(timeout=60) == 0
+    assert followed.wait(timeout=HANGS_AFTER_S) == 0
 
 
 def test_it_works_without_textual(path: Path) -> None:
@@ -142,13 +143,16 @@ def test_it_works_without_textual(path: Path) -> None:
 import sys
 sys.modules["textual"] = None
 from pyinstrument_gpu.cli import main
-main(["watch", *sys.argv[1:]])
+for options in (["--json"], []):
+    try:
+        main(["watch", *options, sys.argv[1]])
+    except SystemExit as end:
+        print(end.code)
 """
-    for options, code in (["--json"], 0), ([], 1):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *options, str(path)], capture_output=True, text=True
-        )
-        assert done.returncode == code
+    done = run_script(script, path)
+    shown, *codes = done.stdout.splitlines()
+    assert json.loads(shown)["runs"]
+    assert codes == ["0", "1"]
     assert done.stderr == (
         "Error: watch needs textual: pip install 'pyinstrument-gpu[watch]'. "
         "`watch --json` does not\n"
