@@ -112,7 +112,8 @@ VALUES: tuple[Any, ...] = (
     "out of range, or made to be a path.",
     holds="It is left out, and `Run.notes` name it. Each report, export and comparison gives "
     "output or an error of this package, and writes nowhere but where it was told to.",
-    times=30,
+    times=4,
+    thorough_times=16,
     slow_times=1500,
 )
 def environment_of_other_values(trial: Trial) -> None:
@@ -129,7 +130,8 @@ def environment_of_other_values(trial: Trial) -> None:
     "out of range.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=10,
+    times=2,
+    thorough_times=5,
     slow_times=500,
 )
 def state_of_other_values(trial: Trial) -> None:
@@ -150,7 +152,8 @@ def state_of_other_values(trial: Trial) -> None:
     "recording is missing or has another value, at any depth.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=20,
+    times=4,
+    thorough_times=12,
     slow_times=980,
 )
 def documents_of_other_values(trial: Trial) -> None:
@@ -182,7 +185,8 @@ def _all_places(value: Any) -> Iterator[tuple[Any, Any]]:
     done="A time of a span, step, metric, sync or of the whole run is one that no clock gets to.",
     holds="What follows is left out, or the file is refused with a `RunFileError`, and each "
     "report, export and comparison gives output or an error of this package.",
-    times=10,
+    times=2,
+    thorough_times=5,
     slow_times=500,
 )
 def impossible_times(trial: Trial) -> None:
@@ -345,7 +349,8 @@ def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
     "they end early or are of another kind. Their checksums are right.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=40,
+    times=5,
+    thorough_times=20,
     slow_times=1960,
 )
 def forged_blocks(trial: Trial) -> None:

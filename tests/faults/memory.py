@@ -108,6 +108,8 @@ def max_bytes(trial: Trial) -> None:
     done="A loop makes 66,000 names of phases, more than there is room for.",
     holds="No name raises. The spans of those beyond 65,535 are recorded under one common name, "
     "and counted.",
+    times=0,
+    thorough_times=1,
 )
 def names(trial: Trial) -> None:
     script = """
