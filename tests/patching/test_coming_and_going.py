@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks that come and go, beside threads that are inside of what is hooked, leave nothing."""
 
-import gc
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -14,11 +12,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import pyinstrument_gpu as pig
+from tests.helpers.growth import assert_leaves_nothing
 from tests.helpers.hooked import Hooked
 from tests.helpers.host_watch import watched_host
 from tests.helpers.training import Model
 
-CYCLES = 400
+CYCLES = 100
 
 
 def index() -> None:
@@ -117,16 +116,8 @@ def test_threads_do_not_notice_for_long(switching: None) -> None:
 
 
 def test_nothing_is_left_behind(hooked: Hooked) -> None:
-    def objects() -> Counter[str]:
-        gc.collect()
-        return Counter(type(one).__name__ for one in gc.get_objects())
+    def come_and_go() -> None:
+        with hooked():
+            call()
 
-    for _ in range(3):
-        with hooked():
-            call()
-    before = objects()
-    for _ in range(100):
-        with hooked():
-            call()
-    grown = objects() - before
-    assert sum(grown.values()) < 80, grown  # less than one each time; caches may fill
+    assert_leaves_nothing(come_and_go)
