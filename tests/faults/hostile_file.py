@@ -113,7 +113,7 @@ VALUES: tuple[Any, ...] = (
     holds="It is left out, and `Run.notes` name it. Each report, export and comparison gives "
     "output or an error of this package, and writes nowhere but where it was told to.",
     times=4,
-    thorough_times=16,
+    thorough_times=6,
     slow_times=1500,
 )
 def environment_of_other_values(trial: Trial) -> None:
@@ -153,7 +153,7 @@ def state_of_other_values(trial: Trial) -> None:
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
     times=4,
-    thorough_times=12,
+    thorough_times=6,
     slow_times=980,
 )
 def documents_of_other_values(trial: Trial) -> None:
@@ -350,7 +350,7 @@ def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
     times=5,
-    thorough_times=20,
+    thorough_times=10,
     slow_times=1960,
 )
 def forged_blocks(trial: Trial) -> None:

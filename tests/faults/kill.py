@@ -82,7 +82,7 @@ def training(trial: Trial) -> None:
     done="A loop of short steps is killed at a random moment.",
     holds=LACKS_THE_LAST_MOMENTS,
     times=3,
-    thorough_times=12,
+    thorough_times=5,
     slow_times=285,
 )
 def loop(trial: Trial) -> None:
@@ -193,7 +193,7 @@ def threads(trial: Trial) -> None:
     holds="The file loads, and has no more spans than were recorded. Those that are known to be "
     "recorded and are not in the statistics are counted in `Run.notes`.",
     times=1,
-    thorough_times=2,
+    thorough_times=1,
     slow_times=27,
 )
 def overflow(trial: Trial) -> None:

@@ -19,7 +19,7 @@ FAULTS = FaultGroup("threads")
     holds="A run has what each thread recorded in between, except that the span it was in at "
     "either end may be missing. No span is in two runs.",
     times=1,
-    thorough_times=2,
+    thorough_times=1,
     slow_times=95,
 )
 def record_all_the_time(trial: Trial) -> None:
