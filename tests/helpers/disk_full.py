@@ -45,9 +45,11 @@ def record_and_tell(path: Path, told: Path, max_file_bytes: int | None, action: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
 
     recording = pig.start(path)
-    for _ in range(STEPS):
+    for number in range(STEPS):
         with gpu_step(samples=2), gpu_phase("forward"), gpu_phase("attention"):
             pass
+        if number % 2000 == 0:  # long before the ring is full
+            recording.flush()
     snapshot = recording.snapshot()
     run = recording.stop()
 

@@ -37,7 +37,7 @@ def loop_with_diary(run: Path, diary: Path) -> None:
                 with gpu_phase(name):
                     pass
             write_down(descriptor, number)
-            time.sleep(0.0003)
+            time.sleep(0.001)  # it takes seconds to fill a ring that nobody empties
 
 
 def write_down(descriptor: int, step: int) -> None:
