@@ -25,7 +25,14 @@ from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, read_blocks
+from pyinstrument_gpu.format.framing import (
+    BLOCK_HEADER_BYTES,
+    SLOT_BYTES,
+    SLOTS_OFFSET,
+    BlockHeader,
+    pack_block,
+    read_blocks,
+)
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
@@ -41,7 +48,6 @@ from pyinstrument_gpu.watch.watch import Watch
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_runs import run_of, syncs_of
 from tests.helpers.run_encoder import encode
-from tests.helpers.run_writer import BLOCK_HEADER, pack_block
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS, with_document
 
 FAULTS = FaultGroup("hostile file")
@@ -369,9 +375,9 @@ def _forge(data: bytearray, rng: random.Random) -> None:
     ]
     slot = rng.choice(slots)
     begin = SLOTS_OFFSET + slot * SLOT_BYTES
-    header = list(BLOCK_HEADER.unpack_from(data, begin))
-    _, block_type, _, run_id, _, length, sequence, first = header
-    content = begin + BLOCK_HEADER.size + 8
+    header = BlockHeader.read(memoryview(data)[begin:])
+    block_type, length, sequence, first = header.type, header.length, header.sequence, header.first
+    content = begin + BLOCK_HEADER_BYTES
     payload = data[content : content + length]
     what = rng.random()
     if payload and what < 0.8:
@@ -390,5 +396,5 @@ def _forge(data: bytearray, rng: random.Random) -> None:
     else:
         block_type = rng.choice(list(BlockType))
         sequence, first = rng.choice(((sequence, first), (0, 0), (1, 2**32 - 1)))
-    block = pack_block(block_type, run_id, slot, sequence, first, bytes(payload))
+    block = pack_block(block_type, header.run_id, slot, sequence, first, bytes(payload))
     data[begin : begin + len(block)] = block

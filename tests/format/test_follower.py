@@ -14,11 +14,11 @@ from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 from pyinstrument_gpu.format import follower
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.follower import KEPT_BLOCKS, RunFollower, Whereabouts
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, pack_block, pack_file_header
 from pyinstrument_gpu.format.reader import decode_blocks
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording
-from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
 
 SMALL = dict.fromkeys(KEPT_BLOCKS, 2)
 

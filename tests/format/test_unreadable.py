@@ -15,23 +15,19 @@ from pyinstrument_gpu.errors import (
     RunFileVersionError,
 )
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import read_blocks
-from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.format.framing import pack_block, pack_file_header, read_blocks
+from pyinstrument_gpu.format.json_document import encode_json
+from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.format.syncs import encode_sync_site, encode_sync_statistics
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite, SyncTotals
 from pyinstrument_gpu.run import Run
-from tests.helpers.encoders import (
-    encode_json,
-    encode_statistics,
-    encode_sync_sites,
-    encode_sync_statistics,
-)
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import ONE_PHASE, path_item, written
-from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
 
 RECORDING = Recording(seed=11)
 
@@ -225,7 +221,7 @@ def test_syncs_that_make_no_sense() -> None:
     site = SyncSite("train.py", 7, "train", SyncKind.ITEM, False, SyncTotals(2, 3, 9, 8))
     syncs = Syncs((site,), watched_ns=((0, 5),))
     writer = RunWriter(run_id=1)
-    writer.append(BlockType.SYNC_SITES, encode_sync_sites(syncs.sites))
+    writer.append(BlockType.SYNC_SITES, map(encode_sync_site, syncs.sites))
     writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(syncs))
     with pytest.raises(RunFileDamagedError, match=r"SYNC_STATISTICS.* more waits have a price"):
         Run.from_bytes(writer.data)
@@ -259,7 +255,7 @@ def test_line_of_a_library_with_too_many_digits_is_no_line() -> None:
     site = SyncSite("train.py", 7, "train\0" + "9" * 5000 + "\0inner\0lib.py", SyncKind.ITEM, False)
     syncs = Syncs((site,), watched_ns=((0, 5),))
     writer = RunWriter(run_id=1)
-    writer.append(BlockType.SYNC_SITES, encode_sync_sites(syncs.sites))
+    writer.append(BlockType.SYNC_SITES, map(encode_sync_site, syncs.sites))
     writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(syncs))
     assert Run.from_bytes(writer.data).syncs.sites[0].library is None
 
