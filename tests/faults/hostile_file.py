@@ -118,7 +118,7 @@ VALUES: tuple[Any, ...] = (
     "out of range, or made to be a path.",
     holds="It is left out, and `Run.notes` name it. Each report, export and comparison gives "
     "output or an error of this package, and writes nowhere but where it was told to.",
-    times=4,
+    times=3,
     thorough_times=6,
     slow_times=1500,
 )
@@ -355,7 +355,7 @@ def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
     "they end early or are of another kind. Their checksums are right.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=5,
+    times=4,
     thorough_times=10,
     slow_times=1960,
 )
