@@ -201,7 +201,7 @@ def overflow(trial: Trial) -> None:
     counters = trial.directory / "counters"
     new_counters(counters)
     child = start_child(count_on_threads, trial.path, counters, None)
-    spans = trial.random.randrange(10_000, 200_000)
+    spans = trial.random.randrange(10_000, 60_000)
     wait_until(lambda: min(read_counters(counters)) >= spans, child)
     kill(child)
 
