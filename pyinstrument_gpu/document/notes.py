@@ -58,7 +58,7 @@ def unknown(run: RunData) -> Iterator[str]:
         why = "the run has none"
         if gpus == []:
             why = "the process saw no GPU"
-        elif run.environment.get("device_timing", {}).get("mode") is False:
+        elif run.environment.get("device_timing", {}) is None:
             why = "device timing was off"
         yield f"Times on the device: {why}."
     if not run.syncs.was_watched:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the bytes of a document or of a log's block from front to back."""
+"""Reads the bytes of a document or of a log's block from front to back, and writes its texts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from pyinstrument_gpu.format.blocks import nonsense
 
 _Item = TypeVar("_Item")
 _TEXT_BYTES = struct.Struct("<H")
+
+
+def encode_text(text: str) -> bytes:
+    """A text behind its length, as `Cursor.text` reads it."""
+    data = text.encode("utf-8", "surrogatepass")
+    return _TEXT_BYTES.pack(len(data)) + data
 
 
 class Cursor:

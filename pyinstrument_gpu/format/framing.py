@@ -98,6 +98,24 @@ class BlockHeader(NamedTuple):
         return self.first & 0xFFFFFFFF, self.first >> 32
 
 
+def pack_file_header(run_id: int) -> bytes:
+    """The bytes before the first slot."""
+    fields = (MAGIC, MAJOR_VERSION, 0, SLOT_BYTES, SLOTS_OFFSET, run_id)
+    crc = zlib.crc32(_FILE_HEADER.pack(*fields, 0)[:_FILE_HEADER_CHECKED_BYTES])
+    return _FILE_HEADER.pack(*fields, crc).ljust(SLOTS_OFFSET, b"\0")
+
+
+def pack_block(
+    block_type: int, run_id: int, slot: int, sequence: int, first: int, payload: bytes
+) -> bytes:
+    """One block, as it stands at the start of its slot."""
+    fields = (_BLOCK_MAGIC, block_type, 0, run_id, slot, len(payload), sequence, first)
+    checked = _BLOCK_HEADER.pack(*fields, 0, 0)[:_BLOCK_HEADER_CHECKED_BYTES]
+    crc = zlib.crc32(checked, zlib.crc32(payload))
+    header_crc = zlib.crc32(_BLOCK_HEADER.pack(*fields, crc, 0)[:_BLOCK_HEADER_SUMMED_BYTES])
+    return _BLOCK_HEADER.pack(*fields, crc, header_crc) + payload
+
+
 def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
     """Find the valid blocks.
 

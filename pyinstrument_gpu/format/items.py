@@ -64,8 +64,9 @@ COLLECTIVE_ITEM = item_dtype(
 COLLECTIVE_P2P = 1
 
 
-def columns(items: NDArray[np.void], dtype: np.dtype[Any], **others: Any) -> NDArray[np.void]:
-    """Items of a log as `dtype`: the columns of the same name, and the others as they are given."""
+def columns(items: NDArray[Any], dtype: np.dtype[Any], **others: Any) -> NDArray[np.void]:
+    """Items of a log as `dtype`, or what is `dtype` as items: the columns of the same name, and the
+    others as they are given."""
     table = np.empty(len(items), dtype)
     for name in table.dtype.names or ():
         table[name] = others[name] if name in others else items[name]

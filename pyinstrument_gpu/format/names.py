@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.blocks import true_prefix
-from pyinstrument_gpu.format.cursor import Cursor
+from pyinstrument_gpu.format.cursor import Cursor, encode_text
 from pyinstrument_gpu.format.items import NONE
 from pyinstrument_gpu.format.modules import path_kinds, path_names
 from pyinstrument_gpu.model.thread import Thread
@@ -29,6 +29,10 @@ def decode_threads(payload: memoryview) -> list[Thread]:
 def _thread(cursor: Cursor) -> Thread:
     (native_id,) = cursor.numbers(_NATIVE_ID)
     return Thread(native_id, cursor.text())
+
+
+def encode_thread(thread: Thread) -> bytes:
+    return _NATIVE_ID.pack(thread.native_id) + encode_text(thread.name)
 
 
 def known_paths(items: NDArray[np.void], names: int) -> NDArray[np.void]:

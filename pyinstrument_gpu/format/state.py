@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pyinstrument_gpu.format import fits
 from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
-from pyinstrument_gpu.format.json_document import Schema, checked, picked
+from pyinstrument_gpu.format.json_document import Schema, checked, encode_json, picked
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 
 
@@ -112,6 +112,21 @@ def decode_state(data: bytes) -> State:
         open_step=None if step is None else _open_step(step),
         open_phases=tuple(OpenPhaseState(*phase) for phase in opened),
         device=None if device is None else _device(device),
+    )
+
+
+def encode_state(state: State) -> bytes:
+    fields = dict(vars(state))
+    step, device = fields.pop("open_step"), fields.pop("device")
+    return encode_json(
+        {
+            "open": fields.pop("open_phases"),
+            "open_step": None if step is None else step._asdict(),
+            "device": None
+            if device is None
+            else {**asdict(device.timing), "pending": device.pending},
+            **fields,
+        }
     )
 
 

@@ -49,6 +49,14 @@ def is_fake(*values: Any) -> bool:
     return module is not None and any(map(module.is_fake, values))
 
 
+def bytes_of(tensor: torch.Tensor) -> int:
+    """The bytes of all elements. While torch.jit traces, `numel` gives a tensor, and to take that
+    for a number is a wait like the one that asks."""
+    if tensor.layout is torch.strided:
+        return int(tensor.nbytes)
+    return tensor.numel() * tensor.element_size()
+
+
 def target_of_to(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
     """The device that the arguments of `Tensor.to` name, or None."""
     target = args[0] if args else kwargs.get("other", kwargs.get("device"))

@@ -133,7 +133,7 @@ def _assigns(args: Arguments, kwargs: Options) -> SyncKind | None:
     # (`canDispatchToMaskedFill` in ATen/native/TensorAdvancedIndexingUtils.h).
     index, value = args[1], args[2]
     is_known = not isinstance(value, torch.Tensor) or (
-        value.numel() == 1 and not _lies_there(value)
+        tensor_device.bytes_of(value) == value.element_size() and not _lies_there(value)
     )
     selecting = [part for part in _parts(index) if type(part) not in _INDICES]
     is_filled = is_known and len(selecting) == 1 and not _is_scalar(selecting[0])
@@ -193,7 +193,7 @@ def _bytes_of(kind: SyncKind, args: Arguments) -> int:
         tensors = [tensor for tensor in tensors if tensor_device.is_on_host(tensor)]
     elif kind is SyncKind.INT and len(args) > 1:
         tensors = list(filter(_is_scalar, _parts(args[1])))
-    return tensors[0].numel() * tensors[0].element_size() if tensors else 0
+    return tensor_device.bytes_of(tensors[0]) if tensors else 0
 
 
 _SHAPE = _reads(SyncKind.DATA_DEPENDENT_SHAPE)

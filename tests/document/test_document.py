@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import pyinstrument_gpu as pig
 from pyinstrument_gpu.document.document import Document, document_of
 from pyinstrument_gpu.document.metrics import Metric
 from pyinstrument_gpu.document.one_step import step_document
@@ -149,9 +150,11 @@ def test_killed_run_says_so_and_claims_nothing_of_what_the_file_lacks() -> None:
 
 
 def test_device_timing_is_off_only_where_it_was_turned_off() -> None:
-    modes = {"auto": "the run has none", False: "device timing was off"}
-    for mode, why in modes.items():
-        run = run_of([], environment={"device_timing": {"mode": mode}})
+    with pig.record(device_timing=False) as recording:
+        pass
+    off = recording.run.environment["device_timing"]  # what a recording says of it
+    for timing, why in (({"mode": "auto"}, "the run has none"), (off, "device timing was off")):
+        run = run_of([], environment={"device_timing": timing})
         assert f"Times on the device: {why}." in document_of(run).unknown
 
 

@@ -50,8 +50,9 @@ def damage(done: str) -> Callable[[Damage], Damage]:
             holds="It is refused with a `RunFileError`, or what it gives is a true part of what "
             "was recorded: spans, steps, device times, collective operations and stalls as they "
             "were, and statistics as they were at some moment.",
-            times=100,
-            slow_times=2900,
+            times=15,
+            thorough_times=35,
+            slow_times=2950,
             at_least={"read": 0.4},  # most damage leaves something to read
         )(check)
         return damage
@@ -126,13 +127,13 @@ def garbage_appended(data: bytearray, recording: Recording, rng: random.Random) 
 
 
 @FAULTS.fault(
-    done="A file is cut off at every 3001st byte in turn.",
+    done="A file is cut off at every 20011th byte in turn.",
     holds="It loads, and each longer part gives at least the spans of the shorter one.",
 )
 def every_length(trial: Trial) -> None:
     recording = recordings()[0]
     spans_before = -1
-    for length in range(SLOTS_OFFSET, len(recording.final), 3001):
+    for length in range(SLOTS_OFFSET, len(recording.final), 20011):
         run = Run.from_bytes(recording.final[:length])
         _assert_true_part(run, recording)
         assert len(run.spans) >= spans_before

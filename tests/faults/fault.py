@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 
 @dataclass
@@ -70,7 +71,8 @@ class Fault:
         holds: what must hold, as a sentence or several.
         check: does it once.
         times: how often `make test` does it; 0 if it takes too long for that.
-        slow_times: how often `make test-all` does it besides.
+        thorough_times: how often `make check` does it besides.
+        slow_times: how often `make test-all` does it besides both.
         at_least: the least share of the trials that must come out in that way.
     """
 
@@ -79,6 +81,7 @@ class Fault:
     holds: str
     check: Check
     times: int = 1
+    thorough_times: int = 0
     slow_times: int = 0
     at_least: Mapping[str, float] = field(default_factory=dict)
 
@@ -95,15 +98,12 @@ class FaultGroup:
         *,
         done: str,
         holds: str,
-        times: int = 1,
-        slow_times: int = 0,
-        at_least: Mapping[str, float] | None = None,
+        **options: Any,
     ) -> Callable[[Check], Check]:
-        """Adds a row whose check is the decorated function; arguments are those of `Fault`."""
+        """Adds a row whose check is the decorated function; options are attributes of `Fault`."""
 
         def add(check: Check) -> Check:
-            name = check.__name__
-            self.faults.append(Fault(name, done, holds, check, times, slow_times, at_least or {}))
+            self.faults.append(Fault(check.__name__, done, holds, check, **options))
             return check
 
         return add

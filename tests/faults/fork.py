@@ -36,6 +36,14 @@ path = sys.argv[1]
 """
 
 
+def parent_of(trial: Trial, script: str) -> pig.Run:
+    """The run of a program that forks. It prints no error, and is complete."""
+    assert run_script(PREAMBLE + script, trial.path).stderr == ""
+    run = pig.Run.load(trial.path)
+    assert run.complete
+    return run
+
+
 def counts_of(run: pig.Run) -> dict[str, int]:
     return {path: phase.count for path, phase in run.phases.items()}
 
@@ -62,11 +70,7 @@ with pig.record(path) as recording:
     with pig.gpu_phase("after"):
         pass
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    run = pig.Run.load(path)
-    assert run.complete
+    run = parent_of(trial, script)
     assert counts_of(run) == {"parent": 1, "after": 1}
     assert [thread.name for thread in run.threads] == ["MainThread"]
     assert not any(run.dropped.values())
@@ -93,10 +97,7 @@ with pig.gpu_phase("after"):
     pass
 recording.stop()
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    assert counts_of(pig.Run.load(path)) == {"after": 1}
+    assert counts_of(parent_of(trial, script)) == {"after": 1}
 
 
 @FAULTS.fault(
@@ -119,12 +120,7 @@ except ValueError:
     assert pid == 0
     os._exit(7)
 """
-    path = trial.path
-    assert run_script(PREAMBLE + script, path).stderr == ""
-
-    run = pig.Run.load(path)
-    assert run.complete
-    assert counts_of(run) == {"a": 1, "b": 1}
+    assert counts_of(parent_of(trial, script)) == {"a": 1, "b": 1}
 
 
 @FAULTS.fault(
@@ -143,12 +139,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 with pig.gpu_phase("b"):
     pass
 """
-    path = trial.path
-    assert run_script(PREAMBLE + script, path).stderr == ""
-
-    run = pig.Run.load(path)
-    assert run.complete
-    assert counts_of(run) == {"a": 1, "b": 1}
+    assert counts_of(parent_of(trial, script)) == {"a": 1, "b": 1}
 
 
 @FAULTS.fault(
@@ -172,10 +163,7 @@ with pig.record(path):
     with pig.gpu_phase("parent"), pig.gpu_step():
         assert fork(child) == 0
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    parent, child = pig.Run.load(path), pig.Run.load(f"{path}.child")
+    parent, child = parent_of(trial, script), pig.Run.load(f"{trial.path}.child")
     assert counts_of(parent) == {"parent": 1}
     assert counts_of(child) == {"child": 1, "data": 2}
     assert parent.environment["pid"] != child.environment["pid"]
@@ -198,14 +186,11 @@ def child():
 with pig.record(path), pig.gpu_phase("parent"):
     assert fork(child) == 0
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    assert counts_of(pig.Run.load(path)) == {"parent": 1}
+    assert counts_of(parent_of(trial, script)) == {"parent": 1}
 
 
 @FAULTS.fault(
-    done="A process forks 20 times while three other threads record.",
+    done="A process forks 5 times while three other threads record.",
     holds="No child hangs, each can record, and the parent loses no span.",
 )
 def threads_record(trial: Trial) -> None:
@@ -237,7 +222,7 @@ with pig.record(path) as recording:
     for thread in threads:
         thread.start()
     running.wait()
-    for _ in range(20):
+    for _ in range(5):
         with pig.gpu_phase("fork"):
             assert fork(child) == 0
     stop.set()
@@ -245,10 +230,10 @@ with pig.record(path) as recording:
         thread.join()
 run = recording.run
 assert set(run.phases) == {"worker", "fork"}
-assert run.phases["fork"].count == 20
-assert run.phases_recorded == run.phases["worker"].count + 20
+assert run.phases["fork"].count == 5
+assert run.phases_recorded == run.phases["worker"].count + 5
 """
-    run_script(PREAMBLE + script, trial.path)
+    parent_of(trial, script)
 
 
 @FAULTS.fault(
@@ -276,16 +261,14 @@ with pig.record(path, overwrite=True) as second:  # nobody holds a lock on it
 os.close(write)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    assert counts_of(pig.Run.load(path)) == {"b": 1}
+    assert counts_of(parent_of(trial, script)) == {"b": 1}
 
 
 @FAULTS.fault(
     done="Workers of `multiprocessing` record phases: forked, spawned and from a server in turn.",
     holds="The parent's run is complete and has nothing of theirs.",
-    times=3,
+    times=2,
+    thorough_times=1,
 )
 def workers(trial: Trial) -> None:
     method = ("fork", "spawn", "forkserver")[trial.number]
@@ -328,7 +311,7 @@ if __name__ == "__main__":
     done="Workers of a `DataLoader` record phases.",
     holds="The parent's run is complete and has nothing of theirs.",
     times=0,
-    slow_times=1,
+    thorough_times=1,
 )
 def data_loader(trial: Trial) -> None:
     script = """
@@ -351,11 +334,7 @@ with pig.record(path):
             with pig.gpu_phase("train"):
                 batch.sum()
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    run = pig.Run.load(path)
-    assert run.complete
+    run = parent_of(trial, script)
     assert counts_of(run) == {"data": 6, "train": 6}
     assert [step.samples for step in run.steps] == [4] * 6
 
@@ -378,9 +357,4 @@ process.start()
 process.join()
 assert process.exitcode == 0
 """
-    path = trial.path
-    run_script(PREAMBLE + script, path)
-
-    run = pig.Run.load(path)
-    assert run.complete
-    assert counts_of(run) == {"child": 1}
+    assert counts_of(parent_of(trial, script)) == {"child": 1}

@@ -25,7 +25,14 @@ from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, read_blocks
+from pyinstrument_gpu.format.framing import (
+    BLOCK_HEADER_BYTES,
+    SLOT_BYTES,
+    SLOTS_OFFSET,
+    BlockHeader,
+    pack_block,
+    read_blocks,
+)
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
@@ -41,7 +48,6 @@ from pyinstrument_gpu.watch.watch import Watch
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_runs import run_of, syncs_of
 from tests.helpers.run_encoder import encode
-from tests.helpers.run_writer import BLOCK_HEADER, pack_block
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS, with_document
 
 FAULTS = FaultGroup("hostile file")
@@ -112,7 +118,8 @@ VALUES: tuple[Any, ...] = (
     "out of range, or made to be a path.",
     holds="It is left out, and `Run.notes` name it. Each report, export and comparison gives "
     "output or an error of this package, and writes nowhere but where it was told to.",
-    times=30,
+    times=3,
+    thorough_times=6,
     slow_times=1500,
 )
 def environment_of_other_values(trial: Trial) -> None:
@@ -129,7 +136,8 @@ def environment_of_other_values(trial: Trial) -> None:
     "out of range.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=10,
+    times=2,
+    thorough_times=5,
     slow_times=500,
 )
 def state_of_other_values(trial: Trial) -> None:
@@ -150,7 +158,8 @@ def state_of_other_values(trial: Trial) -> None:
     "recording is missing or has another value, at any depth.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=20,
+    times=4,
+    thorough_times=6,
     slow_times=980,
 )
 def documents_of_other_values(trial: Trial) -> None:
@@ -182,7 +191,8 @@ def _all_places(value: Any) -> Iterator[tuple[Any, Any]]:
     done="A time of a span, step, metric, sync or of the whole run is one that no clock gets to.",
     holds="What follows is left out, or the file is refused with a `RunFileError`, and each "
     "report, export and comparison gives output or an error of this package.",
-    times=10,
+    times=2,
+    thorough_times=5,
     slow_times=500,
 )
 def impossible_times(trial: Trial) -> None:
@@ -345,7 +355,8 @@ def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
     "they end early or are of another kind. Their checksums are right.",
     holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
     "output or an error of this package.",
-    times=40,
+    times=4,
+    thorough_times=10,
     slow_times=1960,
 )
 def forged_blocks(trial: Trial) -> None:
@@ -364,9 +375,9 @@ def _forge(data: bytearray, rng: random.Random) -> None:
     ]
     slot = rng.choice(slots)
     begin = SLOTS_OFFSET + slot * SLOT_BYTES
-    header = list(BLOCK_HEADER.unpack_from(data, begin))
-    _, block_type, _, run_id, _, length, sequence, first = header
-    content = begin + BLOCK_HEADER.size + 8
+    header = BlockHeader.read(memoryview(data)[begin:])
+    block_type, length, sequence, first = header.type, header.length, header.sequence, header.first
+    content = begin + BLOCK_HEADER_BYTES
     payload = data[content : content + length]
     what = rng.random()
     if payload and what < 0.8:
@@ -385,5 +396,5 @@ def _forge(data: bytearray, rng: random.Random) -> None:
     else:
         block_type = rng.choice(list(BlockType))
         sequence, first = rng.choice(((sequence, first), (0, 0), (1, 2**32 - 1)))
-    block = pack_block(block_type, run_id, slot, sequence, first, bytes(payload))
+    block = pack_block(block_type, header.run_id, slot, sequence, first, bytes(payload))
     data[begin : begin + len(block)] = block

@@ -29,31 +29,30 @@ from tests.faults.damaged_file import (
 )
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.child import start_child
-from tests.helpers.digits_training import (
-    BLOCKED_STEP,
-    read_diary,
-    train_until_blocked,
-    train_with_diary,
-)
 from tests.helpers.killed_programs import (
+    BLOCKED_STEP,
     SPANS_BEFORE_STOP,
+    STEPS_BEFORE_END,
     THREADS,
     count_on_threads,
+    end_after_a_snapshot,
+    loop_until_blocked,
     loop_with_diary,
     new_counters,
     read_counters,
+    read_diary,
     start_when_told,
     stop_when_told,
 )
-from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of
 
 FAULTS = FaultGroup("kill")
 
 PHASES = {"data", "forward", "backward", "optimizer", "metrics"}
 
-# Two clocks read one after the other by different code.
-CLOCK_SLACK_NS = 50_000
+# What the recorder's clock and the kernel's may differ by: a counter is calibrated by readings
+# between which the system may run something else.
+CLOCK_SLACK_NS = 1_000_000
 
 # Only a child that hangs takes as long.
 HANGS_AFTER_S = 600
@@ -69,23 +68,26 @@ LACKS_THE_LAST_MOMENTS = (
 
 
 @FAULTS.fault(
-    done="A training is killed with `SIGKILL` at a random moment.",
+    done="The training of the demo is killed with `SIGKILL` at a random moment.",
     holds=LACKS_THE_LAST_MOMENTS,
-    times=1,
-    slow_times=19,
+    times=0,
+    slow_times=5,
 )
 def training(trial: Trial) -> None:
+    from tests.helpers.digits_training import train_with_diary  # which imports torch
+
     check_lacks_the_last_moments(trial, train_with_diary, trial.random.randrange(100, 1000))
 
 
 @FAULTS.fault(
     done="A loop of short steps is killed at a random moment.",
     holds=LACKS_THE_LAST_MOMENTS,
-    times=15,
+    times=3,
+    thorough_times=5,
     slow_times=285,
 )
 def loop(trial: Trial) -> None:
-    check_lacks_the_last_moments(trial, loop_with_diary, trial.random.randrange(10, 500))
+    check_lacks_the_last_moments(trial, loop_with_diary, trial.random.randrange(10, 300))
 
 
 def check_lacks_the_last_moments(
@@ -163,7 +165,8 @@ def last_sign_of_life_ns(run: Run) -> int:
     done="A process is killed while four of its threads record.",
     holds="Of each thread the file has the first spans, without a gap, and no fewer than before "
     "the kill.",
-    times=10,
+    times=2,
+    thorough_times=8,
     slow_times=90,
 )
 def threads(trial: Trial) -> None:
@@ -190,14 +193,15 @@ def threads(trial: Trial) -> None:
     "all spans find room.",
     holds="The file loads, and has no more spans than were recorded. Those that are known to be "
     "recorded and are not in the statistics are counted in `Run.notes`.",
-    times=3,
+    times=1,
+    thorough_times=1,
     slow_times=27,
 )
 def overflow(trial: Trial) -> None:
     counters = trial.directory / "counters"
     new_counters(counters)
     child = start_child(count_on_threads, trial.path, counters, None)
-    spans = trial.random.randrange(10_000, 200_000)
+    spans = trial.random.randrange(10_000, 60_000)
     wait_until(lambda: min(read_counters(counters)) >= spans, child)
     kill(child)
 
@@ -216,7 +220,8 @@ def overflow(trial: Trial) -> None:
     done="A process is killed within 20 milliseconds of the beginning of a recording.",
     holds="There is no file, or one that is refused, or one that loads and has what was recorded. "
     "The next recording can take its place.",
-    times=15,
+    times=3,
+    thorough_times=12,
     slow_times=285,
 )
 def beginning(trial: Trial) -> None:
@@ -240,7 +245,8 @@ def beginning(trial: Trial) -> None:
     done="A process is killed while its recording stops.",
     holds="The file loads. If it says that the run is complete, everything is there; otherwise it "
     "says that the recording was not stopped, and has the first spans.",
-    times=15,
+    times=3,
+    thorough_times=12,
     slow_times=285,
 )
 def stop(trial: Trial) -> None:
@@ -266,7 +272,8 @@ def stop(trial: Trial) -> None:
     done="A process is killed, and then its file is damaged in 100 ways besides.",
     holds="The file is refused with a `RunFileError`, or has the first of the spans that it had, "
     "as they were.",
-    times=3,
+    times=1,
+    thorough_times=2,
     slow_times=97,
 )
 def damage(trial: Trial) -> None:
@@ -290,7 +297,7 @@ def damage(trial: Trial) -> None:
         read += 1
         # The history is whole up to where it ends.
         assert part.tobytes() == spans[: len(part)].tobytes()
-    assert read > 40
+    assert read
 
 
 @FAULTS.fault(
@@ -300,41 +307,27 @@ def damage(trial: Trial) -> None:
     times=7,
 )
 def other_ends(trial: Trial) -> None:
-    signals = ("SIGTERM", "SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGHUP", "")
-    end = signals[trial.number]
-    script = """
-import os, resource, signal, sys
-import pyinstrument_gpu as pig
-from pyinstrument_gpu import gpu_phase, gpu_steps
+    names = ("SIGTERM", "SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGHUP")
+    end = signal.Signals[names[trial.number]] if trial.number < len(names) else None
+    child = start_child(end_after_a_snapshot, trial.path, end)
+    child.join(HANGS_AFTER_S)
 
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-recording = pig.start(sys.argv[1])
-gpu_phase("open").begin()
-for _ in gpu_steps(range(200)):
-    with gpu_phase("a"):
-        pass
-assert recording.snapshot().phases["open/a"].count == 200
-if sys.argv[2]:
-    signal.signal(signal.Signals[sys.argv[2]], signal.SIG_DFL)
-    os.kill(os.getpid(), signal.Signals[sys.argv[2]])
-os._exit(7)
-"""
-    run_script(script, trial.path, end, exit_code=-signal.Signals[end] if end else 7)
+    assert child.exitcode == (7 if end is None else -end)
     run = pig.Run.load(trial.path)
     assert not run.complete
     assert any("not stopped" in note for note in run.notes)
-    assert counts(run) == {"open/data": 200, "open/a": 200}
-    assert len(run.steps) == 200
+    assert counts(run) == {"open/data": STEPS_BEFORE_END, "open/a": STEPS_BEFORE_END}
+    assert len(run.steps) == STEPS_BEFORE_END
     assert [phase.path for phase in run.open_phases] == ["open"]
 
 
 @FAULTS.fault(
-    done="A training that hangs inside nested phases of a step is killed.",
+    done="A loop that hangs inside nested phases of a step is killed.",
     holds="The run names the step and the phases that were open, and so does its report.",
 )
 def open_phases(trial: Trial) -> None:
     path = trial.path
-    child = start_child(train_until_blocked, path)
+    child = start_child(loop_until_blocked, path)
 
     def blocked() -> bool:
         try:

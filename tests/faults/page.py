@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/reliability.md, made from the rows. `python -m tests.faults.page` writes them.
+"""The tables of docs/reliability.md, made from the rows. `python -m tests.faults.page` writes them,
+with build/native/tests on the path.
 
 The text around them is written by hand. A table stands between two comments of HTML, of which the
 first names its group.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 
 from tests.faults.fault import Fault
@@ -16,7 +18,8 @@ from tests.faults.table import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
-_HEAD = "| what is done | what holds | `make test` | `make test-all` |\n|---|---|---:|---:|\n"
+_TARGETS = ("`make test`", "`make check`", "`make test-all`")
+_HEAD = f"| what is done | what holds | {' | '.join(_TARGETS)} |\n|---|---|---:|---:|---:|\n"
 _TABLE = re.compile(r"(<!-- faults: ([a-zA-Z ]+) -->\n).*?(<!-- end of faults -->)", re.DOTALL)
 
 
@@ -38,17 +41,22 @@ def _table(faults: Iterable[Fault]) -> str:
 
 
 def _row(fault: Fault) -> str:
-    all_times = fault.times + fault.slow_times
-    return f"| {fault.done} | {fault.holds} | {fault.times:,} | {all_times:,} |\n"
+    times = " | ".join(f"{times:,}" for times in _times(fault))
+    return f"| {fault.done} | {fault.holds} | {times} |\n"
+
+
+def _times(*faults: Fault) -> tuple[int, ...]:
+    """How often each of the targets does them."""
+    added = [(fault.times, fault.thorough_times, fault.slow_times) for fault in faults]
+    return tuple(accumulate(map(sum, zip(*added, strict=True))))
 
 
 def _summary() -> str:
     faults = [fault for group in GROUPS for fault in group.faults]
-    times = sum(fault.times for fault in faults)
-    all_times = times + sum(fault.slow_times for fault in faults)
+    times = _times(*faults)
     return (
-        f"There are {len(faults)} faults. `make test` does them {times:,} times in all, and "
-        f"`make test-all` {all_times:,} times.\n"
+        f"There are {len(faults)} faults. {_TARGETS[0]} does them {times[0]:,} times in all, "
+        f"{_TARGETS[1]} {times[1]:,} times and {_TARGETS[2]} {times[2]:,} times.\n"
     )
 
 

@@ -25,7 +25,8 @@ HANDLED = 300
     done="A timer sends a signal every 200 microseconds, and its handler records a phase, wherever "
     "the program is.",
     holds="The statistics have each span of the loop and of the handler.",
-    times=3,
+    times=1,
+    thorough_times=2,
     slow_times=47,
 )
 def storm(trial: Trial) -> None:
@@ -70,7 +71,8 @@ def stop_oneself(run: Path, told: Connection) -> None:
 @FAULTS.fault(
     done="A process is stopped in the middle of a step with `SIGSTOP`, and continued.",
     holds="Its file can be read meanwhile and names what is open. Afterwards the run is complete.",
-    times=3,
+    times=1,
+    thorough_times=2,
     slow_times=17,
 )
 def stopped_and_continued(trial: Trial) -> None:
@@ -149,7 +151,8 @@ def train() -> None:
     "has the loop's variables, is kept. The program then trains again, in the same recording.",
     holds="At most the step that it hits is not complete. All others are there, no phase is left "
     "open, and none lies within one that was.",
-    times=20,
+    times=10,
+    thorough_times=10,
     slow_times=480,
 )
 def ctrl_c_anywhere(trial: Trial) -> None:

@@ -18,7 +18,8 @@ FAULTS = FaultGroup("threads")
     done="Recordings begin and end while four threads record without a pause.",
     holds="A run has what each thread recorded in between, except that the span it was in at "
     "either end may be missing. No span is in two runs.",
-    times=5,
+    times=1,
+    thorough_times=1,
     slow_times=95,
 )
 def record_all_the_time(trial: Trial) -> None:
@@ -113,7 +114,8 @@ def short_lived(trial: Trial) -> None:
 @FAULTS.fault(
     done="The interpreter ends while a daemon thread records.",
     holds="The program ends as it would have, and the run is complete.",
-    times=3,
+    times=1,
+    thorough_times=2,
     slow_times=47,
 )
 def daemon_at_exit(trial: Trial) -> None:

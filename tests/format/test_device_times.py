@@ -5,23 +5,21 @@ import numpy as np
 import pytest
 
 from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.framing import pack_block, pack_file_header
 from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
     STREAM_ITEM,
 )
 from pyinstrument_gpu.format.state import DeviceState, State
-from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.schema import SpanFlag
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.run import Run
-from tests.helpers.encoders import (
-    encode_statistics,
-)
 from tests.helpers.run_items import ONE_PHASE, span_item, written
-from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
 
 
 def time_item(span: int, begin_ns: int, duration_ns: int, stream: int = 0, flags: int = 0) -> bytes:

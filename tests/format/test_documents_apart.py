@@ -4,12 +4,11 @@
 import pytest
 
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.format.state import State, encode_state
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.model.collectives import Collectives
 from pyinstrument_gpu.run import Run
-from tests.helpers.encoders import encode_state
 from tests.helpers.run_items import ONE_PHASE, span_item
-from tests.helpers.run_writer import RunWriter
 
 
 @pytest.mark.parametrize(

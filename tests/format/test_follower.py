@@ -14,11 +14,11 @@ from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 from pyinstrument_gpu.format import follower
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.follower import KEPT_BLOCKS, RunFollower, Whereabouts
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, pack_block, pack_file_header
 from pyinstrument_gpu.format.reader import decode_blocks
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording
-from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
 
 SMALL = dict.fromkeys(KEPT_BLOCKS, 2)
 
@@ -66,8 +66,8 @@ def assert_same(run: Run, other: Run) -> None:
     )
 
 
-@pytest.mark.parametrize("every", [1, 3, 12])
 @pytest.mark.parametrize("max_slots", [1 << 32, 20])
+@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.thorough), 12])
 def test_each_look_finds_what_a_reader_finds(
     path: Path, followed: RunFollower, every: int, max_slots: int
 ) -> None:
@@ -214,7 +214,7 @@ def test_a_file_that_is_made_shorter(path: Path, followed: RunFollower) -> None:
 
 def test_a_file_that_ends_anywhere(path: Path) -> None:
     data = Recording(seed=3, ticks=4).final
-    for size in range(64, len(data), 9001):
+    for size in range(64, len(data), 30011):
         overwrite(path, data[:size])
         followed = RunFollower(path)
         followed.look()

@@ -7,8 +7,13 @@ import pytest
 
 from pyinstrument_gpu.errors import RunFileDamagedError
 from pyinstrument_gpu.format.blocks import Blocks, BlockType
-from pyinstrument_gpu.format.framing import BLOCK_HEADER_BYTES, read_blocks
-from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
+from pyinstrument_gpu.format.framing import (
+    BLOCK_HEADER_BYTES,
+    pack_block,
+    pack_file_header,
+    read_blocks,
+)
+from pyinstrument_gpu.format.writer import RunWriter
 
 RUN_ID = 7
 NAMES, STATE, TICK = BlockType.NAMES, BlockType.STATE, BlockType.TICK

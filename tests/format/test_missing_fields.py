@@ -4,9 +4,9 @@
 import json
 
 from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.json_document import encode_json
 from pyinstrument_gpu.format.operations import decode_operations
-from pyinstrument_gpu.format.state import State, decode_state
-from tests.helpers.encoders import encode_json, encode_state
+from pyinstrument_gpu.format.state import State, decode_state, encode_state
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS
 
 

@@ -4,7 +4,7 @@
 import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -167,6 +167,7 @@ def with_whole_run_statistics(run: Run, host: Statistic) -> Run:
     )
 
 
+@settings(max_examples=20)
 @given(runs(), st.lists(times, min_size=1))
 def test_saving_and_loading_gives_the_same_run(run: Run, durations_ns: list[int]) -> None:
     once = resaved(run)

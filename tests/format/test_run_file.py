@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from pyinstrument_gpu.format.framing import pack_file_header
 from pyinstrument_gpu.format.state import OpenPhaseState, State
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SpanFlag
@@ -11,7 +12,6 @@ from pyinstrument_gpu.run import Run
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import ONE_PHASE, span_item, written
 from tests.helpers.run_truth import assert_true_spans
-from tests.helpers.run_writer import pack_file_header
 
 RECORDING = Recording(seed=11)
 

@@ -15,41 +15,37 @@ from pyinstrument_gpu.errors import (
     RunFileVersionError,
 )
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import read_blocks
-from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.format.framing import pack_block, pack_file_header, read_blocks
+from pyinstrument_gpu.format.json_document import encode_json
+from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.format.syncs import encode_sync_site, encode_sync_statistics
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
 from pyinstrument_gpu.model.step_totals import StepTotals
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.model.syncs import Syncs, SyncSite, SyncTotals
 from pyinstrument_gpu.run import Run
-from tests.helpers.encoders import (
-    encode_json,
-    encode_statistics,
-    encode_sync_sites,
-    encode_sync_statistics,
-)
 from tests.helpers.made_recording import Recording
 from tests.helpers.run_items import ONE_PHASE, path_item, written
-from tests.helpers.run_writer import RunWriter, pack_block, pack_file_header
 
 RECORDING = Recording(seed=11)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x89GPU", b"PK\x03\x04" * 100, bytes(5000)])
-def test_not_a_run_file(data: bytes) -> None:
-    with pytest.raises(RunFileDamagedError, match="not a run file"):
+HEADER = pack_file_header(1)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        *((data, "not a run file") for data in (b"", b"\x89GPU", b"PK\x03\x04" * 100, bytes(5000))),
+        (HEADER[:10], "begins like one, and ends after 10 bytes"),
+        (HEADER[:40] + b"\1" + HEADER[41:], "the header of the run file is damaged"),
+    ],
+)
+def test_not_a_run_file(data: bytes, reason: str) -> None:
+    with pytest.raises(RunFileDamagedError, match=reason):
         Run.from_bytes(data)
-
-
-def test_cut_in_its_header() -> None:
-    with pytest.raises(RunFileDamagedError, match="begins like one, and ends after 10 bytes"):
-        Run.from_bytes(pack_file_header(1)[:10])
-
-
-def test_damaged_header() -> None:
-    with pytest.raises(RunFileDamagedError, match="header"):
-        Run.from_bytes(pack_file_header(1)[:40] + b"\1" + pack_file_header(1)[41:])
 
 
 @pytest.mark.parametrize(
@@ -84,6 +80,8 @@ def test_newer_minor_version_and_unknown_blocks_are_read() -> None:
     )
 
 
+NEVER_NS = 2**61
+"""No clock gets there."""
 STATE: dict[str, Any] = {
     "now_ns": 1,
     "final": True,
@@ -94,6 +92,7 @@ STATE: dict[str, Any] = {
     "harvester_cpu_ns": 0,
     "phases_recorded": 0,
 }
+OPEN_STEP = {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": None}
 
 
 @pytest.mark.parametrize(
@@ -103,10 +102,12 @@ STATE: dict[str, Any] = {
         ("now_ns", True),
         ("now_ns", 2**63),
         ("now_ns", None),
+        ("now_ns", NEVER_NS),
         ("final", 1),
         ("dropped", {"depth": "3"}),
         ("dropped", [1]),
         ("open", {}),
+        ("open", [[0, 0, NEVER_NS, 0, 0]]),
         ("open", [[0, 0, 0, -2, 0]]),
         ("open", [[0, 0, 0, 0]]),
         ("device_times", -1),
@@ -118,8 +119,9 @@ STATE: dict[str, Any] = {
         ("device", {"every": 1, "records": 1, "record_ns": 1, "pending": [[0, -1]]}),
         ("open_step", 3),
         ("open_step", {"serial": 1}),
-        ("open_step", {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": "4"}),
-        ("open_step", {"serial": 1, "thread": 0, "begin_ns": 0, "items": 1, "samples": math.inf}),
+        ("open_step", {**OPEN_STEP, "begin_ns": NEVER_NS}),
+        ("open_step", {**OPEN_STEP, "samples": "4"}),
+        ("open_step", {**OPEN_STEP, "samples": math.inf}),
         ("error", 28),
     ],
 )
@@ -225,7 +227,7 @@ def test_syncs_that_make_no_sense() -> None:
     site = SyncSite("train.py", 7, "train", SyncKind.ITEM, False, SyncTotals(2, 3, 9, 8))
     syncs = Syncs((site,), watched_ns=((0, 5),))
     writer = RunWriter(run_id=1)
-    writer.append(BlockType.SYNC_SITES, encode_sync_sites(syncs.sites))
+    writer.append(BlockType.SYNC_SITES, map(encode_sync_site, syncs.sites))
     writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(syncs))
     with pytest.raises(RunFileDamagedError, match=r"SYNC_STATISTICS.* more waits have a price"):
         Run.from_bytes(writer.data)
@@ -259,16 +261,6 @@ def test_line_of_a_library_with_too_many_digits_is_no_line() -> None:
     site = SyncSite("train.py", 7, "train\0" + "9" * 5000 + "\0inner\0lib.py", SyncKind.ITEM, False)
     syncs = Syncs((site,), watched_ns=((0, 5),))
     writer = RunWriter(run_id=1)
-    writer.append(BlockType.SYNC_SITES, encode_sync_sites(syncs.sites))
+    writer.append(BlockType.SYNC_SITES, map(encode_sync_site, syncs.sites))
     writer.write_document(BlockType.SYNC_STATISTICS, encode_sync_statistics(syncs))
     assert Run.from_bytes(writer.data).syncs.sites[0].library is None
-
-
-@pytest.mark.parametrize("begin_ns", [2**61, 2**63 - 1])
-def test_state_with_a_time_that_no_clock_gets_to(begin_ns: int) -> None:
-    step = {"serial": 1, "thread": 0, "begin_ns": begin_ns, "items": 1, "samples": None}
-    for change in ({"now_ns": begin_ns}, {"open_step": step}, {"open": [[0, 0, begin_ns, 0, 0]]}):
-        writer = RunWriter(run_id=1)
-        writer.write_document(BlockType.STATE, encode_json({**STATE, **change}))
-        with pytest.raises(RunFileDamagedError, match=r"the STATE.* makes no sense"):
-            Run.from_bytes(writer.data)

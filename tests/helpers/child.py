@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes that find torch imported, yet share no threads with the process of the tests."""
+"""Child processes that find this package imported, and share no threads with that of the tests."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 # Imports once, in a server process; each child is a fork of that.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.helpers.digits_training"])
+_context.set_forkserver_preload(["tests.helpers.killed_programs"])
 
 
 def start_child(target: Callable[..., Any], *arguments: Any) -> BaseProcess:

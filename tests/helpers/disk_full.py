@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose run file stops growing, and what it then finds in its run, as JSON."""
+"""Programs whose run file stops growing, and what they then find in their run."""
 
-import argparse
 import json
 import resource
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
 from pyinstrument_gpu.run import Run
 
-STEPS = 60_000
+STEPS = 20_000  # more than fit into a file of 1 MiB
 SPANS_OF_CHILD = 20_000  # more than fit into the largest file of its test
 
 
@@ -28,22 +30,30 @@ def _counts(run: Run) -> dict[str, int]:
     return {path: phase.count for path, phase in run.phases.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--max-file-bytes", type=int)
-    arguments = parser.parse_args()
-    if arguments.max_file_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (arguments.max_file_bytes,) * 2)
+def record_and_tell(path: Path, told: Path, max_file_bytes: int | None, action: Any) -> None:
+    """Records beyond the end of a file, and writes down what is then to be found: facts as JSON,
+    and what Python prints; for a child process.
 
-    recording = pig.start(arguments.path)
-    for _ in range(STEPS):
+    Args:
+        told: a folder with room.
+        max_file_bytes: where files end, if it is not the disk that does.
+        action: what Python does with warnings.
+    """
+    sys.stderr = (told / "errors").open("w", buffering=1)
+    warnings.simplefilter(action)
+    if max_file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+
+    recording = pig.start(path)
+    for number in range(STEPS):
         with gpu_step(samples=2), gpu_phase("forward"), gpu_phase("attention"):
             pass
+        if number % 2000 == 0:  # long before the ring is full
+            recording.flush()
     snapshot = recording.snapshot()
     run = recording.stop()
 
-    loaded = Run.load(arguments.path)
+    loaded = Run.load(path)
     assert (loaded.spans == run.spans).all()
     assert (loaded.steps.closed == run.steps.closed).all()
     facts = {
@@ -61,4 +71,4 @@ def main() -> None:
         "loaded_notes": loaded.notes,
         "report": run.report(width=200),
     }
-    print(json.dumps(facts))
+    (told / "facts").write_text(json.dumps(facts))

@@ -4,17 +4,25 @@
 import itertools
 import mmap
 import os
+import resource
+import signal
 import struct
 import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_steps
+from pyinstrument_gpu.run import Run  # so that no child imports numpy
 
 THREADS = 4
 SPANS_BEFORE_STOP = 5000
+STEPS_BEFORE_END = 200
+BLOCKED_STEP = 5
 _COUNTER = struct.Struct("<q")
 _DIARY_ENTRY = struct.Struct("<qq")
 
@@ -28,9 +36,47 @@ def loop_with_diary(run: Path, diary: Path) -> None:
             for name in ("forward", "backward", "optimizer", "metrics"):
                 with gpu_phase(name):
                     pass
-            now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-            os.write(descriptor, _DIARY_ENTRY.pack(number, now_ns))
-            time.sleep(0.0003)
+            write_down(descriptor, number)
+            time.sleep(0.001)  # it takes seconds to fill a ring that nobody empties
+
+
+def write_down(descriptor: int, step: int) -> None:
+    """Note in a diary that the body of a step has run."""
+    now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    os.write(descriptor, _DIARY_ENTRY.pack(step, now_ns))
+
+
+def read_diary(path: Path) -> NDArray[np.int64]:
+    """For each step the moment at which its body had run, on CLOCK_MONOTONIC_RAW in ns."""
+    data = path.read_bytes() if path.exists() else b""
+    entries = np.frombuffer(data, "<i8").reshape(-1, 2)
+    assert entries[:, 0].tolist() == list(range(len(entries)))
+    return entries[:, 1]
+
+
+def loop_until_blocked(run: Path) -> None:
+    """Steps up to BLOCKED_STEP, which stays in "forward/convolution"."""
+    with pig.record(run):
+        for number in gpu_steps(itertools.count()):
+            with gpu_phase("forward"), gpu_phase("convolution"):
+                if number == BLOCKED_STEP:
+                    threading.Event().wait()
+
+
+def end_after_a_snapshot(run: Path, end: signal.Signals | None) -> None:
+    """Ends by a signal or at once, inside a phase."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    recording = pig.start(run)
+    gpu_phase("open").begin()
+    for _ in gpu_steps(range(STEPS_BEFORE_END)):
+        with gpu_phase("a"):
+            pass
+    so_far: Run = recording.snapshot()
+    assert so_far.phases["open/a"].count == STEPS_BEFORE_END
+    if end is not None:
+        signal.signal(end, signal.SIG_DFL)
+        os.kill(os.getpid(), end)
+    os._exit(7)
 
 
 def count_on_threads(run: Path, counters: Path, pause_s: float | None = 0.0003) -> None:

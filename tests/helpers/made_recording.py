@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.collectives import encode_collective_groups
+from pyinstrument_gpu.format.cursor import encode_text
 from pyinstrument_gpu.format.items import (
     COLLECTIVE_ITEM,
     DEVICE_CLOCK_ITEM,
@@ -27,8 +29,18 @@ from pyinstrument_gpu.format.items import (
     TIME_UNFINISHED,
     columns,
 )
-from pyinstrument_gpu.format.state import DeviceState, OpenPhaseState, OpenStepState, State
-from pyinstrument_gpu.format.statistics import StatisticsDocument
+from pyinstrument_gpu.format.json_document import encode_json
+from pyinstrument_gpu.format.names import encode_thread
+from pyinstrument_gpu.format.stalls import encode_stalls
+from pyinstrument_gpu.format.state import (
+    DeviceState,
+    OpenPhaseState,
+    OpenStepState,
+    State,
+    encode_state,
+)
+from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
@@ -38,16 +50,6 @@ from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
 from pyinstrument_gpu.model.step_totals import StepTotals, fold_steps
 from pyinstrument_gpu.model.stream import Stream, named_streams
 from pyinstrument_gpu.model.thread import Thread
-from tests.helpers.encoders import (
-    encode_collective_groups,
-    encode_json,
-    encode_name,
-    encode_stalls,
-    encode_state,
-    encode_statistics,
-    encode_thread,
-)
-from tests.helpers.run_writer import RunWriter
 
 OPERATIONS = ("all_reduce", "broadcast")
 _STREAM_PLACES = [(0, 0), (0, 77), (1, 2)]
@@ -177,7 +179,7 @@ class Recording:
         self._work_on_devices(final)
         names, paths, threads, dropped = counts
         writer = self._writer
-        writer.append(BlockType.NAMES, [encode_name(name) for name in self.names[names:]])
+        writer.append(BlockType.NAMES, [encode_text(name) for name in self.names[names:]])
         writer.append(
             BlockType.PATHS,
             [struct.pack("<II", parent & NONE, name) for parent, name in self.paths[paths:]],

@@ -4,19 +4,16 @@
 import numpy as np
 
 from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.cursor import encode_text
 from pyinstrument_gpu.format.items import (
     NONE,
     SPAN_ITEM,
 )
-from pyinstrument_gpu.format.state import State
+from pyinstrument_gpu.format.names import encode_thread
+from pyinstrument_gpu.format.state import State, encode_state
+from pyinstrument_gpu.format.writer import RunWriter
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
-from tests.helpers.encoders import (
-    encode_name,
-    encode_state,
-    encode_thread,
-)
-from tests.helpers.run_writer import RunWriter
 
 
 def written(state: State | None, **logs: list[bytes]) -> Run:
@@ -42,7 +39,7 @@ def path_item(parent: int, name: int) -> bytes:
 
 
 ONE_PHASE = {
-    "NAMES": [encode_name("a")],
+    "NAMES": [encode_text("a")],
     "PATHS": [path_item(NONE, 0)],
     "THREADS": [encode_thread(Thread(7, "main"))],
 }

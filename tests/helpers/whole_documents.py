@@ -5,8 +5,7 @@ import json
 from typing import Any
 
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET
-from tests.helpers.run_writer import pack_block
+from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, pack_block
 
 _MS = 1_000_000
 _BEGAN_NS = 10**12

@@ -75,19 +75,13 @@ def test_graphs_are_those_without_hooks() -> None:
         compiled = torch.compile(backward, backend=graphs)
         compiled_whole = torch.compile(whole, backend=graphs, fullgraph=True)
         compiled_reading = torch.compile(reading, backend=graphs)
-        compiled_model: Any = torch.compile(training.model, backend=graphs, fullgraph=True)
         for x, y in training.loader:
             found += [compiled(x, y).item(), compiled_whole(x, y).item(), compiled_reading(x)]
-            found.append(compiled_model(x).tolist())
         training.model.compile(backend=graphs)
         found.append(training.model(x).tolist())
-        explained = torch._dynamo.explain(backward)(x, y)
-        found += [explained.graph_count, explained.graph_break_count, explained.op_count]
-        found += [str(reason.reason) for reason in explained.break_reasons]
         return [graphs.codes, told(), found, [p.tolist() for p in training.model.parameters()]]
 
-    codes = seen_alike(observe, heard, with_everything)[0]
-    assert len(codes) > 4
+    assert len(seen_alike(observe, with_everything)[0]) > 4
 
 
 def test_nothing_is_compiled_again() -> None:
@@ -125,6 +119,7 @@ def test_what_was_compiled_under_the_hooks_stays(hooked: Hooked) -> None:
     assert len(graphs.codes) == 1
 
 
+@pytest.mark.thorough
 def test_training_with_aot_autograd() -> None:
     def observe() -> list[Any]:
         torch._dynamo.reset()
@@ -144,6 +139,7 @@ def test_training_with_aot_autograd() -> None:
     seen_alike(observe, heard, with_everything)
 
 
+@pytest.mark.thorough
 def test_a_compiled_update_is_not_compiled_again() -> None:
     graphs, training = Graphs(), Training()
 

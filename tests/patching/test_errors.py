@@ -43,49 +43,9 @@ class Failing(nn.Module):
 
 
 @program
-def in_forward() -> None:
-    Failing()(torch.ones(1))
-
-
-@program
-def in_a_submodule() -> None:
-    nn.Sequential(nn.Identity(), nn.Sequential(Failing()))(torch.ones(1))
-
-
-@program
 def in_forward_without_gradients() -> None:
     with torch.no_grad():
         nn.Sequential(Failing())(torch.ones(1))
-
-
-@program
-def ctrl_c_in_forward() -> None:
-    Failing(KeyboardInterrupt())(torch.ones(1))
-
-
-@program
-def end_of_an_iterator_in_forward() -> None:
-    Failing(StopIteration("of the program"))(torch.ones(1))
-
-
-@program
-def exit_in_forward() -> None:
-    Failing(SystemExit(3))(torch.ones(1))
-
-
-@program
-def wrong_arguments_of_a_module() -> None:
-    Model()(torch.ones(4), wrong=1)
-
-
-@program
-def no_arguments_of_a_module_function() -> None:
-    nn.Module.__call__()
-
-
-@program
-def no_forward() -> None:
-    nn.Module()(torch.ones(1))
 
 
 @program
@@ -162,25 +122,10 @@ def own_function() -> None:
 
 
 @program
-def backward_of_many() -> None:
-    torch.ones(2, requires_grad=True).mul(2).backward()
-
-
-@program
 def backward_twice() -> None:
     loss = torch.ones(2, requires_grad=True).square().sum()
     loss.backward()
     loss.backward()
-
-
-@program
-def backward_of_no_gradient() -> None:
-    torch.ones(1).backward()
-
-
-@program
-def backward_with_wrong_arguments() -> None:
-    torch.ones(1, requires_grad=True).backward(inputs=[])
 
 
 @program
@@ -210,39 +155,11 @@ class BrokenStream(IterableDataset[Any]):
 
 
 @program
-def dataset() -> None:
-    for _ in DataLoader(Broken()):
-        pass
-
-
-@program
-def iterable_dataset() -> None:
-    for _ in DataLoader(BrokenStream()):
-        pass
-
-
-@program
-def dataset_in_a_worker() -> None:
-    for _ in DataLoader(Broken(), num_workers=1):
-        pass
-
-
-@program
-def collate() -> None:
-    next(iter(DataLoader(Broken(), collate_fn=fail)))
-
-
-@program
 def sampler() -> None:
     class Order(list[int]):
         __iter__ = fail
 
     next(iter(DataLoader(Broken(), sampler=Order())))
-
-
-@program
-def loader_that_is_none() -> None:
-    DataLoader.__iter__(object())  # type: ignore[arg-type]
 
 
 class Updating(torch.optim.SGD):
@@ -251,35 +168,10 @@ class Updating(torch.optim.SGD):
 
 
 @program
-def step() -> None:
-    Updating(Model().parameters(), lr=0.1).step()
-
-
-@program
-def closure() -> None:
-    torch.optim.SGD(Model().parameters(), lr=0.1).step(fail)
-
-
-@program
-def closure_with_a_failing_model() -> None:
-    torch.optim.LBFGS(Model().parameters()).step(lambda: Failing()(torch.ones(1)))
-
-
-@program
 def hook_of_an_optimizer() -> None:
     optimizer = torch.optim.SGD(Model().parameters(), lr=0.1)
     optimizer.register_step_pre_hook(fail)
     optimizer.step()
-
-
-@program
-def no_parameters() -> None:
-    torch.optim.SGD([], lr=0.1)
-
-
-@program
-def optimizer_with_wrong_arguments() -> None:
-    torch.optim.Optimizer(torch.ones(1), {})
 
 
 @program
@@ -298,20 +190,10 @@ def zero_grad_of_a_module() -> None:
 
 
 @program
-def zero_grad_with_wrong_arguments() -> None:
-    Model().zero_grad(1, 2)  # type: ignore[call-arg, arg-type]
-
-
-@program
 def clip_of_what_is_not_finite() -> None:
     x = nn.Parameter(torch.ones(1))
     x.grad = torch.tensor([torch.inf])
     nn.utils.clip_grad_norm_(x, 1.0, error_if_nonfinite=True)
-
-
-@program
-def clip_of_no_parameters() -> None:
-    nn.utils.clip_grad_norm_([object()], 1.0)  # type: ignore[list-item]
 
 
 @program
@@ -334,16 +216,6 @@ def scheduler() -> None:
 def scheduler_without_metric() -> None:
     optimizer = torch.optim.SGD(Model().parameters(), lr=0.1)
     torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer).step()  # type: ignore[call-arg]
-
-
-@program
-def checkpoint_of_what_cannot_be_pickled() -> None:
-    torch.save({"model": Model(), "loss": lambda: 1}, io.BytesIO())
-
-
-@program
-def checkpoint_nowhere() -> None:
-    torch.save(Model(), "/nowhere/at/all.pt")
 
 
 @program
@@ -370,71 +242,6 @@ def scaler_without_gradients() -> None:
 
 
 @program
-def loss_of_wrong_shapes() -> None:
-    functional.cross_entropy(torch.ones(2, 3), torch.ones(4).long())
-
-
-@program
-def loss_module_of_wrong_shapes() -> None:
-    nn.NLLLoss()(torch.ones(2, 3), torch.ones(4).long())
-
-
-@program
-def reading_many() -> None:
-    torch.ones(2).item()
-
-
-@program
-def truth_of_many() -> None:
-    bool(torch.ones(2))
-
-
-@program
-def index_of_many() -> None:
-    [1, 2][torch.ones(2).long()]
-
-
-@program
-def array_of_what_requires_gradients() -> None:
-    torch.ones(2, requires_grad=True).numpy()
-
-
-@program
-def values_of_meta() -> None:
-    torch.ones(2, device="meta").cpu()
-
-
-@program
-def no_device() -> None:
-    torch.ones(2).to("none")
-
-
-@program
-def no_device_at_all() -> None:
-    torch.ones(2).to(object())  # type: ignore[call-overload]
-
-
-@program
-def copy_of_another_shape() -> None:
-    torch.ones(2).copy_(torch.ones(3))
-
-
-@program
-def where_without_arguments() -> None:
-    torch.where()  # type: ignore[call-overload]
-
-
-@program
-def unhashable_keywords() -> None:
-    torch.nonzero(torch.ones(2), as_tuple=1, wrong=2)  # type: ignore[call-overload]
-
-
-@program
-def outside_of_a_tensor() -> None:
-    torch.ones(2)[torch.tensor([2])]
-
-
-@program
 def mask_of_another_shape() -> None:
     torch.ones(2)[torch.ones(3).bool()] = 1.0
 
@@ -442,6 +249,62 @@ def mask_of_another_shape() -> None:
 @program
 def deletion() -> None:
     del torch.ones(2)[0]  # type: ignore[attr-defined]
+
+
+PROGRAMS.update(
+    {
+        "in_forward": lambda: Failing()(torch.ones(1)),
+        "in_a_submodule": lambda: nn.Sequential(nn.Identity(), nn.Sequential(Failing()))(
+            torch.ones(1)
+        ),
+        "ctrl_c_in_forward": lambda: Failing(KeyboardInterrupt())(torch.ones(1)),
+        "end_of_an_iterator_in_forward": lambda: Failing(StopIteration("of the program"))(
+            torch.ones(1)
+        ),
+        "exit_in_forward": lambda: Failing(SystemExit(3))(torch.ones(1)),
+        "wrong_arguments_of_a_module": lambda: Model()(torch.ones(4), wrong=1),
+        "no_arguments_of_a_module_function": lambda: nn.Module.__call__(),
+        "no_forward": lambda: nn.Module()(torch.ones(1)),
+        "backward_of_many": lambda: torch.ones(2, requires_grad=True).mul(2).backward(),
+        "backward_of_no_gradient": lambda: torch.ones(1).backward(),
+        "backward_with_wrong_arguments": lambda: torch.ones(1, requires_grad=True).backward(
+            inputs=[]
+        ),
+        "dataset": lambda: list(DataLoader(Broken())),
+        "iterable_dataset": lambda: list(DataLoader(BrokenStream())),
+        "dataset_in_a_worker": lambda: list(DataLoader(Broken(), num_workers=1)),
+        "collate": lambda: next(iter(DataLoader(Broken(), collate_fn=fail))),
+        "loader_that_is_none": lambda: DataLoader.__iter__(object()),  # type: ignore[arg-type]
+        "step": lambda: Updating(Model().parameters(), lr=0.1).step(),
+        "closure": lambda: torch.optim.SGD(Model().parameters(), lr=0.1).step(fail),
+        "closure_with_a_failing_model": lambda: torch.optim.LBFGS(Model().parameters()).step(
+            lambda: Failing()(torch.ones(1))
+        ),
+        "no_parameters": lambda: torch.optim.SGD([], lr=0.1),
+        "optimizer_with_wrong_arguments": lambda: torch.optim.Optimizer(torch.ones(1), {}),
+        "zero_grad_with_wrong_arguments": lambda: Model().zero_grad(1, 2),  # type: ignore[call-arg, arg-type]
+        "clip_of_no_parameters": lambda: nn.utils.clip_grad_norm_([object()], 1.0),  # type: ignore[list-item]
+        "checkpoint_of_what_cannot_be_pickled": lambda: torch.save(
+            {"model": Model(), "loss": lambda: 1}, io.BytesIO()
+        ),
+        "checkpoint_nowhere": lambda: torch.save(Model(), "/nowhere/at/all.pt"),
+        "loss_of_wrong_shapes": lambda: functional.cross_entropy(
+            torch.ones(2, 3), torch.ones(4).long()
+        ),
+        "loss_module_of_wrong_shapes": lambda: nn.NLLLoss()(torch.ones(2, 3), torch.ones(4).long()),
+        "reading_many": lambda: torch.ones(2).item(),
+        "truth_of_many": lambda: bool(torch.ones(2)),
+        "index_of_many": lambda: [1, 2][torch.ones(2).long()],
+        "array_of_what_requires_gradients": lambda: torch.ones(2, requires_grad=True).numpy(),
+        "values_of_meta": lambda: torch.ones(2, device="meta").cpu(),
+        "no_device": lambda: torch.ones(2).to("none"),
+        "no_device_at_all": lambda: torch.ones(2).to(object()),  # type: ignore[call-overload]
+        "copy_of_another_shape": lambda: torch.ones(2).copy_(torch.ones(3)),
+        "where_without_arguments": lambda: torch.where(),  # type: ignore[call-overload]
+        "unhashable_keywords": lambda: torch.nonzero(torch.ones(2), as_tuple=1, wrong=2),  # type: ignore[call-overload]
+        "outside_of_a_tensor": lambda: torch.ones(2)[torch.tensor([2])],
+    }
+)
 
 
 def told(error: BaseException | None) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of torch under the hooks are the very objects that they were, and tell the same."""
 
+import contextlib
 import copy
 import importlib
 import inspect
@@ -17,7 +18,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, dataloader
 
-from tests.helpers.hooked import Hooked, seen_alike
+from tests.helpers.hooked import WAYS, Hooked, seen_alike
 from tests.helpers.training import Model, Training
 
 OWNERS: tuple[Any, ...] = (
@@ -87,26 +88,25 @@ def functions() -> list[tuple[str, Any]]:
     return list(once.values())
 
 
-def test_functions_tell_what_they_told(hooked: Hooked) -> None:
+def test_functions_tell_what_they_told() -> None:
     kept = functions()
-    before = [(name, seen(function)) for name, function in kept]
-    with hooked():
-        found = [functions(), [(name, seen(function)) for name, function in kept]]
-    found += [functions(), [(name, seen(function)) for name, function in kept]]
-    for told in found[1::2]:
-        assert [one for one, other in zip(told, before, strict=True) if one != other] == []
     known = {id(function) for _, function in kept}
-    for others in found[0::2]:
-        assert [name for name, function in others if id(function) not in known] == []
+    before = [(name, seen(function)) for name, function in kept]
+    for hooked in (*WAYS.values(), contextlib.nullcontext):
+        with hooked():
+            others = [name for name, function in functions() if id(function) not in known]
+            told = [(name, seen(function)) for name, function in kept]
+        assert [one for one, other in zip(told, before, strict=True) if one != other] == []
+        assert others == []
 
 
-def test_sources_are_those_of_torch(hooked: Hooked) -> None:
+def test_sources_are_those_of_torch() -> None:
     def observe() -> list[tuple[str, int]]:
         values = [value for owner in IN_PYTHON for value in vars(owner).values()]
         sources = map(inspect.getsourcelines, filter(inspect.isfunction, values))
         return [("".join(lines), at) for lines, at in sources]
 
-    assert len(seen_alike(observe, hooked)) > 100
+    assert len(seen_alike(observe, *WAYS.values())) > 100
 
 
 def test_types_are_those_without_hooks(hooked: Hooked) -> None:

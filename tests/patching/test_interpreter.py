@@ -3,7 +3,6 @@
 
 import gc
 import sys
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers.hooked import Hooked, seen_alike, with_everything
+from tests.helpers.growth import assert_leaves_nothing
+from tests.helpers.hooked import WAYS, Hooked, seen_alike, with_everything
 from tests.helpers.training import Training
 
 OURS = "pyinstrument_gpu"
@@ -48,11 +48,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("set_listener", [sys.setprofile, sys.settrace])
-def test_the_interpreter_tells_of_the_same_calls(
-    hooked: Hooked, set_listener: Callable[[Any], None]
-) -> None:
+def test_the_interpreter_tells_of_the_same_calls(set_listener: Callable[[Any], None]) -> None:
     def observe() -> list[tuple[str, str, str]]:
-        training, listener = Training(), Listener()
+        training, listener = Training(steps=1), Listener()
         gc.disable()  # it may call functions of Python, too
         set_listener(listener)
         try:
@@ -62,24 +60,13 @@ def test_the_interpreter_tells_of_the_same_calls(
             gc.enable()
         return listener.heard
 
-    assert len(seen_alike(observe, hooked)) > 500
-
-
-def count_objects() -> Counter[str]:
-    gc.collect()
-    return Counter(type(one).__name__ for one in gc.get_objects())
+    assert len(seen_alike(observe, *WAYS.values())) > 500
 
 
 def test_objects_do_not_grow_with_the_steps() -> None:
-    training = Training(steps=20)
+    training = Training()
     with with_everything():
-        for _ in range(10):  # some are kept up to a number
-            training.run()
-        before = count_objects()
-        for _ in range(10):
-            training.run()
-        grown = count_objects() - before
-    assert sum(grown.values()) < 150, grown  # in 200 steps
+        assert_leaves_nothing(training.run)
 
 
 def keywords_of(dtype: torch.dtype) -> dict[str, Any]:

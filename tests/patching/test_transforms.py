@@ -21,7 +21,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+import pyinstrument_gpu as pig
 from tests.helpers.hooked import WAYS, seen_alike
+from tests.helpers.host_watch import watched_host
 from tests.helpers.training import Model, Training
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,6 +60,24 @@ def trace() -> object:
     model, x = made(), torch.ones(4, 4)
     traced, function = torch.jit.trace(model, x), torch.jit.trace(computed, (x, x))
     return traced.code, traced(x).tolist(), function.code, function(x, x).tolist()
+
+
+def test_waits_are_counted_once_while_a_function_is_traced() -> None:
+    def waits(x: Tensor) -> Tensor:
+        y = x.to("cpu").clone()
+        y[x > 0] = x[x < 1].sum()
+        return y.to(torch.float64)
+
+    def waits_in(act: Callable[[], object]) -> list[Any]:
+        with pig.record() as recording, watched_host():
+            act()
+        syncs = recording.run.syncs
+        counts = [(site.kind, site.line, site.totals.count) for site in syncs.sites]
+        return [*counts, syncs.events["bytes"].tolist()]
+
+    x = torch.zeros(3)
+    traced = waits_in(lambda: torch.jit.trace(waits, x, check_trace=False))
+    assert traced == waits_in(lambda: waits(x))
 
 
 @case

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pyinstrument_gpu.format.blocks import BlockType
+from pyinstrument_gpu.format.cursor import encode_text
 from pyinstrument_gpu.format.items import METRIC_ITEM, NONE
-from pyinstrument_gpu.format.state import OpenStepState, State
+from pyinstrument_gpu.format.state import OpenStepState, State, encode_state
 from pyinstrument_gpu.sinks.tail import RunTail
 from pyinstrument_gpu.sinks.update import RunUpdate
-from tests.helpers.encoders import encode_name, encode_state
 
 ENVIRONMENT = {"anchor": {"run_ns": 0, "realtime_ns": 5}}
 HOST, DEVICE = 1, 3  # flags: on the step's thread; the same, and timed on the device
@@ -24,7 +24,7 @@ def record(block_type: BlockType, payload: bytes, first: int = 0) -> bytes:
 
 def names(*texts: str) -> bytes:
     paths = b"".join(struct.pack("<II", NONE, name) for name in range(len(texts)))
-    return record(BlockType.NAMES, b"".join(map(encode_name, texts))) + record(
+    return record(BlockType.NAMES, b"".join(map(encode_text, texts))) + record(
         BlockType.PATHS, paths
     )
 
@@ -53,7 +53,7 @@ def device_times(*items: tuple[int, int]) -> bytes:
 
 
 def metric_names(*texts: str, first: int = 0) -> bytes:
-    return record(BlockType.METRIC_NAMES, b"".join(map(encode_name, texts)), first)
+    return record(BlockType.METRIC_NAMES, b"".join(map(encode_text, texts)), first)
 
 
 def metrics(*items: tuple[int, int, float, int, int]) -> bytes:
