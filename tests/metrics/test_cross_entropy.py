@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import pyinstrument_gpu as pig
+from tests.helpers.metric_cases import RowScores
 
 torch = pytest.importorskip("torch")
 
@@ -104,11 +105,13 @@ def test_a_model_that_is_sure_has_a_small_loss(dtype: Any, classes: int) -> None
     logits = torch.randn(4, classes, generator=torch.Generator().manual_seed(7)).to(dtype)
     target = torch.arange(4) * (classes // 4)
     logits[torch.arange(4), target] = 20  # beside its 1 all others are some millionths
-    values = values_of(logits, target)
-    wanted = float(torch.nn.functional.cross_entropy(logits.double(), target))
-    assert values["loss"] == pytest.approx(wanted, rel=1e-5)
+    losses = [
+        RowScores.of(*each).loss for each in zip(logits.tolist(), target.tolist(), strict=False)
+    ]
+    assert values_of(logits, target)["loss"] == pytest.approx(math.fsum(losses) / 4, rel=1e-5)
 
 
+# Sums of so few numbers are right to 14 digits in any order.
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("with_weight", [False, True])
 @pytest.mark.parametrize("shape", [(7, 5), (4, 5, 3, 2)])
@@ -137,14 +140,13 @@ def test_options_are_those_of_torch(
 
 
 def test_weights_of_rows() -> None:
-    logits, target = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 4
-    weight = torch.tensor([1.0, 0.0, 2.0, math.nan, 4.0, 0.5])
-    losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-    counted = weight.isfinite()
+    logits = torch.arange(24, dtype=torch.float64).reshape(6, 4).sin() * 3
+    target, weights = torch.arange(6) % 4, [1.0, 0.0, 2.0, math.nan, 4.0, 0.5]
+    losses = torch.nn.functional.cross_entropy(logits, target, reduction="none").tolist()
 
-    values = values_of(logits, target, weight=weight)
-    wanted = (losses * weight)[counted].sum() / weight[counted].sum()
-    assert values["loss"] == pytest.approx(float(wanted), rel=1e-12)
+    values = values_of(logits, target, weight=torch.tensor(weights))
+    products = [x * w for x, w in zip(losses, weights, strict=True) if not math.isnan(w)]
+    assert values["loss"] == pytest.approx(math.fsum(products) / 7.5, rel=1e-12)
     assert (values["count"], values["invalid"]) == (5, 1)
 
 
@@ -198,7 +200,8 @@ def test_scores_that_are_no_logits() -> None:
 
 
 def test_updates_with_and_without_a_loss() -> None:
-    logits, target = torch.randn(8, 3, dtype=torch.float64), torch.zeros(8, dtype=torch.long)
+    logits = torch.arange(24, dtype=torch.float64).reshape(8, 3).cos()
+    target = torch.zeros(8, dtype=torch.long)
     own = float(torch.nn.functional.cross_entropy(logits, target))
     metrics = pig.MetricAccumulator(topk=1)
     metrics.update(logits, target)
@@ -217,13 +220,12 @@ def test_calibration(dtype: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     logits = (torch.randn(500, 7, generator=generator) * 2).to(dtype)
     target = torch.randint(7, (500,), generator=generator)
-    confidence, prediction = logits.double().softmax(dim=1).max(dim=1)
-    error = 0.0
-    for bin in range(10):
-        inside = (confidence * 10).floor().clamp(max=9) == bin
-        if inside.any():
-            gap = confidence[inside].mean() - (prediction == target)[inside].double().mean()
-            error += float(inside.double().mean() * gap.abs())
+    gaps: list[list[float]] = [[] for _ in range(10)]
+    for row, right in zip(logits.tolist(), target.tolist(), strict=True):
+        confidence = RowScores.of(row, 0).confidence
+        assert abs(confidence * 10 - round(confidence * 10)) > 1e-5  # no rounding changes the bin
+        gaps[int(confidence * 10)].append(confidence - (row.index(max(row)) == right))
+    error = math.fsum(abs(math.fsum(gap)) for gap in gaps) / 500
 
     options = {"calibration_bins": 10, "num_classes": 7}
     values = values_of(logits, target, **options)
@@ -239,6 +241,7 @@ def test_calibration(dtype: Any) -> None:
         assert metrics.compute()["confusion_matrix"].sum() == 500
 
 
+@pytest.mark.thorough
 def test_calibration_of_torchmetrics() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     generator = torch.Generator().manual_seed(4)
@@ -249,7 +252,7 @@ def test_calibration_of_torchmetrics() -> None:
         target = torch.randint(5, (100,), generator=generator)
         metrics.update(logits, target)
         peer.update(logits.softmax(dim=1), target)
-    assert metrics.compute()["ece"] == pytest.approx(float(peer.compute()), rel=1e-5)
+    assert metrics.compute()["ece"] == pytest.approx(float(peer.compute()), rel=1e-4)
 
 
 def test_predictions_of_blocks() -> None:
