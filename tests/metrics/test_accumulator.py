@@ -40,7 +40,7 @@ def update(metrics: pig.MetricAccumulator, case: Case) -> pig.MetricAccumulator:
 # --- against other means ---
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.integers(0, 2**63 - 1))
 def test_random_updates_against_plain_python(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -61,16 +61,15 @@ def check_against_reference(seed: int) -> None:
     assert_same(got, computed(wanted, error) if case.loss is None else wanted)
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_sweep_against_the_torch_reference(part: int) -> None:
-    for seed in range(part * 750, (part + 1) * 750):
+def test_sweep_against_the_torch_reference() -> None:
+    for seed in range(400):
         check_against_reference(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(100))
 def test_long_sweep_against_the_torch_reference(part: int) -> None:
-    for seed in range(3000 + part * 1000, 3000 + (part + 1) * 1000):
+    for seed in range(part * 1000, (part + 1) * 1000):
         check_against_reference(seed)
 
 
@@ -90,7 +89,9 @@ def test_several_updates_against_plain_python() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("classes", [1000, 70_000, 300_000])
+@pytest.mark.parametrize(
+    "classes", [1000, 70_000, pytest.param(300_000, marks=pytest.mark.thorough)]
+)
 def test_wide_rows(dtype: Any, classes: int) -> None:
     """More classes than a 16-bit lane can count, and rows shared among threads."""
     generator = torch.Generator().manual_seed(classes)
@@ -130,7 +131,7 @@ def test_result_does_not_depend_on_the_number_of_threads() -> None:
             metrics.update(logits, target, weight, weight)
             values = metrics.compute()
             matrix = torch.tensor(values.pop("confusion_matrix"))
-            assert matrix.sum() == pytest.approx(float(weight.double().sum()))
+            assert matrix.sum() == pytest.approx(math.fsum(weight.tolist()))
             results.append(
                 {k: v for k, v in values.items() if not k.startswith(("precision", "recall", "f1"))}
             )
@@ -573,7 +574,7 @@ def test_losses_that_are_no_tensors() -> None:
 
 
 def test_threads_that_begin_at_once_share_one_state() -> None:
-    for _ in range(50):
+    for _ in range(20):
         metrics = pig.MetricAccumulator(topk=1)
         ready = threading.Barrier(4)
 

@@ -277,6 +277,7 @@ def test_random_updates(seed: int) -> None:
     assert_same(*computed)
 
 
+@pytest.mark.thorough
 def test_peers_of_one_label() -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
     classification = pytest.importorskip("torchmetrics.classification")
@@ -305,6 +306,7 @@ def test_peers_of_one_label() -> None:
     assert abs(values["average_precision"] - area) <= values["average_precision_error"] + ROUNDING
 
 
+@pytest.mark.thorough
 def test_peers_of_several_labels() -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
     classification = pytest.importorskip("torchmetrics.classification")

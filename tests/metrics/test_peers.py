@@ -11,6 +11,9 @@ import pytest
 import pyinstrument_gpu as pig
 
 torch = pytest.importorskip("torch")
+pytestmark = (
+    pytest.mark.thorough
+)  # the values are held by plain Python elsewhere; peers take long to import
 CLASSES = 7
 
 

@@ -104,6 +104,7 @@ def test_random_updates(seed: int) -> None:
         assert_same({**got, "r2": 0}, {**wanted, "r2": 0})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weighted", [False, True])
 def test_peers(weighted: bool) -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
