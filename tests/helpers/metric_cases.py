@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,26 @@ IGNORED = 3
 
 # Few and close together, so that ties are common.
 SPECIAL_LOGITS = (0.0, -0.0, 1.0, -1.0, 1.5, -2.0, 6e-8, -6e-8, math.inf, -math.inf, math.nan)
+
+
+Accumulator = TypeVar("Accumulator", bound=Any)
+
+
+def both_ways(
+    make: Callable[..., Accumulator], *arguments: Any, **options: Any
+) -> Iterator[Accumulator]:
+    """An accumulator with its native side, and one without."""
+    yield make(*arguments, **options)
+    by_reference = make(*arguments, **options)
+    by_reference._native = None
+    yield by_reference
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Each on a thread of its own."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result()
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import pytest
 
 import pyinstrument_gpu as pig
 
+# Peers take long to import, and the values are held against plain Python as well.
+pytestmark = pytest.mark.thorough
 torch = pytest.importorskip("torch")
-pytestmark = (
-    pytest.mark.thorough
-)  # the values are held by plain Python elsewhere; peers take long to import
 CLASSES = 7
 
 
@@ -57,7 +56,7 @@ def test_torchmetrics(ignore_index: int) -> None:
     values = accumulated(ignore_index=ignore_index)
 
     for name, peer in peers.items():
-        assert values[name] == pytest.approx(float(peer.compute()), rel=1e-6), name
+        assert values[name] == pytest.approx(float(peer.compute()), rel=1e-5), name
     assert values["confusion_matrix"].tolist() == matrix.compute().tolist()
 
 
@@ -71,8 +70,8 @@ def test_mean_metric_and_perplexity_of_torchmetrics() -> None:
 
     values = accumulated()
 
-    assert values["loss"] == pytest.approx(float(mean.compute()), rel=1e-6)
-    assert values["perplexity"] == pytest.approx(float(perplexity.compute()), rel=1e-5)
+    assert values["loss"] == pytest.approx(float(mean.compute()), rel=1e-5)
+    assert values["perplexity"] == pytest.approx(float(perplexity.compute()), rel=1e-4)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,20 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
-from tests.helpers.metric_cases import assert_same
+from tests.helpers.metric_cases import assert_same, both_ways
 
 torch = pytest.importorskip("torch")
 nan, inf = math.nan, math.inf
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
-
-
-def accumulators(**options: Any) -> Iterator[pig.MetricAccumulator]:
-    """With its native side, and without."""
-    yield pig.MetricAccumulator(topk=1, **options)
-    by_reference = pig.MetricAccumulator(topk=1, **options)
-    by_reference._native = None
-    yield by_reference
+accumulators = partial(both_ways, pig.MetricAccumulator, topk=1)
 
 
 def expected(updates: list[tuple[Any, Any]], ema: float) -> dict[str, Any]:
