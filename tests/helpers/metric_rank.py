@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.multiprocessing.spawn import start_processes
 
 import pyinstrument_gpu as pig
 
@@ -166,6 +167,4 @@ if __name__ == "__main__":
         run_rank(0, 0, *arguments)
     else:
         forks = int(sys.argv[3])
-        torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call]
-            run_rank, (forks, *arguments), forks, start_method="fork"
-        )
+        start_processes(run_rank, (forks, *arguments), forks, start_method="fork")

@@ -51,7 +51,7 @@ def exact_scores(logits: list[float], target: int) -> tuple[Decimal, Decimal]:
         a = round((top - x) * 256) / 256
         below.setdefault(a, []).append(math.fsum((top, -x, -a)))
     total = weighted = Decimal(0)
-    with decimal.localcontext(prec=30):
+    with decimal.localcontext(decimal.Context(prec=30)):
         for a, parts in below.items():
             more = [math.expm1(-b) for b in parts]
             count = len(parts) + Decimal(math.fsum(more))

@@ -347,11 +347,16 @@ def test_nothing_is_read_in_a_capture(gpu: SimulatedCuda) -> None:
 
 def test_each_replay_of_a_captured_update_counts(gpu: SimulatedCuda) -> None:
     stream = gpu.devices[0].create_stream()
-    metrics, loss = started(topk=1), torch.tensor(3.0)
+    loss = torch.tensor(3.0)
     with stream.as_current():
+        metrics = started(topk=1)
+        begin = gpu.end_of_calls
         stream.begin_capture()
         metrics.update(LOGITS, TARGET, loss)
         graph = stream.end_capture()
+    functions = {call.function for call in gpu.calls(since=begin)}
+    assert functions == {"cuCtxGetCurrent", "cuStreamIsCapturing", "cuLaunchKernel"}
+    assert (graph.entries, gpu.captures_invalidated) == (1, 0)
     for _ in range(3):
         graph.launch(stream)
 
@@ -412,20 +417,6 @@ def test_another_threads_capture_is_not_disturbed(gpu: SimulatedCuda) -> None:
     assert gpu.captures_invalidated == 0
     assert [launch.stream for launch in gpu.launches()] == [side.handle]
     captured.end_capture()
-
-
-def test_a_captured_update_is_a_launch_and_nothing_else(gpu: SimulatedCuda) -> None:
-    stream = gpu.devices[0].create_stream()
-    simulated.set_current_stream(0, stream.handle)
-    metrics = started()
-    begin = gpu.end_of_calls
-    stream.begin_capture()
-    metrics.update(LOGITS, TARGET)
-    assert stream.end_capture().entries == 1
-
-    functions = {call.function for call in gpu.calls(since=begin)}
-    assert functions == {"cuCtxGetCurrent", "cuStreamIsCapturing", "cuLaunchKernel"}
-    assert gpu.captures_invalidated == 0
 
 
 # --- torch.compile ---

@@ -74,27 +74,6 @@ def test_with_weights_and_without_a_loss() -> None:
     assert values["loss"] == pytest.approx((3 * right + 5 * wrong) / 8, rel=1e-6)
 
 
-def test_graph_is_not_compiled_again_and_again() -> None:
-    metrics = pig.MetricAccumulator(topk=1)
-    compilations = 0
-
-    def count(graph: Any, inputs: Any) -> Any:
-        nonlocal compilations
-        compilations += 1
-        return graph.forward
-
-    @torch.compile(backend=count, fullgraph=True)  # type: ignore[untyped-decorator]
-    def evaluate(logits: Any, target: Any) -> Any:
-        metrics.update(logits * 1, target)
-        return logits.sum()
-
-    for _ in range(6):
-        evaluate(torch.eye(3), torch.tensor([0, 1, 0]))
-
-    assert metrics.compute()["count"] == 18
-    assert compilations == 1
-
-
 def test_a_new_accumulator_is_compiled_for_once_more_at_most() -> None:
     compilations = 0
 
