@@ -227,6 +227,7 @@ def expected(cases: list[Case]) -> dict[str, Any]:
     correct: dict[int, Parts] = {k: [] for k in cases[0].topk}
     gaps: list[list[float]] = [[] for _ in range(cases[0].calibration_bins)]
     weights_in_bins: list[float] = []
+    is_at_an_edge = False  # where rounding decides upon the bin
     error = 0.0  # of what is computed from logits
     means: list[float] = []
     for number, case in enumerate(cases, start=1):
@@ -238,7 +239,8 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         per_row = by_logits or (case.loss is not None and case.loss.ndim > 0)
         class_weight = None if case.class_weight is None else case.class_weight.tolist()
         if by_logits:
-            error = max(error, 1e-12 if case.logits.dtype == torch.float64 else 1e-6)
+            # Of a thousand logits at most (test_cross_entropy.py: limits).
+            error = max(error, 1e-12 if case.logits.dtype == torch.float64 else 3e-6)
         # Stable and with NaN first: what stands earlier wins a tie.
         order = torch.sort(rows, dim=1, descending=True, stable=True).indices
         positions = (order == targets.long()[:, None]).int().argmax(dim=1).tolist()
@@ -269,7 +271,9 @@ def expected(cases: list[Case]) -> dict[str, Any]:
                 if math.isfinite(scores.entropy):
                     entropy.append((weight * scores.entropy, weight))
                 if gaps and not math.isnan(scores.confidence):
-                    gap = gaps[min(int(scores.confidence * len(gaps)), len(gaps) - 1)]
+                    at = min(scores.confidence * len(gaps), len(gaps) - 0.5)
+                    is_at_an_edge |= abs(at - round(at)) < 1e-4
+                    gap = gaps[int(at)]
                     gap += weight * scores.confidence, -weight * (positions[row] == 0)
                     weights_in_bins.append(weight)
             if math.isfinite(own):
@@ -309,6 +313,8 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         difference = math.fsum(abs(math.fsum(gap)) for gap in gaps)
         computed["ece"] = difference / weight if weight else math.nan
     values.update((name, Computed(value, error)) for name, value in computed.items())
+    if is_at_an_edge:
+        values["ece"] = Computed(computed["ece"], math.inf)
     # Its logarithm has that error.
     error *= max(1.0, abs(of_nll)) if nll else 1.0
     values["perplexity"] = Computed(computed["perplexity"], error)

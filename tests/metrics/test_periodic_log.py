@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from tests.helpers.metric_gpu import metric_gpu  # noqa: E402
 
 LOGITS, TARGET = torch.eye(4), torch.arange(4)
-WAIT_S = 120
+WAIT_S = 600
 """For what comes in any case."""
 
 
