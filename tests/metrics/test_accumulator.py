@@ -365,23 +365,6 @@ def test_no_operator_is_dispatched_for_an_update() -> None:
     assert [name for name in by_us if name != "aten.ones.default"] == []
 
 
-def test_threads_may_share_an_accumulator() -> None:
-    metrics = pig.MetricAccumulator(topk=1, num_classes=3, confusion=True)
-    logits = torch.eye(3).repeat(500, 1)
-    target = torch.arange(3).repeat(500)
-
-    def work() -> None:
-        for _ in range(50):
-            metrics.update(logits, target, torch.tensor(1.0))
-
-    at_once(*[work] * 4)
-    values = metrics.compute()
-    assert values["count"] == values["accuracy@1"] * 1500 * 200
-    assert values["confusion_matrix"].tolist() == [[1e5, 0, 0], [0, 1e5, 0], [0, 0, 1e5]]
-    reading = metrics.latest()
-    assert reading is not None and reading.update == 200
-
-
 def test_every_line_of_the_list_is_a_field() -> None:
     """C++ takes all of them."""
     from pyinstrument_gpu.metrics import state

@@ -140,42 +140,23 @@ def test_updates_of_every_kind_in_one_graph() -> None:
     assert (got[1]["count"], got[2]["count"]) == (12, 12)
 
 
-@pytest.mark.parametrize("with_weight", [False, True])
-def test_operators_of_other_kinds_are_what_they_say(with_weight: bool) -> None:
-    weight = torch.ones(3) if with_weight else None
-    for metrics, operator, tensors in (
-        (pig.MetricAccumulator(), "rows", (torch.ones(3), weight, None, None, weight, None)),
-        (pig.RegressionAccumulator(), "regression", (torch.ones(3), torch.ones(3), weight)),
-        (pig.BinaryAccumulator(), "binary", (torch.ones(3), torch.ones(3), weight)),
+@pytest.mark.parametrize("is_given", [False, True])
+def test_operators_are_what_they_say(is_given: bool) -> None:
+    ones, weight = torch.ones(3), torch.ones(3) if is_given else None
+    loss = torch.tensor(1.0) if is_given else None
+    logits, target = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.int32)
+    of_logits = pig.MetricAccumulator(topk=1, class_dim=-1)
+    for metrics, operator, arguments in (
+        (of_logits, "update", (logits, target, loss, None)),
+        (of_logits, "update_scalar", (ones, weight, "norm")),
+        (pig.MetricAccumulator(), "update_rows", (ones, weight, None, None, weight, None)),
+        (pig.RegressionAccumulator(), "update_regression", (ones, ones, weight)),
+        (pig.BinaryAccumulator(), "update_binary", (ones, ones, weight)),
     ):
         torch.library.opcheck(
-            getattr(torch.ops.pyinstrument_gpu, f"metric_update_{operator}").default,
-            (metrics._state.clone(), *tensors, metrics._number),
+            getattr(torch.ops.pyinstrument_gpu, f"metric_{operator}").default,
+            (metrics._state.clone(), *arguments, metrics._number),
         )
-
-
-@pytest.mark.parametrize("with_loss", [False, True])
-def test_operator_is_what_it_says(with_loss: bool) -> None:
-    metrics = pig.MetricAccumulator(topk=1, class_dim=-1)
-    logits, target = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.int32)
-    metrics.update(logits, target)
-    state = metrics._state
-    assert state is not None
-    loss = torch.tensor(1.0) if with_loss else None
-    torch.library.opcheck(
-        torch.ops.pyinstrument_gpu.metric_update.default,
-        (state.clone(), logits, target, loss, None, metrics._number),
-    )
-    torch.library.opcheck(
-        torch.ops.pyinstrument_gpu.metric_update_scalar.default,
-        (
-            state.clone(),
-            torch.ones(3),
-            torch.ones(3) if with_loss else None,
-            "norm",
-            metrics._number,
-        ),
-    )
 
 
 @pytest.mark.parametrize("kind", [float, int, np.float32])
