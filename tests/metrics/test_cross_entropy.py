@@ -241,20 +241,6 @@ def test_calibration(dtype: Any) -> None:
         assert metrics.compute()["confusion_matrix"].sum() == 500
 
 
-@pytest.mark.thorough
-def test_calibration_of_torchmetrics() -> None:
-    torchmetrics = pytest.importorskip("torchmetrics")
-    generator = torch.Generator().manual_seed(4)
-    peer = torchmetrics.classification.MulticlassCalibrationError(num_classes=5, n_bins=15)
-    metrics = pig.MetricAccumulator(calibration_bins=15)
-    for _ in range(3):
-        logits = torch.randn(100, 5, generator=generator) * 3
-        target = torch.randint(5, (100,), generator=generator)
-        metrics.update(logits, target)
-        peer.update(logits.softmax(dim=1), target)
-    assert metrics.compute()["ece"] == pytest.approx(float(peer.compute()), rel=1e-4)
-
-
 def test_predictions_of_blocks() -> None:
     """The greatest logit is looked for in its block only: signed zeros, ties, NaNs in several."""
     classes = 3000

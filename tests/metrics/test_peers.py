@@ -60,20 +60,6 @@ def test_torchmetrics(ignore_index: int) -> None:
     assert values["confusion_matrix"].tolist() == matrix.compute().tolist()
 
 
-def test_mean_metric_and_perplexity_of_torchmetrics() -> None:
-    torchmetrics = pytest.importorskip("torchmetrics")
-    mean = torchmetrics.MeanMetric()
-    perplexity = torchmetrics.text.Perplexity()
-    for logits, target, loss in batches():
-        mean.update(loss, weight=len(target))
-        perplexity.update(logits[None], target[None])
-
-    values = accumulated()
-
-    assert values["loss"] == pytest.approx(float(mean.compute()), rel=1e-5)
-    assert values["perplexity"] == pytest.approx(float(perplexity.compute()), rel=1e-4)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_scikit_learn(weighted: bool) -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
