@@ -241,7 +241,7 @@ import pyinstrument_gpu as pig
 
 for name in [name for name in sys.modules if name.startswith("torch._dynamo")]:
     del sys.modules[name]
-del torch._dynamo
+vars(torch).pop("_dynamo", None)
 
 metrics = pig.MetricAccumulator()
 metrics.update(torch.ones(2, 3), torch.zeros(2, dtype=torch.long))
