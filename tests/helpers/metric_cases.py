@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,26 @@ IGNORED = 3
 
 # Few and close together, so that ties are common.
 SPECIAL_LOGITS = (0.0, -0.0, 1.0, -1.0, 1.5, -2.0, 6e-8, -6e-8, math.inf, -math.inf, math.nan)
+
+
+Accumulator = TypeVar("Accumulator", bound=Any)
+
+
+def both_ways(
+    make: Callable[..., Accumulator], *arguments: Any, **options: Any
+) -> Iterator[Accumulator]:
+    """An accumulator with its native side, and one without."""
+    yield make(*arguments, **options)
+    by_reference = make(*arguments, **options)
+    by_reference._native = None
+    yield by_reference
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Each on a thread of its own."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result()
 
 
 @dataclass(frozen=True)
@@ -145,34 +167,49 @@ def random_case(generator: torch.Generator, cross_entropy: bool = False) -> Case
     )
 
 
-@dataclass
-class _CrossEntropy:
-    """What the logits of a case say of each row, by PyTorch's functions in float64."""
+class RowScores(NamedTuple):
+    """What the logits of a row say of its target; NaN where they say nothing."""
 
-    loss: list[float]
-    loss_weight: list[float]
-    nll: list[float]
-    entropy: list[float]
-    confidence: list[float]
+    loss: float
+    nll: float
+    entropy: float
+    confidence: float
 
     @classmethod
-    def of(cls, case: Case) -> _CrossEntropy:
-        rows = case.rows().double()
-        targets = case.target.reshape(-1).long()
-        targets = torch.where((targets >= 0) & (targets < case.classes), targets, 0)
-        weight = None if case.class_weight is None else case.class_weight.double()
-        loss = torch.nn.functional.cross_entropy(
-            rows, targets, weight, reduction="none", label_smoothing=case.label_smoothing
-        )
-        nll = torch.nn.functional.cross_entropy(rows, targets, reduction="none")
-        probabilities = rows.softmax(dim=1)
-        return cls(
-            loss.tolist(),
-            (torch.ones(len(rows)) if weight is None else weight[targets]).tolist(),
-            nll.tolist(),
-            torch.special.entr(probabilities).sum(dim=1).tolist(),
-            probabilities.amax(dim=1).tolist() if case.classes else [],
-        )
+    def of(
+        cls,
+        row: list[float],
+        target: int,
+        label_smoothing: float = 0.0,
+        class_weight: list[float] | None = None,
+    ) -> RowScores:
+        """To a few roundings on any machine: `math.exp` is one away at most, and `math.fsum` adds
+        exactly."""
+        top = max(row)
+        if top == -math.inf or not all(logit < math.inf for logit in row):
+            return cls(math.nan, math.nan, math.nan, math.nan)
+        shifts = [logit - top for logit in row]
+        powers = list(map(math.exp, shifts))
+        total = math.fsum(powers)
+        log_total = math.log(total)
+        nll = log_total - shifts[target]
+        loss = nll if class_weight is None else nll * class_weight[target]
+        if label_smoothing:
+            weights = class_weight or [1.0] * len(row)
+            of_all = math.fsum(w * (log_total - x) for w, x in zip(weights, shifts, strict=True))
+            loss = (1 - label_smoothing) * loss + label_smoothing / len(row) * of_all
+        weighted = math.fsum(p * x for p, x in zip(powers, shifts, strict=True) if p)
+        return cls(loss, nll, log_total - weighted / total, 1 / total)
+
+
+Parts = list[tuple[float, float]]
+"""Of a mean: numbers times their weights, and what these add to the divisor."""
+
+
+def mean_of(parts: Parts) -> float:
+    """Of sums that are exact."""
+    weight = math.fsum(weight for _, weight in parts)
+    return math.fsum(product for product, _ in parts) / weight if weight else math.nan
 
 
 def expected(cases: list[Case]) -> dict[str, Any]:
@@ -184,29 +221,33 @@ def expected(cases: list[Case]) -> dict[str, Any]:
         ("count", "nonfinite_rows", "nonfinite_losses", "ignored", "invalid", "lost_updates"), 0
     )
     first = None
-    total_weight = loss_sum = loss_weight = nll_sum = nll_weight = 0.0
-    entropy_sum = entropy_weight = 0.0
-    bins = np.zeros((cases[0].calibration_bins, 3))
+    loss: Parts = []
+    nll: Parts = []
+    entropy: Parts = []
+    correct: dict[int, Parts] = {k: [] for k in cases[0].topk}
+    gaps: list[list[float]] = [[] for _ in range(cases[0].calibration_bins)]
+    weights_in_bins: list[float] = []
+    is_at_an_edge = False  # where rounding decides upon the bin
     error = 0.0  # of what is computed from logits
-    correct = dict.fromkeys(cases[0].topk, 0.0)
     means: list[float] = []
     for number, case in enumerate(cases, start=1):
         nonfinite_before = values["nonfinite_rows"] + values["nonfinite_losses"]
-        rows = case.rows()
+        rows, targets = case.rows(), case.target.reshape(-1)
         weights = [1.0] * len(rows) if case.weight is None else case.weight.reshape(-1).tolist()
-        per_row = case.loss is not None and case.loss.ndim > 0
-        losses = case.loss.reshape(-1).tolist() if per_row and case.loss is not None else []
-        loss_weights = [1.0] * len(rows)
-        scores = None
-        if case.loss is None and case.cross_entropy:
-            scores = _CrossEntropy.of(case)
-            per_row, losses, loss_weights = True, scores.loss, scores.loss_weight
-            error = max(error, 1e-12 if case.logits.dtype == torch.float64 else 1e-6)
+        by_logits = case.loss is None and case.cross_entropy
+        losses = case.loss.reshape(-1).tolist() if case.loss is not None else []
+        per_row = by_logits or (case.loss is not None and case.loss.ndim > 0)
+        class_weight = None if case.class_weight is None else case.class_weight.tolist()
+        if by_logits:
+            # Of a thousand logits at most (test_cross_entropy.py: limits).
+            error = max(error, 1e-12 if case.logits.dtype == torch.float64 else 3e-6)
         # Stable and with NaN first: what stands earlier wins a tie.
         order = torch.sort(rows, dim=1, descending=True, stable=True).indices
-        weight_here = sum_here = loss_weight_here = 0.0
-        counted_here = 0
-        for row, target in enumerate(case.target.reshape(-1).tolist()):
+        positions = (order == targets.long()[:, None]).int().argmax(dim=1).tolist()
+        is_finite = rows.isfinite().all(dim=1).tolist()
+        counted: list[float] = []
+        here: Parts = []
+        for row, target in enumerate(targets.tolist()):
             weight = weights[row]
             if target == IGNORED:
                 values["ignored"] += 1
@@ -214,73 +255,70 @@ def expected(cases: list[Case]) -> dict[str, Any]:
             if not 0 <= target < case.classes or not math.isfinite(weight):
                 values["invalid"] += 1
                 continue
-            counted_here += 1
-            weight_here += weight
-            values["nonfinite_rows"] += not bool(rows[row].isfinite().all())
-            position = order[row].tolist().index(target)
-            for k in case.topk:
-                correct[k] += weight if position < k else 0
-            if per_row and math.isfinite(losses[row]):
-                sum_here += losses[row] * weight
-                loss_weight_here += weight * loss_weights[row]
-            elif per_row:
-                values["nonfinite_losses"] += 1
-            if scores is None:
+            counted.append(weight)
+            values["nonfinite_rows"] += not is_finite[row]
+            for k, parts in correct.items():
+                parts.append((weight * (positions[row] < k), weight))
+            if not per_row:
                 continue
-            if math.isfinite(scores.nll[row]):
-                nll_sum += scores.nll[row] * weight
-                nll_weight += weight
-            if math.isfinite(scores.entropy[row]):
-                entropy_sum += scores.entropy[row] * weight
-                entropy_weight += weight
-            confidence = scores.confidence[row]
-            if len(bins) and not math.isnan(confidence):
-                at = bins[min(int(confidence * len(bins)), len(bins) - 1)]
-                at += weight, weight * confidence, weight * (position == 0)
-        if case.loss is not None and not per_row:
-            mean = float(case.loss)
-            means.append(mean)
-            if math.isfinite(mean):
-                sum_here, loss_weight_here = mean * weight_here, weight_here
+            own, share = math.nan if by_logits else losses[row], 1.0
+            if by_logits:
+                logits = rows[row].tolist()
+                scores = RowScores.of(logits, target, case.label_smoothing, class_weight)
+                own, share = scores.loss, 1.0 if class_weight is None else class_weight[target]
+                if math.isfinite(scores.nll):
+                    nll.append((weight * scores.nll, weight))
+                if math.isfinite(scores.entropy):
+                    entropy.append((weight * scores.entropy, weight))
+                if gaps and not math.isnan(scores.confidence):
+                    at = min(scores.confidence * len(gaps), len(gaps) - 0.5)
+                    is_at_an_edge |= abs(at - round(at)) < 1e-4
+                    gap = gaps[int(at)]
+                    gap += weight * scores.confidence, -weight * (positions[row] == 0)
+                    weights_in_bins.append(weight)
+            if math.isfinite(own):
+                here.append((weight * own, weight * share))
             else:
                 values["nonfinite_losses"] += 1
-        elif per_row and counted_here:
+        if case.loss is not None and not per_row:
+            means += losses
+            if math.isfinite(losses[0]):
+                here = [(weight * losses[0], weight) for weight in counted]
+            else:
+                values["nonfinite_losses"] += 1
+        elif per_row and counted:
             # As torch's mean: what has no weight at all is divided by 0.
-            without_weight = math.inf if sum_here else math.nan
-            means.append(sum_here / loss_weight_here if loss_weight_here else without_weight)
-        values["count"] += counted_here
-        total_weight += weight_here
-        loss_sum += sum_here
-        loss_weight += loss_weight_here
-        if scores is None:
-            nll_sum += sum_here
-            nll_weight += loss_weight_here
+            has_weight = any(weight for _, weight in here) or not any(part for part, _ in here)
+            means.append(mean_of(here) if has_weight else math.inf)
+        values["count"] += len(counted)
+        loss += here
+        if not by_logits:
+            nll += here
         if first is None and (
             values["nonfinite_rows"] + values["nonfinite_losses"] > nonfinite_before
         ):
             first = number
     finite = [mean for mean in means if math.isfinite(mean)]
+    of_nll = mean_of(nll)
     computed = {
-        "loss": loss_sum / loss_weight if loss_weight else math.nan,
+        "loss": mean_of(loss),
         "loss_min": min(finite, default=math.nan),
         "loss_max": max(finite, default=math.nan),
         "loss_last": means[-1] if means else math.nan,
-        "entropy": entropy_sum / entropy_weight if entropy_weight else math.nan,
+        "entropy": mean_of(entropy),
+        "perplexity": math.inf if of_nll > 709 else math.exp(of_nll),
     }
-    try:
-        computed["perplexity"] = math.exp(nll_sum / nll_weight) if nll_weight else math.nan
-    except OverflowError:
-        computed["perplexity"] = math.inf
-    if len(bins):
-        total = bins[:, 0].sum()
-        difference = abs(bins[:, 1] - bins[:, 2]).sum()
-        computed["ece"] = float(difference / total) if total else math.nan
+    if gaps:
+        weight = math.fsum(weights_in_bins)
+        difference = math.fsum(abs(math.fsum(gap)) for gap in gaps)
+        computed["ece"] = difference / weight if weight else math.nan
     values.update((name, Computed(value, error)) for name, value in computed.items())
-    if nll_weight:  # its logarithm has that error
-        error *= max(1.0, abs(nll_sum / nll_weight))
+    if is_at_an_edge:
+        values["ece"] = Computed(computed["ece"], math.inf)
+    # Its logarithm has that error.
+    error *= max(1.0, abs(of_nll)) if nll else 1.0
     values["perplexity"] = Computed(computed["perplexity"], error)
-    for k, weight in correct.items():
-        values[f"accuracy@{k}"] = weight / total_weight if total_weight else math.nan
+    values |= {f"accuracy@{k}": mean_of(parts) for k, parts in correct.items()}
     values["nonfinite"] = values["nonfinite_rows"] + values["nonfinite_losses"]
     values["first_nonfinite_update"] = first
     return values

@@ -125,7 +125,7 @@ def _zeros_of(zeros: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 def wait_for_kernels() -> None:
     """Until those that were requested are loaded, or known not to come."""
-    assert kernels.wait(timeout_s=120)
+    assert kernels.wait(timeout_s=600)
 
 
 streams_recorded: list[tuple[int, int]] = []

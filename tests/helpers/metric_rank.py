@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a job that merges its metrics; started by torchrun. Writes what it got as JSON."""
+"""The ranks of a job that merges its metrics, each of which writes what it got as JSON: those that
+torchrun starts, or so many forks: `python -m tests.helpers.metric_rank FOLDER BATCHES [FORKS]`."""
 
 import json
 import sys
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.multiprocessing.spawn import start_processes
 
 import pyinstrument_gpu as pig
 
@@ -97,10 +99,15 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    folder, batches = Path(sys.argv[1]), int(sys.argv[2])
+def run_rank(rank: int, world_size: int, folder: Path, batches: int) -> None:
+    """Where torchrun has not said which rank this is, the arguments do."""
     # Without a name, the group has the backends of this build: NCCL, too, in one for CUDA.
-    dist.init_process_group(None if torch.version.cuda is None else "gloo")
+    backend = None if torch.version.cuda is None else "gloo"
+    if world_size:
+        store = f"file://{folder / 'store'}"
+        dist.init_process_group(backend, store, rank=rank, world_size=world_size)
+    else:
+        dist.init_process_group(backend)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     metrics = accumulate(range(rank, batches, world_size))
     if rank == world_size - 1:
@@ -155,4 +162,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    arguments = Path(sys.argv[1]), int(sys.argv[2])
+    if len(sys.argv) == 3:
+        run_rank(0, 0, *arguments)
+    else:
+        forks = int(sys.argv[3])
+        start_processes(run_rank, (forks, *arguments), forks, start_method="fork")

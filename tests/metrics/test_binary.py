@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,22 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
-from tests.helpers.metric_cases import assert_same
+from tests.helpers.metric_cases import assert_same, both_ways
 
 torch = pytest.importorskip("torch")
 nan, inf = math.nan, math.inf
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 ROUNDING = 1e-9
-"""Of sums in another order, far above what is seen."""
-
-
-def accumulators(*arguments: Any, **options: Any) -> Iterator[pig.BinaryAccumulator]:
-    """With its native side, and without."""
-    yield pig.BinaryAccumulator(*arguments, **options)
-    by_reference = pig.BinaryAccumulator(*arguments, **options)
-    by_reference._native = None
-    yield by_reference
+"""Far above that of ours: sums of some sixty to some thousand weights, none of them negative."""
+accumulators = partial(both_ways, pig.BinaryAccumulator)
 
 
 def below(limit: int, generator: Any) -> int:
@@ -46,15 +39,17 @@ def exact_area_under_roc(score: Any, true: Any, weight: Any) -> float:
     # Infinite scores of one sign are tied.
     difference = np.where(np.isnan(difference), 0, difference)
     wins = (difference > 0) + 0.5 * (difference == 0)
-    return float((of_true[:, None] * of_false * wins).sum() / of_true.sum() / of_false.sum())
+    pairs = of_true[:, None] * of_false * wins
+    return math.fsum(pairs.flat) / math.fsum(of_true) / math.fsum(of_false)
 
 
 def exact_average_precision(score: Any, true: Any, weight: Any) -> float:
     """The mean of the precision among all with a score at least as high, by definition."""
     precisions = [
-        weight[true & (score >= each)].sum() / weight[score >= each].sum() for each in score[true]
+        math.fsum(weight[true & (score >= each)]) / math.fsum(weight[score >= each])
+        for each in score[true]
     ]
-    return float(np.average(precisions, weights=weight[true]))
+    return math.fsum(precisions * weight[true]) / math.fsum(weight[true])
 
 
 def random_scores(generator: np.random.Generator) -> tuple[Any, Any, Any]:
@@ -85,16 +80,21 @@ def random_scores(generator: np.random.Generator) -> tuple[Any, Any, Any]:
     return score, true, weight
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.integers(0, 2**63 - 1))
-def test_the_exact_areas_lie_within_the_bounds(seed: int) -> None:
+@settings(max_examples=150)
+@given(st.integers(0, 2**63 - 1), st.booleans())
+def test_the_exact_areas_lie_within_the_bounds(seed: int, from_logits: bool) -> None:
     generator = np.random.default_rng(seed)
     score, true, weight = random_scores(generator)
-    metrics = pig.BinaryAccumulator(bins=int(generator.choice([1, 2, 7, 64, 1024])))
+    if not from_logits:
+        with np.errstate(over="ignore"):
+            score = 1 / (1 + np.exp(-score))  # 0 and 1 among them
+    bins = int(generator.choice([1, 2, 7, 64, 1024]))
+    metrics = pig.BinaryAccumulator(bins=bins, from_logits=from_logits)
     for part in np.array_split(np.arange(len(score)), 3):
         metrics.update(*(torch.tensor(each[part]) for each in (score, true, weight)))
     values = metrics.compute()
 
+    assert (values["count"], values["nonfinite"]) == (len(score), np.isinf(score).sum())
     for name, exact in (
         ("auroc", exact_area_under_roc(score, true, weight)),
         ("average_precision", exact_average_precision(score, true, weight)),
@@ -102,26 +102,6 @@ def test_the_exact_areas_lie_within_the_bounds(seed: int) -> None:
         error = values[f"{name}_error"]
         assert 0 <= values[name] <= 1 and 0 <= error <= 1, name
         assert abs(values[name] - exact) <= error + ROUNDING, name
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**63 - 1))
-def test_the_bounds_hold_for_probabilities(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    score, true, weight = random_scores(generator)
-    with np.errstate(over="ignore"):
-        probability = 1 / (1 + np.exp(-score))  # 0 and 1 among them
-    metrics = pig.BinaryAccumulator(bins=64, from_logits=False)
-    metrics.update(*(torch.tensor(each) for each in (probability, true, weight)))
-    values = metrics.compute()
-
-    assert (values["count"], values["nonfinite"]) == (len(score), 0)
-    exact = exact_area_under_roc(probability, true, weight)
-    assert abs(values["auroc"] - exact) <= values["auroc_error"] + ROUNDING
-    exact = exact_average_precision(probability, true, weight)
-    assert abs(values["average_precision"] - exact) <= (
-        values["average_precision_error"] + ROUNDING
-    )
 
 
 def test_the_bounds_are_narrow_for_scores_that_differ() -> None:
@@ -162,7 +142,8 @@ def expected(updates: list[tuple[Any, Any, Any]], labels: int, from_logits: bool
     """What compute() should give besides the areas, by label."""
     counts = dict.fromkeys(("count", "ignored", "invalid", "nonfinite"), 0)
     outcomes = np.zeros((labels, 2, 2))  # by label: true, predicted
-    calibration = np.zeros((15, 3))
+    calibration: list[list[float]] = [[] for _ in range(15)]
+    calibration_weights: list[float] = []
     exact = rows_weight = 0.0
     for scores, target, weight in updates:
         scores, target = (each.double().reshape(-1, labels).numpy() for each in (scores, target))
@@ -185,17 +166,18 @@ def expected(updates: list[tuple[Any, Any, Any]], labels: int, from_logits: bool
                     p = 1 / (1 + np.exp(-score)) if from_logits else score
                 predicted = score > (0 if from_logits else 0.5)
                 outcomes[label, int(t), int(predicted)] += w
-                calibration[min(int(p * 15), 14)] += w, w * p, w * t
+                calibration[min(int(p * 15), 14)] += w * p, -w * t
+                calibration_weights.append(w)
                 right.append(predicted == t)
             if right:
                 rows_weight += w
                 exact += w * all(right)
-    total = calibration[:, 0].sum()
-    ece = np.abs(calibration[:, 1] - calibration[:, 2]).sum() / total if total else nan
+    total = math.fsum(calibration_weights)
+    ece = math.fsum(abs(math.fsum(gap)) for gap in calibration) / total if total else nan
     return {
         **counts,
         "outcomes": outcomes,
-        "ece": float(ece),
+        "ece": ece,
         "exact_match": exact / rows_weight if rows_weight else nan,
     }
 
@@ -243,7 +225,7 @@ def random_update(generator: Any, labels: int | None, from_logits: bool) -> tupl
     return scores, target, weight
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 2**63 - 1))
 def test_random_updates(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -268,7 +250,7 @@ def test_random_updates(seed: int) -> None:
                 continue
             assert got[f"{name}_per_label"] == pytest.approx(by_label, nan_ok=True), name
             known = [each for each in by_label if not math.isnan(each)]
-            mean = sum(known) / len(known) if known else nan
+            mean = math.fsum(known) / len(known) if known else nan
             assert got[f"{name}_macro"] == pytest.approx(mean, nan_ok=True), name
             pooled = ratios(wanted["outcomes"].sum(axis=0))[name]
             assert got[f"{name}_micro"] == pytest.approx(pooled, nan_ok=True), name
@@ -277,6 +259,7 @@ def test_random_updates(seed: int) -> None:
     assert_same(*computed)
 
 
+@pytest.mark.thorough
 def test_peers_of_one_label() -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
     classification = pytest.importorskip("torchmetrics.classification")
@@ -297,14 +280,15 @@ def test_peers_of_one_label() -> None:
             peer.update(logits[part], true[part])
     values = metrics.compute()
 
-    for name, peer in peers.items():
-        assert values[name] == pytest.approx(float(peer.compute()), rel=1e-5), name
+    for name, peer in peers.items():  # in float32
+        assert values[name] == pytest.approx(float(peer.compute()), rel=1e-3), name
     area = sklearn_metrics.roc_auc_score(true, logits)
     assert abs(values["auroc"] - area) <= values["auroc_error"] + ROUNDING < 0.01
     area = sklearn_metrics.average_precision_score(true, logits)
     assert abs(values["average_precision"] - area) <= values["average_precision_error"] + ROUNDING
 
 
+@pytest.mark.thorough
 def test_peers_of_several_labels() -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
     classification = pytest.importorskip("torchmetrics.classification")
@@ -326,7 +310,7 @@ def test_peers_of_several_labels() -> None:
     }
     for name, peer in peers.items():
         peer.update(logits, true)
-        assert values[name] == pytest.approx(float(peer.compute()), rel=1e-6), name
+        assert values[name] == pytest.approx(float(peer.compute()), rel=1e-5), name
     for average in ("micro", "macro"):
         for name, function in (
             ("auroc", sklearn_metrics.roc_auc_score),
@@ -348,7 +332,7 @@ def test_peers_of_several_labels() -> None:
 # --- size and threads ---
 
 
-@pytest.mark.parametrize("labels", [None, 3, 1000])
+@pytest.mark.parametrize("labels", [None, 3, 200])
 def test_many_labels_on_any_number_of_threads(labels: int | None) -> None:
     """Added outside of the lock, and under it where the histograms are larger than the batch."""
     generator = torch.Generator().manual_seed(0)
@@ -357,15 +341,12 @@ def test_many_labels_on_any_number_of_threads(labels: int | None) -> None:
     logits = torch.randn(shape, generator=generator) * 3
     true = torch.rand(shape, generator=generator) < 0.5
     weight = torch.randint(0, 5, (rows,), generator=generator) / 4
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            metrics = pig.BinaryAccumulator(labels)
-            metrics.update(logits, true, weight)
-            results.append(metrics.compute())
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        metrics = pig.BinaryAccumulator(labels)
+        metrics.update(logits, true, weight)
+        results.append(metrics.compute())
     for key, value in results[0].items():
         assert np.array_equal(value, results[1][key], equal_nan=value is not None), key
     by_reference = next(each for each in accumulators(labels) if each._native is None)

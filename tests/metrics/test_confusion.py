@@ -13,7 +13,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from tests.helpers.clock import fake_clock
-from tests.helpers.metric_cases import assert_same
+from tests.helpers.metric_cases import assert_same, at_once
 
 torch = pytest.importorskip("torch")
 
@@ -144,11 +144,7 @@ def test_threads_that_update_in_both_ways() -> None:
             metrics.update(own, target)
             metrics.update_scalar("x", 1.0)
 
-    threads = [threading.Thread(target=work, args=[kind]) for kind in (torch.Tensor, Other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda: work(torch.Tensor), lambda: work(Other))
     values = metrics.compute()
     assert (values["count"], values["lost_updates"], values["x_sum"]) == (400_000, 0, 100)
     assert (values["confusion_matrix"] == 100_000 * np.eye(4)).all()

@@ -26,7 +26,10 @@ def nvcc() -> str:
 
 @pytest.mark.parametrize(
     "architecture",
-    [each if each == 90 else pytest.param(each, marks=pytest.mark.slow) for each in ARCHITECTURES],
+    [
+        pytest.param(each, marks=pytest.mark.thorough if each == 90 else pytest.mark.slow)
+        for each in ARCHITECTURES
+    ],
 )
 def test_no_warning_and_no_spill(architecture: int, tmp_path: Path) -> None:
     options = [

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import _simulated_cuda  # type: ignore[import-not-found]
@@ -18,6 +16,7 @@ torch = pytest.importorskip("torch")
 from pyinstrument_gpu.metrics import code_cache, kernels  # noqa: E402
 from pyinstrument_gpu.metrics.nvrtc import CompileError  # noqa: E402
 from pyinstrument_gpu.native import native  # noqa: E402
+from tests.helpers.script import run_script  # noqa: E402
 
 ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
 FAKE_NVRTC = Path(_simulated_cuda.__file__).with_name("inject_nvrtc.so")
@@ -251,21 +250,16 @@ def test_without_a_place_there_is_no_cache(fake: pytest.MonkeyPatch, tmp_path: P
 
 def test_a_full_disk_leaves_nothing_behind(cache: Path) -> None:
     # A process of its own: no file may grow beyond so many bytes from then on.
-    source = """
-import resource, sys
+    done = run_script(
+        """
+import resource
+import torch
 from pyinstrument_gpu.metrics import code_cache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 code_cache.store("small", b"code")
 code_cache.store("large", bytes(10_000))
 print(code_cache.load("small"), code_cache.load("large"))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
     )
     assert done.stdout.strip() == "b'code' None"
     assert [path.name for path in cache.iterdir()] == ["small"]

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,25 @@ pytest.importorskip("torch")
 
 from tests.helpers import metric_rank
 from tests.helpers.metric_cases import assert_same
+from tests.helpers.python_server import run_fresh_python, run_python
 
-ROOT = Path(__file__).parents[2]
 BATCHES = 9
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_under_torchrun_equal_one_process(world_size: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={world_size}", "-m", "tests.helpers.metric_rank"]
+@pytest.mark.parametrize(
+    ("launcher", "world_size"),
+    [("fork", 4), pytest.param("torchrun", 2, marks=pytest.mark.thorough)],
+)
+def test_ranks_equal_one_process(launcher: str, world_size: int, tmp_path: Path) -> None:
     # Not by the interface of the host's name, which need not be known.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    subprocess.run(
-        [*command, str(tmp_path), str(BATCHES)],
-        cwd=ROOT,
-        env=environment,
-        check=True,
-        timeout=600,
-    )
+    command: list[object] = ["-m", "tests.helpers.metric_rank", tmp_path, BATCHES]
+    if launcher == "fork":
+        done = run_python(*command, world_size, environment=environment)
+    else:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+        done = run_fresh_python(*torchrun, *command, environment=environment)
+    assert done.returncode == 0, done.stderr
 
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]
     wanted = metric_rank.plain(metric_rank.accumulate(range(BATCHES)).compute())
@@ -87,7 +87,7 @@ def check_others(results: list[dict[str, Any]]) -> None:
             if value is None or key.endswith(("_ema", "_last")):
                 continue
             assert merged[0][key] == pytest.approx(value, rel=1e-9, nan_ok=True), key
-    mean = sum(result["emas"][0] for result in results) / len(results)
+    mean = math.fsum(result["emas"][0] for result in results) / len(results)
     assert results[0]["others"][0]["mse_ema"] == pytest.approx(mean)
 
 

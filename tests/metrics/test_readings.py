@@ -74,15 +74,19 @@ def test_a_last_value_that_is_nan_is_recorded_and_one_that_is_unknown_is_not() -
 def test_accumulators_of_one_name_have_series_of_their_own() -> None:
     unnamed = [pig.MetricAccumulator(topk=1) for _ in range(2)]
     named = [pig.MetricAccumulator(topk=1, name="val") for _ in range(2)]
+    pig.MetricAccumulator(name="unused")
     with pig.record() as recording:
         for number, metrics in enumerate(unnamed + named):
             metrics.update(LOGITS, TARGET, torch.tensor(float(number)))
             metrics.record_reading()
         unnamed[0].update(LOGITS, TARGET, torch.tensor(9.0))
+        snapshot = recording.snapshot()
 
     prefixes = ("", "metrics-2/", "val/", "val-2/")
-    last = [series(recording.run, f"{prefix}loss_last")[-1][2] for prefix in prefixes]
-    assert last == [9, 1, 2, 3]
+    for run in (snapshot, recording.run):
+        last = [series(run, f"{prefix}loss_last")[-1][2] for prefix in prefixes]
+        assert last == [9, 1, 2, 3]
+        assert not [name for name in run.metric_names if name.startswith("unused")]
 
 
 def test_a_running_value_does_not_share_the_series_of_another_accumulator() -> None:
@@ -142,21 +146,6 @@ def test_in_a_long_run_readings_become_rarer() -> None:
     times_ns = [row[0] for row in series(recording.run, "count")]
     assert times_ns[:1001] == list(range(1, 1002))
     assert 2000 < len(times_ns) < 2400
-
-
-def test_names_keep_accumulators_apart() -> None:
-    train, validation = pig.MetricAccumulator(topk=1), pig.MetricAccumulator(topk=1, name="val")
-    unused = pig.MetricAccumulator(name="unused")
-    with pig.record() as recording:
-        train.update(LOGITS, TARGET, torch.tensor(1.0))
-        validation.update(LOGITS, TARGET, torch.tensor(2.0))
-        snapshot = recording.snapshot()
-
-    assert unused.latest() is None
-    for run in (snapshot, recording.run):
-        assert series(run, "loss")[-1] == (1, -1, 1)
-        assert series(run, "val/loss")[-1] == (1, -1, 2)
-        assert not [name for name in run.metric_names if name.startswith("unused")]
 
 
 def test_step_of_a_reading() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+import statistics
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,20 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyinstrument_gpu as pig
-from tests.helpers.metric_cases import assert_same
+from tests.helpers.metric_cases import assert_same, both_ways
 
 torch = pytest.importorskip("torch")
 nan, inf = math.nan, math.inf
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-def accumulators(**options: Any) -> Iterator[pig.RegressionAccumulator]:
-    """With its native side, and without."""
-    yield pig.RegressionAccumulator(**options)
-    by_reference = pig.RegressionAccumulator(**options)
-    by_reference._native = None
-    yield by_reference
+accumulators = partial(both_ways, pig.RegressionAccumulator)
 
 
 def expected(updates: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
@@ -90,7 +84,7 @@ def random_update(generator: Any) -> tuple[Any, Any, Any]:
     return prediction, target, weight
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 2**63 - 1))
 def test_random_updates(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -104,6 +98,7 @@ def test_random_updates(seed: int) -> None:
         assert_same({**got, "r2": 0}, {**wanted, "r2": 0})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weighted", [False, True])
 def test_peers(weighted: bool) -> None:
     sklearn_metrics = pytest.importorskip("sklearn.metrics")
@@ -128,7 +123,7 @@ def test_peers(weighted: bool) -> None:
         ("r2", sklearn_metrics.r2_score),
     ):
         wanted = function(*arguments, sample_weight=sample_weight)
-        assert values[name] == pytest.approx(wanted, rel=1e-12), name
+        assert values[name] == pytest.approx(wanted, rel=1e-10), name
     assert values["max_error"] == pytest.approx(sklearn_metrics.max_error(*arguments), rel=1e-12)
     torchmetrics = pytest.importorskip("torchmetrics")
     if not weighted:
@@ -138,7 +133,7 @@ def test_peers(weighted: bool) -> None:
 
 
 def test_targets_far_from_zero() -> None:
-    target = 1e8 + torch.arange(200_000, dtype=torch.float64) % 5
+    target = 1e8 + torch.arange(100_000, dtype=torch.float64) % 5
     for metrics in accumulators():
         for part in (target[:3], target[3:]):
             metrics.update(part + 0.5, part)
@@ -161,8 +156,7 @@ def test_only_a_part_far_from_zero_counts() -> None:
         weight[begin:end] = 1
         if begin == 0:  # rows with padding on the left
             weight.view(64, 99)[:, :90] = 0
-        counted = target[weight != 0]
-        variance = float((counted - counted.mean()).square().mean())
+        variance = statistics.pvariance(target[weight != 0].int().tolist())
         for metrics in accumulators():
             metrics.update(target + 0.5, target, weight)
             metrics.update_scalar("target", target, weight)

@@ -173,7 +173,7 @@ class AtTheEnd:
         task=str(daemon.native_id),
     ):
         release(stream)
-        wait_until_blocked(0, 60.0)
+        wait_until_blocked(0, 600.0)
         # Until the thread has ended or sleeps. Where it aborts, the program does.
         while task in tasks("/proc/self/task"):
             if b") S" in read(open(f"/proc/self/task/{task}/stat", 0), 1000):
