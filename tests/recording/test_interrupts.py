@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
 import pytest
@@ -18,12 +17,6 @@ from tests.helpers.interrupts import Interrupter
 from tests.helpers.spans import dropped_of
 
 ITEMS = 2
-
-
-@pytest.fixture(autouse=True)
-def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a recording measures as it starts takes longer than all the rest."""
-    monkeypatch.setattr("pyinstrument_gpu.recording.self_overhead.measure", dict)
 
 
 @gpu_phase("function")
@@ -135,22 +128,26 @@ def test_interrupt_hits_one_step_and_no_other(loop: Callable[[], None]) -> None:
             kept.append(interrupt)
             raise
 
-    for at in itertools.count():
-        with pig.record() as recording:
-            was_hit = interrupter.call(interrupted, at)
+    hits = []
+    with fake_clock() as tick, pig.record() as recording:
+        while not hits or hits[-1]:
+            hits.append(interrupter.call(interrupted, len(hits)))
+            tick(1)
             after()
-        run = recording.run
-        where = f"interrupted at {at}: {interrupter.seen[-1]}"
-        complete = [step.complete for step in run.steps]
-        assert complete[-ITEMS - 1 :] == [True] * (ITEMS + 1), where
-        assert complete.count(False) <= was_hit, where
-        assert run.open_phases == (), where
-        assert set(run.paths) <= PATHS, where
-        assert dropped_of(run) == {}, where
-        if not was_hit:
-            break
-    assert at >= 7 * ITEMS
-    assert complete == [True] * (2 * ITEMS + 1)
+            tick(1)
+    run = recording.run
+    # Those of the interrupted loop, and those after it, which begin a nanosecond later.
+    complete: list[list[bool]] = [[] for _ in range(2 * len(hits))]
+    for step in run.steps:
+        complete[step.begin_ns].append(step.complete)
+    for at, was_hit in enumerate(hits):
+        assert complete[2 * at].count(False) <= was_hit, f"interrupted at {at}"
+        assert complete[2 * at + 1] == [True] * (ITEMS + 1), f"interrupted at {at}"
+    assert run.open_phases == ()
+    assert set(run.paths) <= PATHS
+    assert dropped_of(run) == {}
+    assert len(hits) > 7 * ITEMS
+    assert complete[-2] == [True] * ITEMS
     kept.clear()
     gc.collect()  # coroutines that were never awaited are told of here
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process has one recording, with one owner: among threads, and where an exception strikes."""
 
+import opcode
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -15,12 +17,6 @@ from tests.helpers.interrupts import Interrupter
 from tests.helpers.sinks import KeepingSink
 
 THREADS = 8
-
-
-@pytest.fixture(autouse=True)
-def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a recording measures as it starts takes longer than all the rest."""
-    monkeypatch.setattr("pyinstrument_gpu.recording.self_overhead.measure", dict)
 
 
 def counts(run: pig.Run) -> dict[str, int]:
@@ -53,8 +49,7 @@ def in_threads(work: Callable[[int], None]) -> None:
         raise error
 
 
-@pytest.mark.parametrize("trial", range(5))
-def test_threads_that_stop_one_recording_get_one_run(trial: int) -> None:
+def test_threads_that_stop_one_recording_get_one_run() -> None:
     recording = pig.start()
     with gpu_phase("a"):
         pass
@@ -65,8 +60,7 @@ def test_threads_that_stop_one_recording_get_one_run(trial: int) -> None:
     assert counts(runs[0]) == {"a": 1}
 
 
-@pytest.mark.parametrize("trial", range(5))
-def test_snapshots_while_another_thread_stops_are_of_the_same_run(trial: int) -> None:
+def test_snapshots_while_another_thread_stops_are_of_the_same_run() -> None:
     recording = pig.start()
     with gpu_phase("a"):
         pass
@@ -89,18 +83,28 @@ def test_forked_child_has_no_owner_and_starts_its_own() -> None:
     assert counts(recording.run) == {"parent": 1}
 
 
-# --- an exception at every instruction ---
+# --- an exception wherever Python handles a signal ---
+
+# After these it looks for signals, or may have run a function that did.
+SIGNALS_AFTER = ("CALL", "FOR_ITER", "JUMP", "RESUME", "RETURN", "SEND", "WITH", "YIELD")
 
 
 def first_of_each(
     interrupter: Interrupter, prepare: Callable[[], Callable[[], object]]
 ) -> list[int]:
-    """When each instruction of what is prepared is reached for the first time."""
+    """When each instruction of what is prepared is reached for the first time, of those before
+    which Python may handle a signal, in any of its versions."""
     for _ in range(2):  # Python 3.13 tells of a function's instructions from the second call on
         interrupter.call(prepare())
-    first: dict[object, int] = {}
-    for at, instruction in enumerate(interrupter.seen):
-        first.setdefault(instruction, at)
+    first: dict[tuple[CodeType, int], int] = {}
+    begun: set[CodeType] = set()
+    signals = True
+    for at, (code, offset) in enumerate(interrupter.seen):
+        if signals or code not in begun:
+            first.setdefault((code, offset), at)
+        begun.add(code)
+        name = opcode.opname[code.co_code[offset]]
+        signals = any(part in name for part in SIGNALS_AFTER)
     return list(first.values())
 
 
@@ -119,7 +123,6 @@ def test_stop_that_is_interrupted_goes_on_with_the_next(tmp_path: Path, into: st
         return recording, sink
 
     instructions = first_of_each(interrupter, lambda: begin()[0].stop)
-    assert len(instructions) > 100
     hits = 0
     for at in instructions:
         recording, sink = begin()
