@@ -12,7 +12,7 @@ from tests.helpers.callgrind import instructions, native_program
 
 COUNTS = Path(__file__).with_name("hot_path_instructions.json")
 WRITE = "python -m tests.helpers.hot_path"
-LOOPS = ("not_recording", "recording", "nested", "device", "device_shared")
+LOOPS = ("not_recording", "recording", "nested", "device", "device_shared", "nvtx")
 
 _ROUNDS = 900
 

@@ -4,11 +4,10 @@
 import pytest
 
 from tests.helpers import hot_path
-from tests.helpers.callgrind import MISSING, instructions, instructions_per_round, native_program
+from tests.helpers.callgrind import MISSING, instructions, native_program
 
 MOST_CHANGE = 0.05
 LOAD_TEST_AND_BRANCH = 3
-ROUNDS = 100
 
 needs_valgrind = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
@@ -51,12 +50,9 @@ def test_the_environment_changes_no_count() -> None:
 
 
 @needs_valgrind
-def test_nvtx_without_a_tool_is_a_load_a_test_and_a_branch() -> None:
-    program = native_program("test_hot_path_cost")
-    loop = instructions_per_round(program, "empty", ROUNDS)
-    push_pop = instructions_per_round(program, "nvtx", ROUNDS)
-    assert loop < push_pop  # it was not optimised away
-    assert push_pop - loop <= 2 * LOAD_TEST_AND_BRANCH  # once to begin and once to end
+def test_nvtx_without_a_tool_is_a_load_a_test_and_a_branch(counts: dict[str, float]) -> None:
+    # Once to begin and once to end; none would mean that it was optimised away.
+    assert 0 < round(counts["nvtx"]) <= 2 * LOAD_TEST_AND_BRANCH
 
 
 def test_what_counts_as_changed() -> None:

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process has one recording, with one owner: among threads, and where an exception strikes."""
 
-import opcode
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 
 import pytest
 
@@ -85,26 +83,17 @@ def test_forked_child_has_no_owner_and_starts_its_own() -> None:
 
 # --- an exception wherever Python handles a signal ---
 
-# After these it looks for signals, or may have run a function that did.
-SIGNALS_AFTER = ("CALL", "FOR_ITER", "JUMP", "RESUME", "RETURN", "SEND", "WITH", "YIELD")
-
 
 def first_of_each(
     interrupter: Interrupter, prepare: Callable[[], Callable[[], object]]
 ) -> list[int]:
     """When each instruction of what is prepared is reached for the first time, of those before
-    which Python may handle a signal, in any of its versions."""
+    which Python may handle a signal."""
     for _ in range(2):  # Python 3.13 tells of a function's instructions from the second call on
         interrupter.call(prepare())
-    first: dict[tuple[CodeType, int], int] = {}
-    begun: set[CodeType] = set()
-    signals = True
-    for at, (code, offset) in enumerate(interrupter.seen):
-        if signals or code not in begun:
-            first.setdefault((code, offset), at)
-        begun.add(code)
-        name = opcode.opname[code.co_code[offset]]
-        signals = any(part in name for part in SIGNALS_AFTER)
+    first: dict[object, int] = {}
+    for at in interrupter.signal_points():
+        first.setdefault(interrupter.seen[at], at)
     return list(first.values())
 
 

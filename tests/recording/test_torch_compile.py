@@ -118,6 +118,7 @@ assert compiled(torch.ones(2)).tolist() == [3, 3]
 """
 
 
+@pytest.mark.thorough
 def test_torch_that_is_imported_while_it_is_recorded() -> None:
     """Also where a library looks for Dynamo, to learn whether it is there, without importing it."""
     before = """
