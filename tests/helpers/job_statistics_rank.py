@@ -55,7 +55,7 @@ def all_together(rank: int, ranks: int, folder: Path) -> dict[str, Any]:
     torch.set_default_device("meta")  # of no use for what is exchanged
     with clock_of_statistics() as advance_ns, pig.record(folder / "job.gpurun") as recording:
         steps(4, advance_ns, 50_000_000 if rank == 0 else 1_000, "of the last" if is_last else "")
-        result = {"first": plain(recording.job_statistics())}
+        result: dict[str, Any] = {"first": plain(recording.job_statistics())}
         steps(2, advance_ns, 1_000)
         result["second"] = plain(recording.job_statistics())
         if rank < 2:
@@ -84,7 +84,8 @@ def with_one_absent(rank: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """This process is rank 0, and those it forks are the others."""
     folder, ranks = Path(sys.argv[1]), int(sys.argv[2])
-    rank, children = 0, []
+    rank = 0
+    children: list[int] = []
     for other in range(1, ranks):
         child = os.fork()
         if child == 0:
@@ -92,7 +93,7 @@ def main() -> None:
             break
         children.append(child)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
-    store = dist.FileStore(str(folder / "store"), ranks)
+    store = torch._C._distributed_c10d.FileStore(str(folder / "store"), ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     is_absent = "absent" in sys.argv
     result = with_one_absent(rank, folder) if is_absent else all_together(rank, ranks, folder)
