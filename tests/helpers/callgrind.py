@@ -46,13 +46,3 @@ def instructions(
     assert found is not None, done.stderr
     assert int(found[1]) > 0, f"{program} has no function `counted_instructions`, or no symbols"
     return int(found[1])
-
-
-def instructions_per_round(
-    program: Path, loop: str, rounds: int, environment: dict[str, str] | None = None
-) -> float:
-    """Of a loop of the program, without the first round and what is around the rounds."""
-    one, more = (
-        instructions(program, loop, count, environment=environment) for count in (1, rounds)
-    )
-    return (more - one) / (rounds - 1)

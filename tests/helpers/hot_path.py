@@ -8,11 +8,11 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.helpers.callgrind import instructions_per_round, native_program
+from tests.helpers.callgrind import instructions, native_program
 
 COUNTS = Path(__file__).with_name("hot_path_instructions.json")
 WRITE = "python -m tests.helpers.hot_path"
-LOOPS = ("not_recording", "recording", "nested", "device", "device_shared")
+LOOPS = ("not_recording", "recording", "nested", "device", "device_shared", "nvtx")
 
 _ROUNDS = 900
 
@@ -30,11 +30,12 @@ def count() -> dict[str, float]:
     program = native_program("test_hot_path_cost")
     stub = {"PYINSTRUMENT_GPU_LIBCUDA": str(native_program("stub_cuda.so"))}
 
-    def per_round(loop: str) -> float:
-        return instructions_per_round(program, loop, _ROUNDS, stub)
-
-    empty = per_round("empty")
-    return {loop: round(per_round(loop) - empty, 2) for loop in LOOPS}
+    empty, *counts = (
+        instructions(program, loop, _ROUNDS, environment=stub) for loop in ("empty", *LOOPS)
+    )
+    return {
+        loop: round((each - empty) / _ROUNDS, 2) for loop, each in zip(LOOPS, counts, strict=True)
+    }
 
 
 def written() -> dict[str, dict[str, float]]:

@@ -28,6 +28,8 @@ _CALLBACKS = {
     )
 }
 """What the recorder itself calls, when it suits it: these are left out."""
+# After these Python looks for signals, in one of its versions, or may have run a function that did.
+_SIGNALS_AFTER = ("CALL", "FOR_ITER", "JUMP", "RESUME", "RETURN", "SEND", "WITH", "YIELD")
 _OURS = pyinstrument_gpu.__file__.removesuffix("__init__.py")
 _OF_HANDLERS = {opcode.opmap.get(name) for name in ("PUSH_EXC_INFO", "POP_EXCEPT")}
 
@@ -43,6 +45,19 @@ class Interrupter:
         self._handler: Callable[[], object] | None = None
         self.seen: list[tuple[CodeType, int]] = []
         """The instructions that were reached, each as the code and the offset in it."""
+
+    def signal_points(self) -> list[int]:
+        """When those of `seen` were reached before which Python may handle a signal."""
+        points = []
+        begun: set[CodeType] = set()
+        may_handle = True
+        for at, (code, offset) in enumerate(self.seen):
+            if may_handle or code not in begun:
+                points.append(at)
+            begun.add(code)
+            name = opcode.opname[_bytecode(code)[offset]]
+            may_handle = any(part in name for part in _SIGNALS_AFTER)
+        return points
 
     def call(
         self,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a job that asks for the statistics of all. Writes what it got as JSON."""
+"""The ranks of a job that ask for the statistics of all. Each writes what it got as JSON."""
 
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,14 @@ import torch
 import torch.distributed as dist
 
 import pyinstrument_gpu as pig
-
-FOLDER = Path(sys.argv[1])
-RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+from tests.helpers.clock import clock_of_statistics
 
 
-def steps(count: int, sleep_s: float = 0.0, name: str = "") -> None:
+def steps(count: int, advance_ns: Callable[[int], None], forward_ns: int, name: str = "") -> None:
     for _ in range(count):
         with pig.gpu_step():
             with pig.gpu_phase("forward"):
-                time.sleep(sleep_s)
+                advance_ns(forward_ns)
             if name:
                 with pig.gpu_phase(name):
                     pass
@@ -50,16 +49,16 @@ def error_of(recording: pig.Recording, **options: Any) -> str:
     return ""
 
 
-def all_together() -> dict[str, Any]:
-    is_last = RANK == RANKS - 1
+def all_together(rank: int, ranks: int, folder: Path) -> dict[str, Any]:
+    is_last = rank == ranks - 1
     pair = dist.new_group([0, 1], backend="gloo")
     torch.set_default_device("meta")  # of no use for what is exchanged
-    with pig.record(FOLDER / "job.gpurun") as recording:
-        steps(4, 0.05 * (RANK == 0), "of the last" if is_last else "")
-        result = {"rank": RANK, "first": plain(recording.job_statistics())}
-        steps(2)
+    with clock_of_statistics() as advance_ns, pig.record(folder / "job.gpurun") as recording:
+        steps(4, advance_ns, 50_000_000 if rank == 0 else 1_000, "of the last" if is_last else "")
+        result: dict[str, Any] = {"first": plain(recording.job_statistics())}
+        steps(2, advance_ns, 1_000)
         result["second"] = plain(recording.job_statistics())
-        if RANK < 2:
+        if rank < 2:
             result["of a group"] = recording.job_statistics(group=pair).ranks
         elif "not in the group" in error_of(recording, group=pair):
             result["of a group"] = "not in"
@@ -71,31 +70,37 @@ def all_together() -> dict[str, Any]:
     return result
 
 
-def with_one_absent() -> dict[str, Any]:
-    if RANK == 1:
+def with_one_absent(rank: int, folder: Path) -> dict[str, Any]:
+    if rank == 1:
         dist.new_group(backend="gloo")  # so far it takes part
-        wait_for(FOLDER / "0.json")
+        while not (folder / "0.json").exists():
+            time.sleep(0.05)
         return {}
-    with pig.record() as recording:
+    with clock_of_statistics(), pig.record() as recording:
         error = error_of(recording, timeout_s=1)
         return {"error": error, "again": error_of(recording)}
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def main() -> None:
-    dist.init_process_group("gloo")
-    result = with_one_absent() if "absent" in sys.argv else all_together()
-    whole = FOLDER / f"{RANK}.part"
+    """This process is rank 0, and those it forks are the others."""
+    folder, ranks = Path(sys.argv[1]), int(sys.argv[2])
+    rank = 0
+    children: list[int] = []
+    for other in range(1, ranks):
+        child = os.fork()
+        if child == 0:
+            rank, children = other, []
+            break
+        children.append(child)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+    store = torch._C._distributed_c10d.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    is_absent = "absent" in sys.argv
+    result = with_one_absent(rank, folder) if is_absent else all_together(rank, ranks, folder)
+    whole = folder / f"{rank}.part"
     whole.write_text(json.dumps(result))
-    whole.rename(FOLDER / f"{RANK}.json")
-    if "absent" not in sys.argv:
+    whole.rename(folder / f"{rank}.json")
+    if not is_absent:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0

@@ -17,8 +17,9 @@ def test_a_call_takes_as_long_as_the_function() -> None:
     usleep = address("usleep")
     each_ns = _call_loop.each_ns(usleep, [200], 5)
     assert len(each_ns) == 5
-    assert min(each_ns) >= 200_000
-    assert _call_loop.total_ns(usleep, [200], 5) >= 1_000_000
+    # A little less than what was asked for, as the clocks of both may go differently.
+    assert min(each_ns) >= 199_000
+    assert _call_loop.total_ns(usleep, [200], 5) >= 995_000
 
 
 def test_arguments_and_answer() -> None:

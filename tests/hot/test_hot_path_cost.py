@@ -7,6 +7,7 @@ from tests.helpers import hot_path
 from tests.helpers.callgrind import MISSING, instructions, native_program
 
 MOST_CHANGE = 0.05
+LOAD_TEST_AND_BRANCH = 3
 
 needs_valgrind = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
@@ -39,12 +40,19 @@ def test_other_counts_written_down_are_told(
 
 
 @needs_valgrind
+@pytest.mark.thorough
 def test_the_environment_changes_no_count() -> None:
     program = native_program("test_hot_path_cost")
     large = {f"PIG_TEST_{i}": "x" * 1000 for i in range(100)}
     assert instructions(program, "recording", 10) == instructions(
         program, "recording", 10, environment=large
     )
+
+
+@needs_valgrind
+def test_nvtx_without_a_tool_is_a_load_a_test_and_a_branch(counts: dict[str, float]) -> None:
+    # Once to begin and once to end; none would mean that it was optimised away.
+    assert 0 < round(counts["nvtx"]) <= 2 * LOAD_TEST_AND_BRANCH
 
 
 def test_what_counts_as_changed() -> None:

@@ -65,13 +65,10 @@ with gpu_phase("a"):
 """
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_phases_nest(tool: Tool, recorded: bool) -> None:
-    begin = "recording = pig.start()\n" if recorded else ""
-    end = "recording.stop()\n" if recorded else ""
-    tool.run(begin + NESTED + end)
+def test_phases_nest_whether_they_are_recorded_or_not(tool: Tool) -> None:
+    tool.run(NESTED + "recording = pig.start()" + NESTED + "recording.stop()")
 
-    assert tool.ranges == ["push a", "push b", "pop", "push a", "pop", "pop"]
+    assert tool.ranges == 2 * ["push a", "push b", "pop", "push a", "pop", "pop"]
 
 
 def test_domain_categories_and_thread_name(tool: Tool) -> None:
@@ -155,13 +152,8 @@ gpu_phase("never begun").end()
     ]
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_steps_carry_their_number(tool: Tool, recorded: bool) -> None:
-    begin = "recording = pig.start()\n" if recorded else ""
-    end = "recording.stop()\n" if recorded else ""
-    tool.run(
-        begin
-        + """
+def test_steps_carry_their_number(tool: Tool) -> None:
+    steps = """
 for _ in gpu_steps(range(2)):
     with gpu_phase("forward"):
         pass
@@ -170,11 +162,10 @@ with gpu_phase("outside"):
 with gpu_step():
     pass
 """
-        + end
-    )
+    tool.run(steps + "recording = pig.start()" + steps + "recording.stop()")
     pushes = [(rest[1], int(rest[2]), rest[4]) for _, what, *rest in tool.lines if what == "push"]
     # The loop asks for a third item, as all loops do; that is no step.
-    assert pushes == [
+    assert pushes == 2 * [
         *(("step", STEP, "0"), ("data", PHASE, "0"), ("forward", PHASE, "0")),
         *(("step", STEP, "1"), ("data", PHASE, "1"), ("forward", PHASE, "1")),
         ("outside", PHASE, "-"),
@@ -200,31 +191,32 @@ def generator():
     yield from range(2)
 """
 
-STEP_RANGES = ["push step", "push data", "pop", "pop"]
+ONE = ["push step", "push data", "pop", "pop"]
+LOADERS = {
+    "[]": ONE,  # how many there are is asked when the loop asks for the first
+    "[1, 2]": 2 * ONE,
+    "stated(2, 2)": 2 * ONE,
+    "stated(3, 2)": 3 * ONE,
+    # There are more than it says: only the wait for the one behind the last is not seen.
+    "stated(1, 3)": [*ONE, "push step", "pop", *ONE, *ONE],
+    # It does not say how many there are, so that the wait for what is not there is seen.
+    "generator()": 3 * ONE,
+}
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize(
-    ("loader", "ranges"),
-    [
-        ("[]", STEP_RANGES),  # how many there are is asked when the loop asks for the first
-        ("[1, 2]", 2 * STEP_RANGES),
-        ("stated(2, 2)", 2 * STEP_RANGES),
-        ("stated(3, 2)", 3 * STEP_RANGES),
-        # There are more than it says: only the wait for the one behind the last is not seen.
-        ("stated(1, 3)", [*STEP_RANGES, "push step", "pop", *STEP_RANGES, *STEP_RANGES]),
-        # It does not say how many there are, so that the wait for what is not there is seen.
-        ("generator()", 3 * STEP_RANGES),
-    ],
-)
-def test_ranges_of_steps_end_with_the_loader_if_it_says_how_many_there_are(
-    tool: Tool, recorded: bool, loader: str, ranges: list[str]
-) -> None:
-    begin = "recording = pig.start()\n" if recorded else ""
-    end = "recording.stop()\n" if recorded else ""
-    tool.run(STEPS + begin + f"for _ in gpu_steps({loader}):\n    pass\n" + end)
+def test_ranges_of_steps_end_with_the_loader_if_it_says_how_many_there_are(tool: Tool) -> None:
+    loops = "".join(
+        f"with gpu_phase({loader!r}.replace(' ', '')):\n    pass\n"
+        f"for _ in gpu_steps({loader}):\n    pass\n"
+        for loader in LOADERS
+    )
+    tool.run(STEPS + loops + "recording = pig.start()\n" + loops + "recording.stop()\n")
 
-    assert tool.ranges == ranges
+    assert tool.ranges == 2 * [
+        text
+        for loader, ranges in LOADERS.items()
+        for text in (f"push {loader.replace(' ', '')}", "pop", *ranges)
+    ]
 
 
 def test_several_items_of_one_step(tool: Tool) -> None:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What entering and leaving a phase does below Python, in loops whose instructions are counted from
-// outside (tests/hot/test_hot_path_cost.py, test_nvtx_cost.py): `test_hot_path_cost LOOP COUNT`.
+// outside (tests/hot/test_hot_path_cost.py): `test_hot_path_cost LOOP COUNT`.
 // `--build` prints what the counts depend on besides the source. Run without arguments it checks
 // that the loops do what they say; those on a device need the library that PYINSTRUMENT_GPU_LIBCUDA
 // names.

@@ -3,6 +3,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def test_a_recording_looks_by_itself(tmp_path: Path) -> None:
         path = request(recording, '{"profile_steps": 1}')
         while path.exists():
             step()
+            time.sleep(0.01)
         step()
     assert recording.run.operations is not None
     ((first, last),) = recording.run.operations.profiled

@@ -29,6 +29,11 @@ from pyinstrument_gpu import gpu_phase, gpu_step
 """
 
 
+def run_program(source: str, path: Path, exit_code: int = 0) -> str:
+    """What a program, in a new process whose torch is that of the prelude, wrote to stderr."""
+    return run_script(PRELUDE + source, path, exit_code=exit_code, is_fresh=True).stderr
+
+
 def test_a_killed_process_names_the_phases_that_its_device_had_not_finished(tmp_path: Path) -> None:
     path = tmp_path / "run.gpurun"
     program = """
@@ -46,7 +51,7 @@ with simulated_cuda() as cuda:
         recording.flush(0)
     os.kill(os.getpid(), 9)
 """
-    run_script(PRELUDE + program, path, exit_code=-signal.SIGKILL)
+    run_program(program, path, exit_code=-signal.SIGKILL)
 
     run = pig.Run.load(path)
     assert not run.complete
@@ -72,7 +77,7 @@ with simulated_cuda(clock=False) as cuda, pig.record(sys.argv[1]):
         pass
     cuda.run_dry()
 """
-    run_script(PRELUDE + program, tmp_path / "run.gpurun")
+    run_program(program, tmp_path / "run.gpurun")
 
     run = pig.Run.load(tmp_path / "run.gpurun")
     assert run.phases["before"].device is None
@@ -97,7 +102,7 @@ with simulated_cuda(clock=False) as cuda, pig.record(sys.argv[1]):
     thread.join()
     cuda.run_dry()
 """
-    run_script(PRELUDE + program, tmp_path / "run.gpurun")
+    run_program(program, tmp_path / "run.gpurun")
 
     run = pig.Run.load(tmp_path / "run.gpurun")
     assert run.phases["train"].device is not None
@@ -114,8 +119,8 @@ with simulated_cuda(clock=False) as cuda:
     recording.stop()
     assert cuda.count("cuCtxGetCurrent") == 0
 """
-    done = run_script(PRELUDE + program, tmp_path / "run.gpurun")
-    assert done.stderr.count("can't be asked for its current stream") == 1
+    done = run_program(program, tmp_path / "run.gpurun")
+    assert done.count("can't be asked for its current stream") == 1
     assert pig.Run.load(tmp_path / "run.gpurun").phases["host"].device is None
 
 
@@ -140,7 +145,7 @@ with simulated_cuda() as cuda, pig.record(sys.argv[1]):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     cuda.run_dry()
 """
-    run_script(PRELUDE + program, tmp_path / "run.gpurun")
+    run_program(program, tmp_path / "run.gpurun")
 
     run = pig.Run.load(tmp_path / "run.gpurun")
     assert run.phases["parent"].device is not None
@@ -155,7 +160,7 @@ with gpu_step(), gpu_phase("forward"):
     cuda.default_stream.launch(1_000_000)
 cuda.run_dry()
 """
-    run_script(PRELUDE + program, tmp_path / "run.gpurun")
+    run_program(program, tmp_path / "run.gpurun")
 
     run = pig.Run.load(tmp_path / "run.gpurun")
     assert run.complete
@@ -176,5 +181,5 @@ with simulated_cuda(clock=False) as cuda:
         pass
     recording.stop()
 """
-    done = run_script(PRELUDE + program, tmp_path / "run.gpurun", is_fresh=True)
-    assert done.stderr == ""
+    done = run_program(program, tmp_path / "run.gpurun")
+    assert done == ""

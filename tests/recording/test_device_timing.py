@@ -205,7 +205,7 @@ Phases = st.recursive(
     latency_ns=st.integers(500, 30_000),
     pause_ns=st.integers(0, 400_000_000),
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_generated_programs_have_exact_times(
     steps: list[Any], drift_ppm: int, offset_ns: int, latency_ns: int, pause_ns: int
 ) -> None:
@@ -418,7 +418,7 @@ def test_at_most_one_answer_not_ready_per_stream_and_harvest(program: Program) -
     streams = [cuda.devices[0].create_stream() for _ in range(5)]
     stream_of_event: dict[int, int] = {}
     with program.recording() as recording:
-        for i in range(200):
+        for i in range(60):
             stream = streams[i % 5]
             with gpu_step(), stream.as_current(), gpu_phase("work"):
                 cuda.advance(3_000)
@@ -435,8 +435,8 @@ def test_at_most_one_answer_not_ready_per_stream_and_harvest(program: Program) -
             ]
             assert len(not_ready) == len(set(not_ready))
         cuda.run_dry()
-    assert cuda.count("cuEventQuery", Result.NOT_READY) > 100
-    assert np.count_nonzero(recording.run.span_device_ns >= 0) == 200
+    assert cuda.count("cuEventQuery", Result.NOT_READY) > 30
+    assert np.count_nonzero(recording.run.span_device_ns >= 0) == 60
 
 
 # --- when it can't be measured ---
@@ -761,11 +761,14 @@ def train_with_a_failing_call(function: str, result: Result, position: int | Non
 
 
 @pytest.mark.parametrize("function", TIMING_CALLS)
-@pytest.mark.parametrize("result", [Result.ILLEGAL_ADDRESS, Result.DEINITIALIZED])
+@pytest.mark.parametrize(
+    "result",
+    [Result.ILLEGAL_ADDRESS, pytest.param(Result.DEINITIALIZED, marks=pytest.mark.thorough)],
+)
 def test_any_failing_call_leaves_the_training_alone(function: str, result: Result) -> None:
     calls = train_with_a_failing_call(function, result, None)
     assert calls > 0
-    for position in sorted({*range(min(calls, 12)), *range(0, calls, max(1, calls // 12))}):
+    for position in sorted({*range(min(calls, 4)), *range(0, calls, max(1, calls // 4))}):
         train_with_a_failing_call(function, result, position)
 
 

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from examples import digits  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 
 class Operators(TorchDispatchMode):
@@ -30,11 +34,14 @@ class Operators(TorchDispatchMode):
 def test_loss_and_accuracy_are_printed_without_item(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(digits, "PRINT_EVERY", 2)
+    with monkeypatch.context() as patch:  # its data, which takes seconds to import, is made here
+        patch.setitem(sys.modules, "sklearn", ModuleType("sklearn"))
+        patch.setitem(sys.modules, "sklearn.datasets", SimpleNamespace(load_digits=None))
+        digits = SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "digits.py")))
+    digits.train_epoch.__globals__["PRINT_EVERY"] = 2
     model = digits.DigitNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    train_set, _ = digits.load_data()
-    loader: Any = [train_set[begin : begin + 16] for begin in range(0, 96, 16)]
+    loader = [(torch.rand(16, 1, 8, 8), torch.randint(10, (16,))) for _ in range(6)]
     metrics = pig.MetricAccumulator(topk=1, num_classes=10)
 
     with pig.record(), Operators() as operators:

@@ -62,18 +62,26 @@ def test_the_process_may_be_part_of_the_name(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("value", ["missing/train.gpurun", "", "there.gpurun"])
-@pytest.mark.parametrize("options", [[], ["-W", "error"]])
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        ("missing/train.gpurun", []),
+        ("", []),
+        ("there.gpurun", []),
+        ("there.gpurun", ["-W", "error"]),
+    ],
+)
 def test_a_path_that_can_not_be_is_one_warning(
     tmp_path: Path, value: str, options: list[str]
 ) -> None:
     (tmp_path / "there.gpurun").write_text("a text")
-    done = run_with(
-        tmp_path / value,
-        "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True)",
-        *(*options, "-c", PROGRAM + "print('trained')"),
+    done = subprocess.run(
+        [sys.executable, *options, "-c", PROGRAM + "print('trained')"],
+        env=environment_with(tmp_path / value),
+        capture_output=True,
+        text=True,
     )
-    assert done.stdout == "trained\n"
+    assert (done.returncode, done.stdout) == (0, "trained\n")
     assert done.stderr.count(f"{VARIABLE}: nothing is recorded: ") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["there.gpurun"]
     assert (tmp_path / "there.gpurun").read_text() == "a text"

@@ -385,7 +385,7 @@ else:
 
 def test_two_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    run_script(RANKS, tmp_path)
+    run_script(RANKS, tmp_path, environment={"GLOO_SOCKET_IFNAME": "lo"})
     runs = [Run.load(tmp_path / f"rank{rank}.gpurun") for rank in range(2)]
     for run in runs:
         found = run.collectives

@@ -415,7 +415,7 @@ def test_max_bytes_drops_the_oldest_spans(tmp_path: Path, in_file: bool) -> None
 
 def test_max_bytes_drops_the_oldest_steps_too(tmp_path: Path) -> None:
     max_bytes = 1 << 20
-    steps = 40_000
+    steps = 30_000
     with fake_clock() as tick, pig.record(tmp_path / "a.gpurun", max_bytes=max_bytes) as recording:
         for i in range(steps):
             with gpu_step():
@@ -465,12 +465,12 @@ def test_history_spans_keeps_at_least_so_many_of_the_newest(history_spans: int) 
 
 def test_spans_of_steps_that_were_dropped_keep_their_numbers(tmp_path: Path) -> None:
     """Also where loaders ran dry in between, whose steps have no number."""
-    epochs, items = 300, 50
+    epochs, items = 60, 50
     with fake_clock() as tick, pig.record(history_spans=0, max_bytes=1 << 20) as recording:
         for epoch in range(epochs):
             for _ in gpu_steps(range(items)):
                 tick(1)
-            if epoch % 50 == 0:
+            if epoch % 20 == 0:
                 recording.snapshot()
 
     run = recording.run

@@ -634,7 +634,7 @@ def test_open_step_in_a_snapshot() -> None:
 
 
 def test_many_steps() -> None:
-    steps: Sequence[int] = range(10_000)
+    steps: Sequence[int] = range(1_000)
     with fake_clock() as tick, pig.record() as recording:
         for _ in gpu_steps(steps):
             tick(2)
@@ -642,8 +642,8 @@ def test_many_steps() -> None:
     run = recording.run
     assert run.steps.array["index"].tolist() == list(steps)
     assert run.steps.array["begin_ns"].tolist() == [2 * i for i in steps]
-    assert run.step_totals.duration.total_ns == 20_000
-    assert run.spans["step"].tolist()[-1] == 9_999
+    assert run.step_totals.duration.total_ns == 2_000
+    assert run.spans["step"].tolist()[-1] == 999
 
 
 def test_gpu_step_inside_itself() -> None:
