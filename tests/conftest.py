@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for every test."""
 
+import compileall
 import os
 import signal
 import sys
@@ -33,7 +34,7 @@ _OF_OTHERS = (
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """The environment changes nothing that tests see, here and in the programs that they start.
     After pytest itself has read it, and before modules that do so are imported."""
     for variable in _OF_OTHERS:
@@ -41,6 +42,10 @@ def pytest_configure() -> None:
     # A socket of multiprocessing lies there, and the path of one has at most 107 characters.
     if len(tempfile.gettempdir()) > 60:
         tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
+    # For the programs that tests start, also where the environment has Python write nothing: to
+    # compile the package takes as long as such a program.
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(__file__).parents[1] / "pyinstrument_gpu", quiet=2)
 
 
 class TestFile(pytest.Module):

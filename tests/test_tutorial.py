@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of the tutorial runs, and has the phases, steps and waits that the page shows."""
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import pyinstrument_gpu as pig
+from tests.helpers.python_server import run_python
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
@@ -24,7 +24,10 @@ def test_the_program_waits_where_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program[1])
     options = ["--as-if-cuda", "--no-report", "-o", "train.gpurun"]
     command = ["-m", "pyinstrument_gpu", "run", *options, "train.py", "--epochs", "1"]
-    subprocess.run([sys.executable, *command], cwd=tmp_path, check=True, capture_output=True)
+    done = run_python(
+        *command, folder=tmp_path, environment={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stderr
     run = pig.Run.load(tmp_path / "train.gpurun")
     # 1797 digits in batches of 32.
     assert run.steps_ended == 57

@@ -4,20 +4,29 @@
 import os
 import re
 import subprocess
-import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyinstrument_gpu
 from pyinstrument_gpu.run import Run
+from tests.helpers.python_server import PythonServer, run_fresh_python, run_python
 
 ROOT = Path(pyinstrument_gpu.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
+# Programs that do not import torch are forks of a process that has imported what our report needs,
+# and nothing of ours.
+_LIGHT = PythonServer("click", "numpy", "rich.console", "rich.padding", "rich.table")
 
-def plain(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return python(folder, *arguments, **options)
+
+def plain(
+    folder: Path, *arguments: str, imported: str = "nothing", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    # To start Python itself is quick, and then what it does is sure to be what Python does.
+    has_torch = imported == "torch"
+    return python(folder, *arguments, imported="torch" if has_torch else "nothing", **options)
 
 
 def launched(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -30,16 +39,22 @@ def launched(folder: Path, *arguments: str, **options: Any) -> subprocess.Comple
 
 
 def python(
-    folder: Path, *arguments: str, stdin: str = "", environment: dict[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    imported: Literal["nothing", "libraries", "torch"] = "libraries",
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=ENVIRONMENT | (environment or {}),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=600,
+    """Run `python ARGUMENTS` in a folder.
+
+    Args:
+        environment: variables beside those of ENVIRONMENT.
+        imported: what its process has imported: nothing, for a program that could tell; the
+            libraries of our report; or torch.
+    """
+    run = {"nothing": run_fresh_python, "libraries": _LIGHT.run, "torch": run_python}[imported]
+    return run(
+        *arguments, folder=folder, environment={**ENVIRONMENT, **(environment or {})}, stdin=stdin
     )
 
 
@@ -48,12 +63,10 @@ def errors_of(done: subprocess.CompletedProcess[str]) -> str:
     return re.split(r"^\n[^\n]*pyinstrument_gpu run", done.stderr, maxsplit=1, flags=re.M)[0]
 
 
-def check_same(
-    folder: Path, *arguments: str, stdin: str = "", environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def check_same(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs it both ways, compares, and returns the plain one."""
-    without = plain(folder, *arguments, stdin=stdin, environment=environment)
-    with_us = launched(folder, *arguments, stdin=stdin, environment=environment)
+    without = plain(folder, *arguments, **options)
+    with_us = launched(folder, *arguments, **options)
     assert with_us.stdout == without.stdout
     assert errors_of(with_us) == without.stderr
     assert with_us.returncode == without.returncode

@@ -22,7 +22,7 @@ TRAIN = """
 
 def run_of(folder: Path, program: str) -> Run:
     write(folder, "train.py", TRAIN + program)
-    done = launched(folder, "--modules=all", "--modules-every=1", "train.py")
+    done = launched(folder, "--modules=all", "--modules-every=1", "train.py", imported="torch")
     assert done.returncode == 0, done.stderr
     return Run.load(folder / "run.gpurun")
 

@@ -31,7 +31,7 @@ def test_steps_of_a_program_are_profiled(tmp_path: Path) -> None:
     write(tmp_path, "train.py", TRAIN)
     options = ("--profile-steps", "2", "--profile-at", "7", "--keep-trace", "trace.json")
     modules = ("--modules", "--modules-every", "1")
-    done = launched(tmp_path, *modules, *options, "train.py")
+    done = launched(tmp_path, *modules, *options, "train.py", imported="torch")
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "Operations (profiled steps 7-8): " in done.stderr
     run = Run.load(tmp_path / "run.gpurun")
@@ -50,7 +50,9 @@ def test_steps_of_a_program_are_profiled(tmp_path: Path) -> None:
 
 def test_a_program_that_ends_before_says_so(tmp_path: Path) -> None:
     write(tmp_path, "train.py", TRAIN)
-    done = launched(tmp_path, "--profile-steps", "2", "--profile-at", "70", "train.py")
+    done = launched(
+        tmp_path, "--profile-steps", "2", "--profile-at", "70", "train.py", imported="torch"
+    )
     assert done.returncode == 0
     assert "! no steps were profiled: the recording ended before" in done.stderr
 

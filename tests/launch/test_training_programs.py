@@ -9,8 +9,9 @@ prints a checksum of its random numbers and its parameters.
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,21 +94,35 @@ def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
     check_waits(true, found["preview"][1])
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if not needs_libraries(name)])
+# One of each kind of loop in `make test`: the others are more samples.
+ALWAYS = ("amp", "gan", "generator", "lbfgs", "plain", "validation", "word_model", "workers")
+
+
+def samples(names: Iterable[str], always: Sequence[str]) -> list[Any]:
+    return [
+        pytest.param(name, marks=() if name in always else pytest.mark.thorough) for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", samples((name for name in SCRIPTS if not needs_libraries(name)), ALWAYS)
+)
 def test_program_stays_what_it_is_and_is_counted_right(
     programs: Programs, name: str, tmp_path: Path
 ) -> None:
     check(name, recorded(programs, name, tmp_path))
 
 
-@pytest.mark.parametrize("name", [*filter(needs_libraries, SCRIPTS), PACKAGED])
+@pytest.mark.parametrize(
+    "name", samples([*filter(needs_libraries, SCRIPTS), PACKAGED], ["with_transformers"])
+)
 def test_program_of_a_library_stays_what_it_is_and_is_counted_right(
     library_programs: Programs, name: str, tmp_path: Path
 ) -> None:
     check(name, recorded(library_programs, name, tmp_path))
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", samples(ENDINGS, ["code", "exception", "interrupt"]))
 def test_program_ends_in_the_middle_of_a_step(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
@@ -117,7 +132,7 @@ def test_program_ends_in_the_middle_of_a_step(
         assert [step.complete for step in run.steps] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("ending", SUDDEN_ENDINGS)
+@pytest.mark.parametrize("ending", samples(SUDDEN_ENDINGS, ["killed"]))
 def test_program_ends_without_pythons_knowledge(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
