@@ -447,7 +447,7 @@ def test_a_hung_device_holds_nothing_up(program: Program) -> None:
         with gpu_phase("done"):
             program.work(1_000_000)
         program.cuda.run_dry()
-        assert recording.flush(timeout=1)
+        assert recording.flush(timeout=600)
         with gpu_phase("stuck"):
             program.cuda.advance(5_000)
             program.cuda.default_stream.hang()
@@ -495,7 +495,7 @@ def test_a_full_ring_costs_spans_their_device_time_alone(program: Program) -> No
                 cuda.advance(5_000)
         cuda.default_stream.release()
         cuda.run_dry()
-        recording.flush(1)
+        recording.flush(timeout=600)
         with gpu_step(), gpu_phase("after"):
             cuda.advance(5_000)
         cuda.run_dry()
@@ -561,7 +561,7 @@ def test_a_capture_that_begins_just_before_the_record_costs_one_span(program: Pr
             with gpu_phase("after"):
                 cuda.advance(5_000)
         cuda.run_dry()
-        recording.flush(1)
+        recording.flush(timeout=600)
     assert (recording.run.span_device_ns >= 0).tolist() == [False, True]
     assert dropped_of(recording.run) == {"device_capturing": 1}
 
@@ -597,7 +597,7 @@ def test_a_stream_that_is_destroyed_is_not_asked_again(program: Program) -> None
         with side.as_current(), gpu_phase("side"):
             cuda.advance(5_000)
         cuda.run_dry()
-        recording.flush(1)
+        recording.flush(timeout=600)
         side.destroy()
         for _ in range(100):
             with gpu_phase("main"):
@@ -831,7 +831,7 @@ def test_side_streams_stay_untimed_with_one_connection(
             with side.as_current(), gpu_phase("side"):
                 program.cuda.advance(5_000)
             program.cuda.run_dry()
-            recording.flush(1)
+            recording.flush(timeout=600)
         device_timing.warn()
         return recording.run
 
@@ -916,7 +916,7 @@ def test_off_means_no_call_after_a_recording_that_was_timed_too(program: Program
         with gpu_phase("timed"):
             program.work(1_000)
         cuda.run_dry()
-        recording.flush(1)
+        recording.flush(timeout=600)
     before = cuda.end_of_calls
     with pig.record(device_timing=False) as second:
         with gpu_phase("host only"):
