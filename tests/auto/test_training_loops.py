@@ -5,7 +5,7 @@ steps."""
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +18,12 @@ from tests.helpers.programs import ROOT, Programs
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 # Two clocks read one after the other by different code.
-CLOCK_SLACK_NS = 50_000
+CLOCK_SLACK_NS = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
-    programs = Programs()
-    yield programs
-    programs.close()
+def programs() -> Programs:
+    return Programs()
 
 
 def recorded(

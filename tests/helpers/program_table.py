@@ -111,7 +111,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or _all():
             print(f"| {' | '.join(row_of(name, programs, Path(folder)))} |", flush=True)
-    programs.close()
 
 
 if __name__ == "__main__":

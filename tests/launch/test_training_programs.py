@@ -9,7 +9,7 @@ prints a checksum of its random numbers and its parameters.
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +34,13 @@ from tests.helpers.training_programs import (
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
-    programs = Programs()
-    yield programs
-    programs.close()
+def programs() -> Programs:
+    return Programs()
 
 
 @pytest.fixture(scope="module")
-def library_programs() -> Iterator[Programs]:
-    programs = Programs(*LIBRARIES)
-    yield programs
-    programs.close()
+def library_programs() -> Programs:
+    return Programs(*LIBRARIES)
 
 
 def recorded(

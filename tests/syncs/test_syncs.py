@@ -564,10 +564,8 @@ def test_watch_that_begins_later_is_known_at_once(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
-    programs = Programs()
-    yield programs
-    programs.close()
+def programs() -> Programs:
+    return Programs()
 
 
 def run_program(programs: Programs, tmp_path: Path, source: str, *options: str) -> Any:
