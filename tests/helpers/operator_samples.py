@@ -6,6 +6,7 @@ phases, and compares what comes out. Arguments: names of operators; none: all of
 import sys
 import types
 import unittest
+import warnings
 from typing import Any
 
 import torch
@@ -76,6 +77,7 @@ def compare_operators(names: set[str] | None) -> int:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
     # torch's samples import it, for a class of tests that we don't use.
     watch.can_wait = lambda: True
     sys.modules["expecttest"] = types.ModuleType("expecttest")

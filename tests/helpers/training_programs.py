@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.helpers import python_server
 from tests.helpers.program_truth import FOLDER, Truth, truth_of, truth_of_script
 from tests.helpers.programs import ROOT, Done, Programs
 
@@ -86,7 +87,22 @@ class Ranks(NamedTuple):
 
 
 def run_ranks(folder: Path, *options: str) -> Ranks:
-    """Runs `ddp` by torchrun in a folder that it makes. Options are those of the interpreter."""
+    """Runs the ranks of `ddp`, as torchrun does, in a folder that it makes. Options are those of
+    the interpreter."""
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    arguments = (*options, FOLDER / "ddp.py")
+    ranks = python_server.run_ranks(2, *arguments, environment=environment, folder=folder)
+    return Ranks(
+        max(done.returncode for done in ranks),
+        sorted(line for done in ranks for line in done.stdout.splitlines()),
+        "".join(done.stderr for done in ranks),
+        sorted(folder.iterdir()),
+    )
+
+
+def run_torchrun(folder: Path, *options: str) -> Ranks:
+    """The same by torchrun."""
     folder.mkdir()
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

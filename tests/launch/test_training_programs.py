@@ -9,7 +9,7 @@ prints a checksum of its random numbers and its parameters.
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ from tests.helpers.training_programs import (
     SCRIPTS,
     SUDDEN_ENDINGS,
     WAYS,
+    Ranks,
     needs_libraries,
     run_in,
     run_ranks,
+    run_torchrun,
     truth,
 )
 
@@ -148,7 +150,12 @@ def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_
     assert "its child processes, which are not recorded, used " in said[0]
 
 
-def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "run_ranks",
+    [run_ranks, pytest.param(run_torchrun, marks=pytest.mark.thorough)],
+    ids=["forks", "torchrun"],
+)
+def test_ranks_and_their_report(tmp_path: Path, run_ranks: Callable[..., Ranks]) -> None:
     plain = run_ranks(tmp_path / "plain")
     assert plain.output[-1].startswith("state ") and plain.output[-2].startswith("state ")
     for way, options in WAYS.items():

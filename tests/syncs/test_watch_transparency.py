@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch under `watch_syncs`, and after it, is the torch that the program knows."""
 
-import subprocess
-import sys
+import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ import pyinstrument_gpu as pig
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.syncs import watch
 from tests.helpers.host_watch import watched_host
+from tests.helpers.python_server import ROOT, run_python
 from tests.helpers.type_slots import is_sequence, slots
 
 
@@ -199,17 +198,13 @@ def test_methods_taken_earlier_are_seen_too() -> None:
 
 def compare_operators(*names: str) -> int:
     """Compares what operators do with and without us; returns how many there were."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.helpers.operator_samples", *names],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = run_python("-m", "tests.helpers.operator_samples", *names, environment=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return int(done.stdout.split()[-1])
 
 
+@pytest.mark.thorough
 def test_operators_that_wait_do_what_they_did() -> None:
     waiting = ("item", "nonzero", "argwhere", "unique", "unique_consecutive", "masked_select")
     more = ("bincount", "equal", "allclose", "repeat_interleave", "where", "to", "__getitem__")
