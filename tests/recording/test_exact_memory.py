@@ -296,7 +296,9 @@ class _Program:
         DEVICES[1] = recorded
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(each, marks=pytest.mark.thorough) for each in range(8, 20))]
+)
 def test_any_program_sees_its_own_peaks_and_phases_have_theirs(seed: int) -> None:
     program = _Program(seed)
     with recording_of() as recording:

@@ -95,9 +95,9 @@ def drive(coroutine: Coroutine[None, None, None]) -> None:
 
 LOOPS = [
     loop_over_items,
-    loop_over_a_kept_iterator,
+    pytest.param(loop_over_a_kept_iterator, marks=pytest.mark.thorough),
     loop_of_blocks,
-    loop_of_kept_blocks,
+    pytest.param(loop_of_kept_blocks, marks=pytest.mark.thorough),
     loop_of_calls,
     loop_of_suspended_calls,
 ]

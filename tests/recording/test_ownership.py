@@ -97,7 +97,9 @@ def first_of_each(
     return list(first.values())
 
 
-@pytest.mark.parametrize("into", ["memory", "file and sink"])
+@pytest.mark.parametrize(
+    "into", [pytest.param("memory", marks=pytest.mark.thorough), "file and sink"]
+)
 def test_stop_that_is_interrupted_goes_on_with_the_next(tmp_path: Path, into: str) -> None:
     interrupter = Interrupter(modules=("recording/recording.py", "at_exit.py"))
     path = None if into == "memory" else tmp_path / "a.gpurun"

@@ -586,7 +586,7 @@ def check(program: Block) -> None:
     assert recorded(recording.run) == modelled(model)
 
 
-@settings(max_examples=80, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(programs)
 def test_recorded_tree_equals_the_model(program: Block) -> None:
     check(program)

@@ -415,7 +415,7 @@ def test_max_bytes_drops_the_oldest_spans(tmp_path: Path, in_file: bool) -> None
 
 def test_max_bytes_drops_the_oldest_steps_too(tmp_path: Path) -> None:
     max_bytes = 1 << 20
-    steps = 30_000
+    steps = 22_000
     with fake_clock() as tick, pig.record(tmp_path / "a.gpurun", max_bytes=max_bytes) as recording:
         for i in range(steps):
             with gpu_step():
