@@ -89,7 +89,9 @@ class PythonServer:
         a store of the launcher. The server must have imported torch."""
         import torch.distributed as dist
 
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )
         common = {
             **(os.environ if environment is None else environment),
             **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
