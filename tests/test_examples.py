@@ -25,7 +25,13 @@ def rows_of(text: str) -> list[str]:
     return [line.split()[0] for line in found[0].splitlines() if line[:1].isalpha()]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "language_model" else pytest.mark.thorough)
+        for name in COMMANDS
+    ],
+)
 def test_page_shows_the_phases_that_the_example_prints(name: str, tmp_path: Path) -> None:
     text = printed(name, tmp_path, *QUICKLY[name])
     on_page = block(name).search(PAGE.read_text("utf-8"))

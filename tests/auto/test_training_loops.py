@@ -14,6 +14,7 @@ import pytest
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
 from tests.helpers.programs import ROOT, Programs
+from tests.helpers.python_server import run_python
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -255,13 +256,7 @@ def test_torch_that_the_program_imports(tmp_path: Path) -> None:
         text=True,
         timeout=600,
     )
-    plain = subprocess.run(
-        [sys.executable, str(PROGRAMS / "failing.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    plain = run_python(PROGRAMS / "failing.py", environment=environment)
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
     assert done.stderr.startswith(plain.stderr)
     assert Run.load(tmp_path / "run.gpurun").step_totals.count == 4

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.helpers import python_server
 from tests.helpers.program_truth import FOLDER, Truth, truth_of, truth_of_script
 from tests.helpers.programs import ROOT, Done, Programs
 
@@ -100,6 +101,18 @@ def run_ranks(folder: Path, *options: str) -> Ranks:
     )
     files = sorted(folder.iterdir())
     return Ranks(done.returncode, sorted(done.stdout.splitlines()), done.stderr, files)
+
+
+def run_forked_ranks(folder: Path, *options: str) -> Ranks:
+    """The same without torchrun, by forks."""
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    script = FOLDER / "ddp.py"
+    ranks = python_server.run_ranks(2, *options, script, environment=environment, folder=folder)
+    output = sorted(line for rank in ranks for line in rank.stdout.splitlines())
+    errors = "".join(rank.stderr for rank in ranks)
+    exit_code = max((rank.returncode for rank in ranks), key=abs)
+    return Ranks(exit_code, output, errors, sorted(folder.iterdir()))
 
 
 def truth(name: str) -> Truth:

@@ -27,10 +27,11 @@ from tests.helpers.training_programs import (
     SUDDEN_ENDINGS,
     WAYS,
     needs_libraries,
+    run_forked_ranks,
     run_in,
-    run_ranks,
     truth,
 )
+from tests.helpers.training_programs import run_ranks as run_ranks_by_torchrun
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,8 @@ def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
     check_waits(true, found["preview"][1])
 
 
-# One of each kind of loop in `make test`: the others are more samples.
-ALWAYS = ("amp", "gan", "generator", "lbfgs", "plain", "validation", "word_model", "workers")
+# In `make test`. Other shapes of a loop are there in tests/auto/test_training_loops.py.
+ALWAYS = ("checkpoints", "plain", "workers")
 
 
 def samples(names: Iterable[str], always: Sequence[str]) -> list[Any]:
@@ -113,16 +114,15 @@ def test_program_stays_what_it_is_and_is_counted_right(
     check(name, recorded(programs, name, tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name", samples([*filter(needs_libraries, SCRIPTS), PACKAGED], ["with_transformers"])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*filter(needs_libraries, SCRIPTS), PACKAGED])
 def test_program_of_a_library_stays_what_it_is_and_is_counted_right(
     library_programs: Programs, name: str, tmp_path: Path
 ) -> None:
     check(name, recorded(library_programs, name, tmp_path))
 
 
-@pytest.mark.parametrize("ending", samples(ENDINGS, ["code", "exception", "interrupt"]))
+@pytest.mark.parametrize("ending", samples(ENDINGS, ["exception", "interrupt", "child"]))
 def test_program_ends_in_the_middle_of_a_step(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
@@ -152,7 +152,9 @@ def test_program_that_trains_in_its_children_is_told_so(programs: Programs, tmp_
     assert "its child processes, which are not recorded, used " in said[0]
 
 
-def test_ranks_under_torchrun_and_their_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["forks", pytest.param("torchrun", marks=pytest.mark.thorough)])
+def test_ranks_and_their_report(by: str, tmp_path: Path) -> None:
+    run_ranks = run_ranks_by_torchrun if by == "torchrun" else run_forked_ranks
     plain = run_ranks(tmp_path / "plain")
     assert plain.output[-1].startswith("state ") and plain.output[-2].startswith("state ")
     for way, options in WAYS.items():

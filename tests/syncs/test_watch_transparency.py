@@ -210,6 +210,7 @@ def compare_operators(*names: str) -> int:
     return int(done.stdout.split()[-1])
 
 
+@pytest.mark.thorough
 def test_operators_that_wait_do_what_they_did() -> None:
     waiting = ("item", "nonzero", "argwhere", "unique", "unique_consecutive", "masked_select")
     more = ("bincount", "equal", "allclose", "repeat_interleave", "where", "to", "__getitem__")
