@@ -594,7 +594,9 @@ loss.item()
     ("read", "end", "options", "exit_code"),
     [
         ("loss.item()", "", ["--as-if-cuda", "--fail-on-sync"], 3),
+        ("loss.item()", "sys.exit(0)", ["--as-if-cuda", "--fail-on-sync"], 3),
         ("loss.item()", "sys.exit(7)", ["--as-if-cuda", "--fail-on-sync"], 7),
+        ("loss.item()", "1 / 0", ["--as-if-cuda", "--fail-on-sync"], 1),
         ("loss.item()", "", ["--fail-on-sync"], 0),
         ("loss.item()", "", ["--as-if-cuda"], 0),
         ("pass", "", ["--as-if-cuda", "--fail-on-sync", "--steps", "2"], 0),
