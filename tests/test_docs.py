@@ -51,6 +51,7 @@ def test_pages_are_in_the_navigation(page: str) -> None:
     assert f": {page.removeprefix('docs/')}\n" in lines, f"add {page} to `nav` in mkdocs.yml"
 
 
+@pytest.mark.thorough
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed")

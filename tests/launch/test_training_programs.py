@@ -92,8 +92,8 @@ def check(name: str, found: dict[str, tuple[Done, Run]]) -> None:
     check_waits(true, found["preview"][1])
 
 
-# One of each kind of loop in `make test`: the others are more samples.
-ALWAYS = ("amp", "gan", "generator", "lbfgs", "plain", "validation", "word_model", "workers")
+# In `make test`. Other shapes of a loop are there in tests/auto/test_training_loops.py.
+ALWAYS = ("checkpoints", "generator", "plain", "workers")
 
 
 def samples(names: Iterable[str], always: Sequence[str]) -> list[Any]:
@@ -111,16 +111,15 @@ def test_program_stays_what_it_is_and_is_counted_right(
     check(name, recorded(programs, name, tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name", samples([*filter(needs_libraries, SCRIPTS), PACKAGED], ["with_transformers"])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*filter(needs_libraries, SCRIPTS), PACKAGED])
 def test_program_of_a_library_stays_what_it_is_and_is_counted_right(
     library_programs: Programs, name: str, tmp_path: Path
 ) -> None:
     check(name, recorded(library_programs, name, tmp_path))
 
 
-@pytest.mark.parametrize("ending", samples(ENDINGS, ["code", "exception", "interrupt"]))
+@pytest.mark.parametrize("ending", samples(ENDINGS, ["exception", "interrupt", "child"]))
 def test_program_ends_in_the_middle_of_a_step(
     programs: Programs, ending: str, tmp_path: Path
 ) -> None:
