@@ -181,6 +181,7 @@ class AtTheEnd:
         write(1, b"released at the end")
 
 sys.at_the_end = AtTheEnd()
-"""
+""",
+        is_fresh=True,  # its end takes all modules apart
     )
     assert (done.stdout, done.stderr) == ("released at the end", "")
