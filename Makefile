@@ -16,7 +16,8 @@ WERROR = OFF
 EXTRAS ?= dev
 TESTS ?= tests
 SELECTED = not slow and not thorough
-WORKERS ?= $(shell nproc)
+# One more than there are cores: some tests wait.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 PARALLEL = --numprocesses $(WORKERS) --dist worksteal
 CXX_FILES = $(wildcard csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh tests/native/*.cpp \
     tests/native/*.h benchmarks/native/*.cpp benchmarks/gpu/*.cu)

@@ -115,11 +115,22 @@ ENDINGS = {
 
 # The one that ends once its thread has ended waits for the scheduler, which may take minutes.
 SLOW = "daemon thread that waits for data"
+# Further samples of what is missing or in the way as the report is made.
+THOROUGH = (
+    *("deleted directory", "recursion limit", "another path", "path that is none"),
+    *("import of the report that warns", "locale", "empty environment"),
+)
 
 
 @pytest.mark.parametrize(
     "ending",
-    [pytest.param(name, marks=pytest.mark.slow) if name == SLOW else name for name in ENDINGS],
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.slow] * (name == SLOW) + [pytest.mark.thorough] * (name in THOROUGH),
+        )
+        for name in ENDINGS
+    ],
 )
 def test_report_comes_and_the_exit_code_is_the_programs(tmp_path: Path, ending: str) -> None:
     write(tmp_path, "end.py", ENDINGS[ending])

@@ -72,13 +72,16 @@ def test_the_flight_recorder_of_a_rank(
 
 @pytest.mark.parametrize(("seconds", "says"), [("0.2", True), ("0", False)])
 def test_the_watchdog(seconds: str, says: bool, tmp_path: Path) -> None:
-    source = """
+    source = f"""
         import time
         import pyinstrument_gpu as pig
         for step in range(13):
             with pig.gpu_step():
-                if step == 12:
-                    time.sleep(3)
+                until_s = time.monotonic() + (600 if {says} else 0.5)
+                while step == 12 and time.monotonic() < until_s:
+                    if pig.Run.load("run.gpurun").stalls:
+                        break
+                    time.sleep(0.01)
         """
     write(tmp_path, "train.py", source)
     done = launched(tmp_path, "--no-report", "--watchdog", seconds, "train.py")
