@@ -111,21 +111,24 @@ $(INSTALLED): $(BUILDS) setup.py
 $(PEERS): $(INSTALLED) benchmarks/install_peers.py
 	if $(BIN)/python -m benchmarks.install_peers; then touch $@; fi
 
+# Without make's flags: of its job server ninja would only say that it can't have it.
+COMPILE = MAKEFLAGS= $(BIN)/cmake --build
+
 # One build directory for the module, which is installed into the source tree, and the native tests.
 configure: $(BUILDS)
 	$(BIN)/cmake -S . -B $(NATIVE) -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	    -DPYINSTRUMENT_GPU_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
 
 module: configure
-	$(BIN)/cmake --build $(NATIVE) --target _C
+	$(COMPILE) $(NATIVE) --target _C
 	$(BIN)/cmake --install $(NATIVE) --prefix . --strip
 
 native: module
-	$(BIN)/cmake --build $(NATIVE)
+	$(COMPILE) $(NATIVE)
 
 # The compiler's package has the same name on Debian and Ubuntu: g++-aarch64-linux-gnu.
 aarch64: aarch64-module  ## build for aarch64 with a cross compiler; run the native tests if qemu-user is installed
-	$(BIN)/cmake --build $(AARCH64)
+	$(COMPILE) $(AARCH64)
 	@if command -v qemu-aarch64 qemu-aarch64-static; then set -x; \
 	    $(BIN)/ctest --test-dir $(AARCH64) --output-on-failure --no-tests=error --parallel $(WORKERS); \
 	else echo "the native tests were not run on aarch64: qemu-aarch64 is not installed"; fi
@@ -136,7 +139,7 @@ aarch64-module: $(BUILDS)
 	    -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DPYINSTRUMENT_GPU_TESTS=ON \
 	    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 \
 	    -DCMAKE_COMPILE_WARNING_AS_ERROR=$(WERROR)
-	$(BIN)/cmake --build $(AARCH64) --target _C
+	$(COMPILE) $(AARCH64) --target _C
 
 # Python tests that lead through all of csrc.
 SANITIZED_TESTS = tests/auto tests/cuda tests/faults tests/format tests/patching tests/recording tests/sinks tests/syncs
@@ -157,7 +160,7 @@ NOT_SANITIZED = tests/faults/test_faults.py::test_fault[memory-two_million_spans
 sanitize-memory: $(INSTALLED)
 	$(SANITIZE) -B build/asan -DCMAKE_CXX_FLAGS="-O1 -g1 -fno-omit-frame-pointer \
 	    -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all"
-	$(BIN)/cmake --build build/asan
+	$(COMPILE) build/asan
 	$(BIN)/ctest --test-dir build/asan --output-on-failure --no-tests=error --parallel $(WORKERS)
 	mkdir -p build/asan/package/pyinstrument_gpu
 	ln -sfn $(filter-out %.so %__pycache__,$(wildcard $(CURDIR)/pyinstrument_gpu/*)) build/asan/package/pyinstrument_gpu
@@ -172,7 +175,7 @@ sanitize-memory: $(INSTALLED)
 OF_ONE_THREAD = test_metric_kernel|test_kernel_row
 sanitize-threads: $(BUILDS)
 	$(SANITIZE) -B build/tsan -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread -fno-sanitize-recover=all"
-	$(BIN)/cmake --build build/tsan --target native_tests
+	$(COMPILE) build/tsan --target native_tests
 	$(BIN)/ctest --test-dir build/tsan --output-on-failure --no-tests=error --parallel $(WORKERS) \
 	    --exclude-regex "$(OF_ONE_THREAD)"
 
