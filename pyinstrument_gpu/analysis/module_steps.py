@@ -153,7 +153,7 @@ class _Sums:
 
         def sums(columns: Iterable[NDArray[Any]], weights: NDArray[Any]) -> NDArray[np.float64]:
             counted = [np.bincount(key, weights * one, math.prod(shape)) for one in columns]
-            return np.array(counted, np.float64).reshape(-1, *shape)
+            return np.array(counted, np.float64).reshape(len(counted), *shape)
 
         counted = ~were_profiled(run, passes["step"])
         all_passes = np.ones(len(passes), np.bool_)

@@ -23,11 +23,20 @@ from pyinstrument_gpu.errors import PyinstrumentGpuError, RecordingError
 from pyinstrument_gpu.recording.configuration import PREFIX, file_settings
 from pyinstrument_gpu.version import __version__
 
-_COMMANDS = (
-    *("run", "watch", "why", "report", "export", "compare", "gate", "overhead", "info"),
-    "completion",
-)
-"""Each is the function of its name in the module of its name."""
+_COMMANDS = {
+    "run": "Run a Python program and record its phases and steps.",
+    "watch": "Look at a recording while it goes on.",
+    "why": "Say which rank of a job stopped first, or holds up the others.",
+    "report": "Show where the time of each step went.",
+    "export": "Write runs in another format, for other tools to read.",
+    "compare": "Tell whether a change made training faster or slower.",
+    "gate": "Fail if training has become slower: a test that does not flake.",
+    "overhead": "Measure what a phase costs on this machine.",
+    "info": "Show what a run file contains and what is missing.",
+    "completion": "Print a script that completes commands and options in your shell.",
+}
+"""Each is the function of its name in the module of its name. What it does stands here as well, so
+that a list of them imports none."""
 
 
 class _Commands(click.Group):
@@ -45,6 +54,10 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(f"pyinstrument_gpu.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:

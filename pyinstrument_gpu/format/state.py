@@ -72,7 +72,9 @@ def _is_number(value: Any) -> bool:
 
 _COUNTS = ("spans", "steps", "device_times", "step_drops", "harvester_cpu_ns", "phases_recorded")
 _is_time = fits.integer(0, TIME_LIMIT_NS)
-_is_serial_or_none = fits.integer(-1, fits.COUNT_LIMIT)
+_is_serial = fits.integer(0, 2**32 - 1)
+_is_serial_or_none = fits.integer(-1, 2**32 - 1)
+_is_depth = fits.integer(0, 2**16 - 1)
 _REQUIRED: Schema = {"now_ns": _is_time, "final": fits.truth, **dict.fromkeys(_COUNTS, fits.count)}
 _OPTIONAL: Schema = {
     "anchor": _are_counts,
@@ -81,16 +83,14 @@ _OPTIONAL: Schema = {
     "dropped": _are_counts,
     "open_step": fits.or_null(
         fits.fields(
-            serial=fits.count,
-            thread=fits.count,
+            serial=_is_serial,
+            thread=_is_serial,
             begin_ns=_is_time,
             samples=fits.or_null(_is_number),
             items=fits.count,
         )
     ),
-    "open": fits.list_of(
-        fits.row(fits.count, fits.count, _is_time, _is_serial_or_none, fits.count)
-    ),
+    "open": fits.list_of(fits.row(_is_serial, _is_serial, _is_time, _is_serial_or_none, _is_depth)),
     "device": fits.or_null(
         fits.fields(
             every=fits.integer(1, fits.COUNT_LIMIT),

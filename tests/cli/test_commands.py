@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
 import pyinstrument_gpu
-from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.cli import _COMMANDS, main
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.document.one_step import step_document
@@ -32,6 +33,7 @@ from tests.document.programs import run_of_phases
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of
 from tests.helpers.run_encoder import save
+from tests.helpers.script import run_script
 
 MS = 1_000_000
 
@@ -88,6 +90,23 @@ def test_version_and_help() -> None:
         for name in ("run", "why", "report", "export", "compare", "gate", "overhead", "info"):
             assert f"\n  {name} " in result.output
             assert f"Usage: pyinstrument-gpu {name} " in invoke(name, *arguments).output
+
+
+def test_commands_are_listed_without_being_imported() -> None:
+    script = """
+import sys
+from pyinstrument_gpu.cli import main
+try:
+    main(["--help"])
+finally:
+    assert not {"numpy", "rich", "pyinstrument_gpu.cli.report"} & set(sys.modules)
+"""
+    run_script(script, is_fresh=True)
+    context = click.Context(main)
+    for name, what in _COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None and command.help is not None
+        assert " ".join(command.help.partition("\n\n")[0].split()) == what
 
 
 def test_help_of_export_has_every_format() -> None:

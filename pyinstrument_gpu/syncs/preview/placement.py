@@ -8,10 +8,10 @@ but on a GPU there would be two, in two places.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._mode_utils import no_dispatch
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
@@ -24,18 +24,23 @@ class _Storages:
     """A set of storages, which it doesn't keep alive."""
 
     def __init__(self) -> None:
-        # While there is a weak reference, no other storage has the address.
-        self._references: dict[int, StorageWeakRef] = {}
+        # By the address, which another storage may have later. Not torch's own StorageWeakRef, with
+        # which the memory of a storage outlives it.
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._sweep_at = 4096
 
     def __contains__(self, storage: torch.UntypedStorage | None) -> bool:
-        return storage is not None and storage._cdata in self._references
+        if storage is None:
+            return False
+        reference = self._references.get(storage._cdata)
+        return reference is not None and reference() is storage
 
     def add(self, storage: torch.UntypedStorage | None) -> None:
         if storage is not None:
-            self._references[storage._cdata] = StorageWeakRef(storage)
+            self._references[storage._cdata] = weakref.ref(storage)
         if len(self._references) >= self._sweep_at:
-            self._references = {k: v for k, v in self._references.items() if not v.expired()}
+            living = {k: v for k, v in self._references.items() if v() is not None}
+            self._references = living
             self._sweep_at = max(4096, 2 * len(self._references))
 
     def discard(self, storage: torch.UntypedStorage) -> None:
