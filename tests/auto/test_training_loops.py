@@ -13,8 +13,8 @@ import pytest
 
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
-from tests.helpers.programs import ROOT, Programs
-from tests.helpers.python_server import run_python
+from tests.helpers.programs import Programs
+from tests.helpers.python_server import ROOT, run_python
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 

@@ -24,6 +24,7 @@ from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.document.one_step import step_document
 from pyinstrument_gpu.export import FOLDER, FORMATS
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import SPAN_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.steps import Steps
@@ -32,7 +33,6 @@ from pyinstrument_gpu.run import Run
 from tests.document.programs import run_of_phases
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import syncs_of
-from tests.helpers.run_encoder import save
 from tests.helpers.script import run_script
 
 MS = 1_000_000

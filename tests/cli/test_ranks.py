@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.job import Job
 from pyinstrument_gpu.run import Run
 from tests.helpers.job_files import rank_environment, rank_run
-from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 STEPS = 40

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyinstrument_gpu.cli import main
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.steps import Step, Steps
@@ -19,7 +20,6 @@ from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.sightings import sightings_of
 from tests.helpers.job_endings import S, job, rank
 from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
-from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 

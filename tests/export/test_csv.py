@@ -16,6 +16,7 @@ from pyinstrument_gpu import export as export_module
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export import FOLDER, FORMATS, Exporter, export
 from pyinstrument_gpu.export.csv import write
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
@@ -24,7 +25,6 @@ from pyinstrument_gpu.run import Run
 from tests.helpers.csv_rows import csv_rows
 from tests.helpers.made_runs import ANCHOR, rank, run_of, syncs_of
 from tests.helpers.made_runs import written as written_by
-from tests.helpers.run_encoder import save
 
 HEADER = (
     b"phase,path,step,depth,thread,thread_name,device,stream,stream_name,host_begin_ns,"

@@ -33,6 +33,7 @@ from pyinstrument_gpu.format.framing import (
     pack_block,
     read_blocks,
 )
+from pyinstrument_gpu.format.writer import encode
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
@@ -47,7 +48,6 @@ from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
 from pyinstrument_gpu.watch.watch import Watch
 from tests.faults.fault import FaultGroup, Trial
 from tests.helpers.made_runs import run_of, syncs_of
-from tests.helpers.run_encoder import encode
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS, with_document
 
 FAULTS = FaultGroup("hostile file")

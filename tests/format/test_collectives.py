@@ -11,10 +11,9 @@ import pytest
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.items import COLLECTIVE_ITEM
 from pyinstrument_gpu.format.state import State, encode_state
-from pyinstrument_gpu.format.writer import RunWriter
+from pyinstrument_gpu.format.writer import RunWriter, encode
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
 from pyinstrument_gpu.run import Run
-from tests.helpers.run_encoder import encode
 
 GROUP = {"name": "0", "description": "default_pg", "ranks": [0, 1], "backend": "gloo"}
 LEFT_OUT = (

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.format.writer import encode
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
 from pyinstrument_gpu.model.open_phase import OpenPhase
@@ -19,7 +20,6 @@ from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.model.stream import named_streams
 from pyinstrument_gpu.model.thread import Thread
 from pyinstrument_gpu.run import Run
-from tests.helpers.run_encoder import encode
 
 ENVIRONMENTS = st.fixed_dictionaries(
     {},

@@ -9,11 +9,11 @@ import pytest
 
 from pyinstrument_gpu.analysis.slowdown import Slowdown
 from pyinstrument_gpu.errors import GateError
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.gate.command_side import CommandSide
 from pyinstrument_gpu.gate.gate import Gate, Plan
 from pyinstrument_gpu.run import Run
 from tests.analysis.test_compare_jobs import job
-from tests.helpers.run_encoder import save
 
 pytest.importorskip("scipy", reason="scipy is not installed")
 

@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.helpers.python_server import TORCH, PythonServer, run_python
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers.python_server import ROOT, TORCH, PythonServer, run_python
 
 
 class Done(NamedTuple):

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from tests.helpers import python_server
 from tests.helpers.program_truth import FOLDER, Truth, truth_of, truth_of_script
-from tests.helpers.programs import ROOT, Done, Programs
+from tests.helpers.programs import Done, Programs
+from tests.helpers.python_server import ROOT
 
 ENDINGS = (
     *("code", "message", "exception", "interrupt", "interrupt raised", "exit function"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.process_state import ProcessState
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE, STEP_DTYPE
@@ -20,7 +21,6 @@ from pyinstrument_gpu.run import Run
 from pyinstrument_gpu.watch.clocks import Clocks
 from pyinstrument_gpu.watch.live_run import LiveRun
 from pyinstrument_gpu.watch.watched_run import WatchedRun
-from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 S = 1000 * MS

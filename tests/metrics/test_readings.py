@@ -13,10 +13,10 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.model.schema import METRIC_DTYPE
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
-from tests.helpers.run_encoder import save
 
 torch = pytest.importorskip("torch")
 

@@ -19,6 +19,7 @@ from torch import nn
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import syncs
 from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.format.writer import save
 from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import SyncKind
 from pyinstrument_gpu.native import native
@@ -26,7 +27,6 @@ from pyinstrument_gpu.patching import tensor_device
 from pyinstrument_gpu.run import Run
 from tests.helpers.clock import fake_clock
 from tests.helpers.programs import Programs
-from tests.helpers.run_encoder import save
 
 MS = 1_000_000
 WAIT_NS = 5 * MS

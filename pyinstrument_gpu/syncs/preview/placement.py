@@ -39,8 +39,7 @@ class _Storages:
         if storage is not None:
             self._references[storage._cdata] = weakref.ref(storage)
         if len(self._references) >= self._sweep_at:
-            living = {k: v for k, v in self._references.items() if v() is not None}
-            self._references = living
+            self._references = {k: v for k, v in self._references.items() if v() is not None}
             self._sweep_at = max(4096, 2 * len(self._references))
 
     def discard(self, storage: torch.UntypedStorage) -> None:

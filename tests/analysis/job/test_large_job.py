@@ -14,8 +14,8 @@ import pytest
 
 from pyinstrument_gpu import Job
 from pyinstrument_gpu.analysis.job import of
+from pyinstrument_gpu.format.writer import save
 from tests.helpers.python_server import run_fresh_python
-from tests.helpers.run_encoder import save
 from tests.helpers.simulated_job import MS, Slow, run_of_rank, simulated_job
 
 PHASES_NS = {
