@@ -311,6 +311,9 @@ def sync_end(site: int, begin: int | None, bytes: int) -> None:
 def sync_watch(on: bool, as_if: bool) -> None:
     """From now on, or no longer, each wait that can be seen is recorded in the active recording."""
 
+def sync_placed() -> None:
+    """The active recording is told that something was placed on the device of a preview."""
+
 # Hooks of calls of torch, below its Python objects. A listener is a pair: `enter(args, kwargs)` is
 # called before the function, with kwargs None where there are none, and returns a token, or None
 # where the call is of no interest; then `leave(token, args, succeeded)` is called after it. Errors

@@ -50,6 +50,7 @@ void add_sync_functions(py::module_& module) {
   module.def(
       "sync_watch", [](bool on, bool as_if) { Recorder::instance().syncs().watch(on, as_if); },
       py::arg("on"), py::arg("as_if"));
+  module.def("sync_placed", [] { Recorder::instance().syncs().place(); });
 }
 
 }  // namespace pig

@@ -29,7 +29,7 @@ class SyncLog {
     totals_.assign(sites_.size(), {});
     pending_.clear();
     dropped_ = 0;
-    is_on_ = as_if_ = watch_changed_ = false;
+    is_on_ = as_if_ = is_placed_ = watch_changed_ = false;
     intervals_.clear();
   }
 
@@ -71,6 +71,13 @@ class SyncLog {
     }
   }
 
+  /// Of a watch as if there were a device: something was placed on it.
+  void place() {
+    const std::lock_guard lock(mutex_);
+    is_placed_ = true;
+    ++changes_;
+  }
+
   /// Whether the watch began or ended since the last call: a reader takes a run whose file does not
   /// say that it was watched for one that was not, so that can't wait for the next statistics.
   bool take_watch_change() {
@@ -100,8 +107,9 @@ class SyncLog {
   std::vector<uint8_t> encode_statistics(uint64_t appended) const {
     const std::lock_guard lock(mutex_);
     if (intervals_.empty()) return {};
+    const uint64_t flags = as_if_ ? kAsIf | (is_placed_ ? 0 : kNothingPlaced) : 0;
     std::vector<uint64_t> words{appended, dropped_,
-                                uint64_t{as_if_} << 32 | static_cast<uint32_t>(intervals_.size())};
+                                flags << 32 | static_cast<uint32_t>(intervals_.size())};
     for (const auto& [begin_ns, end_ns] : intervals_) {
       words.push_back(static_cast<uint64_t>(begin_ns));
       words.push_back(static_cast<uint64_t>(end_ns));
@@ -117,6 +125,9 @@ class SyncLog {
   }
 
  private:
+  static constexpr uint64_t kAsIf = 1;
+  static constexpr uint64_t kNothingPlaced = 2;
+
   struct Totals {
     uint64_t count = 0;
     uint64_t priced = 0;
@@ -142,6 +153,7 @@ class SyncLog {
   uint64_t changes_ = 0;
   bool is_on_ = false;
   bool as_if_ = false;
+  bool is_placed_ = false;
   bool watch_changed_ = false;
   std::vector<std::pair<int64_t, int64_t>> intervals_;
 };

@@ -77,7 +77,7 @@ class Document:
         memory: by phase, and whether it grows.
         energy: by GPU.
         metrics: as they were read during the run.
-        notes: what is damaged, was cut short or had not ended.
+        notes: what is damaged, was cut short, had not ended, or is that of a preview.
         unknown: what was not recorded.
         recorder: what recording cost, and what was dropped.
     """
@@ -111,11 +111,12 @@ class Document:
 def document_of(run: RunData, file: str | None = None) -> Document:
     """The document of a run. It costs the whole analysis: some 0.1 s per 100,000 spans."""
     in_steps, found = phases_in_steps(run), findings(run, file)
+    waits = syncs(run)
     advised = guides(run, {one.about for one in found if one.kind == "guide"})
     document = Document(
         version=VERSION,
         file=file,
-        verdict=verdict(run, in_steps, found, advised),
+        verdict=verdict(run, in_steps, found, advised, waits),
         findings=found,
         run=run_info(run),
         steps=steps(run),
@@ -131,7 +132,7 @@ def document_of(run: RunData, file: str | None = None) -> Document:
         ledger=ledger(run),
         savings=savings(run),
         guides=advised,
-        syncs=syncs(run),
+        syncs=waits,
         modules=modules(run),
         operations=operations(run),
         memory=memory(run),

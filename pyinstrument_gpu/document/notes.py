@@ -14,8 +14,17 @@ _MAX_PATHS = 200
 
 
 def notes(run: RunData) -> tuple[str, ...]:
-    """What is damaged, was cut short, or had not ended."""
-    return (*run.notes, *_open(run), *_unfinished(run), *_cut_short(run))
+    """What is damaged, was cut short, had not ended, or is that of a preview."""
+    return (*run.notes, *_preview(run), *_open(run), *_unfinished(run), *_cut_short(run))
+
+
+def _preview(run: RunData) -> Iterator[str]:
+    if run.syncs.is_as_if:
+        yield (
+            "The times are those of a preview, not of the program: it slows down every operation, "
+            "and runs functions of torch.compile eagerly, whose results may differ in the last "
+            "digits."
+        )
 
 
 def _open(run: RunData) -> Iterator[str]:
@@ -66,7 +75,7 @@ def unknown(run: RunData) -> Iterator[str]:
         watched = "syncs were not watched" if run.complete else "nothing of a watch is in the file"
         yield f"Where the host waits for the device: {watched} (pig.watch_syncs())."
     elif run.syncs.is_as_if:
-        yield "How long the host waits for a device: the run was a preview without one."
+        yield "How long the host waits for a device, and all other times: the run was a preview."
     if not run.step_totals.count:
         ended = "no step ended" if run.complete else "no step that ended is in the file"
         yield f"Times per step: {ended}."

@@ -7,21 +7,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyinstrument_gpu.document.words import counted
 from pyinstrument_gpu.model import syncs as model
+from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
 _DOUBTS = {
     SyncKind.UNPLACED: (
-        "tensors of the host meet tensors of the device, so the preview is wrong about some"
+        "tensors of the host meet tensors of the device, or are trained while others lie there, so "
+        "the preview may be wrong about some"
     ),
     SyncKind.PRESUMED: (
         "no tensor had been moved to a device, so those computed from parameters were taken to lie "
         "there"
     ),
+    SyncKind.RAISES: (
+        ".numpy() of a tensor on a GPU is an error, unless the program copies it to the host first"
+    ),
 }
+_NO_WAITS = {SyncKind.UNPLACED, SyncKind.PRESUMED}
+_NOTHING_PLACED = (
+    "Not known: nothing that the program does places a tensor on a GPU, as far as the preview can "
+    "see. For it to tell, move the model and its data with .to(device), where device is "
+    '"cuda" if torch.cuda.is_available() else "cpu"'
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,8 @@ class SyncSite:
         count: waits in the whole run.
         count_per_step, blocked_ns_per_step: of those inside steps that ended.
         count_outside: waits outside steps.
+        is_of_steps: whether it waits in several steps, or in the only one; not where it waits once,
+            or only outside steps.
         blocked_ns: the time of all.
         copied_bytes: what they copied.
     """
@@ -50,6 +64,7 @@ class SyncSite:
     count_per_step: float | None
     blocked_ns_per_step: float | None
     count_outside: int | None
+    is_of_steps: bool
     blocked_ns: int | None
     copied_bytes: int
 
@@ -59,8 +74,11 @@ class Syncs:
     """Where the program makes the host wait for a device.
 
     Attributes:
-        is_preview: whether it ran without a GPU, as if it had one: no time is known.
-        sites: the most expensive first.
+        is_preview: whether it ran without a GPU, as if it had one: no time is known, of nothing in
+            the run.
+        is_placed: false: a preview in which the program placed nothing on a device, so what would
+            wait is not known.
+        sites: the most expensive first; of a preview, those of steps first.
         kept_steps: steps in the history.
         watched_steps: how many of these were watched. What stands per step is a mean of all.
         allowed: waits in `allow_sync` regions, which are in no site.
@@ -69,6 +87,7 @@ class Syncs:
     """
 
     is_preview: bool
+    is_placed: bool
     sites: tuple[SyncSite, ...]
     kept_steps: int
     watched_steps: int
@@ -86,9 +105,17 @@ def syncs(run: RunData) -> Syncs | None:
     in_steps = found.events["step"] >= 0
     has_ended = in_steps if open_step is None else found.events["step"] != open_step.index
     inside, ended = found.waits_in(in_steps), found.waits_in(in_steps & has_ended)
+    of_steps = _sites_of_steps(run, found.events[in_steps & has_ended])
+    sites = [
+        _site(run, site, inside[site], ended[site], site in of_steps)
+        for site in listed_sites(found)
+    ]
     return Syncs(
         is_preview=found.is_as_if,
-        sites=tuple(_site(run, site, inside[site], ended[site]) for site in listed_sites(found)),
+        is_placed=found.is_placed,
+        sites=tuple(
+            sorted(sites, key=lambda site: not site.is_of_steps) if found.is_as_if else sites
+        ),
         kept_steps=len(closed),
         watched_steps=sum(
             int(np.count_nonzero((closed["begin_ns"] >= begin_ns) & (closed["end_ns"] <= end_ns)))
@@ -97,11 +124,21 @@ def syncs(run: RunData) -> Syncs | None:
         allowed=sum(
             site.totals.count
             for site in found.sites
-            if site.is_allowed and site.kind not in _DOUBTS
+            if site.is_allowed and site.kind not in _NO_WAITS
         ),
         lost=found.dropped,
         doubts=tuple(_doubts(run)),
     )
+
+
+def _sites_of_steps(run: RunData, events: NDArray[np.void]) -> set[model.SyncSite]:
+    """The sites of waits, in steps that ended, that wait in several steps, or in the only one."""
+    sites, steps = events["site"], events["step"]
+    last = np.full(len(run.syncs.sites), -1)
+    last[sites] = steps
+    is_in_another = steps != last[sites]
+    chosen = sites if run.steps_ended == 1 else sites[is_in_another]
+    return {run.syncs.sites[site] for site in distinct(chosen)}
 
 
 def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:
@@ -115,6 +152,7 @@ def _site(
     site: model.SyncSite,
     inside: model.SomeWaits | None,
     ended: model.SomeWaits | None,
+    is_of_steps: bool,
 ) -> SyncSite:
     """The site; `inside` are its waits inside steps, `ended` those inside steps that ended."""
     library, steps = site.library, run.steps_ended
@@ -131,12 +169,15 @@ def _site(
         count_per_step=None if ended is None else ended.count / steps,
         blocked_ns_per_step=None if blocked_ns is None else blocked_ns / steps,
         count_outside=None if inside is None else site.totals.count - round(inside.count),
+        is_of_steps=is_of_steps,
         blocked_ns=site.blocked_ns,
         copied_bytes=site.totals.bytes,
     )
 
 
 def _doubts(run: RunData) -> Iterator[str]:
+    if not run.syncs.is_placed:
+        yield _NOTHING_PLACED
     for kind, reason in _DOUBTS.items():
         sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]
         if sites:

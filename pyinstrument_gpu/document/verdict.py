@@ -10,6 +10,7 @@ from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guides
 from pyinstrument_gpu.document.phases import PhaseInSteps
+from pyinstrument_gpu.document.syncs import Syncs
 from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
 from pyinstrument_gpu.model.run_data import RunData
 
@@ -22,6 +23,7 @@ def verdict(
     phases: Sequence[PhaseInSteps],
     findings: Sequence[Finding],
     guides: Guides | None,
+    waits: Syncs | None,
 ) -> str:
     steps = run.step_totals.count
     failures = [one for one in findings if one.kind == "failure"]
@@ -31,8 +33,8 @@ def verdict(
         if not run.complete:
             return "The recording was not stopped, and no step that ended is in the file."
         return "No step ended, so nothing can be said of steps."
-    if run.syncs.is_as_if:
-        return _preview(run)
+    if waits is not None and waits.is_preview:
+        return _preview(waits)
     takes = _takes(run)
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
     if most is not None and most.self_ns:
@@ -93,9 +95,16 @@ def _saving(run: RunData, one: Finding) -> str:
     return f"{high if low == high else f'{low} to {high}'} of {whole}{where}"
 
 
-def _preview(run: RunData) -> str:
-    lines = {site.program for site in run.syncs.sites if site.totals.count and not site.is_allowed}
-    if not lines:
-        return "A preview on the host: no watched call would make it wait for a GPU."
-    would = "would make the host wait for a GPU, how long is unknown"
-    return f"A preview on the host: {counted(len(lines), 'line')} {would}."
+def _preview(syncs: Syncs) -> str:
+    if not syncs.is_placed:
+        where = "where it would wait for a GPU is not known"
+        return f"A preview on the host: the program places nothing on a device, so {where}."
+    of_steps = {site.line for site in syncs.sites if site.is_of_steps}
+    others = {site.line for site in syncs.sites} - of_steps
+    would = "no line of its steps was found that would make it wait for a GPU"
+    if of_steps:
+        lines = counted(len(of_steps), "line")
+        would = f"{lines} of its steps would make it wait for a GPU, how long is unknown"
+    once = f"; {counted(len(others), 'other line')} would once, or outside steps" if others else ""
+    doubts = "; not all of this is certain" if syncs.doubts else ""
+    return f"A preview on the host: {would}{once}{doubts}."

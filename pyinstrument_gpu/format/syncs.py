@@ -26,6 +26,7 @@ _STATISTICS = struct.Struct("<QQII")
 _INTERVAL = struct.Struct("<qq")
 _ROW = struct.Struct("<IIQQQQ")
 _AS_IF = 1
+_NOTHING_PLACED = 2
 
 
 def known_syncs(
@@ -68,7 +69,9 @@ def known_syncs(
     # A watch that was still on lasts as long as the run is known.
     watched = tuple((b, state.now_ns if e < 0 else e) for b, e in statistics.watched_ns)
     missing = statistics.dropped + log.first + max(0, statistics.events - log.first - good)
-    return Syncs(tuple(counted), events, watched, statistics.is_as_if, missing)
+    flags = statistics.flags
+    is_as_if, is_placed = bool(flags & _AS_IF), not flags & _NOTHING_PLACED
+    return Syncs(tuple(counted), events, watched, is_as_if, is_placed, missing)
 
 
 def _decode_sites(payload: memoryview) -> list[SyncSite]:
@@ -99,7 +102,7 @@ def encode_sync_site(site: SyncSite) -> bytes:
 class _Statistics(NamedTuple):
     events: int
     dropped: int
-    is_as_if: bool
+    flags: int
     watched_ns: tuple[tuple[int, int], ...]
     totals: dict[int, SyncTotals]
 
@@ -114,11 +117,11 @@ def _decode_statistics(data: bytes) -> _Statistics:
         totals[site] = SyncTotals(*sums)
     if any(one.priced > one.count for one in totals.values()):
         raise nonsense("SYNC_STATISTICS", "more waits have a price than there are")
-    return _Statistics(events, dropped, bool(flags & _AS_IF), watched, totals)
+    return _Statistics(events, dropped, flags, watched, totals)
 
 
 def encode_sync_statistics(syncs: Syncs) -> bytes:
-    flags = _AS_IF if syncs.is_as_if else 0
+    flags = (_AS_IF if syncs.is_as_if else 0) | (0 if syncs.is_placed else _NOTHING_PLACED)
     head = _STATISTICS.pack(len(syncs.events), syncs.dropped, len(syncs.watched_ns), flags)
     rows = [
         _ROW.pack(number, 0, *astuple(site.totals))

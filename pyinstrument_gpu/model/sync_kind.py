@@ -36,12 +36,13 @@ class SyncKind(enum.IntEnum):
     STREAM_SYNCHRONIZE = 17
     EVENT_SYNCHRONIZE = 18
     RAISES = 19
-    """Of a preview: `.numpy()` of a tensor on a device, which is an error."""
+    """Of a preview: `.numpy()` of a tensor on a device, which is an error unless the program copies
+    it to the host first, where there is a device."""
     CHECK = 20
     """Of a preview: an operator that reads what it was given, to check it."""
     UNPLACED = 21
-    """Of a preview, and no wait: tensors of the host and of the device meet, so one of the two is
-    elsewhere."""
+    """Of a preview, and no wait: tensors of the host meet such of the device, or are trained beside
+    them, so some are elsewhere."""
     PRESUMED = 22
     """Of a preview, and no wait: nothing had been moved to a device, so a tensor was taken to lie
     there because it comes from a parameter."""
@@ -66,7 +67,7 @@ _LABELS = {
     SyncKind.TOLIST: ".tolist()",
     SyncKind.NUMPY: ".numpy()",
     SyncKind.CPU: ".cpu()",
-    SyncKind.RAISES: ".numpy() would raise",
+    SyncKind.RAISES: ".numpy() may raise",
     SyncKind.CHECK: "check of values",
     SyncKind.TO_CPU: '.to("cpu")',
     SyncKind.H2D_PAGEABLE: "copy from pageable memory",

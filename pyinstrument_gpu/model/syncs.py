@@ -105,6 +105,7 @@ class Syncs(ArrayFields):
             the oldest may be gone.
         watched_ns: when the watch was on, as begins and ends in ns since the run began.
         is_as_if: whether calls on tensors of the host were counted as if they lay on a device.
+        is_placed: false where they were, and nothing was placed on a device.
         dropped: waits that are missing from `events`.
     """
 
@@ -112,6 +113,7 @@ class Syncs(ArrayFields):
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, SYNC_DTYPE))
     watched_ns: tuple[tuple[int, int], ...] = ()
     is_as_if: bool = False
+    is_placed: bool = True
     dropped: int = 0
 
     @property

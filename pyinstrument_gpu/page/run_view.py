@@ -248,7 +248,7 @@ def _phase_rows(
     document: Document, parts: Sequence[Sentence | PartTable], places: _Places
 ) -> tuple[tuple[str, ...], list[PhaseRow]]:
     """The headers and rows of the report's table of phases, with what only a picture shows."""
-    if document.steps is None:
+    if document.steps is None or not parts:  # as of a preview
         return (), []
     unit = next(part.text for part in parts if isinstance(part, Sentence)).rpartition(": ")[2]
     table = next(part for part in parts if isinstance(part, PartTable))

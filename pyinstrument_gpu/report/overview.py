@@ -54,7 +54,10 @@ def sections(document: Document, width: int) -> dict[str, list[Text | Table]]:
         "out of memory": out_of_memory(document.memory),
         "heading": _heading(document),
     }
-    if steps is not None:
+    is_preview = document.syncs is not None and document.syncs.is_preview
+    if is_preview:
+        found["phases"] = []  # its times are not the program's
+    elif steps is not None:
         found |= {
             "phases": _steps(steps, document.phases, width),
             "device": device_times(document, document.phases, width),
@@ -80,9 +83,9 @@ def sections(document: Document, width: int) -> dict[str, list[Text | Table]]:
         ]
     )
     found |= {
-        "modules": modules_section(document.modules, width),
+        "modules": [] if is_preview else modules_section(document.modules, width),
         "syncs": syncs_section(document.syncs, 0 if steps is None else steps.count, width),
-        "operations": operations_section(document.operations, width),
+        "operations": [] if is_preview else operations_section(document.operations, width),
         "memory": memory_section(document.memory, width),
         "energy": energy_section(document.energy, has_phases),
         "metrics": metrics_section(document.metrics, width),

@@ -15,31 +15,39 @@ _MAX_SITES = 20
 
 
 def syncs_section(syncs: Syncs | None, steps: int, width: int) -> Iterator[Text | Table]:
-    """The sites, the most expensive first, of a run of so many steps. Nothing if syncs were not
-    watched."""
+    """The sites, the most expensive first, of a run of so many steps; of a preview, those of steps
+    first, without times. Nothing if syncs were not watched."""
     if syncs is None:
         return
     yield Text()
     if not syncs.sites:
-        what = "would make" if syncs.is_preview else "made"
-        yield Text(f"Syncs: no watched call {what} the host wait for a device")
+        if not syncs.is_preview:
+            yield Text("Syncs: no watched call made the host wait for a device")
+        elif syncs.is_placed:
+            yield Text("Syncs: no watched call would make the host wait for a GPU")
         yield from _doubts(syncs)
         return
     title = "Syncs: where the host waits for the device"
     if syncs.is_preview:
-        title = "Syncs: where the host would wait for a GPU (how long is unknown)"
+        parameters = "" if syncs.is_placed else ", if the parameters were there"
+        title = f"Syncs: where the host would wait for a GPU{parameters} (how long is unknown)"
     yield Text(title, "bold")
     largest_ns = max(site.blocked_ns or 0 for site in syncs.sites)
     unit = Unit.fitting(largest_ns / max(1, steps), largest_ns)
-    rows = []
+    times = 0 if syncs.is_preview else 1
+    columns = ["line", "what", "count", "per step", *[f"{unit.name} per step"] * times]
+    columns += ["outside steps", *[f"total {unit.name}"] * times, "bytes"]
+    of_steps: list[Row] = []
+    others: list[Row] = []
     for site in syncs.sites[:_MAX_SITES]:
+        rows = others if syncs.is_preview and not site.is_of_steps else of_steps
         cells = [
             site.what,
             f"{site.count:,}",
             UNKNOWN if site.count_per_step is None else f"{site.count_per_step:.2f}",
-            unit.text(site.blocked_ns_per_step),
+            *[unit.text(site.blocked_ns_per_step)] * times,
             UNKNOWN if site.count_outside is None else f"{site.count_outside:,}",
-            unit.text(site.blocked_ns),
+            *[unit.text(site.blocked_ns)] * times,
             f"{site.copied_bytes:,}",
         ]
         rows.append(Row(site.line, cells, note=site.function))
@@ -47,8 +55,9 @@ def syncs_section(syncs: Syncs | None, steps: int, width: int) -> Iterator[Text 
             # Below the program's line, and on a row of its own, so that both can be copied.
             nothing = [""] * len(cells)
             rows.append(Row(site.library_line, nothing, depth=1, note=site.library_function or ""))
-    times = (f"{unit.name} per step", "outside steps", f"total {unit.name}", "bytes")
-    yield table(["line", "what", "count", "per step", *times], [rows], width, whole_names=True)
+    yield table(columns, [of_steps, others], width, whole_names=True)
+    if of_steps and others:
+        yield Text("Below the line: what would wait once, or outside steps")
     if len(syncs.sites) > _MAX_SITES:
         yield Text(f"... and {counted(len(syncs.sites) - _MAX_SITES, 'more site')}", "yellow")
     if syncs.watched_steps < syncs.kept_steps:

@@ -51,6 +51,8 @@ class Watching:
         """Have the active recording know since when it is watched; for one that starts later."""
         if _active is self and self._error is None:
             native.sync_watch(True, self._as_if)
+            if getattr(self._watch, "has_moved", False):  # of a preview, before the recording began
+                native.sync_placed()
 
     def end(self) -> None:
         """Stop watching. Again: nothing."""

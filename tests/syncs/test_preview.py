@@ -5,9 +5,12 @@ A comment behind a line says what waits there and how often in the whole run. Ev
 not be listed.
 """
 
+import copy
+import gc
 import random
 import re
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,10 @@ import pytest
 import torch
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.page.page import html_page
 from pyinstrument_gpu.run import Run
+from tests.helpers.programs import Programs
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="the position of a call is known from 3.11 on"
@@ -481,10 +486,187 @@ net = torch.nn.Linear(2, 1).to(device)
 y = net(torch.ones(3, 2))
 """
     run, _ = previewed(source, tmp_path)
-    assert [site.kind for site in run.syncs.sites if site.totals.count and site.is_allowed] == [
-        SyncKind.UNPLACED
-    ]
+    assert waits(run) == {(4, "h2d_pageable"): 2, (5, "unplaced"): 1}
     assert "Not certain: tensors of the host meet tensors of the device" in run.report(width=200)
+
+
+NOTHING_PLACED = {
+    "tutorial": """
+import torch
+device = torch.device("cpu")  # edit me
+net = torch.nn.Linear(2, 1).to(device)
+def loss_of(x):
+    return net(x.to(device)).sum()
+""",
+    "leaf tensors": """
+import torch
+weight = torch.ones(2, 1, requires_grad=True)
+def loss_of(x):
+    (gradient,) = torch.autograd.grad((x @ weight).sum(), [weight], create_graph=True)
+    return (x @ (weight - gradient)).sum()
+""",
+    "beside parameters": """
+import torch
+net, lstm = torch.nn.Linear(2, 1), torch.nn.LSTM(1, 1)
+def loss_of(x):
+    x = net(x.to(net.weight))
+    return (lstm(x)[0] + torch.ones(1, device=net.weight.device)).sum()
+""",
+}
+LOOP = """
+import pyinstrument_gpu as pig
+for _ in pig.gpu_steps(range(2)):
+    loss_of(torch.ones(3, 2)).item()
+"""
+
+
+def verdict(run: Run) -> str:
+    return document_of(run).verdict
+
+
+@pytest.mark.parametrize("name", NOTHING_PLACED)
+def test_what_a_program_that_places_nothing_waits_for_is_not_known(
+    name: str, tmp_path: Path
+) -> None:
+    run, _ = previewed(NOTHING_PLACED[name] + LOOP, tmp_path)
+    assert verdict(run) == (
+        "A preview on the host: the program places nothing on a device, so where it would wait for "
+        "a GPU is not known."
+    )
+    assert "no watched call" not in run.report()
+
+
+@pytest.mark.thorough
+def test_what_shards_on_a_mesh_of_the_host_waits_for_is_not_known(tmp_path: Path) -> None:
+    source = """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+net = fully_shard(torch.nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+def loss_of(x):
+    return net(x).sum()
+"""
+    run, _ = previewed(source + LOOP + "dist.destroy_process_group()", tmp_path)
+    assert "the program places nothing on a device" in verdict(run)
+
+
+def test_training_beside_what_was_placed_is_doubted(tmp_path: Path) -> None:
+    source = """
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+placed = torch.nn.Linear(2, 1).to(device)
+weight = torch.ones(2, 1, requires_grad=True)
+def loss_of(x):
+    return (x @ weight).sum()
+"""
+    run, _ = previewed(source + LOOP, tmp_path)
+    assert verdict(run) == (
+        "A preview on the host: no line of its steps was found that would make it wait for a GPU; "
+        "1 other line would once, or outside steps; not all of this is certain."
+    )
+    assert "or are trained while others lie there, so the preview may be wrong" in run.report(
+        width=200
+    )
+
+
+def test_lines_of_steps_come_before_those_that_wait_once(tmp_path: Path) -> None:
+    source = """
+import torch
+import pyinstrument_gpu as pig
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(2, 1).to(device)
+x = torch.ones(3, 2, device=device)
+for step in pig.gpu_steps(range(3)):
+    loss = net(x).sum()
+    if step == 1:
+        loss.item(), loss.item(), loss.item(), loss.item()
+    if step:
+        loss.item()
+for _ in range(5):
+    loss.item()
+"""
+    run, _ = previewed(source, tmp_path)
+    syncs = document_of(run).syncs
+    assert syncs is not None
+    lines = [(int(site.line.rpartition(":")[2]), site.is_of_steps) for site in syncs.sites]
+    assert lines == [(12, True), (14, False), (10, False), (5, False)]
+    assert verdict(run) == (
+        "A preview on the host: 1 line of its steps would make it wait for a GPU, how long is "
+        "unknown; 3 other lines would once, or outside steps."
+    )
+    report = run.report(width=200)
+    assert "Below the line: what would wait once, or outside steps" in report
+
+
+def test_times_of_a_preview_are_not_those_of_the_program(tmp_path: Path) -> None:
+    run, _ = previewed(NOTHING_PLACED["tutorial"] + LOOP, tmp_path)
+    report = run.report(width=200)
+    assert "! The times are those of a preview, not of the program" in report
+    assert "Where the step goes" not in report and "total us" not in report
+    page = html_page([run], ["run.gpurun"])
+    assert "The times are those of a preview, not of the program" in page
+
+
+def test_error_behind_a_guard_is_no_certain_one(tmp_path: Path) -> None:
+    source = """
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+x = torch.ones(2).to(device)  # h2d_pageable 1
+if x.is_cuda:
+    x = x.cpu()
+x.numpy()  # raises 1
+"""
+    run, _ = previewed(source, tmp_path)
+    assert waits(run) == expected(source)
+    report = run.report(width=200)
+    assert ".numpy() may raise" in report and "would raise" not in report
+    assert (
+        "Not certain: .numpy() of a tensor on a GPU is an error, unless the program copies it to "
+        "the host first"
+    ) in report
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["saved", "loaded"])
+def test_dropped_models_are_not_kept(is_loaded: bool, tmp_path: Path) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    file = tmp_path / "model.pt"
+
+    def used() -> list[torch.Tensor]:
+        net = torch.nn.Linear(3, 2).to(device)
+        half = copy.deepcopy(net).half()
+        torch.save({"net": half, "state": net.state_dict()}, file)
+        tensors: list[torch.Tensor] = [*net.parameters(), *half.parameters()]
+        if is_loaded:
+            loaded = torch.load(file, map_location=device, weights_only=False)
+            net.load_state_dict(loaded["state"])
+            tensors += [*loaded["net"].parameters(), *loaded["state"].values()]
+        return tensors
+
+    with pig.record(), pig.watch_syncs(as_if_cuda=True):
+        kept = [weakref.ref(one) for tensor in used() for one in (tensor, tensor.untyped_storage())]
+        gc.collect()
+        assert [reference() for reference in kept] == [None] * len(kept)
+
+
+def test_recording_after_a_warmup_knows_what_was_placed_before(tmp_path: Path) -> None:
+    program, run_file = tmp_path / "program.py", tmp_path / "run.gpurun"
+    program.write_text("""
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(2, 1).to(device)
+x = torch.ones(3, 2, device=device)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    net(x).sum().backward()
+    optimizer.step()
+""")
+    options = ["--as-if-cuda", "--warmup", "2", "-o", str(run_file)]
+    done = Programs().run(program, options=options)
+    assert done.exit_code == 0, done.errors
+    syncs = Run.load(run_file).syncs
+    assert syncs.is_as_if and syncs.is_placed
 
 
 def test_everything_is_put_back() -> None:

@@ -36,7 +36,7 @@ def is_device(
     keyword: str = "device",
 ) -> bool | None:
     """Whether the device argument of the call that a frame makes would be a device. None where the
-    source doesn't show it; False where it shows that there is none.
+    source doesn't show it, or where that is only presumed; False where it shows that there is none.
 
     Args:
         undecided: what an argument is that the source shows and doesn't decide.
@@ -50,7 +50,10 @@ def is_device(
     resolver = _Resolver(frame, placement, call)
     expression = call.argument(position, keyword)
     if expression is not None:
-        found = resolver.resolve(expression, 0)
+        try:
+            found = resolver.resolve(expression, 0)
+        except _Presumed:
+            return None
         return undecided if found is None else found
     if position is not None:
         return undecided
@@ -68,6 +71,10 @@ def makes_beside(frame: FrameType, placement: Placement) -> bool:
         return False
     resolver = _Resolver(frame, placement, call)
     return any(map(resolver.lies_there, resolver.given(call.node)))
+
+
+class _Presumed(Exception):
+    """A device is that of a tensor which is only presumed to be there."""
 
 
 class _Resolver:
@@ -143,7 +150,10 @@ class _Resolver:
             if isinstance(owner, torch.nn.Module):
                 owner = next(owner.parameters(), None)
             if isinstance(owner, torch.Tensor):
-                return self._placement.is_on_device(owner)
+                is_there = self._placement.is_on_device(owner)
+                if is_there and not self._placement.has_moved:
+                    raise _Presumed
+                return is_there
         if "cpu" in expression.attr.lower():
             return False
         return self._never_device(expression.attr, depth)

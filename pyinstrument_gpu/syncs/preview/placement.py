@@ -9,6 +9,7 @@ but on a GPU there would be two, in two places.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ class Placement:
     the device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_first_move: Callable[[], None]) -> None:
+        self._on_first_move = on_first_move
         self._device = _Storages()
         self._presumed = _Storages()
         self._pinned = _Storages()
@@ -109,8 +111,10 @@ class Placement:
     def put_storage(self, storage: torch.UntypedStorage, on_device: bool) -> None:
         """Put a storage where the program moves it."""
         if on_device:
-            self.has_moved = True
-            self._presumed.clear()
+            if not self.has_moved:
+                self.has_moved = True
+                self._presumed.clear()
+                self._on_first_move()
             self._device.add(storage)
         else:
             self._device.discard(storage)

@@ -38,6 +38,7 @@ from pyinstrument_gpu.syncs.preview.waiting_operators import MAY_MIX, READ, kind
 from pyinstrument_gpu.syncs.sites import caller, callers, is_of_program, site_of
 
 _lift = torch.ops.aten.lift_fresh.default
+_NO_DOUBT = {*MAY_MIX, torch.ops.aten.detach.default}
 _PLACING = {"send_to_device", "batch_to", "_prepare_input", "to", "move_data_to_device"}
 """Functions of libraries (Accelerate, Lightning, Transformers) that move the tensors they are
 given to the device."""
@@ -56,7 +57,7 @@ class Preview:
 
     def __init__(self) -> None:
         self._patches = Patches()
-        self._placement = Placement()
+        self._placement = Placement(native.sync_placed)
         self._checkpoints = Checkpoints(self._placement, self._record)
         self._thread = _ThisThread()
         self._mode = _Following(self)
@@ -121,6 +122,11 @@ class Preview:
         self.active = False
 
     @property
+    def has_moved(self) -> bool:
+        """Whether the program has placed anything on a device."""
+        return self._placement.has_moved
+
+    @property
     def not_hooked(self) -> list[str]:
         """Functions that are not built as expected, so that waits in them are not seen."""
         return self._hooks.not_hooked
@@ -143,19 +149,19 @@ class Preview:
         """Record whether an operator is going to wait. Returns its tensors."""
         tensors = [*_tensors((*args, *kwargs.values()))]
         there = [self._placement.is_on_device(tensor) for tensor in tensors]
-        if self._thread.inside or not any(there):
+        if self._thread.inside:
             return tensors
-        kind = kind_of_wait(operator, args, kwargs, self._placement)
+        kind = kind_of_wait(operator, args, kwargs, self._placement) if any(there) else None
         if kind is not None:
             frame = _calling_frame()
             if operator in READ:
                 kind = kind_of_read(frame)
             if kind is not SyncKind.H2D_PAGEABLE or not self._lies_there_on_gpu(frame, args):
                 self._record(kind, frame, _size(kind, args))
-        elif operator not in MAY_MIX and self._placement.has_moved:
-            mixed = zip(tensors, there, strict=True)
-            if any(not is_there and tensor.dim() for tensor, is_there in mixed):
-                self._doubt(SyncKind.UNPLACED, _calling_frame())
+        elif (
+            self._placement.has_moved and operator not in _NO_DOUBT and _is_unplaced(tensors, there)
+        ):
+            self._doubt(SyncKind.UNPLACED, _calling_frame())
         return tensors
 
     def _lies_there_on_gpu(self, frame: FrameType, args: tuple[Any, ...]) -> bool:
@@ -197,7 +203,8 @@ class Preview:
             if outer is frame and found is not None:
                 return found
             # A library passes on what it was given, or takes the place of a tensor that it has.
-            if found or (outer is not frame and makes_beside(outer, self._placement)):
+            is_beside = outer is not frame and makes_beside(outer, self._placement)
+            if found or (is_beside and self._placement.has_moved):
                 return True
             if in_program:
                 break
@@ -253,7 +260,8 @@ class Preview:
         """Whether a call of `to` moves to a device, or to the host; None if it moves nothing."""
         other = args[0] if args else kwargs.get("other")
         if isinstance(other, torch.Tensor):
-            return self._placement.is_on_device(other)
+            is_there = self._placement.is_on_device(other)
+            return None if is_there and not self._placement.has_moved else is_there
         target = target_of_to(args, kwargs)
         if target is None or target.type == "meta":
             return None
@@ -414,6 +422,15 @@ def _calling_frame() -> FrameType:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_AROUND_MODES):
         frame = caller(frame.f_back)
     return frame
+
+
+def _is_unplaced(tensors: list[torch.Tensor], there: list[bool]) -> bool:
+    """Whether tensors of the host meet such of the device, or are trained without any."""
+    of_host = [tensor for tensor, is_there in zip(tensors, there, strict=True) if not is_there]
+    if any(there):
+        return any(tensor.dim() for tensor in of_host)
+    is_recorded = torch.is_grad_enabled()
+    return is_recorded and any(tensor.is_leaf and tensor.requires_grad for tensor in of_host)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
