@@ -154,7 +154,8 @@ bool StepDetector::hears(Shown shown) {
   if (!counts_here()) {
     const bool is_update = shown == Shown::kUpdate;
     if (is_update && ++updates_elsewhere_ > kMostUpdatesElsewhere) finish();
-    if (shown <= shown_ && !(is_update && state_ == State::kClosed)) {
+    const bool is_between_steps = state_ == State::kClosed && changes_ == 0;
+    if (shown <= shown_ && !(is_update && is_between_steps)) {
       was_passed_over_ = true;
       return false;
     }
@@ -266,7 +267,9 @@ void StepDetector::add_waiting_item(double samples) {
 /// Opens a step if none is open, and returns whether it has.
 bool StepDetector::open() {
   if (state_ != State::kClosed || is_left_alone_) return false;
+  ++changes_;
   const int64_t token = port_.step_begin();
+  --changes_;
   if (state_ != State::kClosed || is_left_alone_) {  // Python code ran in it
     port_.step_drop(token);
     return false;
@@ -286,7 +289,9 @@ void StepDetector::end(bool complete, bool at_update) {
   state_ = State::kClosed;
   feeders_.clear();
   port_.step_end(token_, complete && !std::exchange(lacks_begin_, false), at_update);
+  ++changes_;
   port_.step_has_ended();
+  --changes_;
 }
 
 void StepDetector::drop() {

@@ -72,8 +72,9 @@ class StepDetector {
   /// where batches are alike but for the last, and some dozens where they are made by length. The
   /// items of any further ones have an unknown number of samples.
   static constexpr size_t kMostKindsOfItems = 256;
-  /// Updates on other threads during which the training thread does nothing, and still is the one.
-  static constexpr size_t kMostUpdatesElsewhere = 2;
+  /// Updates on other threads during which the training thread does nothing, and still is the one:
+  /// of two that train at the same time, one may wait for a core for some hundred short steps.
+  static constexpr size_t kMostUpdatesElsewhere = 256;
 
   /// `thread`: the training thread until another has shown more, as its pthread_self().
   StepDetector(StepPort& port, uint64_t thread) : port_(port), thread_(thread) {}
@@ -155,6 +156,7 @@ class StepDetector {
   Shown shown_ = Shown::kNothing;  ///< by the training thread
   bool was_passed_over_ = false;   ///< another thread, since one took over
   size_t updates_elsewhere_ = 0;   ///< since the training thread was last heard of
+  int changes_ = 0;                ///< of the state, during which Python code runs
   bool lacks_begin_ = false;       ///< the open step, or the next one
 
   // Of the open step.

@@ -441,13 +441,28 @@ def test_a_thread_takes_over_from_one_that_trains_no_more() -> None:
         one_step(detector)
 
     def train() -> None:
-        for _ in range(5):
+        for _ in range(259):
             one_step(detector)
         detector.finish()
 
     in_another_thread(train)
-    # Two updates of it could have been anything.
+    # As many updates as 256 could have been anything.
     assert log.text.split() == ["|", "|=", "!", "|", "|="]
+
+
+def test_a_step_that_begins_or_ends_is_not_taken_over() -> None:
+    log = Log(2)
+    detector = detector_of(log)
+
+    def elsewhere() -> None:
+        in_another_thread(lambda: one_step(detector, optimizer=2))
+
+    one_step(detector)
+    log.on_begin = log.on_end = elsewhere
+    for _ in range(2):
+        one_step(detector)
+    assert log.text.split() == ["|", "|"]
+    assert log.items == 3
 
 
 def in_another_thread(run: Callable[[], None]) -> None:
