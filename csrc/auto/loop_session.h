@@ -31,7 +31,7 @@ struct LoopQuestions {
   PyObject* has_parameters;   ///< (module) -> bool, for modules that are not plain
   PyObject* samples_of;       ///< (item) -> float, for items that are not plain
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
-  /// (optimizer) -> a number that is another one after its parameters were written to
+  /// (optimizer) -> a number that is another one after an update
   PyObject* times_written;
 };
 

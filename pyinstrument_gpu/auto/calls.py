@@ -145,13 +145,15 @@ def note_optimizer(optimizer: optim.Optimizer) -> None:
 
 
 def _times_written(optimizer: optim.Optimizer) -> int:
-    """How often some of its parameters were written to. Each update writes to all that have a
-    gradient."""
+    """How often some of its parameters, and the state of these, were written to. Each update writes
+    to all that have a gradient. Fused ones count only what they write to the state."""
     with torch._C.DisableTorchFunction():
         return sum(
-            parameter._version
+            tensor._version
             for group in _some(optimizer.param_groups)
             for parameter in _some(group["params"])
+            for tensor in (parameter, *optimizer.state.get(parameter, {}).values())
+            if isinstance(tensor, torch.Tensor)
         )
 
 

@@ -29,7 +29,7 @@ class Program:
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
     def loss_of(self, x: Tensor, y: Tensor) -> Any:
         return functional.cross_entropy(self.model(x), y)
@@ -88,8 +88,12 @@ def test_only_calls_that_update_end_a_step() -> None:
     assert counts(run) == {"compiled train_step": 6}
 
 
-def test_compiled_parts_of_a_step() -> None:
+@pytest.mark.parametrize("kind", ["foreach", pytest.param("fused", marks=pytest.mark.thorough)])
+def test_compiled_parts_of_a_step(kind: str) -> None:
     def loop(program: Program) -> None:
+        parameters = program.model.parameters()
+        options: dict[str, Any] = {kind: True}
+        program.optimizer = torch.optim.AdamW(parameters, lr=0.1, **options)
         loss_of = torch.compile(program.loss_of, backend="eager", fullgraph=True)
         update = torch.compile(program.optimizer.step, backend="eager")
         for _ in range(3):
