@@ -19,7 +19,8 @@ CallObserver& zero_grad();
 CallObserver& loss();
 CallObserver& clip();
 CallObserver& scheduler_step();
-CallObserver& checkpoint();  ///< `torch.save`
+CallObserver& checkpoint();     ///< `torch.save`
+CallObserver& compiled_call();  ///< Dynamo is switched on or off
 
 /// optimizer_steps and optimizer_has_stepped: hooks for torch's optimizers.
 extern PyMethodDef optimizer_functions[];

@@ -89,6 +89,7 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
   keep(ask_.has_parameters, questions.has_parameters);
   keep(ask_.samples_of, questions.samples_of);
   keep(ask_.loader_options, questions.loader_options);
+  keep(ask_.times_written, questions.times_written);
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();
@@ -274,6 +275,37 @@ void LoopSession::end_update(PyObject* optimizer) {
   const bool is_nested = std::any_of(updates_.begin(), updates_.end(),
                                      [thread](const Update& it) { return it.thread == thread; });
   if (!is_nested && is_active_) detector_->ends_update(number_of_optimizer(optimizer));
+}
+
+std::vector<LoopSession::Written> LoopSession::written_to() {
+  constexpr size_t kMostAsked = 16;
+  std::vector<Written> result;
+  if (detector_->is_left_alone()) return result;
+  // The answers run Python code, which may change the table.
+  std::vector<std::pair<PyObject*, uint64_t>> optimizers;
+  optimizers_.for_each([&](PyObject* optimizer, const Optimizer& known) {
+    if (optimizers.size() < kMostAsked) optimizers.emplace_back(Py_NewRef(optimizer), known.number);
+  });
+  for (const auto& [optimizer, number] : optimizers) {
+    PyObject* times = PyObject_CallOneArg(ask_.times_written, optimizer);
+    if (times != nullptr) result.push_back({number, PyLong_AsUnsignedLongLongMask(times)});
+    Py_XDECREF(times);
+    Py_DECREF(optimizer);
+    take_error();
+  }
+  return result;
+}
+
+void LoopSession::note_updates_since(const std::vector<Written>& before) {
+  if (before.empty()) return;
+  for (const Written& now : written_to()) {
+    const bool is_written = std::any_of(before.begin(), before.end(), [&](const Written& then) {
+      return then.optimizer == now.optimizer && then.times != now.times;
+    });
+    if (!is_written || !is_active_) continue;
+    detector_->begins_update(now.optimizer);
+    detector_->ends_update(now.optimizer);
+  }
 }
 
 void LoopSession::end_innermost_update(unsigned long thread) {

@@ -31,6 +31,8 @@ struct LoopQuestions {
   PyObject* has_parameters;   ///< (module) -> bool, for modules that are not plain
   PyObject* samples_of;       ///< (item) -> float, for items that are not plain
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
+  /// (optimizer) -> a number that is another one after an update
+  PyObject* times_written;
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
@@ -93,6 +95,17 @@ class LoopSession final : private StepPort {
   bool is_updating();
   void begin_update(PyObject* optimizer);
   void end_update(PyObject* optimizer);
+
+  // Updates of which nothing is heard.
+  struct Written {
+    uint64_t optimizer;
+    uint64_t times;
+  };
+  /// How often the parameters of each optimizer were written to; of some of them, where there are
+  /// very many.
+  std::vector<Written> written_to();
+  /// Tells the detector which optimizers have written to their parameters since.
+  void note_updates_since(const std::vector<Written>& before);
 
   /// Whether optimizers have stepped in the backward pass of the training thread.
   bool has_updated_in_backward = false;

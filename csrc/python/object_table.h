@@ -49,6 +49,13 @@ class ObjectTable {
     return result;
   }
 
+  /// Calls a function, which runs no Python code, with each object that exists and its value.
+  template <typename Function>
+  void for_each(Function function) const {
+    for (const auto& [object, entry] : entries_)
+      if (is_of(entry, object)) function(object, entry.value);
+  }
+
   bool empty() const { return entries_.empty(); }
 
   void clear() {

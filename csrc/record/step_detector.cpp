@@ -26,7 +26,7 @@ void StepDetector::starts_loader(uint64_t) {
 }
 
 void StepDetector::asks_for_item(uint64_t loader, bool grad_enabled) {
-  if (!counts_here()) return;
+  if (!hears(grad_enabled ? Shown::kItem : Shown::kNothing)) return;
   come_back();
   is_fetching_ = grad_enabled;
   if (state_ == State::kWaiting) {
@@ -63,7 +63,7 @@ void StepDetector::got_none(uint64_t loader) {
 }
 
 void StepDetector::clears_gradients() {
-  if (!counts_here()) return;
+  if (!hears(Shown::kPass)) return;
   if (was_cleared_) end_if_done();
   open();
   if (state_ != State::kUpdated) was_cleared_ = true;
@@ -78,7 +78,7 @@ void StepDetector::copies_to_device() {
 }
 
 void StepDetector::runs_forward() {
-  if (!counts_here()) return;
+  if (!hears(Shown::kPass)) return;
   end_if_done();
   open();
   was_run_ = true;
@@ -95,7 +95,7 @@ void StepDetector::evaluates() {
 }
 
 void StepDetector::runs_backward() {
-  if (!counts_here()) return;
+  if (!hears(Shown::kPass)) return;
   end_if_updated_by(kBackward);
   end_if_done();
   make_certain();
@@ -108,8 +108,7 @@ void StepDetector::ends_backward(bool has_updated) {
 }
 
 void StepDetector::begins_update(uint64_t optimizer) {
-  if (!is_left_alone_ && state_ == State::kClosed) thread_ = static_cast<uint64_t>(pthread_self());
-  if (!counts_here()) return;
+  if (!hears(Shown::kUpdate)) return;
   end_if_updated_by(optimizer);
   make_certain();
 }
@@ -147,6 +146,26 @@ void StepDetector::leave_alone() {
 
 bool StepDetector::counts_here() const {
   return !is_left_alone_ && static_cast<uint64_t>(pthread_self()) == thread_;
+}
+
+/// Whether the calling thread trains, if this is what it shows. It is the one that has shown most.
+bool StepDetector::hears(Shown shown) {
+  if (is_left_alone_) return false;
+  if (!counts_here()) {
+    const bool is_update = shown == Shown::kUpdate;
+    if (is_update && ++updates_elsewhere_ > kMostUpdatesElsewhere) finish();
+    const bool is_between_steps = state_ == State::kClosed && changes_ == 0;
+    if (shown <= shown_ && !(is_update && is_between_steps)) {
+      was_passed_over_ = true;
+      return false;
+    }
+    if (state_ != State::kClosed) drop();
+    thread_ = static_cast<uint64_t>(pthread_self());
+    lacks_begin_ = std::exchange(was_passed_over_, false);
+  }
+  shown_ = std::max(shown_, shown);
+  updates_elsewhere_ = 0;
+  return true;
 }
 
 /// Whether what was fetched is for training: a step has trained on that loader before.
@@ -248,7 +267,9 @@ void StepDetector::add_waiting_item(double samples) {
 /// Opens a step if none is open, and returns whether it has.
 bool StepDetector::open() {
   if (state_ != State::kClosed || is_left_alone_) return false;
+  ++changes_;
   const int64_t token = port_.step_begin();
+  --changes_;
   if (state_ != State::kClosed || is_left_alone_) {  // Python code ran in it
     port_.step_drop(token);
     return false;
@@ -267,8 +288,10 @@ void StepDetector::end(bool complete, bool at_update) {
   if (updates_ != 0) updates_per_step_ = updates_;
   state_ = State::kClosed;
   feeders_.clear();
-  port_.step_end(token_, complete, at_update);
+  port_.step_end(token_, complete && !std::exchange(lacks_begin_, false), at_update);
+  ++changes_;
   port_.step_has_ended();
+  --changes_;
 }
 
 void StepDetector::drop() {

@@ -48,7 +48,11 @@ class StepPort {
 /// they say so, and only for what is no part of another activity.
 ///
 /// Loaders and optimizers are named by numbers that are never used again. Only the training thread
-/// counts: the one given, or the one that first runs an optimizer elsewhere.
+/// counts. At first that is the one given, until another has shown more of a loop: an item is less
+/// than a pass or cleared gradients, and these are less than an update. Once there was an update,
+/// another thread takes over with one of its own while no step is open, or with several during
+/// which nothing is heard of the training thread. If earlier calls of that thread were passed over,
+/// then the beginning of its first step is missing, and the step is incomplete.
 ///
 /// From any thread, with the GIL. `step_begin` and `step_has_ended` may run Python code, so during
 /// them this or another thread may call anything here: the state is whole before they are called,
@@ -68,8 +72,11 @@ class StepDetector {
   /// where batches are alike but for the last, and some dozens where they are made by length. The
   /// items of any further ones have an unknown number of samples.
   static constexpr size_t kMostKindsOfItems = 256;
+  /// Updates on other threads during which the training thread does nothing, and still is the one:
+  /// of two that train at the same time, one may wait for a core for some hundred short steps.
+  static constexpr size_t kMostUpdatesElsewhere = 256;
 
-  /// `thread`: the training thread until an optimizer steps elsewhere, as its pthread_self().
+  /// `thread`: the training thread until another has shown more, as its pthread_self().
   StepDetector(StepPort& port, uint64_t thread) : port_(port), thread_(thread) {}
   StepDetector(const StepDetector&) = delete;
   StepDetector& operator=(const StepDetector&) = delete;
@@ -123,7 +130,9 @@ class StepDetector {
 
  private:
   enum class State { kClosed, kWaiting, kTraining, kUpdated };
+  enum class Shown { kNothing, kItem, kPass, kUpdate };
 
+  bool hears(Shown shown);
   bool waits_with_items_of_the_loop() const;
   void come_back();
   bool end_if_done();
@@ -144,6 +153,11 @@ class StepDetector {
   int64_t token_ = 0;
   bool is_left_alone_ = false;
   std::optional<bool> optimizer_seen_;
+  Shown shown_ = Shown::kNothing;  ///< by the training thread
+  bool was_passed_over_ = false;   ///< another thread, since one took over
+  size_t updates_elsewhere_ = 0;   ///< since the training thread was last heard of
+  int changes_ = 0;                ///< of the state, during which Python code runs
+  bool lacks_begin_ = false;       ///< the open step, or the next one
 
   // Of the open step.
   RecentNumbers feeders_{kMostLoaders};  ///< the loaders that were asked for an item

@@ -50,6 +50,7 @@ _CALLS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("clip", utils, ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")),
     *(("scheduler", scheduler, ("step",)) for scheduler in _SCHEDULERS),
     ("checkpoint", serialization, ("save",)),
+    ("compiled", torch._C._dynamo.eval_frame, ("set_eval_frame",)),
     # Builtin functions, which those of torch.nn.functional call.
     (
         "loss",
@@ -108,6 +109,7 @@ def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None
         has_parameters=_has_parameters,
         samples_of=_samples_of,
         loader_options=options_of,
+        times_written=_times_written,
         main_thread=main_thread,
         on_step_end=on_step_end,
     )
@@ -140,6 +142,23 @@ def note_optimizer(optimizer: optim.Optimizer) -> None:
     """Hear of an optimizer that was made before the functions were hooked. Where there seems to be
     none, each backward pass counts as an update."""
     all(map(_Made.made, (optimizer,)))  # only what C code calls is heard of on every Python
+
+
+def _times_written(optimizer: optim.Optimizer) -> int:
+    """How often some of its parameters, and the state of these, were written to. Each update writes
+    to all that have a gradient. Fused ones count only what they write to the state."""
+    with torch._C.DisableTorchFunction():
+        return sum(
+            tensor._version
+            for group in _some(optimizer.param_groups)
+            for parameter in _some(group["params"])
+            for tensor in (parameter, *optimizer.state.get(parameter, {}).values())
+            if isinstance(tensor, torch.Tensor)
+        )
+
+
+def _some(things: Sequence[Any]) -> Sequence[Any]:
+    return things[:: len(things) // 8 + 1]
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -20,6 +20,12 @@ def what_was_seen(run: RunData) -> str:
     else:
         counts = ", ".join(f"{phase.count} {path}" for path, phase in run.phases.items())
         seen = f"this process ran no training step, only {counts}"
+        if any(path.startswith("compiled") for path in run.phases):
+            seen += (
+                "; what runs inside a compiled function is only seen to be training if it updates "
+                "the parameters of a torch.optim optimizer in place, so if this does train, loop "
+                "with pyinstrument_gpu.gpu_steps"
+            )
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     children_s = children.ru_utime + children.ru_stime
     if children_s > 0:

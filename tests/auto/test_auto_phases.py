@@ -188,13 +188,31 @@ def test_steps_of_the_program_s_own_within_each_other_time_the_data_once(
     assert "data start" not in recording.stop().names
 
 
-def test_threads_have_phases_and_no_steps(recording: pig.Recording) -> None:
-    thread = threading.Thread(target=nn.Linear(4, 2), args=(torch.ones(1, 4),), name="other")
-    thread.start()
-    thread.join()
-    run = recording.stop()
+def test_threads_have_phases_and_no_steps() -> None:
+    with pig.record() as recording, pig.auto_phases():
+        thread = threading.Thread(target=nn.Linear(4, 2), args=(torch.ones(1, 4),), name="other")
+        thread.start()
+        thread.join()
+    run = recording.run
     assert [(span.path, span.thread) for span in spans_of(run)] == [("forward", "other")]
     assert run.step_totals.count == 0
+
+
+def test_training_in_another_thread_has_whole_steps() -> None:
+    with pig.record() as recording, pig.auto_phases():
+        thread = threading.Thread(target=train, name="trainer")
+        thread.start()
+        thread.join()
+    run = recording.run
+    assert run.step_totals.complete == run.step_totals.count == 3
+    assert counts(run) == {
+        "data": 3,
+        "zero_grad": 3,
+        "forward": 3,
+        "loss": 3,
+        "backward": 3,
+        "optimizer": 3,
+    }
 
 
 def test_optimizer_of_one_thread_during_the_backward_pass_of_another(
@@ -431,6 +449,7 @@ def test_compiled(recording: pig.Recording) -> None:
     assert torch._dynamo.utils.counters["graph_break"] == {}
     run = recording.stop()
     assert counts(run)["forward"] == 3  # of `compiled`; `loss_of` is no module
+    assert counts(run)["compiled loss_of"] == 3
     assert counts(run)["optimizer"] == 3
 
 

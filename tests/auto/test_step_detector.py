@@ -341,30 +341,128 @@ def test_update_is_of_a_backward_pass_where_no_optimizer_exists() -> None:
 def test_other_threads_do_not_count() -> None:
     log = Log()
     detector = detector_of(log)
+    detector.runs_forward()
 
     def other() -> None:
         detector.asks_for_item(TRAINING, True)
         detector.got_item(4)
         detector.runs_forward()
+        detector.runs_backward()
         detector.got_none(TRAINING)
 
     in_another_thread(other)
-    assert log.text == ""
+    assert log.text == " "
 
 
-def test_training_thread_is_the_one_that_runs_an_optimizer() -> None:
+def one_step(detector: StepDetector, optimizer: int = 1) -> None:
+    detector.asks_for_item(TRAINING, True)
+    detector.got_item(4)
+    detector.runs_forward()
+    detector.runs_backward()
+    detector.ends_backward(has_updated=False)
+    detector.begins_update(optimizer)
+    detector.ends_update(optimizer)
+
+
+def test_a_thread_that_trains_is_followed_from_its_first_item() -> None:
     log = Log(1)
     detector = detector_of(log)
 
     def train() -> None:
         for _ in range(2):
-            detector.runs_forward()
-            detector.begins_update(1)
-            detector.ends_update(1)
+            one_step(detector)
+        detector.got_none(TRAINING)
 
     in_another_thread(train)
     detector.runs_forward()  # of the thread that it was: not any more
-    assert log.text.count("|") == 1
+    detector.finish()
+    assert log.text == " |  |= "
+    assert log.items == 2
+
+
+def test_a_thread_that_only_fetches_does_not_train() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+
+    def fetch() -> None:
+        detector.asks_for_item(TRAINING, True)
+        detector.got_item(4)
+
+    for _ in range(2):
+        in_another_thread(fetch)
+        detector.clears_gradients()
+        detector.runs_forward()
+        detector.runs_backward()
+        detector.begins_update(1)
+        detector.ends_update(1)
+    detector.finish()
+    assert log.text.split() == ["|", "|="]
+
+
+def test_a_step_whose_beginning_was_passed_over_is_incomplete() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    detector.runs_forward()  # once, to look at the model
+
+    def train() -> None:
+        for _ in range(2):
+            one_step(detector)
+        detector.finish()
+
+    in_another_thread(train)
+    assert log.text.split() == ["!", "|="]
+
+
+def test_of_two_threads_that_train_one_has_the_steps() -> None:
+    log = Log(2)
+    detector = detector_of(log)
+    turns = [threading.Semaphore(1), threading.Semaphore(0)]
+
+    def train(which: int) -> None:
+        for _ in range(3):
+            turns[which].acquire()
+            one_step(detector, optimizer=1 + which)
+            turns[1 - which].release()
+
+    threads = [threading.Thread(target=train, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    detector.finish()
+    assert log.text.split() == ["|", "|", "|="]
+    assert log.items == 3
+
+
+def test_a_thread_takes_over_from_one_that_trains_no_more() -> None:
+    log = Log(1)
+    detector = detector_of(log)
+    for _ in range(2):
+        one_step(detector)
+
+    def train() -> None:
+        for _ in range(259):
+            one_step(detector)
+        detector.finish()
+
+    in_another_thread(train)
+    # As many updates as 256 could have been anything.
+    assert log.text.split() == ["|", "|=", "!", "|", "|="]
+
+
+def test_a_step_that_begins_or_ends_is_not_taken_over() -> None:
+    log = Log(2)
+    detector = detector_of(log)
+
+    def elsewhere() -> None:
+        in_another_thread(lambda: one_step(detector, optimizer=2))
+
+    one_step(detector)
+    log.on_begin = log.on_end = elsewhere
+    for _ in range(2):
+        one_step(detector)
+    assert log.text.split() == ["|", "|"]
+    assert log.items == 3
 
 
 def in_another_thread(run: Callable[[], None]) -> None:
