@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import resource
 import shlex
 import sys
 import time
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.child_report import report_by_child
-from pyinstrument_gpu.launch.no_steps import what_was_seen
 from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
 from pyinstrument_gpu.launch.spare_limits import spare_limits
@@ -215,6 +216,8 @@ class Launch:
         if self._recording is None:
             return
         self._recording._facts.update(self._phases.facts())
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._recording._facts[CHILDREN] = children.ru_utime + children.ru_stime
         if self._program_end is not None:
             self._recording._facts["program_end"] = self._program_end
         self._said += [*self._phases.problems(), *self._watching.problems()]
@@ -285,8 +288,8 @@ class Launch:
             run = self._recording.run
             if not self._options.no_report:
                 yield run.report()
-            if not run.step_totals.count:
-                self._say(what_was_seen(run))
+            elif not run.step_totals.count:
+                self._say(f"no steps: {no_steps(run)}")
             if self._options.html or not self._options.no_report:
                 yield from self._report_ending(ranks)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)
