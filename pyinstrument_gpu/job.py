@@ -11,7 +11,7 @@ from pathlib import Path
 from pyinstrument_gpu.analysis.job.gather import job_of
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
 from pyinstrument_gpu.errors import JobError, RunFileError
-from pyinstrument_gpu.format.run_files import files_in
+from pyinstrument_gpu.format.run_files import files_in, left_out, of_last_attempts
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.run import Run
 
@@ -30,7 +30,8 @@ class Job(JobData):
         compared: 24 bytes per phase and step, 32 where the device was timed.
 
         A file that can't be read is left out, and `missing` or `notes` say so; so are runs in a
-        folder that are of no rank.
+        folder that are of no rank, and runs of earlier attempts where a launcher has restarted the
+        job: give their paths alone to read them.
 
         Args:
             paths: a run file or a folder, or several. Of a folder all files `*.gpurun` in it.
@@ -43,7 +44,13 @@ class Job(JobData):
         ranks: list[RankData] = []
         unreadable: dict[int, str] = {}
         notes: list[str] = []
-        for path, is_named in _files(paths):
+        files = list(_files(paths))
+        _, earlier = of_last_attempts([path for path, _ in files])
+        if earlier:
+            notes.append(left_out(earlier))
+        for path, is_named in files:
+            if path in earlier:
+                continue
             found = _RANK_IN_NAME.search(path.name)
             try:
                 run = Run.load(path)

@@ -12,12 +12,11 @@ namespace pig {
 namespace {
 
 constexpr uint32_t kBlockMagic = 0x4B424750;  // "PGBK"
-constexpr uint8_t kFileMagic[8] = {0x89, 'G', 'P', 'U', 'R', 'U', 'N', '\n'};
 constexpr uint32_t kMajor = 2;
 constexpr uint32_t kMinor = 0;
 
 struct FileHeader {
-  uint8_t magic[8];
+  uint8_t magic[sizeof kFileMagic];
   uint32_t major;
   uint32_t minor;
   uint32_t slot_bytes;

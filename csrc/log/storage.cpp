@@ -14,6 +14,8 @@
 #include <new>
 #include <system_error>
 
+#include "base/ticks.h"
+
 namespace pig {
 
 std::string storage_error_text(int error) {
@@ -22,18 +24,64 @@ std::string storage_error_text(int error) {
   return std::generic_category().message(error);
 }
 
-FileStorage::FileStorage(const std::string& path, bool overwrite) {
-  const auto fail = [](int error, const char* what) {
-    throw std::system_error(error, std::generic_category(), what);
-  };
-  descriptor_ = HighDescriptor(
-      open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (overwrite ? 0 : O_EXCL), 0666));
-  const int fd = descriptor_.number();
-  if (fd < 0) fail(errno, "open");
-  // Emptied only once the lock is ours: another process may be recording into it.
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+namespace {
+
+[[noreturn]] void fail(int error, const char* what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+HighDescriptor make_file(const std::string& path) {
+  HighDescriptor made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (made.number() < 0) fail(errno, "open");
+  return made;
+}
+
+/// Against a second recorder, where the file system can do that.
+void lock(const HighDescriptor& file) {
+  if (flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     fail(EBUSY, "another process is recording into it");
-  if (ftruncate(fd, 0) != 0) fail(errno, "truncate");
+}
+
+/// The file, locked, if it may give way to a new run: it is a run file, however damaged, or empty,
+/// as a recorder leaves it that was killed at once. A link is neither.
+HighDescriptor lock_replaceable(const std::string& path) {
+  struct stat named, locked;
+  if (lstat(path.c_str(), &named) != 0) fail(errno, "stat");
+  if (S_ISDIR(named.st_mode)) fail(EISDIR, "open");
+  if (!S_ISREG(named.st_mode)) fail(EEXIST, "no run file");
+  HighDescriptor file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (file.number() < 0) fail(errno, "open");
+  lock(file);
+  // Another recorder may have replaced it meanwhile.
+  if (lstat(path.c_str(), &named) != 0 || !file.is_ours(locked) || named.st_ino != locked.st_ino ||
+      named.st_dev != locked.st_dev)
+    fail(EBUSY, "another process is recording into it");
+  uint8_t begin[sizeof kFileMagic];
+  const ssize_t count = pread(file.number(), begin, sizeof begin, 0);
+  if (count != 0 && (count != sizeof begin || std::memcmp(begin, kFileMagic, sizeof begin) != 0))
+    fail(EEXIST, "no run file");
+  return file;
+}
+
+}  // namespace
+
+FileStorage::FileStorage(const std::string& path, bool overwrite) {
+  if (struct stat there; !overwrite || lstat(path.c_str(), &there) != 0) {
+    descriptor_ = make_file(path);
+    lock(descriptor_);
+    return;
+  }
+  const HighDescriptor old = lock_replaceable(path);
+  // A new file takes its name: whoever reads the old one, or has it under another name, keeps it.
+  const std::string part = path.substr(0, path.rfind('/') + 1) + "." + std::to_string(getpid()) +
+                           "." + std::to_string(read_clock_ns(CLOCK_REALTIME)) + ".part";
+  descriptor_ = make_file(part);
+  lock(descriptor_);
+  if (rename(part.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    unlink(part.c_str());
+    fail(error, "rename");
+  }
 }
 
 int FileStorage::check() {

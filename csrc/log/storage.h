@@ -11,6 +11,9 @@
 
 namespace pig {
 
+/// What a run file begins with.
+constexpr uint8_t kFileMagic[] = {0x89, 'G', 'P', 'U', 'R', 'U', 'N', '\n'};
+
 /// What can go wrong beside what an errno says.
 constexpr int kDescriptorLost = -1;
 constexpr int kFileShortened = -2;
@@ -38,8 +41,9 @@ class Storage {
 /// and a full disk is an error code (under a writable mmap it would be a SIGBUS).
 class FileStorage : public Storage {
  public:
-  /// Throws std::system_error. The file is locked (flock) against a second recorder where the file
-  /// system can do that.
+  /// Throws std::system_error. The file is new, and locked (flock) against a second recorder where
+  /// the file system can do that. With `overwrite` it takes the name of a run file that is there,
+  /// and of nothing else: that is EEXIST.
   FileStorage(const std::string& path, bool overwrite);
   int write(uint64_t offset, const void* data, size_t bytes) override;
   int check() override;

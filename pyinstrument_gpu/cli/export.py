@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from pyinstrument_gpu import export as exports
-from pyinstrument_gpu.cli.run_paths import run_paths
+from pyinstrument_gpu.cli.run_paths import run_paths, say_what_is_left_out
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.rank_alignment import NoStartTimeError
 from pyinstrument_gpu.export.run_facts import losses
-from pyinstrument_gpu.format.framing import is_run_file
+from pyinstrument_gpu.format.run_files import is_run_file
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
 
@@ -114,6 +114,7 @@ def export(
                 f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
             )
     paths = run_paths(given)
+    say_what_is_left_out(given)
     runs = [Run.load(path) for path in paths]
     names = [click.format_filename(path) for path in paths]
     exports.check_runs(runs, names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyinstrument_gpu.cli.run_paths import are_of_a_job, run_paths
+from pyinstrument_gpu.cli.run_paths import are_of_a_job, run_paths, say_what_is_left_out
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
@@ -84,6 +84,7 @@ def report(
     elif step is None and are_of_a_job(given, paths):
         _report_job(given, width, as_json, most_rows, as_html, paths[0], output)
         return
+    say_what_is_left_out(given)
     names = [click.format_filename(path) for path in paths]
     runs: list[Run] = []
     for i, (path, name) in enumerate(zip(paths, names, strict=True)):

@@ -78,7 +78,7 @@ def _check_selection(ctx: click.Context, option: click.Parameter, value: str | N
     help="Write the run to this file.  [default: a new PROGRAM-DATE-TIME.gpurun in the working "
     "directory]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace RUN if it already exists.")
+@click.option("--overwrite", is_flag=True, help="Replace RUN if it is a run file already.")
 @click.option(
     "--warmup",
     type=click.IntRange(min=0),

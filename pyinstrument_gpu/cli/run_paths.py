@@ -3,23 +3,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import click
+
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.run_files import files_in
+from pyinstrument_gpu.format.run_files import files_in, left_out, of_last_attempts
 from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
+from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
 
 
 def run_paths(given: Iterable[str]) -> list[str]:
-    """The paths of the run files, in the order given, with those in folders; errors as of
-    `files_in`."""
-    found: list[str] = []
+    """The paths of the run files, in the order given, with those in folders but for earlier
+    attempts of a job; errors as of `files_in`."""
+    return [path for last, _ in _found(given) for path in last]
+
+
+def say_what_is_left_out(given: Iterable[str]) -> None:
+    """Name the files of earlier attempts that `run_paths` leaves out."""
+    earlier = [path for _, left in _found(given) for path in left]
+    if earlier:
+        click.echo(printable(left_out(earlier)), err=True)
+
+
+def _found(given: Iterable[str]) -> Iterator[tuple[list[str], list[Path]]]:
     for argument in given:
         path = Path(argument)
-        found += map(str, files_in(path)) if path.is_dir() else [argument]
-    return found
+        if path.is_dir():
+            last, earlier = of_last_attempts(files_in(path))
+            yield [*map(str, last)], earlier
+        else:
+            yield [argument], []
 
 
 def are_of_a_job(given: Sequence[str], paths: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guides
+from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
 from pyinstrument_gpu.document.phases import PhaseInSteps
 from pyinstrument_gpu.document.syncs import Syncs
 from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
@@ -32,6 +33,8 @@ def verdict(
     if not steps:
         if not run.complete:
             return "The recording was not stopped, and no step that ended is in the file."
+        if CHILDREN in run.environment:
+            return f"No step ended: {no_steps(run)}."
         return "No step ended, so nothing can be said of steps."
     if waits is not None and waits.is_preview:
         return _preview(waits)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pyinstrument_gpu.errors import ExportError
-from pyinstrument_gpu.format.framing import is_run_file
+from pyinstrument_gpu.format.run_files import is_run_file
 
 
 @contextmanager

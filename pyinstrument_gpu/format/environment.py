@@ -94,6 +94,7 @@ SCHEMA: Schema = {
         },
         may_be_null=True,
     ),
+    "children_cpu_s": _is_number,
     "optimizer_seen": fits.or_null(fits.truth),
     "copies_to_device": fits.list_of(_is_copy, _MOST_ITEMS),
     "module_notes": fits.list_of(_is_text, _MOST_ITEMS),

@@ -7,7 +7,6 @@ own.
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,8 @@ from pyinstrument_gpu.errors import RunFileDamagedError, RunFileVersionError
 from pyinstrument_gpu.format.blocks import FIRST_LOG_TYPE, Blocks, LogBlock
 from pyinstrument_gpu.format.items import item_dtype
 from pyinstrument_gpu.format.journal import put_together
+from pyinstrument_gpu.format.run_files import MAGIC
 
-MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 2
 SLOT_BYTES = 16384
 SLOTS_OFFSET = 4096
@@ -215,18 +214,6 @@ def tap_records(taken: bytes) -> Iterator[tuple[int, memoryview]]:
         end = _TAP_RECORD.size + length
         yield block_type, view[:end]
         view = view[end:]
-
-
-def is_run_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a run file does.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if not os.path.isfile(path):  # to read from a pipe would be to wait, or to take what is there
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def read_file_header(view: memoryview) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import resource
 import shlex
 import sys
 import time
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyinstrument_gpu.auto import AutoPhases
+from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
 from pyinstrument_gpu.errors import PyinstrumentGpuError, RunPathError
 from pyinstrument_gpu.launch.child_report import report_by_child
-from pyinstrument_gpu.launch.no_steps import what_was_seen
 from pyinstrument_gpu.launch.program import Program, note_interrupt
 from pyinstrument_gpu.launch.rank_files import finished_job, pattern_of_ranks, start_of_job
 from pyinstrument_gpu.launch.spare_limits import spare_limits
@@ -36,7 +37,13 @@ from pyinstrument_gpu.recording import environment
 from pyinstrument_gpu.recording.flight_recorder import SIZE_VARIABLES
 from pyinstrument_gpu.recording.lost_peer import exception_facts, lost_peer_facts
 from pyinstrument_gpu.recording.recording import Recording, record
-from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
+from pyinstrument_gpu.recording.run_path import (
+    check_writable,
+    in_the_way,
+    is_free,
+    path_of_attempt,
+    path_of_rank,
+)
 from pyinstrument_gpu.syncs import Watching
 
 if TYPE_CHECKING:
@@ -162,21 +169,21 @@ class Launch:
     # The recording
 
     def _choose_path(self) -> Path:
-        """Raises RunPathError if there is something where the run goes, or it can't be written."""
+        """Where the run goes, but for the rank. Raises RunPathError if there is something, or it
+        can't be written."""
+        overwrite = self._options.overwrite
         if self._options.output is not None:
-            path = path_of_rank(Path(self._options.output).absolute())
-            check_writable(path)
-            if path.exists() and not self._options.overwrite:
-                raise RunPathError(
-                    f"{path} already exists: choose another path or pass --overwrite"
-                )
-            return Path(self._options.output).absolute()
-        return next(path for path in self._new_paths() if not path_of_rank(path).exists())
+            path = path_of_attempt(Path(self._options.output).absolute())
+            of_rank = path_of_rank(path)
+            check_writable(of_rank)
+            if not is_free(of_rank, overwrite):
+                raise RunPathError(in_the_way(of_rank, overwrite, "--overwrite"))
+            return path
+        paths = map(path_of_attempt, self._new_paths())
+        return next(path for path in paths if is_free(path_of_rank(path), overwrite=False))
 
     def _new_paths(self) -> Iterator[Path]:
         stem = f"{self._program.name}-{time.strftime('%Y%m%d-%H%M%S', start_of_job())}"
-        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        stem += f"-restart{restart}" if restart != "0" else ""
         for number in itertools.count(1):
             suffix = f"-{number}" if number > 1 else ""
             yield Path(f"{stem}{suffix}.gpurun").absolute()
@@ -189,6 +196,7 @@ class Launch:
             energy=self._options.energy,
             watchdog_s=self._options.watchdog or None,
         )
+        recording._path = path_of_rank(self._path)  # which is that of this attempt already
         recording._give_way = self._give_way
         recording._start()
         self._watching.tell_recording()
@@ -208,6 +216,8 @@ class Launch:
         if self._recording is None:
             return
         self._recording._facts.update(self._phases.facts())
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._recording._facts[CHILDREN] = children.ru_utime + children.ru_stime
         if self._program_end is not None:
             self._recording._facts["program_end"] = self._program_end
         self._said += [*self._phases.problems(), *self._watching.problems()]
@@ -278,8 +288,8 @@ class Launch:
             run = self._recording.run
             if not self._options.no_report:
                 yield run.report()
-            if not run.step_totals.count:
-                self._say(what_was_seen(run))
+            elif not run.step_totals.count:
+                self._say(f"no steps: {no_steps(run)}")
             if self._options.html or not self._options.no_report:
                 yield from self._report_ending(ranks)
         yield from (f"pyinstrument-gpu: {sentence}" for sentence in self._said)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.recording.environment import launcher_number
+from pyinstrument_gpu.recording.run_path import begin_of_process_s
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.model.job_data import JobData, RankData
@@ -26,19 +27,16 @@ def start_of_job() -> time.struct_time:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         try:
             return time.localtime(_start_of_process(os.getppid()))
-        except (OSError, ValueError, StopIteration):
+        except (OSError, ValueError, IndexError, StopIteration):
             pass  # no /proc here: the ranks may then name their files differently
     return time.localtime()
 
 
 def _start_of_process(pid: int) -> float:
     """Seconds since the epoch, from what the kernel counts from its boot."""
-    # The name, in parentheses, may hold anything.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    since_boot_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     lines = Path("/proc/stat").read_text().splitlines()
     boot_s = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    return boot_s + since_boot_s
+    return boot_s + begin_of_process_s(pid)
 
 
 def finished_job(paths: Mapping[int, Path], deadline_s: float) -> JobData:

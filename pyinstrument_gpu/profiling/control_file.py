@@ -26,6 +26,7 @@ from pyinstrument_gpu.recording.recording import Recording, when_begun
 SUFFIX = ".control"
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
+_IN_THE_WAY = ". Until it is removed or replaced, no request is"
 
 
 def install() -> None:
@@ -76,22 +77,27 @@ class ControlFile:
         assert recording.path is not None
         self._recording = recording
         self._path = os.fsencode(control_path(recording.path))
-        self._is_refused = False  # it can't be removed, and would be found again and again
+        self._in_the_way: tuple[int, ...] | None = (
+            None  # what is there and stays: it is found again
+        )
 
     def look(self) -> None:
         """Do what is asked for, if there is a request."""
-        if self._is_refused:
-            return
         try:
             status = os.lstat(self._path)
         except OSError:
+            return
+        # The number of a file that was removed may be that of the next one.
+        found = status.st_ino, status.st_mode, status.st_uid
+        if found == self._in_the_way:
             return
         try:
             request = _take(self._path, status)
             steps = _steps_of(request)
         except (OSError, ValueError) as error:
-            self._note(str(error))
-            self._is_refused = os.path.lexists(self._path)
+            stays = os.path.lexists(self._path)
+            self._in_the_way = found if stays else None
+            self._note(f"{error}{_IN_THE_WAY if stays else ''}")
             return
         if native.owner() is not self._recording:
             return

@@ -12,7 +12,11 @@ from pyinstrument_gpu.errors import RecordingError
 from pyinstrument_gpu.native import DISABLED, native
 from pyinstrument_gpu.patching.own_imports import OwnImports
 from pyinstrument_gpu.recording.recording import Recording, active
-from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
+from pyinstrument_gpu.recording.run_path import (
+    check_writable,
+    path_of_attempt,
+    path_of_rank,
+)
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.profiling.window import OperationsDocument, ProfileWindow
@@ -130,6 +134,6 @@ def window_options(
         )
     trace = None
     if keep_trace is not None:
-        trace = path_of_rank(Path(keep_trace).absolute())
+        trace = path_of_rank(path_of_attempt(Path(keep_trace).absolute()))
         check_writable(trace)
     return WindowOptions(steps, trace, with_stack, record_shapes)

@@ -26,7 +26,12 @@ from pyinstrument_gpu.recording.lost_peer import exception_facts
 from pyinstrument_gpu.recording.memory_watch import MemoryWatch
 from pyinstrument_gpu.recording.options import RecordingOptions, check_sink, takes_options
 from pyinstrument_gpu.recording.program_watch import ProgramWatch
-from pyinstrument_gpu.recording.run_path import check_writable, path_of_rank
+from pyinstrument_gpu.recording.run_path import (
+    check_writable,
+    in_the_way,
+    path_of_attempt,
+    path_of_rank,
+)
 
 if TYPE_CHECKING:
     from pyinstrument_gpu.recording.energy_watch import EnergyWatch
@@ -54,7 +59,7 @@ class Recording:
         self._options = options
         # Absolute: the program may change its directory before the file is read back.
         path = options.path
-        self._path = None if path is None else path_of_rank(Path(path).absolute())
+        self._path = None if path is None else path_of_rank(path_of_attempt(Path(path).absolute()))
         self._environment: dict[str, Any] = {}
         self._pid: int | None = None
         self._cancel_exit: Callable[[], None] | None = None
@@ -320,9 +325,8 @@ class Recording:
                 watchdog_ns=options.watchdog_ns,
             )
         except FileExistsError as error:
-            raise RunPathError(
-                f"{self._path} already exists: choose another path or pass overwrite=True"
-            ) from error
+            assert self._path is not None
+            raise RunPathError(in_the_way(self._path, options.overwrite)) from error
         except OSError as error:
             raise RunPathError(
                 f"can't write the run file {self._path}: {error.strerror}"
@@ -525,8 +529,11 @@ def record(options: RecordingOptions) -> Recording:
     Args:
         path: the run file, which is written during the run; None keeps the run in memory. Under a
             launcher (`WORLD_SIZE` > 1), the rank becomes part of the name: `train.rank3.gpurun`, or
-            wherever the name has `{rank}`. A name that has it already is left as it is.
-        overwrite: replace the file if it exists.
+            wherever the name has `{rank}`. A name that has it already is left as it is. When
+            torchrun or Slurm have started the program again, so does the number of the attempt:
+            `train.restart1.rank3.gpurun`.
+        overwrite: replace the file if it exists and is a run file. Another file, or a link, is
+            never replaced.
         history_spans: how many of the newest spans to keep, rounded up to whole blocks of several
             hundred. Older ones are dropped, and counted. None means a million in memory, and no
             separate limit in a file. Statistics always cover the whole run.

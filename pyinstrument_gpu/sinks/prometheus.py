@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,8 @@ _servers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 class PrometheusSink(Sink):
     """Serves the statistics of the run on `http://host:port/metrics` during the recording.
+
+    It has at most eight connections at a time, for at most five seconds each.
 
     Args:
         port: the port to listen on; 0 picks a free one.
@@ -75,11 +76,16 @@ class PrometheusSink(Sink):
         """
         with needed_for("the Prometheus sink", "prometheus_client", "prometheus"):
             import prometheus_client
+        # Not above: whoever only imports the package needs no web server.
+        from pyinstrument_gpu.sinks.scrape_server import ScrapeServer
+
         # One of its own: what else this process exports is not ours to publish.
         registry = prometheus_client.CollectorRegistry()
         registry.register(self)
         try:
-            self._server, _ = prometheus_client.start_http_server(self._port, self._host, registry)
+            self._server = ScrapeServer(
+                self._host, self._port, prometheus_client.make_wsgi_app(registry)
+            )
         except (OSError, OverflowError) as error:
             raise SinkError(
                 f"can't listen on {self._host}:{self._port}: {error}. Choose another port, or 0 "
@@ -108,9 +114,7 @@ class PrometheusSink(Sink):
     def close(self) -> None:
         """Stop listening."""
         _servers.discard(self._server)
-        self._server.socket.shutdown(socket.SHUT_RDWR)  # or it would look up only now and then
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
 
 def _families(update: RunUpdate, max_paths: int, metrics: Mapping[str, float]) -> Iterator[Metric]:

@@ -245,7 +245,8 @@ class WatchApp(App[None]):
         try:
             request_profile(Path(run.file), PROFILED_STEPS)
         except OSError as error:
-            return f"can't ask for a profile: {error.strerror or error}"
+            place = error.filename2 or error.filename
+            return f"can't ask for a profile: {error.strerror or error}: {place}"
         return f"asked for a profile of the next {PROFILED_STEPS} steps; the report will show it"
 
 

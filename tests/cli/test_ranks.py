@@ -84,6 +84,22 @@ def test_report_of_one_rank_is_that_of_its_run(folder: Path) -> None:
     assert result.stderr == "Error: there is no run of rank 2: the job has 2 ranks\n"
 
 
+def test_earlier_attempts_in_a_folder_are_named_and_left_out(tmp_path: Path) -> None:
+    alone = rank_environment(0, 1)
+    later = {**alone["anchor"], "realtime_ns": alone["anchor"]["realtime_ns"] + 1}
+    for name, facts in (
+        ("a.gpurun", {}),
+        ("a.requeue1.gpurun", {"anchor": later, "run_id": "b" * 16}),
+    ):
+        save(rank_run(0, {"data": [MS]}, environment={**alone, **facts}), tmp_path / name)
+    first, second = f"{tmp_path}/a.gpurun", f"{tmp_path}/a.requeue1.gpurun"
+    result = invoke("report", str(tmp_path), "--width", "100")
+    assert result.stdout == invoke("report", second, "--width", "100").stdout
+    assert "earlier attempts of the job" in result.stderr and first in result.stderr
+    both = invoke("report", first, second, "--json")
+    assert (both.stdout.count("\n"), both.stderr) == (2, "")
+
+
 def test_one_file_of_a_rank_is_its_own_report(folder: Path) -> None:
     output = invoke("report", str(folder / "train.rank0.gpurun")).stdout
     assert "Where the step goes" in output

@@ -137,6 +137,39 @@ def test_verdicts_of_runs_with_next_to_no_steps() -> None:
     assert "Times per step: no step that ended is in the file." in document.unknown
 
 
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (["pyinstrument-gpu", "run", "train.py"], "put `with pyinstrument_gpu.record("),
+        (
+            ["pyinstrument-gpu", "run", "/bin/torchrun", "--nproc-per-node", "2", "a b.py", "x.py"],
+            "run `torchrun --nproc-per-node 2 -m pyinstrument_gpu run 'a b.py' x.py`.",
+        ),
+        (
+            ["-m", "pyinstrument_gpu", "run", "-m", "torch.distributed.run", "--module", "train"],
+            "run `python -m torch.distributed.run -m pyinstrument_gpu run -m train`.",
+        ),
+        (
+            ["pyinstrument-gpu", "run", "accelerate", "launch", "train.py", "-m"],
+            "run `accelerate launch -m pyinstrument_gpu run train.py -m`.",
+        ),
+        (
+            ["pyinstrument-gpu", "run", "torchrun", "a program"],
+            "put `with pyinstrument_gpu.record(",
+        ),
+    ],
+)
+def test_verdict_of_a_program_whose_children_worked(command: list[str], advice: str) -> None:
+    run = run_of_phases(3)
+    run.environment = {**run.environment, "children_cpu_s": 8.52, "command": command}
+    verdict = document_of(run).verdict
+    assert verdict.startswith("No step ended: ")
+    used = "its child processes, which are not recorded, used 8.5 s of CPU time. If they train, "
+    assert used + advice in verdict
+    run.environment["children_cpu_s"] = 0.4  # of a compiler, or of git
+    assert document_of(run).verdict.endswith("used 0.4 s of CPU time.")
+
+
 def test_killed_run_says_so_and_claims_nothing_of_what_the_file_lacks() -> None:
     run = program()
     whole = document_of(run)

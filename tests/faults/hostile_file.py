@@ -86,6 +86,7 @@ ENVIRONMENT: dict[str, Any] = {
     "overhead": {"phase_ns": 86.5, "step_ns": 660.6},
     "limits": {"history_spans": 1_000_000, "max_bytes": 1 << 30},
     "device_timing": {"mode": "auto", "budget": 0.001, "share_boundaries_ns": 1000},
+    "children_cpu_s": 1.5,
     "optimizer_seen": True,
     "framework": "lightning 2.6.6",
     "framework_steps": 12,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.run import Run
 from tests.helpers.launched import errors_of, launched, plain, write
 
@@ -191,10 +192,12 @@ def test_report_that_no_process_can_write_names_the_run_file(tmp_path: Path) -> 
 
 
 def no_steps(folder: Path) -> str:
-    done = launched(folder, "main.py")
-    found = re.findall("^pyinstrument-gpu: no steps: (.*)$", done.stderr, re.M)
-    assert len(found) == 1
-    return str(found[0])
+    done = launched(folder, "--no-report", "main.py")
+    (found,) = re.findall("^pyinstrument-gpu: no steps: (.*)$", done.stderr, re.M)
+    # With a report, that is its verdict.
+    verdict = document_of(Run.load(folder / "run.gpurun")).verdict
+    assert verdict == f"No step ended: {found}."
+    return str(found)
 
 
 def test_program_without_steps_is_told_what_was_seen(tmp_path: Path) -> None:

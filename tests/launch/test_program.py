@@ -12,8 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from pyinstrument_gpu.format.run_files import MAGIC
 from pyinstrument_gpu.run import Run
-from tests.helpers.launched import check_same, errors_of, launched, plain, python, write
+from tests.helpers.launched import (
+    ENVIRONMENT,
+    check_same,
+    errors_of,
+    launched,
+    plain,
+    python,
+    write,
+)
+from tests.helpers.python_server import run_fresh_python
 
 SHOW = """
     import os, sys
@@ -82,7 +92,7 @@ def test_program_that_cannot_be_loaded_leaves_no_file(
     write(tmp_path, "package/__init__.py", "print('package')")
     write(tmp_path, "broken.py", "this is no python")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "run.gpurun").write_text("an earlier run")
+    (tmp_path / "run.gpurun").write_bytes(MAGIC)
     without, with_us = plain(tmp_path, *arguments), launched(tmp_path, *arguments)
     assert (with_us.returncode, without.returncode) == (exit_code, exit_code)
     assert with_us.stdout == without.stdout
@@ -90,7 +100,7 @@ def test_program_that_cannot_be_loaded_leaves_no_file(
         assert with_us.stderr.splitlines()[-4:] == without.stderr.splitlines()[-4:]
     else:
         assert with_us.stderr == without.stderr
-    assert (tmp_path / "run.gpurun").read_text() == "an earlier run"
+    assert (tmp_path / "run.gpurun").read_bytes() == MAGIC
     assert python(tmp_path, "-m", "pyinstrument_gpu", "run", *arguments).returncode == exit_code
     assert not list(tmp_path.glob("*-*.gpurun"))
 
@@ -247,6 +257,60 @@ def test_run_file_that_exists_is_an_error_before_the_program(tmp_path: Path) -> 
         assert done.stderr.count("\n") == 1
         assert "already exists: choose another path or pass --overwrite" in done.stderr
     assert python(tmp_path, *command, "--overwrite", "train.py").returncode == 0
+
+
+def test_only_a_run_file_is_overwritten(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "print('ran')")
+    for options in ((), ("--warmup", "3")):
+        done = launched(tmp_path, "-o", "train.py", *options, "train.py")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "train.py is no run file, and --overwrite replaces only run files" in done.stderr
+    assert (tmp_path / "train.py").read_text() == "print('ran')"
+
+
+@pytest.mark.parametrize("options", [("-o", "job.gpurun"), ()], ids=["named", "default"])
+def test_each_attempt_of_a_restarted_job_has_its_own_file(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    write(tmp_path, "train.py", "import os; os._exit(0)")
+    for restarts in range(2):
+        done = python(
+            tmp_path,
+            *("-m", "pyinstrument_gpu", "run", *options, "train.py"),
+            environment={"TORCHELASTIC_RESTART_COUNT": str(restarts)},
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    first, second = sorted(tmp_path.glob("*.gpurun"))
+    if options:
+        assert (first.name, second.name) == ("job.gpurun", "job.restart1.gpurun")
+    assert second.name.endswith(".restart1.gpurun")
+    assert [Run.load(one).environment["restarts"] for one in (first, second)] == [0, 1]
+
+
+@pytest.mark.thorough
+def test_each_attempt_under_torchrun_has_its_own_file(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.py",
+        """
+        import glob, os
+        count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        while len(glob.glob("job.*")) < 2 * count + 2:  # until both ranks record
+            os.sched_yield()
+        if int(os.environ["RANK"]) == count:
+            os.kill(os.getpid(), 9)
+        """,
+    )
+    done = run_fresh_python(
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *("--max-restarts=2", "-m", "pyinstrument_gpu", "run", "-o", "job.gpurun", "train.py"),
+        folder=tmp_path,
+        environment=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in tmp_path.glob("*.gpurun")}
+    attempts = ("", ".restart1", ".restart2")
+    assert names == {f"job{attempt}.rank{rank}.gpurun" for attempt in attempts for rank in (0, 1)}
 
 
 def test_switched_off_by_the_environment(tmp_path: Path) -> None:

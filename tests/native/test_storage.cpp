@@ -60,9 +60,35 @@ void test_existing_file(const TemporaryDirectory& directory) {
   const std::string path = directory / "existing";
   std::ofstream(path) << "precious";
   CHECK_EQ(error_of(path, false), EEXIST);
+  CHECK_EQ(error_of(path, true), EEXIST);
   CHECK(contents(path) == "precious");
-  CHECK_EQ(error_of(path, true), 0);
-  CHECK(contents(path).empty());
+}
+
+const std::string magic(std::begin(pig::kFileMagic), std::end(pig::kFileMagic));
+
+void test_only_a_run_file_gives_way(const TemporaryDirectory& directory) {
+  const std::string run = directory / "run", other_name = directory / "other name";
+  const std::string link = directory / "link", pipe = directory / "pipe";
+  for (const std::string& text : {magic + "damaged", magic, std::string()}) {
+    std::ofstream(run) << text;
+    std::filesystem::create_hard_link(run, other_name);
+    CHECK_EQ(error_of(run, true), 0);
+    CHECK(contents(run).empty());
+    CHECK(contents(other_name) == text);  // another file has taken the name
+    std::filesystem::remove(other_name);
+  }
+  std::ofstream(run) << magic;
+  std::filesystem::create_symlink(run, link);
+  CHECK_EQ(error_of(link, true), EEXIST);
+  CHECK(contents(run) == magic);
+  CHECK_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  CHECK_EQ(error_of(pipe, true), EEXIST);
+  std::ofstream(run) << magic.substr(1);
+  CHECK_EQ(error_of(run, true), EEXIST);
+  size_t left = 0;  // and nothing beside them
+  for (const auto& entry : std::filesystem::directory_iterator(directory / "."))
+    left += entry.path().extension() == ".part";
+  CHECK_EQ(left, 0U);
 }
 
 void test_unwritable_path(const TemporaryDirectory& directory) {
@@ -74,9 +100,9 @@ void test_locked_against_second_recorder(const TemporaryDirectory& directory) {
   const std::string path = directory / "locked";
   {
     FileStorage storage(path, false);
-    CHECK_EQ(write(storage, 0, "mine"), 0);
+    CHECK_EQ(write(storage, 0, magic), 0);
     CHECK_EQ(error_of(path, true), EBUSY);
-    CHECK(contents(path) == "mine");
+    CHECK(contents(path) == magic);
   }
   CHECK_EQ(error_of(path, true), 0);
 }
@@ -269,6 +295,7 @@ int main() {
   const TemporaryDirectory directory;
   test_writes_in_place(directory);
   test_existing_file(directory);
+  test_only_a_run_file_gives_way(directory);
   test_unwritable_path(directory);
   test_locked_against_second_recorder(directory);
   test_abandoning_closes_the_file(directory);

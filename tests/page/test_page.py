@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from pyinstrument_gpu.analysis.compare import compare
 from pyinstrument_gpu.document.words import duration
 from pyinstrument_gpu.errors import ExportError, MissingDependencyError
-from pyinstrument_gpu.format.framing import MAGIC
+from pyinstrument_gpu.format.run_files import MAGIC
 from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.page import comparison_page, html_page, page_beside, write_page

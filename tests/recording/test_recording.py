@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step, gpu_steps
+from pyinstrument_gpu.format.run_files import MAGIC
 from tests.helpers.clock import fake_clock
 from tests.helpers.script import run_script
 from tests.helpers.spans import dropped_of, times_of
@@ -173,12 +175,29 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_existing_file_is_overwritten_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.gpurun"
-    path.write_bytes(b"x" * 10_000_000)
+    path.write_bytes(MAGIC + b"x" * 10_000_000)  # damaged behind its first bytes
     with pig.record(path, overwrite=True) as recording, gpu_phase("a"):
         pass
 
     assert list(recording.run.phases) == ["a"]
     assert path.stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("is_link", [False, True], ids=["source", "link to a run"])
+def test_only_a_run_file_is_overwritten(tmp_path: Path, is_link: bool) -> None:
+    path, other = tmp_path / "train.py", tmp_path / "other.gpurun"
+    content = MAGIC if is_link else b"print('precious')"
+    other.write_bytes(content)
+    if is_link:
+        path.symlink_to(other)
+    else:
+        other.rename(path)
+    with pytest.raises(pig.RunPathError, match=r"train\.py is .*overwrite=True.*only run files"):
+        pig.start(path, overwrite=True)
+
+    assert path.read_bytes() == content
+    assert path.is_symlink() == is_link
+    assert len(list(tmp_path.iterdir())) == 1 + is_link
 
 
 @pytest.mark.parametrize(
@@ -263,7 +282,6 @@ def test_rank_goes_into_the_name(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     (tmp_path / expected).parent.mkdir(exist_ok=True)
     with pig.record(tmp_path / path) as recording:
         pass
@@ -272,7 +290,57 @@ def test_rank_goes_into_the_name(
     assert recording.path.exists()
     assert recording.run.environment["rank"] == 3
     assert recording.run.environment["world_size"] == 4
-    assert recording.run.environment["restarts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("requeues", "restarts", "path", "expected"),
+    [
+        ("0", "0", "train.gpurun", "train.rank3.gpurun"),
+        ("", "2", "train.gpurun", "train.restart2.rank3.gpurun"),
+        ("1", "", "train.gpurun", "train.requeue1.rank3.gpurun"),
+        ("1", "2", "train-{rank}.gpurun", "train-3.requeue1.restart2.gpurun"),
+    ],
+)
+def test_attempt_goes_into_the_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    requeues: str,
+    restarts: str,
+    path: str,
+    expected: str,
+) -> None:
+    for name, value in (("WORLD_SIZE", "4"), ("RANK", "3")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", requeues)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    with pig.record(tmp_path / path) as recording:
+        pass
+
+    assert recording.path == tmp_path / expected
+    assert recording.run.environment.get("restarts") == (int(restarts) if restarts else None)
+
+
+def test_an_attempt_that_torchrun_does_not_count_has_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    first, second = (tmp_path / f"train.restart{count}.gpurun" for count in (1, 2))
+    first.touch()
+    since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.time()
+
+    written_s = first.stat().st_mtime + since_boot_s
+
+    def path_if(began_s: int, agent_began_s: int) -> Path | None:
+        began = {os.getpid(): began_s, os.getppid(): agent_began_s}
+        monkeypatch.setattr(
+            "pyinstrument_gpu.recording.run_path.begin_of_process_s",
+            lambda pid: written_s + began[pid],
+        )
+        return pig.record(tmp_path / "train.gpurun").path
+
+    assert path_if(began_s=10, agent_began_s=-10) == second
+    assert path_if(began_s=10, agent_began_s=10) == first  # the file is of another job
+    assert path_if(began_s=-10, agent_began_s=-20) == first  # it is of this process
 
 
 @pytest.mark.parametrize("world_size", [None, "1", "many"])

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus: what a scrape gets, by prometheus_client's own parser and by a real Prometheus."""
 
+import contextlib
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -130,6 +132,32 @@ def test_device_histograms() -> None:
         bound_ns = (1 << power) - 1
         within = of(samples, "phase_device_seconds_bucket", path="forward", le=repr(bound_ns / 1e9))
         assert within == (durations_ns <= bound_ns).sum()
+
+
+def test_silent_connections_take_few_threads_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = pig.PrometheusSink(port=0)
+    with contextlib.ExitStack() as end, pig.record() as recording:
+        recording.add_sink(sink)
+        before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        silent = [
+            end.enter_context(socket.create_connection(("127.0.0.1", sink.port), HANGS_AFTER_S))
+            for _ in range(40)
+        ]
+        assert all(one.recv(1) == b"" for one in silent[8:])  # these were too many
+        after = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        assert after[0] - before[0] <= 8
+        assert after[1] - before[1] <= len(silent) + 8
+        (tmp_path / "checkpoint").write_bytes(b"a file can be opened")
+
+        monkeypatch.setattr("pyinstrument_gpu.sinks.scrape_server._CONNECTION_S", 0.0)
+        assert all(one.recv(1) == b"" for one in silent[:8])
+        monkeypatch.undo()
+        assert scrape(sink)
+        last = end.enter_context(socket.create_connection(("127.0.0.1", sink.port), HANGS_AFTER_S))
+        recording.stop()
+        assert last.recv(1) == b""
 
 
 def test_when_the_last_step_ended() -> None:

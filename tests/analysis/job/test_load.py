@@ -19,7 +19,7 @@ from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.run import Run
-from tests.helpers.job_files import rank_environment, rank_run
+from tests.helpers.job_files import ANCHOR, rank_environment, rank_run
 
 TIMES_NS = {"data": [10, 20, 30], "backward": [5, 6, 7]}
 
@@ -160,6 +160,27 @@ def test_a_world_that_shrank(tmp_path: Path) -> None:
         f"    job x, 3 ranks: {tmp_path}/a0.gpurun {tmp_path}/a1.gpurun {tmp_path}/a2.gpurun",
         f"    job x, 2 ranks, after 1 restart: {tmp_path}/b0.gpurun {tmp_path}/b1.gpurun",
     ]
+
+
+@pytest.mark.parametrize("last", ["", ".restart1", ".requeue1.restart2"])
+def test_of_several_attempts_the_last_one_is_the_job(tmp_path: Path, last: str) -> None:
+    """Which began last, whatever its name: an earlier job may have had more restarts."""
+    earlier = []
+    for i, attempt in enumerate(("", ".restart1", ".requeue1.restart2")):
+        for rank in range(2):
+            anchor = {**ANCHOR, "realtime_ns": ANCHOR["realtime_ns"] + (attempt == last)}
+            one = run(rank, job="x", restarts=0, run_id=f"{i}{rank:015x}", anchor=anchor)
+            path = tmp_path / f"job{attempt}.rank{rank}.gpurun"
+            save(one, path)
+            earlier += [path] if attempt != last else []
+    for paths in (tmp_path, [*tmp_path.iterdir()]):
+        job = Job.load(paths)
+        files = [f"{tmp_path}/job{last}.rank{rank}.gpurun" for rank in range(2)]
+        assert [rank.file for rank in job.ranks] == files
+        (note,) = job.notes
+        assert note.startswith("left out: runs of earlier attempts of the job")
+        assert all(str(path) in note for path in earlier)
+    assert Job.load(earlier[:2]).notes == ()
 
 
 def test_a_rank_twice(tmp_path: Path) -> None:
