@@ -381,7 +381,7 @@ def start(
     """
 
 # For an object that is not the owner these do nothing.
-def stop(recording: object, environment: bytes) -> tuple[str | None, bytes] | None:
+def stop(recording: object, environment: bytes | None) -> tuple[str | None, bytes] | None:
     """Stop, drain and finish the log. Releases the GIL while it does. Return what ended the
     writing of history, or None, and `log_bytes`: the same until it is released."""
 

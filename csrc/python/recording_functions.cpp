@@ -70,9 +70,9 @@ py::object start(const py::object& recording, std::optional<std::string> path,
 }
 
 /// None where the recording is not the owner, as below.
-py::object stop(const py::object& recording, std::string environment) {
+py::object stop(const py::object& recording, const py::object& environment) {
   const auto owner = RecordingOwner::of(recording);
-  return owner != nullptr ? py::object(owner->stop(std::move(environment))) : py::none();
+  return owner != nullptr ? py::object(owner->stop(environment)) : py::none();
 }
 
 py::object log_bytes(const py::object& recording) {
@@ -281,9 +281,7 @@ void add_recording_functions(py::module_& module) {
       "function"_a);
   module.def(
       "call_before_step",
-      [](const py::object& function, uint64_t after) {
-        if (!call_before_step(function.ptr(), after)) throw py::error_already_set();
-      },
+      [](const py::object& function, uint64_t after) { call_before_step(function.ptr(), after); },
       "function"_a, py::kw_only(), "after"_a = 0);
   module.def(
       "set_profiled",

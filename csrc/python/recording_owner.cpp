@@ -10,6 +10,7 @@
 #include "python/gil_release.h"
 #include "python/stall_answer.h"
 #include "python/step_calls.h"
+#include "record/memory_guard.h"
 #include "record/recorder.h"
 
 namespace py = pybind11;
@@ -62,18 +63,23 @@ bool RecordingOwner::is_left_over() const {
   return thread_ == PyThread_get_thread_ident() && opener_.is_over();
 }
 
-py::tuple RecordingOwner::stop(std::string environment) {
+py::tuple RecordingOwner::stop(const py::object& environment) {
   Recorder& recorder = Recorder::instance();
   if (!std::exchange(is_stopping_, true)) {
     recorder.close_gate();
     forget_step_calls();
     set_nvtx_enabled(true);
   }
+  // Where there is no memory for it, the last one stands.
+  if (!environment.is_none())
+    with_memory(false, [&] {
+      recorder.set_document(BlockType::kEnvironment, py::cast<std::string>(environment));
+      return true;
+    });
   {
     const GilRelease release;
     const std::lock_guard lock(log_mutex_);
     if (!has_ended_) {
-      recorder.set_document(BlockType::kEnvironment, std::move(environment));
       recorder.stop();
       wait_for_stall_answers(kStallPatience);
       error_ = recorder.error();

@@ -20,8 +20,10 @@ class SpanStatistics {
  public:
   void fold(const StepTracker& steps, const RawSpan& span, const NanosecondSpan& times) {
     StatisticsTable::Row& row = row_of(steps, span.step(), span.path(), span.scope());
+    const auto self = static_cast<uint64_t>(times.self);
+    row.self.make_room(self);  // it counts in both or in none
     row.host.add(static_cast<uint64_t>(times.end - times.begin));
-    row.self.add(static_cast<uint64_t>(times.self));
+    row.self.add(self);
   }
 
   /// The stream time of a span that was folded before.
