@@ -18,7 +18,8 @@ bool prepare_to_throw() noexcept;
 ///
 /// What is known of a thread's exceptions lies in thread-local memory of the C++ library. The
 /// dynamic linker allocates that memory when the thread first throws, and ends the process if there
-/// is none. So whatever may throw is only done on a thread that has it.
+/// is none. So whatever may throw is only done on a thread that has it. That includes `new` with
+/// `std::nothrow`, in which the library throws and catches.
 inline bool may_throw() noexcept { return PIG_LIKELY(is_prepared_to_throw) || prepare_to_throw(); }
 
 /// Runs what may allocate. False where there was no memory for it. Whatever allocates on a thread

@@ -24,6 +24,7 @@
 #include "python/step_calls.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace py = pybind11;
 
@@ -272,6 +273,7 @@ void add_recording_functions(py::module_& module) {
     set_nvtx_enabled(false);
     tolerate_too_many_names();
   });
+  module.def("count_no_memory", [] { count_drop(Drop::kNoMemory); });
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,

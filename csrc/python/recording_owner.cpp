@@ -104,8 +104,15 @@ py::object RecordingOwner::log_bytes() {
 
 py::tuple RecordingOwner::result() {
   if (result_.is_none()) {
-    const py::object error = error_.empty() ? py::object(py::none()) : py::str(error_);
-    result_ = py::make_tuple(error, bytes_of(log_));
+    // Unlike pybind11's, its error is a MemoryError.
+    result_ = py::reinterpret_steal<py::object>(
+        Py_BuildValue("(zN)", error_.empty() ? nullptr : error_.c_str(),
+                      PyBytes_FromStringAndSize(reinterpret_cast<const char*>(log_.data()),
+                                                static_cast<Py_ssize_t>(log_.size()))));
+    if (!result_) {
+      result_ = py::none();
+      throw py::error_already_set();
+    }
     log_ = {};
   }
   return result_;

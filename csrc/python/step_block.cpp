@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <new>
 #include <utility>
 
 #include "python/bindings.h"
@@ -45,9 +44,8 @@ void leave(StepBlock* self, bool complete) {
 
 PyObject* block_enter(PyObject* object, PyObject*) {
   StepBlock* self = block_of(object);
-  auto* entered = new (std::nothrow) EnteredStep;
+  auto* const entered = with_memory<EnteredStep*>(nullptr, [] { return new EnteredStep; });
   if (entered == nullptr) {
-    count_drop(Drop::kNoMemory);
     ++self->not_entered;
     return Py_NewRef(object);
   }

@@ -177,7 +177,8 @@ void Recorder::stop() {
   const std::lock_guard lock(harvest_mutex_);
   ++recordings_;  // a harvester that was given up finds another number
   // Where memory is short, the second one has less to write: no history.
-  if (!harvest(Occasion::kEnd)) harvest(Occasion::kEnd);
+  if (!harvest(Occasion::kEnd) && !harvest(Occasion::kEnd))
+    try_allocating([this] { log_->write_state(last_state_, drops_, *log_); });  // says why
   timing.finish();
   log_->storage().abandon();
   recording_.store(false, std::memory_order_relaxed);
@@ -686,11 +687,9 @@ LogTables Recorder::tables_since(const RunLog::Counts& counts) const {
 }
 
 void Recorder::write_statistics(RunLog& log) {
-  StatisticsTable merged;
-  statistics_.merge_into(merged, steps_);
   std::vector<uint8_t> totals, rows;
   steps_.encode_totals(totals);
-  merged.encode(rows);
+  statistics_.encode(steps_, rows);
   log.write_statistics(totals, rows);
   log.write_sync_statistics(syncs_.encode_statistics(log.syncs()));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 #include "hot/span.h"
@@ -37,6 +38,15 @@ class SpanStatistics {
     settle(steps);
     table.merge(settled_);
     table.merge(undecided_);
+  }
+
+  /// Appends the encoded rows of such a table, which is only made where it is needed.
+  void encode(const StepTracker& steps, std::vector<uint8_t>& out) {
+    settle(steps);
+    if (undecided_step_ == kNoStep) return settled_.encode(out);
+    StatisticsTable all;
+    merge_into(all, steps);
+    all.encode(out);
   }
 
   /// Takes over what another one holds, undecided spans as such.
