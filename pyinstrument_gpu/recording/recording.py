@@ -42,7 +42,8 @@ _SINKS_DEADLINE_S = 5.0
 _SINKS_INTERVAL_S = 1.0
 # More than numpy's libraries take, which end the process where there is no room for them.
 _NUMPY_BYTES = 256 << 20
-# Given back as the recording ends, which takes memory. Room in the address space, and no page of it.
+# Given back as the recording ends, which takes memory. Room in the address space, of which no page
+# is touched.
 _RESERVE_BYTES = 4 << 20
 _NO_MEMORY = "there was no memory for all that the recording does as it ends"
 _when_begun: list[Callable[[Recording], None]] = []

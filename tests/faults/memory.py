@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-import _phase_loop
+import _phase_loop  # type: ignore[import-not-found]
 import pytest
 
 import pyinstrument_gpu as pig
