@@ -34,6 +34,8 @@ constexpr int64_t kCpuTimeIntervalNs = 1'000'000'000;
 constexpr int64_t kHarvestIntervalNs = 1'000'000'000;
 /// Of memory, for the spans of a few full rings and the blocks that are written.
 constexpr size_t kHarvestBytes = 2 << 20;
+/// For the statistics of some thousand phases, as they are written at the end.
+constexpr size_t kReserveBytes = 4 << 20;
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 /// Dozens of readings of clocks.
 constexpr int64_t kAnchorIntervalNs = 1'000'000'000;
@@ -155,6 +157,7 @@ ClockAnchor Recorder::start(const Options& options) {
     log_.reset();
     throw;
   }
+  try_allocating([this] { reserve_.reset(new uint8_t[kReserveBytes]); });  // touches none of it
   if (++epoch_ == 0) ++epoch_;
   recording_.store(true, std::memory_order_relaxed);
   active_epoch.store(epoch_, std::memory_order_release);
@@ -176,9 +179,13 @@ void Recorder::stop() {
     timing.warn_of_blocked_driver();
   const std::lock_guard lock(harvest_mutex_);
   ++recordings_;  // a harvester that was given up finds another number
-  // Where memory is short, the second one has less to write: no history.
-  if (!harvest(Occasion::kEnd) && !harvest(Occasion::kEnd))
-    try_allocating([this] { log_->write_state(last_state_, drops_, *log_); });  // says why
+  if (!harvest(Occasion::kEnd)) {
+    // The second one has less to write: no history.
+    reserve_.reset();
+    if (!harvest(Occasion::kEnd))
+      try_allocating([this] { log_->write_state(last_state_, drops_, *log_); });  // says why
+  }
+  reserve_.reset();
   timing.finish();
   log_->storage().abandon();
   recording_.store(false, std::memory_order_relaxed);

@@ -214,6 +214,7 @@ class Recorder {
   Watchdog watchdog_;
   int64_t newest_collective_ns_ = 0;  ///< when it was created
   ClockAnchor anchor_{};
+  std::unique_ptr<uint8_t[]> reserve_;  ///< memory for the last harvest
   std::vector<RawSpan> raw_;
   std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;

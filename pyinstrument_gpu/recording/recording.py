@@ -44,7 +44,7 @@ _SINKS_INTERVAL_S = 1.0
 _NUMPY_BYTES = 256 << 20
 # Given back as the recording ends, which takes memory. Room in the address space, of which no page
 # is touched.
-_RESERVE_BYTES = 4 << 20
+_RESERVE_BYTES = 2 << 20
 _NO_MEMORY = "there was no memory for all that the recording does as it ends"
 _when_begun: list[Callable[[Recording], None]] = []
 
