@@ -103,6 +103,9 @@ def iterate_steps(
 def set_before_step(function: Callable[[], None] | None) -> None:
     """Have a function called before the program opens a step. What it raises, the step raises."""
 
+def count_no_memory() -> None:
+    """Count, in the recording that is active, something that there was no memory for."""
+
 def call_before_step(function: Callable[[], None], *, after: int = 0) -> None:
     """Have a function called once, between two steps, by the thread that begins the step of a
     recording which comes after so many others. What it raises is reported as unraisable. It may ask
@@ -385,9 +388,11 @@ def start(
     """
 
 # For an object that is not the owner these do nothing.
-def stop(recording: object, environment: bytes) -> tuple[str | None, bytes] | None:
+def stop(recording: object, environment: bytes | None) -> tuple[str | None, bytes] | None:
     """Stop, drain and finish the log. Releases the GIL while it does. Return what ended the
-    writing of history, or None, and `log_bytes`: the same until it is released."""
+    writing of history, or None, and `log_bytes`: the same until it is released. With None for the
+    environment its last version stands. After a MemoryError it has stopped, and can be asked again
+    for what it returns."""
 
 def release(recording: object) -> None: ...
 def owner() -> Any: ...

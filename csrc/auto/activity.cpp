@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "auto/activity.h"
 
-#include <new>
-
+#include "base/throwing.h"
 #include "hooks/torch_state.h"
 
 namespace pig {
@@ -11,16 +10,13 @@ Observing Activity::begins(ObservedCall& call) {
   if (PIG_LIKELY(activity_session == session_number)) return Observing::ignored;
   LoopSession& session = LoopSession::instance();
   if (!session.is_active() || is_compiling()) return Observing::ignored;
-  try {
-    const Phase* phase = phase_of(session, call);
-    if (phase == nullptr) return Observing::ignored;
-    call.subject = phase;
+  const bool has_memory = try_allocating([&] {
+    call.subject = phase_of(session, call);
     call.session = session_number;
-    if (!session.is_updating()) announce(session, call);
-  } catch (const std::bad_alloc&) {
-    session.fail();
-    return Observing::ignored;
-  }
+    if (call.subject != nullptr && !session.is_updating()) announce(session, call);
+  });
+  if (!has_memory) session.fail();
+  if (!has_memory || call.subject == nullptr) return Observing::ignored;
   if (session.raise_kept_error()) return Observing::failed;
   call.token = begin_activity(*static_cast<const Phase*>(call.subject));
   return Observing::begun;
@@ -29,17 +25,9 @@ Observing Activity::begins(ObservedCall& call) {
 bool Activity::ends(ObservedCall& call, PyObject* result) {
   LoopSession& session = LoopSession::instance();
   const bool is_of_session = session.is_active() && call.session == session_number;
-  try {
-    if (is_of_session) ending(session, call, result);
-  } catch (const std::bad_alloc&) {
-    session.fail();
-  }
+  if (is_of_session && !try_allocating([&] { ending(session, call, result); })) session.fail();
   end_activity(*static_cast<const Phase*>(call.subject), call.token);
-  try {
-    if (is_of_session) ended(session, call, result);
-  } catch (const std::bad_alloc&) {
-    session.fail();
-  }
+  if (is_of_session && !try_allocating([&] { ended(session, call, result); })) session.fail();
   return !session.raise_kept_error();
 }
 

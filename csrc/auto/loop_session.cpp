@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <string>
 
+#include "base/throwing.h"
 #include "hooks/tensor_glance.h"
 #include "hot/nvtx_range.h"
 #include "python/error_aside.h"
@@ -110,11 +110,7 @@ void LoopSession::end() {
 
 void LoopSession::fail() {
   has_failed_ = true;
-  try {
-    detector_->leave_alone();
-  } catch (const std::bad_alloc&) {
-    is_active_ = false;
-  }
+  if (!try_allocating([this] { detector_->leave_alone(); })) is_active_ = false;
 }
 
 // --- questions ---

@@ -37,7 +37,7 @@ struct LoopQuestions {
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
 /// not taken back means nothing to the next session.
-extern thread_local uint64_t activity_session __attribute__((tls_model("initial-exec")));
+extern thread_local uint64_t activity_session;
 /// That of the last `begin`.
 PIG_HOT extern uint64_t session_number;
 

@@ -4,9 +4,8 @@
 //
 // A step that a gradient scaler leaves out is a short phase, not a missing one: it is the scaler's
 // call that is timed.
-#include <new>
-
 #include "auto/activities.h"
+#include "base/throwing.h"
 #include "hooks/torch_state.h"
 
 namespace pig {
@@ -37,11 +36,7 @@ class OptimizerMade final : public CallObserver {
   bool ends(ObservedCall& call, PyObject* result) override {
     LoopSession& session = LoopSession::instance();
     if (result == nullptr || !session.is_active()) return true;
-    try {
-      session.number_of_optimizer(call.self);
-    } catch (const std::bad_alloc&) {
-      session.fail();
-    }
+    if (!try_allocating([&] { session.number_of_optimizer(call.self); })) session.fail();
     return true;
   }
 };
@@ -51,11 +46,7 @@ template <typename Function>
 PyObject* for_optimizer(PyObject* const* arguments, Py_ssize_t count, Function function) {
   LoopSession& session = LoopSession::instance();
   if (count > 0 && session.is_active() && !is_compiling()) {
-    try {
-      function(session, arguments[0]);
-    } catch (const std::bad_alloc&) {
-      session.fail();
-    }
+    if (!try_allocating([&] { function(session, arguments[0]); })) session.fail();
     if (session.raise_kept_error()) return nullptr;
   }
   Py_RETURN_NONE;

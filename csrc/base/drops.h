@@ -23,7 +23,7 @@ namespace pig {
   F(kUnmatchedEnds, "unmatched_ends") /* ends without a begin */                                   \
   F(kNestedSteps, "nested_steps")     /* opened inside an open step; recorded as phase "step" */   \
   F(kOpenAtThreadEnd, "open_at_thread_end") /* spans that a thread left open when it ended */      \
-  F(kNoMemory, "no_memory") /* spans of a thread for which no buffers could be had */              \
+  F(kNoMemory, "no_memory") /* what there was no memory for: spans, steps, names, ... */           \
   F(kDeviceNoContext, "device_no_context")         /* no CUDA context, or not one of PyTorch's */  \
   F(kDevicePreparing, "device_preparing")          /* the events were not ready yet */             \
   F(kDeviceRingFull, "device_ring_full")           /* all events, or places to wait, in use */     \

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <new>
 #include <system_error>
 #include <thread>
 
 #include "base/signals_blocked.h"
+#include "base/throwing.h"
 
 namespace pig {
 namespace {
@@ -37,11 +37,11 @@ void ThreadPool::run(int threads, const std::function<void()>& work) {
   const int helpers = std::min(threads, kMaxThreads) - 1;
   {
     const std::lock_guard lock(mutex_);
-    try {
+    // Without memory this thread does more of it.
+    try_allocating([&] {
       start_threads(helpers);
       jobs_.insert(jobs_.end(), static_cast<size_t>(std::min(helpers, threads_)), &job);
-    } catch (const std::bad_alloc&) {  // then this thread does more of it
-    }
+    });
   }
   for (int i = 0; i < helpers; ++i) wanted_.notify_one();
   work();

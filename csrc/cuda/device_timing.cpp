@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <new>
 #include <utility>
 
+#include "base/throwing.h"
 #include "cuda/context_scope.h"
 
 namespace pig::cuda {
@@ -169,21 +169,21 @@ EventTimeline* DeviceTiming::timeline_of(Context context) noexcept {
   // Retaining makes a context where there is none: only an active one is retained.
   if (active != 0 && driver.DevicePrimaryCtxRetain(&primary, device) == kSuccess)
     driver.DevicePrimaryCtxRelease(device);
-  try {
+  EventTimeline* found = nullptr;
+  try_allocating([&] {
     const std::lock_guard lock(timelines_mutex_);
     if (primary != context) {
       if (foreign_.size() < kMaxDevices) foreign_.push_back(context);
-      return nullptr;
+      return;
     }
-    if (EventTimeline* known = known_timeline(context)) return known;
-    if (timelines_.size() == kMaxDevices) return nullptr;
+    found = known_timeline(context);
+    if (found != nullptr || timelines_.size() == kMaxDevices) return;
     timelines_.push_back(std::make_unique<EventTimeline>(
         driver, context, device, static_cast<uint8_t>(timelines_.size()), connections()));
     if (wake_ != nullptr) wake_();
-    return timelines_.back().get();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+    found = timelines_.back().get();
+  });
+  return found;
 }
 
 EventTimeline* DeviceTiming::timeline_of_no_context() noexcept {

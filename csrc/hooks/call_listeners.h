@@ -36,10 +36,9 @@ class CallListeners {
   template <typename Call>
   auto around(PyObject* args, PyObject* kwargs, Call call) const -> decltype(call()) {
     using Result = decltype(call());
-    if (args == nullptr) {  // no memory for them: the function may still do its work
-      PyErr_Clear();
-      return call();
-    }
+    if (args == nullptr) PyErr_Clear();
+    // Without memory nobody hears of it: the function may still do its work.
+    if (args == nullptr || !may_throw()) return call();
     Result failed{};  // nullptr
     if constexpr (!std::is_pointer_v<Result>) failed = -1;
     Entered entered[kMost];

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "base/throwing.h"
+
 namespace pig {
 
 /// A call of a hooked function, and what its observer remembers of it until it ends. All references
@@ -98,6 +100,7 @@ PyObject* observe(CallObserver& observer, ObservedCall& call, Function function)
 
 template <typename Function>
 PyObject* CallObservers::around(const ObservedCall& call, Function function) const {
+  if (PIG_UNLIKELY(!may_throw())) return function();  // there is no memory
   CallObserver* const inner = of_modules_;
   const auto inside = [&] {
     if (inner == nullptr) return function();

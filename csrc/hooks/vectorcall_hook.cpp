@@ -128,7 +128,10 @@ PyObject* call_hooked(const HookedFunction& hooked, PyObject* const* args, size_
   const bool has_keywords = names != nullptr && PyTuple_GET_SIZE(names) > 0;
   if (hooked.is_quiet(first, args + 1, others, has_keywords)) return call();
   PyObject *tuple, *dictionary;
-  if (!unpack(args, count, names, &tuple, &dictionary)) return nullptr;
+  if (!unpack(args, count, names, &tuple, &dictionary)) {
+    PyErr_Clear();  // the function may still do its work
+    return call();
+  }
   PyObject* result = hooked.listeners.around(tuple, dictionary, call);
   Py_DECREF(tuple);
   Py_XDECREF(dictionary);

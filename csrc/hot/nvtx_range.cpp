@@ -8,7 +8,11 @@
 #include <cstdlib>
 #include <new>
 #include <nvtx3/nvtx3.hpp>
+#include <utility>
 #include <vector>
+
+#include "base/thread_end.h"
+#include "base/throwing.h"
 
 namespace pig {
 namespace {
@@ -42,8 +46,22 @@ struct OpenRange {
 
 /// More than can be in sight; begins without ends must not grow it for ever.
 constexpr size_t kMaxOpenRanges = 4096;
-thread_local std::vector<OpenRange> open_ranges;
+using OpenRanges = std::vector<OpenRange>;
+thread_local OpenRanges* open_ranges = nullptr;
 thread_local bool thread_is_named = false;
+const ThreadEnd ranges_end([](void* of_thread) {
+  open_ranges = nullptr;
+  delete static_cast<OpenRanges*>(of_thread);
+});
+
+/// The calling thread's; nullptr where there is no memory.
+OpenRanges* ranges_of_thread() {
+  if (PIG_UNLIKELY(open_ranges == nullptr)) {
+    open_ranges = new (std::nothrow) OpenRanges;
+    if (!ranges_end.set(open_ranges)) delete std::exchange(open_ranges, nullptr);
+  }
+  return open_ranges;
+}
 
 nvtx3::event_attributes attributes_of(const NvtxName& name, NvtxKind kind) {
   const int64_t step = step_number.load(std::memory_order_relaxed);
@@ -86,41 +104,39 @@ NvtxName nvtx_name(const std::string& name) {
 void set_nvtx_step(int64_t step) { step_number.store(step, std::memory_order_relaxed); }
 
 void push_nvtx_range(const NvtxName& name, NvtxKind kind) noexcept {
-  try {
+  try_allocating([&] {
     name_thread();
-    if (open_ranges.size() == kMaxOpenRanges) return;
-    open_ranges.push_back({&name, kind, true, 0});
+    OpenRanges* const ranges = ranges_of_thread();
+    if (ranges == nullptr || ranges->size() == kMaxOpenRanges) return;
+    ranges->push_back({&name, kind, true, 0});
     nvtxDomainRangePushEx(domain, attributes_of(name, kind).get());
-  } catch (const std::bad_alloc&) {  // a range that is not shown
-  }
+  });  // or it is not shown
 }
 
 void pop_nvtx_range(const NvtxName& name) noexcept {
-  size_t at = open_ranges.size();
-  while (at > 0 && open_ranges[at - 1].name != &name) --at;
+  if (open_ranges == nullptr) return;
+  OpenRanges& ranges = *open_ranges;
+  size_t at = ranges.size();
+  while (at > 0 && ranges[at - 1].name != &name) --at;
   if (at == 0) return;  // it began before the tool came, or on another thread
   const size_t closing = at - 1;
-  if (open_ranges[closing].pushed) {
-    for (size_t i = open_ranges.size(); i-- > closing;)
-      if (open_ranges[i].pushed) nvtxDomainRangePop(domain);
-    for (size_t i = closing + 1; i < open_ranges.size(); ++i) {
-      OpenRange& above = open_ranges[i];
+  if (ranges[closing].pushed) {
+    for (size_t i = ranges.size(); i-- > closing;)
+      if (ranges[i].pushed) nvtxDomainRangePop(domain);
+    for (size_t i = closing + 1; i < ranges.size(); ++i) {
+      OpenRange& above = ranges[i];
       if (!above.pushed) continue;
       above.pushed = false;
       above.range = nvtxDomainRangeStartEx(domain, attributes_of(*above.name, above.kind).get());
     }
   } else {
-    nvtxDomainRangeEnd(domain, open_ranges[closing].range);
+    nvtxDomainRangeEnd(domain, ranges[closing].range);
   }
-  open_ranges.erase(open_ranges.begin() + static_cast<std::ptrdiff_t>(closing));
+  ranges.erase(ranges.begin() + static_cast<std::ptrdiff_t>(closing));
 }
 
 nvtxRangeId_t start_nvtx_range(const NvtxName& name) noexcept {
-  try {
-    name_thread();
-  } catch (const std::bad_alloc&) {
-    return 0;
-  }
+  if (!try_allocating(name_thread)) return 0;
   return nvtxDomainRangeStartEx(domain, attributes_of(name, NvtxKind::kPhase).get());
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/make_room.h"
 #include "hot/phase_table.h"
 #include "hot/span.h"
 
@@ -23,7 +24,7 @@ class PathTable {
   };
 
   /// The path's id. When the table is full, the id of the one path that stands for all others, and
-  /// `full` is set.
+  /// `full` is set. Throws std::bad_alloc.
   uint32_t intern(uint32_t parent, uint32_t phase, bool& full) {
     const std::lock_guard lock(mutex_);
     const auto found = ids_.find(key(parent, phase));
@@ -58,8 +59,9 @@ class PathTable {
 
   uint32_t add(uint32_t parent, uint32_t phase) {
     const auto id = static_cast<uint32_t>(paths_.size());
-    paths_.push_back({parent, phase});
+    make_room(paths_, paths_.size() + 1);  // a path without its id would be added again
     ids_.emplace(key(parent, phase), id);
+    paths_.push_back({parent, phase});
     return id;
   }
 

@@ -19,9 +19,12 @@ enum class NameKind : uint32_t { kPhase = 0, kForward = 1, kBackward = 2, kRecom
 class PhaseTable {
  public:
   static constexpr uint32_t kCapacity = 65535;
-  /// Ids for spans that had no room in a table; they have names too, so that the time is not lost.
+  /// Ids that many phases share, for which a table or the memory had no room; they have names too,
+  /// so that the time is not lost.
   static constexpr uint32_t kTooManyNames = kCapacity;
   static constexpr uint32_t kTooManyPaths = kCapacity + 1;
+  static constexpr uint32_t kNoMemory = kCapacity + 2;
+  static constexpr uint32_t kSharedIds = 3;
 
   static PhaseTable& instance() {
     static auto* table = new PhaseTable;  // leaked: threads may outlive static destruction
@@ -29,7 +32,7 @@ class PhaseTable {
   }
 
   /// The new name's id, or nothing when the table is full. The caller sees to it that a name is
-  /// added once.
+  /// added once. Throws std::bad_alloc.
   std::optional<uint32_t> add(std::string utf8_name, NameKind kind = NameKind::kPhase) {
     const std::lock_guard lock(mutex_);
     if (names_.size() == kCapacity) return std::nullopt;
@@ -37,9 +40,15 @@ class PhaseTable {
     return static_cast<uint32_t>(names_.size() - 1);
   }
 
+  bool is_full() const {
+    const std::lock_guard lock(mutex_);
+    return names_.size() == kCapacity;
+  }
+
   std::string name(uint32_t id) const {
     if (id == kTooManyNames) return "(too many names)";
     if (id == kTooManyPaths) return "(too many paths)";
+    if (id == kNoMemory) return "(no memory for the name)";
     const std::lock_guard lock(mutex_);
     return names_[id].text;
   }

@@ -9,9 +9,12 @@
 
 namespace pig {
 
-void SpanRing::reset(SpanOverflow* overflow, void (*wake_harvester)()) {
+void SpanRing::get_buffer() {
   // Not value-initialised: the pages are touched only as they are used.
   if (!spans_) spans_.reset(new RawSpan[kSpans]);
+}
+
+void SpanRing::reset(SpanOverflow* overflow, void (*wake_harvester)()) {
   const std::lock_guard lock(lock_);
   overflow_ = overflow;
   wake_harvester_ = wake_harvester;

@@ -42,8 +42,10 @@ class SpanRing {
     cuda::EventRef end;
   };
 
-  /// Empties the ring for a recording. Throws std::bad_alloc when there is no memory for it.
-  /// Without an `overflow` nobody reads it: when it is full it is emptied.
+  /// Before the first `reset`. Throws std::bad_alloc.
+  void get_buffer();
+  /// Empties the ring for a recording. Without an `overflow` nobody reads it: when it is full
+  /// it is emptied.
   void reset(SpanOverflow* overflow, void (*wake_harvester)());
 
   // --- the owner ---

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 
+#include "base/throwing.h"
 #include "cuda/device_timing.h"
 #include "hot/border_listener.h"
 
@@ -18,13 +18,18 @@ ThreadState no_thread;  // epoch 0: never equal to an active recording's
 std::atomic<uint32_t> active_epoch{0};
 std::atomic<uint64_t> open_step{kNoOpenStep};
 std::atomic<BorderListener*> border_listener{nullptr};
-thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec"))) = &no_thread;
+thread_local ThreadState* this_thread = &no_thread;
 
 void forget_this_thread() { this_thread = &no_thread; }
 
-void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial) {
+void ThreadState::get_buffers() {
   // Not value-initialised: the pages are touched only as they are used.
   if (!frames_) frames_.reset(new Frame[kMaxFrames]);
+  ring_.get_buffer();
+}
+
+void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial) {
+  get_buffers();
   ring_.reset(context.overflow, context.wake_harvester);
   context_ = context;
   recording_ = epoch;
@@ -69,12 +74,8 @@ void ThreadState::run_requests() {
 void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
   const std::lock_guard lock(requests_mutex_);
   if (requests_.size() == kMaxFrames) return;  // more than can be open: tokens that were used twice
-  try {
-    requests_.push_back({serial, now});
-  } catch (const std::bad_alloc&) {
-    context_.drops->add(Drop::kNoMemory);
-    return;
-  }
+  if (!try_allocating([&] { requests_.push_back({serial, now}); }))
+    return context_.drops->add(Drop::kNoMemory);
   epoch_.store(0, std::memory_order_relaxed);
 }
 

@@ -133,8 +133,9 @@ class alignas(64) ThreadState {
     void (*wake_harvester)();
   };
 
-  /// Empties the state for a recording. Throws std::bad_alloc when there is no memory for the
-  /// buffers.
+  /// Throws std::bad_alloc.
+  void get_buffers();
+  /// Empties the state for a recording, and gets the buffers if it has none.
   void reset(const Context& context, uint32_t epoch, uint32_t serial);
 
   /// Runs what other threads have asked for and makes the fast path pass again. Returns whether the
@@ -258,7 +259,7 @@ class alignas(64) ThreadState {
 };
 
 /// The calling thread's state; never null, but without buffers until it first records.
-extern thread_local ThreadState* this_thread __attribute__((tls_model("initial-exec")));
+extern thread_local ThreadState* this_thread;
 
 /// In a forked child: the state may be locked by a thread that does not exist here.
 void forget_this_thread();

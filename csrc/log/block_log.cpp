@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -355,8 +356,8 @@ bool BlockLog::write_version(BlockType type, std::vector<uint8_t>& image) {
   if (image.empty()) image.resize(kHeaderBytes);
   const size_t parts = (image.size() + kSlotBytes - 1) / kSlotBytes;
   // After an error only what needs no new room is tried: the last STATE can then say why the
-  // history ends.
-  if (error_ != 0 && slots.size() < parts) return false;
+  // history ends. Memory may be there again.
+  if (error_ != 0 && error_ != ENOMEM && slots.size() < parts) return false;
   while (slots.size() < parts) slots.push_back(allocate(type));
   for (size_t part = 0; part < parts;) {
     const size_t first = part;

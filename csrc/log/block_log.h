@@ -87,6 +87,10 @@ class BlockLog {
 
   /// 0, or what the storage said when a write failed.
   int error() const { return error_; }
+  /// From now on there is an error, if there was none.
+  void end_history(int error) {
+    if (error_ == 0) error_ = error;
+  }
 
  private:
   using HeaderBytes = std::array<uint8_t, kHeaderBytes>;

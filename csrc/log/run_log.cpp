@@ -31,19 +31,24 @@ RunLog::RunLog(std::unique_ptr<Storage> storage, uint64_t run_id, uint64_t histo
   log_.reserve_document(BlockType::kTick, BlockLog::kJournalSlots);
 }
 
-void RunLog::append_name(uint32_t phase) {
-  if (phase >= name_of_phase_.size()) name_of_phase_.resize(phase + 1, kNoName);
-  if (name_of_phase_[phase] != kNoName) return;
-  name_of_phase_[phase] = names_++;
-  append_item(log_, BlockType::kNames, PhaseTable::instance().name(phase));
+uint32_t RunLog::name_of(uint32_t phase) {
+  // Shared ids, the largest, come first: the table grows only as far as there are names.
+  constexpr uint32_t kShared = PhaseTable::kSharedIds;
+  const uint32_t at =
+      phase < PhaseTable::kCapacity ? phase + kShared : phase - PhaseTable::kCapacity;
+  if (at >= name_of_phase_.size()) name_of_phase_.resize(at + 1, kNoName);
+  if (name_of_phase_[at] == kNoName) {
+    append_item(log_, BlockType::kNames, PhaseTable::instance().name(phase));
+    name_of_phase_[at] = names_++;
+  }
+  return name_of_phase_[at];
 }
 
 void RunLog::append_tables(const LogTables& added) {
   for (const PathTable::Path& path : added.paths) {
-    append_name(path.phase);
+    const uint32_t name = name_of(path.phase);
     const auto kind = static_cast<uint32_t>(PhaseTable::instance().kind(path.phase));
-    append_item(log_, BlockType::kPaths, path.parent,
-                name_of_phase_[path.phase] | kind << kKindShift);
+    append_item(log_, BlockType::kPaths, path.parent, name | kind << kKindShift);
   }
   for (const ThreadInfo& thread : added.threads)
     append_item(log_, BlockType::kThreads, thread.native_id, thread.name);

@@ -83,17 +83,20 @@ class RunLog {
   uint64_t dropped_spans() const { return log_.dropped()[index_of(BlockType::kSpans)]; }
   uint64_t syncs() const { return log_.items(BlockType::kSyncs); }
   int error() const { return log_.error(); }
+  /// Nothing more is appended, as after an error of the storage.
+  void end_history(int error) { log_.end_history(error); }
   Storage& storage() { return *storage_; }
 
  private:
-  void append_name(uint32_t phase);
+  /// The name's number in this run. Appends it when it is new.
+  uint32_t name_of(uint32_t phase);
   RunState::Losses losses() const {
     return {spans_appended_ - spans(), log_.dropped(), log_.error()};
   }
 
   std::unique_ptr<Storage> storage_;
   BlockLog log_;
-  std::vector<uint32_t> name_of_phase_;  ///< the name's number in this run
+  std::vector<uint32_t> name_of_phase_;  ///< by the phase's id
   uint32_t names_ = 0;
   Counts counts_;
   uint64_t spans_appended_ = 0;  ///< those included that an error keeps out

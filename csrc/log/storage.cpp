@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <system_error>
 
+#include "base/throwing.h"
 #include "base/ticks.h"
 
 namespace pig {
@@ -126,7 +126,7 @@ MemoryStorage::MemoryStorage(bool keeps_descriptor) {
 }
 
 int MemoryStorage::write(uint64_t offset, const void* data, size_t bytes) {
-  try {
+  const bool fits = try_allocating([&] {
     const auto* p = static_cast<const uint8_t*>(data);
     size_ = std::max(size_, offset + bytes);
     pages_.resize((size_ + kPage - 1) / kPage);
@@ -143,10 +143,8 @@ int MemoryStorage::write(uint64_t offset, const void* data, size_t bytes) {
       offset += count;
       bytes -= count;
     }
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return ENOMEM;
-  }
+  });
+  return fits ? 0 : ENOMEM;
 }
 
 void MemoryStorage::read(void* out) const {

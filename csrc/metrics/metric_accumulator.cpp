@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <new>
 #include <utility>
 
+#include "base/throwing.h"
 #include "metrics/cpu_scan.h"
 #include "metrics/element_scan.h"
 #include "record/recorder.h"
@@ -22,11 +22,9 @@ constexpr I64 kLabelsUnderLock = 2048;
 /// What a scan returns; nothing if memory is short.
 template <typename Totals, typename... Parameters, typename... Arguments>
 std::optional<Totals> scanned(Totals (*scan)(Parameters...), const Arguments&... arguments) {
-  try {
-    return scan(arguments...);
-  } catch (const std::bad_alloc&) {
-    return std::nullopt;
-  }
+  std::optional<Totals> totals;
+  try_allocating([&] { totals = scan(arguments...); });
+  return totals;
 }
 
 }  // namespace
@@ -36,12 +34,11 @@ bool MetricAccumulator::add(const UpdateParameters& update, State& state, int ma
   std::vector<ConfusionCell> cells;
   std::vector<double> calibration;
   Totals totals;
-  try {
+  const bool is_scanned = try_allocating([&] {
     if (batch.confusion != 0) cells.resize(static_cast<size_t>(batch.rows));
     totals = scan_on_cpu(batch, cells, calibration, max_threads);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  });
+  if (!is_scanned) return false;
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
   const bool sums_follow = options_.confusion_is_large() && sums_.follow(state);
@@ -118,12 +115,11 @@ bool MetricAccumulator::add(const LabelsParameters& update, State& state, int ma
   }
   std::vector<double> added;
   std::optional<Totals> totals;
-  try {
+  const bool is_scanned = try_allocating([&] {
     added.resize(static_cast<size_t>(tail_doubles));
     totals = scan_labels(options, batch, added.data(), max_threads);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  });
+  if (!is_scanned) return false;
   const std::lock_guard lock(mutex_);
   if (other_is_running_) return false;
   for (size_t i = 0; i < added.size(); ++i) tail[i] += added[i];

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <utility>
 
+#include "base/thread_end.h"
 #include "base/ticks.h"
 #include "hooks/tensor_glance.h"
 #include "modules/module_questions.h"
@@ -31,14 +31,17 @@ class MarkedNodes {
 };
 
 /// Of the calling thread, whose end frees them.
-thread_local MarkedNodes* marks __attribute__((tls_model("initial-exec"))) = nullptr;
-thread_local std::unique_ptr<MarkedNodes> own_marks;
+thread_local MarkedNodes* marks = nullptr;
+const ThreadEnd marks_end([](void* of_thread) {
+  marks = nullptr;
+  delete static_cast<MarkedNodes*>(of_thread);
+});
 
 /// nullptr where there is no memory.
 MarkedNodes* marks_of_thread() {
   if (PIG_UNLIKELY(marks == nullptr)) {
-    own_marks.reset(new (std::nothrow) MarkedNodes);
-    marks = own_marks.get();
+    marks = new (std::nothrow) MarkedNodes;
+    if (!marks_end.set(marks)) delete std::exchange(marks, nullptr);
   }
   return marks;
 }

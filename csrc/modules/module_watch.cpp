@@ -2,7 +2,6 @@
 #include "modules/module_watch.h"
 
 #include <deque>
-#include <new>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "python/object_table.h"
 #include "python/phase_registry.h"
 #include "python/python_hooks.h"
+#include "record/memory_guard.h"
 #include "record/module_sampling.h"
 #include "record/module_times.h"
 #include "record/recording_thread.h"
@@ -26,6 +26,7 @@ namespace {
 
 constexpr size_t kMostModules = 4096;
 constexpr uint16_t kDeepest = 60;
+constexpr int64_t kNoMemory = -2;
 
 // Guarded by the GIL. Threads may be in calls of what was taken back, so nothing is freed.
 PyObject* root_function = nullptr;
@@ -34,7 +35,7 @@ size_t active_modules = 0;
 WatchedTable* by_module = new WatchedTable;
 auto* roots = new ObjectTable<bool>;
 /// How many calls of watched modules, or of roots, the thread is in.
-thread_local uint32_t depth_of_calls __attribute__((tls_model("initial-exec"))) = 0;
+thread_local uint32_t depth_of_calls = 0;
 
 /// Whether a call is part of a backward pass, which then recomputes what was not kept.
 bool recomputes() {
@@ -61,9 +62,10 @@ void tell_of_root(PyObject* module) {
   PyObject* function = Py_NewRef(root_function);
   PyObject* result = PyObject_CallOneArg(function, module);
   if (result == nullptr) PyErr_WriteUnraisable(function);
-  if (result == nullptr || result == Py_True) roots->add(module, true);
+  const bool is_answered = result == nullptr || result == Py_True;
   Py_XDECREF(result);
   Py_DECREF(function);
+  if (is_answered) roots->add(module, true);
 }
 
 class WatchedCall final : public CallObserver {
@@ -71,12 +73,7 @@ class WatchedCall final : public CallObserver {
   Observing begins(ObservedCall& call) override {
     if (call.self == nullptr || active_epoch.load(std::memory_order_relaxed) == 0)
       return Observing::ignored;
-    try {
-      return begin(call);
-    } catch (const std::bad_alloc&) {
-      count_drop(Drop::kNoMemory);
-      return Observing::ignored;
-    }
+    return with_memory(Observing::ignored, [&call] { return begin(call); });
   }
 
   bool ends(ObservedCall& call, PyObject* result) override {
@@ -100,7 +97,10 @@ class WatchedCall final : public CallObserver {
       if (root_function == nullptr || depth_of_calls > 0 || is_compiling())
         return Observing::ignored;
       ++depth_of_calls;  // those inside are no roots
-      tell_of_root(call.self);
+      with_memory(false, [&call] {
+        tell_of_root(call.self);
+        return true;
+      });
       return Observing::begun;
     }
     if (ModuleSampling::instance().is_skipped_step()) {
@@ -193,7 +193,7 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     PyErr_SetString(PyExc_OverflowError, "too many modules are watched");
     return -1;
   }
-  try {
+  const int64_t added = with_memory<int64_t>(kNoMemory, [=]() -> int64_t {
     std::string text;
     if (!encode_name(name, text)) return -1;
     Watched one{};
@@ -212,15 +212,16 @@ int64_t watch_module(PyObject* module, PyObject* name, int64_t parent) {
     one.object = module;
     one.reference = new_reference(module, number);
     if (one.reference == nullptr) return -1;
+    one.is_active = false;  // until it can be found
     watched->push_back(one);
     by_module->add(module, &watched->back());
+    watched->back().is_active = true;
     ++active_modules;
     ModuleSampling::instance().set_watched(true);
     return number;
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-    return -1;
-  }
+  });
+  if (added == kNoMemory) PyErr_SetString(PyExc_MemoryError, "there is no memory");
+  return added;
 }
 
 bool set_module_marks(int64_t number, PyObject* enter, PyObject* leave) {

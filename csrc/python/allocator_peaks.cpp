@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/allocator_peaks.h"
 
-#include <new>
 #include <optional>
 
+#include "base/throwing.h"
 #include "hooks/call_hook.h"
 
 namespace pig {
@@ -85,14 +85,14 @@ bool AllocatorPeaks::hook(PyObject* reads, PyObject* resets, PeakResetListener& 
 }
 
 bool AllocatorPeaks::keep(long device, PyObject* statistics) {
-  try {
+  bool is_kept = false;
+  try_allocating([&] {
     PyObject*& kept = kept_[device];
     if (kept == nullptr) kept = PyDict_New();
-    if (kept != nullptr && fold(kept, statistics, Fold::newer)) return true;
-  } catch (const std::bad_alloc&) {
-  }
-  PyErr_Clear();
-  return false;
+    is_kept = kept != nullptr && fold(kept, statistics, Fold::newer);
+  });
+  if (!is_kept) PyErr_Clear();
+  return is_kept;
 }
 
 Observing AllocatorPeaks::Reads::begins(ObservedCall&) {

@@ -12,6 +12,7 @@
 
 #include "python/bindings.h"
 #include "python/error_aside.h"
+#include "python/memory_error.h"
 #include "python/phase_use.h"
 #include "python/python_type.h"
 
@@ -78,7 +79,8 @@ PyTypeObject itself_type = [] {
   return type;
 }();
 
-/// What stands for all frames while nothing is recorded and no tool wants ranges. Never freed.
+/// What stands for all frames while nothing is recorded and no tool wants ranges, and where there
+/// is no memory. Never freed.
 FrameObject no_frame = {PyObject_HEAD_INIT(&frame_type_object) frame_call, nullptr, 0};
 
 PyObject* frame(PyObject*, PyObject* argument) {
@@ -87,7 +89,8 @@ PyObject* frame(PyObject*, PyObject* argument) {
   if (active_epoch.load(std::memory_order_relaxed) == 0 && !nvtx_active)
     return Py_NewRef(reinterpret_cast<PyObject*>(&no_frame));
   auto* frame = PyObject_New(FrameObject, &frame_type_object);
-  if (frame == nullptr) return nullptr;
+  if (frame == nullptr)
+    return drop_memory_error() ? Py_NewRef(reinterpret_cast<PyObject*>(&no_frame)) : nullptr;
   frame->vectorcall = frame_call;
   frame->phase = phase;  // not counted: it lives for ever
   nvtx_push(phase->nvtx);

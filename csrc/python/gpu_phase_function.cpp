@@ -44,6 +44,8 @@ PyMethodDef gpu_phase_definition = {
     "        `Run.dropped[\"long_names\"]` says how many phases have such names. A process can "
     "have\n"
     "        at most 65,535 names.\n\n"
+    "Without memory for a new name this returns a handle that such names share, and\n"
+    "`Run.dropped[\"no_memory\"]` counts it.\n\n"
     "Raises:\n"
     "    TypeError: `name` is not a str.\n"
     "    PhaseNameError: `name` is empty, or there are too many names and nothing is being\n"

@@ -2,11 +2,11 @@
 #include "python/memory_watch.h"
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/process_memory.h"
+#include "base/throwing.h"
 #include "base/ticks.h"
 #include "cuda/device_gate.h"
 #include "hot/span.h"
@@ -249,10 +249,7 @@ void MemoryWatch::add(const MemoryReading& reading) noexcept {
   const std::lock_guard lock(mutex_);
   const bool fits = readings_.size() - step_start_ < kMostInStep;
   if (fits || reading.kind == MemoryReading::kStepEnd) {
-    try {
-      readings_.push_back(reading);
-    } catch (const std::bad_alloc&) {
-    }
+    try_allocating([&] { readings_.push_back(reading); });
   }
   if (fits) return;
   if (reading.kind != MemoryReading::kStepEnd) ++lost_;

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <pybind11/pybind11.h>
 
+#include "base/throwing.h"
 #include "base/ticks.h"
 #include "cuda/device_timing.h"
 #include "hot/nvtx_range.h"
@@ -34,6 +35,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   using namespace pig;
   if (!is_main_interpreter()) throw py::import_error(kRefusal);
   module.doc() = "The native side of pyinstrument_gpu. Its face is described in _C.pyi.";
+  may_throw();  // the main thread may, for good
   start_nvtx(current_thread_name);
   if (!ready_phase_type() || PyType_Ready(&scope_type_object) != 0 || !ready_phase_registry() ||
       !ready_frame_type() || !ready_open_step() || !ready_step_iterator() ||

@@ -3,6 +3,9 @@
 
 #include <utility>
 
+#include "base/ticks.h"
+#include "python/memory_error.h"
+
 #if PY_VERSION_HEX < 0x030B0000
 #include <frameobject.h>
 #endif
@@ -16,6 +19,13 @@ int instruction_of(PyFrameObject* frame) {
 #else
   return PyFrame_GetLasti(frame);
 #endif
+}
+
+/// New reference; nullptr where there is none, or no memory for the object.
+PyFrameObject* caller_of(PyFrameObject* frame) {
+  PyFrameObject* caller = PyFrame_GetBack(frame);
+  if (PIG_UNLIKELY(caller == nullptr)) drop_memory_error();
+  return caller;
 }
 
 /// New reference, or nullptr with an error set.
@@ -61,7 +71,7 @@ PyFrameObject* frame_on_stack(const PyFrameObject* frame) {
   PyFrameObject* each = PyEval_GetFrame();
   Py_XINCREF(each);
   while (each != nullptr && each != frame) {
-    PyFrameObject* outer = PyFrame_GetBack(each);
+    PyFrameObject* outer = caller_of(each);
     Py_DECREF(each);
     each = outer;
   }
@@ -82,7 +92,7 @@ void Opener::note(int frames) {
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   for (; frames > 0 && frame != nullptr; --frames) {
-    PyFrameObject* outer = PyFrame_GetBack(frame);
+    PyFrameObject* outer = caller_of(frame);
     Py_DECREF(frame);
     frame = outer;
   }
@@ -98,7 +108,7 @@ void Opener::note(int frames) {
       return;
     }
     Py_DECREF(place.code);
-    PyFrameObject* outer = (flags & kCoroutine) == 0 ? PyFrame_GetBack(frame) : nullptr;
+    PyFrameObject* outer = (flags & kCoroutine) == 0 ? caller_of(frame) : nullptr;
     Py_DECREF(frame);
     frame = outer;
   }

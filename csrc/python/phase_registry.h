@@ -19,13 +19,14 @@ namespace pig {
 /// Makes the registry. Returns false with a Python error set.
 bool ready_phase_registry();
 
-/// The handle of a name, borrowed: handles live for ever. Makes it when it is new; nullptr with a
-/// Python error set when the name can't be one. Of a long name the first 256 characters count.
+/// The handle of a name, borrowed: handles live for ever. Makes it when it is new; one that names
+/// share where there is no memory for that; nullptr with a Python error set when the name can't be
+/// one. Of a long name the first 256 characters count.
 Phase* find_phase(PyObject* name);
 Phase* find_phase(const char* name);
 
 /// UTF-8 as run files have it: lone surrogates are encoded like other characters. False with a
-/// Python error set.
+/// Python error set. Throws std::bad_alloc.
 bool encode_name(PyObject* name, std::string& utf8);
 
 /// How many handles were made for names that had to be cut.

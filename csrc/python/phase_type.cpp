@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "python/memory_error.h"
 #include "python/phase_use.h"
 #include "python/python_hooks.h"
 #include "python/python_type.h"
@@ -117,6 +118,15 @@ PyObject* phase_end(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+/// Only of one that could not be registered: all others live for ever.
+void phase_dealloc(PyObject* self) {
+  auto* const phase = reinterpret_cast<Phase*>(self);
+  Py_XDECREF(reinterpret_cast<PyObject*>(phase->enter));
+  Py_XDECREF(reinterpret_cast<PyObject*>(phase->exit));
+  Py_DECREF(phase->name);
+  PyObject_Free(self);
+}
+
 PyObject* phase_name(PyObject* self, void*) {
   return Py_NewRef(reinterpret_cast<Phase*>(self)->name);
 }
@@ -132,8 +142,10 @@ PyObject* phase_call(PyObject* self, PyObject* arguments, PyObject* keywords) {
                  self);
     return nullptr;
   }
-  return PyObject_CallFunctionObjArgs(python_hooks.decorate, self, PyTuple_GET_ITEM(arguments, 0),
-                                      nullptr);
+  PyObject* const function = PyTuple_GET_ITEM(arguments, 0);
+  return object_or(
+      [=] { return PyObject_CallFunctionObjArgs(python_hooks.decorate, self, function, nullptr); },
+      [function] { return Py_NewRef(function); });
 }
 
 /// A handle survives pickling and copying (a module that holds one may be sent to a worker) by
@@ -170,6 +182,7 @@ PyTypeObject phase_type_object = [] {
   type.tp_doc =
       "The handle of a phase: a context manager, a decorator, and begin() and end().\n\n"
       "Made by gpu_phase().";
+  type.tp_dealloc = phase_dealloc;
   type.tp_methods = phase_methods;
   type.tp_getset = phase_getset;
   type.tp_repr = phase_repr;
@@ -196,7 +209,9 @@ Phase* new_phase(PyObject* name, uint32_t id, const std::string& utf8) {
   phase->nvtx = nvtx_name(utf8);
   phase->enter = new_method(phase, call_enter);
   phase->exit = new_method(phase, call_exit);
-  return phase->enter != nullptr && phase->exit != nullptr ? phase : nullptr;
+  if (phase->enter != nullptr && phase->exit != nullptr) return phase;
+  Py_DECREF(reinterpret_cast<PyObject*>(phase));
+  return nullptr;
 }
 
 Phase* not_a_phase(PyObject* argument) {

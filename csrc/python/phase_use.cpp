@@ -3,8 +3,8 @@
 
 #include <new>
 
+#include "record/memory_guard.h"
 #include "record/recorder.h"
-#include "record/recording_thread.h"
 
 namespace pig {
 namespace {
@@ -14,7 +14,8 @@ namespace {
 uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
   try {
     return thread.begin(phase);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // on a thread that may throw, as it has a state
+    count_drop(Drop::kNoMemory);
     thread.skip_frame();
     return 0;
   }
@@ -49,11 +50,10 @@ void rename_token(uint64_t token, const Phase& phase) noexcept {
   if (epoch == 0 || token == 0 || (epoch & 0xFFFF) != token >> 48) return;
   ThreadState* thread = recording_thread(epoch);
   if (thread == nullptr || thread->serial() != (token >> 32 & 0xFFFF)) return;
-  try {
+  with_memory(false, [&] {
     thread->rename_frame(static_cast<uint32_t>(token), phase.id);
-  } catch (const std::bad_alloc&) {
-    Recorder::instance().drops().add(Drop::kNoMemory);
-  }
+    return true;
+  });
 }
 
 void end_token(uint64_t token, Closing closing) noexcept {

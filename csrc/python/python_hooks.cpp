@@ -5,9 +5,9 @@
 
 #include <atomic>
 #include <memory>
-#include <new>
 
 #include "python/error_aside.h"
+#include "python/memory_error.h"
 
 namespace pig {
 
@@ -29,7 +29,7 @@ struct Raised {
 /// Has the main thread, which alone runs signal handlers, raise the current exception in its
 /// interpreter loop. False, with the exception set, where that can't be.
 bool raise_in_program() {
-  const auto raised = new (std::nothrow) Raised;
+  auto* const raised = with_memory<Raised*>(nullptr, [] { return new Raised; });
   if (raised == nullptr) return false;
   PyErr_Fetch(&raised->type, &raised->value, &raised->traceback);
   if (gettid() == getpid() && Py_AddPendingCall(Raised::raise, raised) == 0) return true;
@@ -57,7 +57,7 @@ std::string current_thread_name() {
 void call_unraisably(PyObject* function) {
   PyObject* result = PyObject_CallNoArgs(function);
   Py_XDECREF(result);
-  if (result != nullptr) return;
+  if (result != nullptr || drop_memory_error()) return;
   // No `Exception`: a signal handler wants the program to stop, and not this. With warnings as
   // errors, too, the call raises: into nobody's training loop.
   if (PyErr_ExceptionMatches(PyExc_Exception) != 0 || !raise_in_program())

@@ -24,6 +24,7 @@
 #include "python/step_calls.h"
 #include "python/torch_stream.h"
 #include "record/recorder.h"
+#include "record/recording_thread.h"
 
 namespace py = pybind11;
 
@@ -70,9 +71,9 @@ py::object start(const py::object& recording, std::optional<std::string> path,
 }
 
 /// None where the recording is not the owner, as below.
-py::object stop(const py::object& recording, std::string environment) {
+py::object stop(const py::object& recording, const py::object& environment) {
   const auto owner = RecordingOwner::of(recording);
-  return owner != nullptr ? py::object(owner->stop(std::move(environment))) : py::none();
+  return owner != nullptr ? py::object(owner->stop(environment)) : py::none();
 }
 
 py::object log_bytes(const py::object& recording) {
@@ -272,6 +273,7 @@ void add_recording_functions(py::module_& module) {
     set_nvtx_enabled(false);
     tolerate_too_many_names();
   });
+  module.def("count_no_memory", [] { count_drop(Drop::kNoMemory); });
   module.def("set_nvtx", &set_nvtx_enabled, "enabled"_a);
   module.def("set_hooks", &set_hooks, py::kw_only(), "decorate"_a, "thread_name"_a,
              "history_stopped"_a, "device_warnings"_a, "device_probe"_a, "program_facts"_a,
@@ -281,9 +283,7 @@ void add_recording_functions(py::module_& module) {
       "function"_a);
   module.def(
       "call_before_step",
-      [](const py::object& function, uint64_t after) {
-        if (!call_before_step(function.ptr(), after)) throw py::error_already_set();
-      },
+      [](const py::object& function, uint64_t after) { call_before_step(function.ptr(), after); },
       "function"_a, py::kw_only(), "after"_a = 0);
   module.def(
       "set_profiled",

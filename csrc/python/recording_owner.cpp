@@ -10,6 +10,7 @@
 #include "python/gil_release.h"
 #include "python/stall_answer.h"
 #include "python/step_calls.h"
+#include "record/memory_guard.h"
 #include "record/recorder.h"
 
 namespace py = pybind11;
@@ -62,18 +63,23 @@ bool RecordingOwner::is_left_over() const {
   return thread_ == PyThread_get_thread_ident() && opener_.is_over();
 }
 
-py::tuple RecordingOwner::stop(std::string environment) {
+py::tuple RecordingOwner::stop(const py::object& environment) {
   Recorder& recorder = Recorder::instance();
   if (!std::exchange(is_stopping_, true)) {
     recorder.close_gate();
     forget_step_calls();
     set_nvtx_enabled(true);
   }
+  // Where there is no memory for it, the last one stands.
+  if (!environment.is_none())
+    with_memory(false, [&] {
+      recorder.set_document(BlockType::kEnvironment, py::cast<std::string>(environment));
+      return true;
+    });
   {
     const GilRelease release;
     const std::lock_guard lock(log_mutex_);
     if (!has_ended_) {
-      recorder.set_document(BlockType::kEnvironment, std::move(environment));
       recorder.stop();
       wait_for_stall_answers(kStallPatience);
       error_ = recorder.error();
@@ -98,8 +104,15 @@ py::object RecordingOwner::log_bytes() {
 
 py::tuple RecordingOwner::result() {
   if (result_.is_none()) {
-    const py::object error = error_.empty() ? py::object(py::none()) : py::str(error_);
-    result_ = py::make_tuple(error, bytes_of(log_));
+    // Unlike pybind11's, its error is a MemoryError.
+    result_ = py::reinterpret_steal<py::object>(
+        Py_BuildValue("(zN)", error_.empty() ? nullptr : error_.c_str(),
+                      PyBytes_FromStringAndSize(reinterpret_cast<const char*>(log_.data()),
+                                                static_cast<Py_ssize_t>(log_.size()))));
+    if (!result_) {
+      result_ = py::none();
+      throw py::error_already_set();
+    }
     log_ = {};
   }
   return result_;

@@ -43,8 +43,9 @@ class RecordingOwner {
 
   /// Stops the recording. Returns what ended the writing of its history, or None, and the log: that
   /// of a recording in memory, or all but the history of one in a file. A second call returns the
-  /// same.
-  pybind11::tuple stop(std::string environment);
+  /// same. Throws std::bad_alloc where there is no memory for the log: the recording has stopped
+  /// then, and another call may have more luck. `environment`: its last version as bytes, or None.
+  pybind11::tuple stop(const pybind11::object& environment);
   /// The log as it is now.
   pybind11::object log_bytes();
 

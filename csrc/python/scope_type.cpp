@@ -4,6 +4,7 @@
 
 #include "python/bindings.h"
 #include "python/error_aside.h"
+#include "python/memory_error.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
 #include "python/python_type.h"
@@ -83,7 +84,9 @@ static PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
   Phase* phase = phase_of(name);
   if (phase == nullptr) return nullptr;
   auto* scope = PyObject_New(ScopeObject, &scope_type_object);
-  if (scope == nullptr) return nullptr;
+  // Without memory the handle, which closes the innermost span of its name.
+  if (scope == nullptr)
+    return drop_memory_error() ? Py_NewRef(reinterpret_cast<PyObject*>(phase)) : nullptr;
   scope->phase = phase;
   scope->token = 0;
   scope->nvtx = 0;

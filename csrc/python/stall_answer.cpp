@@ -12,13 +12,13 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/signals_blocked.h"
+#include "base/throwing.h"
 #include "python/python_hooks.h"
 #include "record/recorder.h"
 
@@ -128,7 +128,7 @@ void wait_for_answer(const std::shared_ptr<Answer>& answer, uint64_t number,
 void forget_stall_answers_in_child() { open_answers.store(0); }
 
 void answer_stall() noexcept {
-  try {
+  try_allocating([] {
     const auto stall = Recorder::instance().stalls().newest();
     if (!stall || Py_IsInitialized() == 0) return;
     const auto answer = std::make_shared<Answer>();
@@ -138,15 +138,10 @@ void answer_stall() noexcept {
       return;
     }
     start_thread([answer, stall] {
-      try {
-        wait_for_answer(answer, stall->first, stall->second);
-      } catch (const std::bad_alloc&) {  // then nothing is said
-        return;
-      }
+      // Without memory nothing is said.
+      try_allocating([&] { wait_for_answer(answer, stall->first, stall->second); });
     });
-  } catch (const std::bad_alloc&) {
-    return;
-  }
+  });
 }
 
 void wait_for_stall_answers(std::chrono::milliseconds patience) {

@@ -3,12 +3,13 @@
 #include <structmember.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
-#include <new>
 #include <utility>
 
 #include "python/bindings.h"
 #include "python/error_aside.h"
+#include "python/memory_error.h"
 #include "python/open_step.h"
 #include "python/python_type.h"
 
@@ -25,7 +26,11 @@ struct StepBlock {
   PyObject_HEAD
   double samples;
   EnteredStep* innermost;
+  uint32_t not_entered;  ///< how many of the innermost ones there was no memory for
 };
+
+/// Of the type below: what all blocks share for which there is no memory. Never freed.
+extern StepBlock spare_block;
 
 StepBlock* block_of(PyObject* object) { return reinterpret_cast<StepBlock*>(object); }
 
@@ -38,13 +43,16 @@ void leave(StepBlock* self, bool complete) {
 }
 
 PyObject* block_enter(PyObject* object, PyObject*) {
-  auto* entered = new (std::nothrow) EnteredStep;
-  if (entered == nullptr) return PyErr_NoMemory();
+  StepBlock* self = block_of(object);
+  auto* const entered = with_memory<EnteredStep*>(nullptr, [] { return new EnteredStep; });
+  if (entered == nullptr) {
+    ++self->not_entered;
+    return Py_NewRef(object);
+  }
   if (!entered->step.begin()) {
     delete entered;
     return nullptr;
   }
-  StepBlock* self = block_of(object);
   entered->step.add_item(self->samples);
   entered->outer = std::exchange(self->innermost, entered);
   return Py_NewRef(object);
@@ -52,13 +60,20 @@ PyObject* block_enter(PyObject* object, PyObject*) {
 
 PyObject* block_exit(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
   if (!check_arguments(static_cast<size_t>(count), nullptr, 3, "__exit__")) return nullptr;
-  leave(block_of(object), arguments[0] == Py_None);
+  StepBlock* self = block_of(object);
+  if (self->not_entered > 0) {
+    --self->not_entered;
+  } else {
+    leave(self, arguments[0] == Py_None);
+  }
   Py_RETURN_NONE;
 }
 
 PyObject* block_new(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* object = type->tp_alloc(type, 0);
-  if (object != nullptr) block_of(object)->samples = std::numeric_limits<double>::quiet_NaN();
+  if (object == nullptr)
+    return drop_memory_error() ? Py_NewRef(reinterpret_cast<PyObject*>(&spare_block)) : nullptr;
+  block_of(object)->samples = std::numeric_limits<double>::quiet_NaN();
   return object;
 }
 
@@ -95,4 +110,11 @@ PyTypeObject step_block_type_object = [] {
   return type;
 }();
 
+namespace {
+
+StepBlock spare_block = {PyObject_HEAD_INIT(&step_block_type_object)
+                             std::numeric_limits<double>::quiet_NaN(),
+                         nullptr, 0};
+
+}  // namespace
 }  // namespace pig

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/step_calls.h"
 
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "base/ticks.h"
 #include "python/python_hooks.h"
+#include "record/memory_guard.h"
 #include "record/recorder.h"
 
 namespace pig {
@@ -22,15 +22,12 @@ std::vector<StepCall>* waiting_calls = new std::vector<StepCall>;
 
 }  // namespace
 
-bool call_before_step(PyObject* function, uint64_t after) {
-  try {
+void call_before_step(PyObject* function, uint64_t after) {
+  const bool is_added = with_memory(false, [=] {
     waiting_calls->push_back({function, after});
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-    return false;
-  }
-  Py_INCREF(function);
-  return true;
+    return true;
+  });
+  if (is_added) Py_INCREF(function);
 }
 
 void forget_step_calls() {
@@ -45,11 +42,11 @@ void run_step_calls() {
   if (recorder.is_scratch() || recorder.steps().open()) return;
   // A function may ask for another call, before a later step than this one.
   std::vector<PyObject*> due;
-  try {
+  const bool has_room = with_memory(false, [&due] {
     due.reserve(waiting_calls->size());
-  } catch (const std::bad_alloc&) {
-    return;  // before the next one
-  }
+    return true;
+  });
+  if (!has_room) return;  // before the next one
   std::erase_if(*waiting_calls, [&due](StepCall& call) {
     if (call.after-- > 0) return false;
     due.push_back(call.function);

@@ -10,8 +10,9 @@
 namespace pig {
 
 /// Has `function` called once, without arguments, before the step of a recording that begins after
-/// so many others. What it raises is reported as unraisable. False with a Python error set.
-bool call_before_step(PyObject* function, uint64_t after);
+/// so many others. What it raises is reported as unraisable. Where there is no memory it is not
+/// called.
+void call_before_step(PyObject* function, uint64_t after);
 
 /// Forgets those that were not called yet. At the end of a recording, with the GIL.
 void forget_step_calls();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "python/error_aside.h"
+#include "python/memory_error.h"
 #include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/phase_use.h"
@@ -84,13 +85,17 @@ bool add_item(StepIterator* self, PyObject* item) {
     PyObject* number = PyObject_CallOneArg(self->samples, item);
     samples = number != nullptr ? PyFloat_AsDouble(number) : 0;
     Py_XDECREF(number);
-    if (PyErr_Occurred() != nullptr) return false;
+    if (PyErr_Occurred() != nullptr) {
+      if (!drop_memory_error()) return false;
+      samples = std::numeric_limits<double>::quiet_NaN();
+    }
   }
   self->step.add_item(samples);
   if (self->step.is_counted()) {
     const long long before = PyLong_AsLongLong(PyList_GET_ITEM(self->drawn, 0));
     PyObject* now = PyLong_FromLongLong(before + 1);
-    if (now == nullptr || PyList_SetItem(self->drawn, 0, now) != 0) return false;
+    if (now != nullptr ? PyList_SetItem(self->drawn, 0, now) != 0 : !drop_memory_error())
+      return false;
   }
   ++self->items;
   return true;
@@ -209,7 +214,7 @@ PyObject* iterate_steps(PyObject*, PyObject* arguments) {
     if (PyErr_Occurred() != nullptr) return nullptr;
   }
   StepIterator* self = PyObject_GC_New(StepIterator, &step_iterator_type);
-  if (self == nullptr) return nullptr;
+  if (self == nullptr) return drop_memory_error() ? PyObject_GetIter(iterable) : nullptr;
   self->iterable = Py_NewRef(iterable);
   self->iterator = nullptr;
   self->samples = asks ? Py_NewRef(samples) : nullptr;

@@ -10,7 +10,7 @@
 namespace pig {
 
 /// Whether a loop of the program's own, `gpu_steps`, times the wait for the next item.
-extern thread_local bool is_timing_data __attribute__((tls_model("initial-exec")));
+extern thread_local bool is_timing_data;
 
 /// Its phases are made too. Returns false with a Python error set.
 bool ready_step_iterator();

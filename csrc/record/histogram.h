@@ -33,6 +33,8 @@ class Histogram {
 
   void add(uint64_t value) { ++at(index_of(value)); }
 
+  void make_room(uint64_t value) { at(index_of(value)); }
+
   void merge(const Histogram& other) {
     other.for_each([this](uint32_t index, uint64_t count) { at(index) += count; });
   }

@@ -5,13 +5,12 @@
 #include <array>
 #include <atomic>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "base/ticks.h"
+#include "record/memory_guard.h"
 #include "record/recorder.h"
-#include "record/recording_thread.h"
 
 namespace pig {
 namespace {
@@ -164,11 +163,10 @@ void with_stack(Function function) noexcept {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   ThreadState* thread = epoch != 0 ? recording_thread(epoch) : nullptr;
   if (thread == nullptr) return;
-  try {
+  with_memory(false, [&] {
     function(*thread, stack_of(*thread, epoch), now);
-  } catch (const std::bad_alloc&) {
-    Recorder::instance().drops().add(Drop::kNoMemory);
-  }
+    return true;
+  });
 }
 
 uint64_t begin_call(ThreadState& thread, ModuleStack& stack, const WatchedModule& module,

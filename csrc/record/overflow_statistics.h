@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <mutex>
-#include <new>
 #include <span>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/drops.h"
 #include "base/spin_lock.h"
+#include "base/throwing.h"
 #include "hot/span.h"
 #include "hot/span_ring.h"
 #include "record/span_statistics.h"
@@ -33,15 +33,14 @@ class OverflowStatistics final : public SpanOverflow {
     drops_->add(Drop::kRingFull, spans.size());
     const std::lock_guard lock(lock_);
     size_t folded = 0;
-    try {
+    const bool fits = try_allocating([&] {
       for (; folded != spans.size(); ++folded, ++spans_) {
         const RawSpan& span = spans[folded];
         statistics_.fold(*steps_, span, to_nanoseconds(*clock_, span));
         if ((span.flags() & kDeviceTimed) != 0) drops_->add(Drop::kDeviceHistory);
       }
-    } catch (const std::bad_alloc&) {
-      drops_->add(Drop::kNoMemory, spans.size() - folded);
-    }
+    });
+    if (!fits) drops_->add(Drop::kNoMemory, spans.size() - folded);
   }
 
   /// Moves all to `statistics`. Returns how many spans that are.

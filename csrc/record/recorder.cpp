@@ -7,12 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <new>
+#include <cerrno>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/throwing.h"
 #include "hot/border_listener.h"
 #include "record/module_times.h"
 
@@ -31,6 +32,10 @@ constexpr int64_t kSignOfLifeNs = std::chrono::nanoseconds(Harvester::kTick).cou
 constexpr int64_t kCpuTimeIntervalNs = 1'000'000'000;
 /// What a program that does nothing may still have due: once a second.
 constexpr int64_t kHarvestIntervalNs = 1'000'000'000;
+/// Of memory, for the spans of a few full rings and the blocks that are written.
+constexpr size_t kHarvestBytes = 2 << 20;
+/// For the statistics of some thousand phases, as they are written at the end.
+constexpr size_t kReserveBytes = 4 << 20;
 constexpr int64_t kStatisticsIntervalNs = 1'000'000'000;
 /// Dozens of readings of clocks.
 constexpr int64_t kAnchorIntervalNs = 1'000'000'000;
@@ -152,6 +157,7 @@ ClockAnchor Recorder::start(const Options& options) {
     log_.reset();
     throw;
   }
+  try_allocating([this] { reserve_.reset(new uint8_t[kReserveBytes]); });  // touches none of it
   if (++epoch_ == 0) ++epoch_;
   recording_.store(true, std::memory_order_relaxed);
   active_epoch.store(epoch_, std::memory_order_release);
@@ -163,7 +169,7 @@ void Recorder::close_gate() {
   is_closing_.store(true);
   steps_.end_open();
   active_epoch.store(0, std::memory_order_release);
-  for (ThreadState* state : threads_.states()) state->run_requests();
+  threads_.run_requests();
 }
 
 void Recorder::stop() {
@@ -173,11 +179,13 @@ void Recorder::stop() {
     timing.warn_of_blocked_driver();
   const std::lock_guard lock(harvest_mutex_);
   ++recordings_;  // a harvester that was given up finds another number
-  try {
-    harvest(Occasion::kEnd);
-  } catch (const std::bad_alloc&) {
-    drops_.add(Drop::kNoMemory);
+  if (!harvest(Occasion::kEnd)) {
+    // The second one has less to write: no history.
+    reserve_.reset();
+    if (!harvest(Occasion::kEnd))
+      try_allocating([this] { log_->write_state(last_state_, drops_, *log_); });  // says why
   }
+  reserve_.reset();
   timing.finish();
   log_->storage().abandon();
   recording_.store(false, std::memory_order_relaxed);
@@ -202,26 +210,26 @@ bool Recorder::harvest_until(Harvester::Deadline deadline) {
   // Under the lock: the recording may be stopped, and its log taken away, while this waits for it.
   const std::lock_guard lock(harvest_mutex_);
   if (!recording()) return true;
-  if (!turned) harvest(Occasion::kAsked);
+  if (!turned && has_room()) harvest(Occasion::kAsked);
   return !device_time_join_.waiting();
 }
 
 void Recorder::turn(uint64_t number, bool asked) {
-  try {
+  const bool fits = try_allocating([&] {
     cuda::DeviceTiming::Findings findings;
     cuda::DeviceTiming::instance().harvest(findings, false);
     const std::lock_guard lock(harvest_mutex_);
     if (number != recordings_) return;
     if (!asked && findings.empty() && rest()) return;
+    if (findings.empty() && !has_room()) return;
     const int64_t now_ns = clock_.to_ns(read_ticks());
     if (asked || now_ns >= cpu_time_due_ns_) {
       harvester_cpu_ns_ = thread_cpu_ns();
       cpu_time_due_ns_ = now_ns + kCpuTimeIntervalNs;
     }
     harvest(asked ? Occasion::kAsked : Occasion::kTick, findings);
-  } catch (const std::bad_alloc&) {
-    drops_.add(Drop::kNoMemory);
-  }
+  });
+  if (!fits) drops_.add(Drop::kNoMemory);
 }
 
 /// Another number whenever what a tick writes may have changed, but for what devices have done.
@@ -261,7 +269,7 @@ void Recorder::last_turn(uint64_t number) {
   }
   if (!timing.attached()) return;
   timing.correlate_soon();
-  try {
+  const bool fits = try_allocating([&] {
     for (int turns = 0;; ++turns) {
       const bool is_late = steady_clock::now() >= deadline;
       const bool may_correlate = turns < kCorrelationTurns;
@@ -276,9 +284,8 @@ void Recorder::last_turn(uint64_t number) {
       }
       std::this_thread::sleep_for(kDevicePoll);
     }
-  } catch (const std::bad_alloc&) {
-    drops_.add(Drop::kNoMemory);
-  }
+  });
+  if (!fits) drops_.add(Drop::kNoMemory);
 }
 
 void Recorder::set_document(BlockType type, std::string json) {
@@ -341,7 +348,7 @@ void Recorder::open_tap() {
   if (!recording()) return;
   tap_ = std::make_unique<LogTap>();
   log_->set_tap(*tap_, tables_since({}), steps_.dropped());
-  harvest(Occasion::kAsked);
+  if (has_room()) harvest(Occasion::kAsked);
 }
 
 std::vector<uint8_t> Recorder::take_tap() {
@@ -388,7 +395,19 @@ void Recorder::end_scratch() {
 
 void Recorder::wake_harvester() { recorder->harvester_.wake(); }
 
-void Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings) {
+/// Whether a harvest will find the memory that it usually takes. Otherwise nothing is taken out of
+/// the rings: when they are full their threads fold the spans.
+bool Recorder::has_room() { return may_throw() && has_memory(kHarvestBytes); }
+
+/// Where memory is short after all, it is not known how far the log got, so its history ends there.
+bool Recorder::harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings) {
+  if (try_allocating([&] { collect(occasion, findings); })) return true;
+  drops_.add(Drop::kNoMemory);
+  log_->end_history(ENOMEM);
+  return false;
+}
+
+void Recorder::collect(Occasion occasion, const cuda::DeviceTiming::Findings& findings) {
   const bool final = occasion == Occasion::kEnd;
   clock_.discipline();
   items_.clear();
@@ -565,19 +584,24 @@ void Recorder::drain(ThreadState& state) {
   raw_.clear();
   events_.clear();
   state.ring().drain(raw_, events_);
-  spans_recorded_ += raw_.size();
-  auto events = events_.begin();
-  for (const RawSpan& span : raw_) {
-    if ((span.flags() & kDeviceTimed) != 0) {
-      device_time_join_.add({log_->spans() + items_.size(), events->begin, events->end, span.step(),
-                             span.path(), span.flags()});
+  size_t folded = 0;
+  const bool fits = try_allocating([&] {
+    items_.reserve(items_.size() + raw_.size());
+    auto events = events_.begin();
+    for (const RawSpan& span : raw_) {
+      const NanosecondSpan times = to_nanoseconds(clock_, span);
+      statistics_.fold(steps_, span, times);
+      ++folded;
+      items_.push_back({times.begin, times.end, times.self, span.step(), span.path(),
+                        state.serial(), static_cast<uint16_t>(span.depth()), span.flags()});
+      if ((span.flags() & kDeviceTimed) == 0) continue;
+      device_time_join_.add({log_->spans() + items_.size() - 1, events->begin, events->end,
+                             span.step(), span.path(), span.flags()});
       ++events;
     }
-    const NanosecondSpan times = to_nanoseconds(clock_, span);
-    statistics_.fold(steps_, span, times);
-    items_.push_back({times.begin, times.end, times.self, span.step(), span.path(), state.serial(),
-                      static_cast<uint16_t>(span.depth()), span.flags()});
-  }
+  });
+  if (!fits) drops_.add(Drop::kNoMemory, raw_.size() - folded);
+  spans_recorded_ += folded;
   if (!finished) return;
   std::vector<OpenFrame> left_open;
   state.copy_open(left_open);
@@ -670,11 +694,9 @@ LogTables Recorder::tables_since(const RunLog::Counts& counts) const {
 }
 
 void Recorder::write_statistics(RunLog& log) {
-  StatisticsTable merged;
-  statistics_.merge_into(merged, steps_);
   std::vector<uint8_t> totals, rows;
   steps_.encode_totals(totals);
-  merged.encode(rows);
+  statistics_.encode(steps_, rows);
   log.write_statistics(totals, rows);
   log.write_sync_statistics(syncs_.encode_statistics(log.syncs()));
 }

@@ -159,8 +159,10 @@ class Recorder {
   bool rest();
   void last_turn(uint64_t number);
   bool harvest_until(Harvester::Deadline deadline);
-  /// Takes the times that became known on the device.
-  void harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings = {});
+  static bool has_room();
+  /// Takes the times that became known on the device. False where memory was short.
+  bool harvest(Occasion occasion, const cuda::DeviceTiming::Findings& findings = {});
+  void collect(Occasion occasion, const cuda::DeviceTiming::Findings& findings);
   void write(Occasion occasion, RunState& state);
   /// Nothing where it has not changed since it was last taken.
   enum class Documents { kChanged, kAll };
@@ -212,6 +214,7 @@ class Recorder {
   Watchdog watchdog_;
   int64_t newest_collective_ns_ = 0;  ///< when it was created
   ClockAnchor anchor_{};
+  std::unique_ptr<uint8_t[]> reserve_;  ///< memory for the last harvest
   std::vector<RawSpan> raw_;
   std::vector<SpanRing::Events> events_;
   std::vector<SpanItem> items_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 #include "hot/span.h"
@@ -20,8 +21,10 @@ class SpanStatistics {
  public:
   void fold(const StepTracker& steps, const RawSpan& span, const NanosecondSpan& times) {
     StatisticsTable::Row& row = row_of(steps, span.step(), span.path(), span.scope());
+    const auto self = static_cast<uint64_t>(times.self);
+    row.self.make_room(self);  // it counts in both or in none
     row.host.add(static_cast<uint64_t>(times.end - times.begin));
-    row.self.add(static_cast<uint64_t>(times.self));
+    row.self.add(self);
   }
 
   /// The stream time of a span that was folded before.
@@ -35,6 +38,15 @@ class SpanStatistics {
     settle(steps);
     table.merge(settled_);
     table.merge(undecided_);
+  }
+
+  /// Appends the encoded rows of such a table, which is only made where it is needed.
+  void encode(const StepTracker& steps, std::vector<uint8_t>& out) {
+    settle(steps);
+    if (undecided_step_ == kNoStep) return settled_.encode(out);
+    StatisticsTable all;
+    merge_into(all, steps);
+    all.encode(out);
   }
 
   /// Takes over what another one holds, undecided spans as such.

@@ -24,6 +24,9 @@ class Statistic {
     max_ = std::max(max_, value);
   }
 
+  /// Afterwards `add` throws nothing for such a value.
+  void make_room(uint64_t value) { histogram_.make_room(value); }
+
   void merge(const Statistic& other) {
     count_ += other.count_;
     total_ += other.total_;

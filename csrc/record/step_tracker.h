@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/drops.h"
+#include "base/throwing.h"
 #include "hot/active_recording.h"
 #include "hot/span.h"
 #include "log/items.h"
@@ -171,29 +171,25 @@ class StepTracker {
     const StepItem step{
         serial,  open_->thread, clock_->to_ns(open_->begin_ticks),  clock_->to_ns(now),
         samples, open_->items,  open_->flags | (complete ? 1u : 0u)};
-    try {
+    const bool is_kept = try_allocating([&] {
       if (pending_.size() < kMaxPending) {
         pending_.push_back(step);
       } else {
         count(step);
         drops_->add(Drop::kStepHistory);
       }
-    } catch (const std::bad_alloc&) {  // the training has a step less, and goes on
-      drops_->add(Drop::kNoMemory);
-    }
+    });
+    if (!is_kept) drops_->add(Drop::kNoMemory);
     close();
   }
 
   void drop(uint32_t serial) {
     const std::lock_guard lock(mutex_);
     if (!is_open(serial)) return;
-    try {
-      if (dropped_.size() < kMaxDropped) {
-        dropped_.push_back(serial);
-        dropped_below_.store(serial + 1, std::memory_order_release);
-      }
-    } catch (const std::bad_alloc&) {  // then it leaves a gap in the numbering
-    }
+    // Where there is no room, it leaves a gap in the numbering.
+    const bool has_room = dropped_.size() < kMaxDropped;
+    if (has_room && try_allocating([&] { dropped_.push_back(serial); }))
+      dropped_below_.store(serial + 1, std::memory_order_release);
     close();
   }
 

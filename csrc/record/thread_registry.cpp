@@ -2,23 +2,29 @@
 #include "record/thread_registry.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
+
+#include "base/make_room.h"
+#include "base/thread_end.h"
 
 namespace pig {
 namespace {
 
-/// Runs at the end of each thread that has recorded.
-struct ThreadExit {
+/// What the calling thread gives back as it ends.
+struct OwnState {
   ThreadRegistry* registry = nullptr;
   ThreadState* state = nullptr;
-  ~ThreadExit() {
+
+  static void give_back(void* own) {
+    auto& [registry, state] = *static_cast<OwnState*>(own);
     if (state == nullptr) return;
-    forget_this_thread();  // what records in a later destructor must not share it with another
-                           // thread
+    forget_this_thread();  // what records later on must not share it with another thread
     registry->thread_ends(std::exchange(state, nullptr));
   }
 };
-thread_local ThreadExit thread_exit;
+thread_local OwnState own_state;
+const ThreadEnd thread_end(OwnState::give_back);
 
 }  // namespace
 
@@ -33,17 +39,10 @@ void ThreadRegistry::reset() {
 ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_t epoch,
                                     ThreadInfo info) {
   const std::lock_guard lock(mutex_);
-  ThreadState* state = thread_exit.state;
-  if (state == nullptr) {
-    if (free_.empty()) {
-      state = new ThreadState;
-    } else {
-      state = free_.back();
-      free_.pop_back();
-    }
-    thread_exit.registry = this;
-    thread_exit.state = state;
-  }
+  ThreadState* const state = state_of_this_thread();
+  // All that may fail for lack of memory comes first, as it is tried again at the next phase.
+  state->get_buffers();
+  make_room(states_, states_.size() + 1);
   if (infos_.size() < kMaxThreads) {
     infos_.push_back(infos_.size() + 1 < kMaxThreads ? std::move(info)
                                                      : ThreadInfo{0, "(other threads)"});
@@ -55,6 +54,19 @@ ThreadState* ThreadRegistry::attach(const ThreadState::Context& context, uint32_
   ++changes_;
   this_thread = state;
   return state;
+}
+
+ThreadState* ThreadRegistry::state_of_this_thread() {
+  if (own_state.state != nullptr) return own_state.state;
+  if (!thread_end.set(&own_state)) throw std::bad_alloc();
+  if (free_.empty()) {
+    make_room(free_, made_ + 1);  // a thread that ends must not fail for lack of memory
+    free_.push_back(new ThreadState);
+    ++made_;
+  }
+  own_state = {this, free_.back()};
+  free_.pop_back();
+  return own_state.state;
 }
 
 std::vector<ThreadState*> ThreadRegistry::states() const {
@@ -72,6 +84,11 @@ uint64_t ThreadRegistry::activity() const {
 std::vector<ThreadInfo> ThreadRegistry::infos_since(size_t from) const {
   const std::lock_guard lock(mutex_);
   return {infos_.begin() + static_cast<std::ptrdiff_t>(from), infos_.end()};
+}
+
+void ThreadRegistry::run_requests() const {
+  const std::lock_guard lock(mutex_);
+  for (ThreadState* state : states_) state->run_requests();
 }
 
 ThreadState* ThreadRegistry::find(uint32_t serial) const {
@@ -100,7 +117,7 @@ void ThreadRegistry::thread_ends(ThreadState* state) {
 }
 
 void ThreadRegistry::forget_this_thread_in_child() {
-  thread_exit.state = nullptr;
+  own_state.state = nullptr;
   forget_this_thread();
 }
 

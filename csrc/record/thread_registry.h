@@ -28,6 +28,8 @@ class ThreadRegistry {
   /// The sum of theirs (ThreadState::activity). It also changes when one begins or ends.
   uint64_t activity() const;
   std::vector<ThreadInfo> infos_since(size_t from) const;
+  /// Closes what threads were asked to close, once none of them records any more.
+  void run_requests() const;
   /// Of a thread of this recording, or nullptr.
   ThreadState* find(uint32_t serial) const;
 
@@ -42,10 +44,13 @@ class ThreadRegistry {
   static void forget_this_thread_in_child();
 
  private:
+  ThreadState* state_of_this_thread();  ///< throws std::bad_alloc
+
   mutable std::mutex mutex_;
   std::vector<ThreadState*> states_;
   std::vector<ThreadInfo> infos_;
   std::vector<ThreadState*> free_;
+  size_t made_ = 0;                ///< states, of which `free_` has room for all
   uint64_t retired_activity_ = 0;  ///< of those that were retired
   uint64_t changes_ = 0;           ///< how often one began or ended
 };

@@ -265,7 +265,7 @@ def _watch(model: nn.Module, select: str, every: int) -> ModuleWatch:
             around = (numbers[outer] for outer in prefixes(name) if outer in numbers)
             try:
                 number = native.watch_module(module, name, next(around, -1))
-            except OverflowError as error:
+            except (OverflowError, MemoryError) as error:
                 watch.notes.append(f"{error}: {name} and those after it are not timed")
                 break
             except TypeError:

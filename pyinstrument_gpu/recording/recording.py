@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 _LONGEST_TIMEOUT_S = 1e9
 _SINKS_DEADLINE_S = 5.0
 _SINKS_INTERVAL_S = 1.0
+# More than numpy's libraries take, which end the process where there is no room for them.
+_NUMPY_BYTES = 256 << 20
+# Given back as the recording ends, which takes memory. Room in the address space, of which no page
+# is touched.
+_RESERVE_BYTES = 2 << 20
+_NO_MEMORY = "there was no memory for all that the recording does as it ends"
 _when_begun: list[Callable[[Recording], None]] = []
 
 
@@ -67,6 +73,8 @@ class Recording:
         self._stopped = False  # the log is here
         self._is_over = False  # and the sinks have the rest of it
         self._error: str | None = None
+        self._reserve = b""
+        self._no_memory: MemoryError | None = None  # that the recording met as it ended
         self._log: bytes | None = None
         self._run: Run | None = None
         self._runs: list[Run] = []
@@ -96,8 +104,19 @@ class Recording:
         """The run, once the recording has stopped. Read from the file at the first access.
 
         Raises:
-            RecordingError: the recording has not stopped, or belongs to the parent of this process.
+            RecordingError: the recording has not stopped, or belongs to the parent of this process,
+                or there is no memory to read the run.
         """
+        try:
+            return self._read_run()
+        except (MemoryError, ImportError) as error:
+            raise self._unread(error) from error
+
+    def _read_run(self) -> Run:
+        if "numpy" not in sys.modules:
+            bytes(_NUMPY_BYTES)  # touches none of it
+        if self._no_memory is not None:
+            self._finish()  # what there was no memory for, if there is now
         log = self._log  # first: whoever makes the run then lets go of it
         if self._run is None:
             if not self._stopped:
@@ -106,6 +125,8 @@ class Recording:
                     "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
                 )
             run = self._load(lambda: log)
+            if self._no_memory is not None:
+                run.notes = (*run.notes, _NO_MEMORY)
             # One of several threads sets it, in one instruction.
             self._runs.append(run)
             self._run = self._runs[0]
@@ -120,9 +141,10 @@ class Recording:
 
         Raises:
             RecordingError: the recording was never started, or belongs to the parent of this
-                process.
+                process, or there is no memory to read the run. It has stopped then, and `run` reads
+                it later.
         """
-        self._finish()
+        self._finish_in_any_case()
         return self.run
 
     def snapshot(self) -> Run:
@@ -130,8 +152,14 @@ class Recording:
 
         Raises:
             RecordingError: the recording was never started, or belongs to the parent of this
-                process.
+                process, or there is no memory to read the run.
         """
+        try:
+            return self._snapshot()
+        except (MemoryError, ImportError) as error:
+            raise self._unread(error) from error
+
+    def _snapshot(self) -> Run:
         if self._stopped:
             return self.run
         self._check_mine()
@@ -274,7 +302,10 @@ class Recording:
 
     def __exit__(self, _: object, exception: BaseException | None, __: object) -> None:
         if exception is not None and not isinstance(exception, (SystemExit, GeneratorExit)):
-            self._facts.setdefault("program_end", exception_facts(exception))
+            try:
+                self._facts.setdefault("program_end", exception_facts(exception))
+            except MemoryError as error:
+                self._note_no_memory(error)
         self._finish_if_mine()
 
     def _start(self) -> None:
@@ -339,6 +370,10 @@ class Recording:
                 "a process can have only one at a time, so stop() it first"
             )
         self._pid = os.getpid()
+        try:
+            self._reserve = bytes(_RESERVE_BYTES)
+        except MemoryError as error:
+            self._note_no_memory(error)
         self._cancel_exit = call_at_exit(self._finish_if_mine)
         facts.update(started)
         facts["overhead"] = self_overhead.measure()
@@ -374,20 +409,11 @@ class Recording:
             return
         self._check_mine()
         self._is_ending = True
+        self._reserve = b""
         for function in self._before_end:  # which may come twice, or at once on two threads
             function()
         if not DISABLED and not self._stopped:
-            _read_metrics()
-            # torch and its GPUs may have come after the start.
-            self._environment.update(environment.torch_facts())
-            self._environment.update(self._facts)
-            self._tell_of_program()
-            self._collectives.end()
-            self._program.end()
-            self._memory.end()
-            if self._energy is not None:
-                self._energy.end()
-            ended = native.stop(self, _encode(self._environment))
+            ended = native.stop(self, self._last_environment())
             if ended is not None and self._run is None:
                 self._error, self._log = ended
         self._stopped = True
@@ -400,6 +426,32 @@ class Recording:
         if cancel_exit is not None:
             cancel_exit()
         self._is_over = True
+
+    def _last_environment(self) -> bytes | None:
+        """End what watches the program. Returns the environment with what it has found; None where
+        there is no memory for that."""
+        watchers: list[Any] = [self._collectives, self._program, self._memory]
+        if self._energy is not None:
+            watchers.append(self._energy)
+        for end in (_read_metrics, self._note_end, *(watcher.end for watcher in watchers)):
+            try:
+                end()
+            except MemoryError as error:  # the others end all the same
+                self._note_no_memory(error)
+        try:
+            return _encode(self._environment)
+        except MemoryError as error:
+            self._note_no_memory(error)
+            return None
+
+    def _note_end(self) -> None:
+        # torch and its GPUs may have come after the start.
+        self._environment.update(environment.torch_facts())
+        self._environment.update(self._facts)
+        self._tell_of_program()
+
+    def _note_no_memory(self, error: MemoryError) -> None:
+        self._no_memory = self._no_memory or error.with_traceback(None)  # which holds frames
 
     def _tell_of_program(self) -> None:
         """Bring what the environment says of the program up to date."""
@@ -427,7 +479,25 @@ class Recording:
     def _finish_if_mine(self) -> None:
         # A forked child that comes by here leaves the recording to its parent.
         if self._pid == os.getpid():
+            self._finish_in_any_case()
+
+    def _finish_in_any_case(self) -> None:
+        """Where there is no memory for the rest, the recording has stopped at least, and `run` and
+        the end of the program try again."""
+        try:
             self._finish()
+        except MemoryError as error:
+            self._note_no_memory(error)
+            try:
+                native.stop(self, None)
+            except MemoryError:  # it is the log that there is no memory for
+                return
+
+    def _unread(self, error: Exception) -> RecordingError:
+        # Of numpy, where there is no room for its libraries.
+        why = error.__cause__ or error if isinstance(error, ImportError) else "there is no memory"
+        later = "" if self._path is None else f"; {self._path} can be read by another process"
+        return RecordingError(f"the run can't be read: {why}{later}")
 
     def _load(self, log: Callable[[], bytes | None]) -> Run:
         # The log in memory of a recording into a file has all but the history, for when the file
@@ -444,7 +514,7 @@ class Recording:
             from_file = self._read_back(self._path, log)
         except (OSError, RunFileError) as error:
             lost = f"the history is lost: {self._path} can't be read back: {error}"
-            warnings.warn(lost, RuntimeWarning, stacklevel=3)
+            warnings.warn(lost, RuntimeWarning, stacklevel=4)
             run = self._from_log(log)
             run.notes = (*run.notes, lost)
             return run

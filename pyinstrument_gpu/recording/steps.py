@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
 from numbers import Real
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.recording import loader_use
@@ -31,12 +31,15 @@ class _Steps(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         samples = self._samples
-        return native.iterate_steps(
-            self._iterable,
-            self._accumulate,
-            self._samples_of if callable(samples) else _UNKNOWN if samples is None else samples,
-            loader_use.counter_of(self._iterable),
-        )
+        try:
+            how = (
+                self._samples_of if callable(samples) else _UNKNOWN if samples is None else samples
+            )
+            drawn = loader_use.counter_of(self._iterable)
+        except MemoryError:  # a loop without steps
+            native.count_no_memory()
+            return iter(self._iterable)
+        return native.iterate_steps(self._iterable, self._accumulate, how, drawn)
 
     def _samples_of(self, item: _T) -> float:
         if not callable(self._samples):
@@ -104,8 +107,12 @@ def gpu_steps(
         raise ValueError(f"accumulate must be an int of at least 1, got {accumulate!r}")
     if samples is not None and not callable(samples):
         _check_samples(samples)
-    kind = _SizedSteps if hasattr(iterable, "__len__") else _Steps
-    return kind(iterable, accumulate, samples)
+    try:
+        kind = _SizedSteps if hasattr(iterable, "__len__") else _Steps
+        return kind(iterable, accumulate, samples)
+    except MemoryError:  # a loop without steps
+        native.count_no_memory()
+        return cast("_Steps[_T]", iterable)
 
 
 class gpu_step(native.StepBlock, contextlib.ContextDecorator):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import pyinstrument_gpu as pig
-from pyinstrument_gpu.launch.no_steps import what_was_seen
+from pyinstrument_gpu.document.no_steps import no_steps
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
 
@@ -139,7 +139,7 @@ def test_an_update_that_cannot_be_seen_is_said() -> None:
 
     run = recorded(loop)
     assert run.step_totals.count == 0
-    said = what_was_seen(run)
+    said = no_steps(run)
     assert "only 3 compiled updated; " in said
     assert "pyinstrument_gpu.gpu_steps" in said
 

@@ -2,6 +2,11 @@
 """More than there is room for."""
 
 import json
+import os
+from pathlib import Path
+
+import _phase_loop  # type: ignore[import-not-found]
+import pytest
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import gpu_phase, gpu_step
@@ -59,6 +64,43 @@ def out_of_gpu_memory(trial: Trial) -> None:
     (event,) = memory.out_of_memory
     assert (event.path, event.step) == ("forward", 0)
     assert (event.request_bytes, event.limit_bytes, event.free_bytes) == (300, 1000, 50)
+
+
+SPARE_BYTES = [0, *(1 << bits for bits in (16, 18, 20, 22, 23, 24, 25, 26, 27))]
+
+
+@FAULTS.fault(
+    done="A program's address space is limited to what it has, or to 64 KiB, 256 KiB, 1, 4, 8, 16, "
+    "32, 64 or 128 MiB more (`RLIMIT_AS`), and it takes all of that. Then three threads use new "
+    "names, scopes, decorated functions and steps, and the recording ends. With and without torch, "
+    "in a file, in memory, and with `PYINSTRUMENT_GPU=0`.",
+    holds="Nothing raises, and the program ends as it would have. What is not recorded is counted.",
+    thorough_times=9,
+    slow_times=50,
+)
+def no_memory(trial: Trial) -> None:
+    if "LD_PRELOAD" in os.environ:
+        pytest.skip("a sanitizer needs more address space than any limit leaves")
+    turn, size = divmod(trial.number, len(SPARE_BYTES))
+    is_off, in_memory, with_torch = turn == 5, turn % 2 == 1, turn in (2, 3)
+    environment = {"MALLOC_ARENA_MAX": "1"}  # no thread has memory that others can't take
+    if is_off:
+        environment["PYINSTRUMENT_GPU"] = "0"
+    done = run_script(
+        "from tests.helpers.short_memory import main; main()",
+        Path(_phase_loop.__file__).with_name("inject_no_memory.so"),
+        SPARE_BYTES[size],
+        "" if in_memory else trial.path,
+        *(["torch"] if with_torch else []),
+        environment=environment,
+        is_fresh=True,
+    )
+    facts = json.loads(done.stdout)
+    if is_off:
+        return
+    assert facts["complete"], facts
+    assert facts["no_memory"] > 0, facts
+    assert facts["recorded"] == facts["counts"] >= facts["spans"], facts
 
 
 def check_no_span_is_lost(stages: list[int], history_spans: int) -> None:

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <Python.h>
+
+#include "record/memory_guard.h"
+
+namespace pig {
+
+/// Clears a MemoryError, and counts it. False where none is set.
+inline bool drop_memory_error() {
+  if (PyErr_Occurred() == nullptr || PyErr_ExceptionMatches(PyExc_MemoryError) == 0) return false;
+  PyErr_Clear();
+  count_drop(Drop::kNoMemory);
+  return true;
+}
+
+/// What `make` returns: an object, or nullptr with a Python error set. Where it lacks memory, that
+/// is counted, and the result is what `otherwise` returns. For calls by the program, with no error
+/// set.
+template <typename Make, typename Otherwise>
+auto object_or(Make make, Otherwise otherwise) -> decltype(make()) {
+  auto* const made = with_memory(decltype(make()){}, make);
+  if (made != nullptr) return made;
+  return PyErr_Occurred() == nullptr || drop_memory_error() ? otherwise() : nullptr;
+}
+
+}  // namespace pig
