@@ -23,7 +23,7 @@ from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.format.energy import decode_energy
 from pyinstrument_gpu.format.environment import decode_environment
-from pyinstrument_gpu.format.framing import read_blocks
+from pyinstrument_gpu.format.framing import read_blocks, read_blocks_of
 from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
@@ -70,13 +70,14 @@ from pyinstrument_gpu.model.syncs import blocked_ns
 _Run = TypeVar("_Run", bound=RunData)
 _Part = TypeVar("_Part")
 
+_KNOWN_TYPES = frozenset(BlockType)
+
 
 def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
     try:
         # Not numpy.fromfile, which needs two free descriptors.
-        with open(path, "rb") as file:
-            data = file.read()
-        return decode(data, run_type)
+        with open(path, "rb", buffering=0) as file:
+            return decode_blocks(read_blocks_of(file), run_type)
     except RunFileError as error:
         raise type(error)(f"{os.fspath(path)}: {error}") from None
 
@@ -253,6 +254,13 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     if damaged:
         notes.append(
             f"{damaged:,} of the file's blocks were left out: damaged or only partly written"
+        )
+    unknown = {*blocks.documents, *blocks.logs} - _KNOWN_TYPES
+    if unknown:
+        kinds_left_out = "one kind" if len(unknown) == 1 else f"{len(unknown)} kinds"
+        notes.append(
+            f"a newer version of pyinstrument_gpu wrote this file: blocks of {kinds_left_out} that "
+            "this version does not know were left out"
         )
     columns: dict[str, Any] = dict(
         names=names,

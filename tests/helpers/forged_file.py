@@ -5,6 +5,7 @@ import copy
 import json
 import random
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import (
     BLOCK_HEADER_BYTES,
+    MAGIC,
     PAYLOAD_BYTES,
     SLOT_BYTES,
     SLOTS_OFFSET,
@@ -24,17 +26,26 @@ from pyinstrument_gpu.format.items import PATH_ITEM, STEP_COMPLETE, STEP_ITEM, S
 _NEWEST = 1 << 32
 _ONE_PART = 1 << 32
 _MODULE_CALL = 1 << 30
+_CHECKED_BYTES = 60
 _SECTION = struct.Struct("<IIQQQ")
 _NUMBERS = (0, 1, 2, 5, 2**16, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 
-def with_block(data: bytes, block_type: BlockType, payload: bytes) -> bytes:
+def with_block(data: bytes, block_type: int, payload: bytes) -> bytes:
     """A file of the run 1 with one more block: a newer version of a document, or the beginning of a
     log."""
     slot = -(-(len(data) - SLOTS_OFFSET) // SLOT_BYTES)
     place = (0, 0) if block_type >= BlockType.NAMES else (_NEWEST + slot, _ONE_PART)
     block = pack_block(block_type, 1, slot, *place, payload)
     return data.ljust(SLOTS_OFFSET + slot * SLOT_BYTES, b"\0") + block
+
+
+def with_format(data: bytes, major: int, minor: int) -> bytes:
+    """A file that says that its format is another one."""
+    header = bytearray(data[:_CHECKED_BYTES])
+    struct.pack_into("<II", header, len(MAGIC), major, minor)
+    checksum = zlib.crc32(header).to_bytes(4, "little")
+    return bytes(header) + checksum + data[_CHECKED_BYTES + len(checksum) :]
 
 
 def with_modules(data: bytes, paths: Sequence[int]) -> bytes:
