@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kBlockMagic = 0x4B424750;  // "PGBK"
 constexpr uint8_t kFileMagic[8] = {0x89, 'G', 'P', 'U', 'R', 'U', 'N', '\n'};
 constexpr uint32_t kMajor = 2;
-constexpr uint32_t kMinor = 0;
+constexpr uint32_t kMinor = 1;
 
 struct FileHeader {
   uint8_t magic[8];

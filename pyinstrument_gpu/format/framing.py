@@ -25,6 +25,7 @@ from pyinstrument_gpu.format.journal import put_together
 
 MAGIC = b"\x89GPURUN\n"
 MAJOR_VERSION = 2
+MINOR_VERSION = 1
 SLOT_BYTES = 16384
 SLOTS_OFFSET = 4096
 BLOCK_HEADER_BYTES = 48
@@ -103,7 +104,7 @@ class BlockHeader(NamedTuple):
 
 def pack_file_header(run_id: int) -> bytes:
     """The bytes before the first slot."""
-    fields = (MAGIC, MAJOR_VERSION, 0, SLOT_BYTES, SLOTS_OFFSET, run_id)
+    fields = (MAGIC, MAJOR_VERSION, MINOR_VERSION, SLOT_BYTES, SLOTS_OFFSET, run_id)
     crc = zlib.crc32(_FILE_HEADER.pack(*fields, 0)[:_FILE_HEADER_CHECKED_BYTES])
     return _FILE_HEADER.pack(*fields, crc).ljust(SLOTS_OFFSET, b"\0")
 
