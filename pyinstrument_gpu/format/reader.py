@@ -193,7 +193,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         )
     elif operations is None and statistics.profiled_totals.count:
         notes.append(
-            "which steps were profiled is not known: the numbers of the last steps may include some"
+            "which steps were profiled is not known: times of phases and steps may include them"
         )
     if blocks.shortened and (
         statistics.spans < span_records.first or statistics.steps < step_records.first

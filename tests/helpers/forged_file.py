@@ -40,6 +40,15 @@ def with_block(data: bytes, block_type: int, payload: bytes) -> bytes:
     return data.ljust(SLOTS_OFFSET + slot * SLOT_BYTES, b"\0") + block
 
 
+def without(data: bytes, *block_types: BlockType) -> bytes:
+    """A file whose blocks of these types are gone, as where its tail was cut off."""
+    for slot in slots_of(data):
+        if _block(data, slot)[0].type in block_types:
+            begin = SLOTS_OFFSET + slot * SLOT_BYTES
+            data = data[:begin] + bytes(len(data[begin:][:SLOT_BYTES])) + data[begin + SLOT_BYTES :]
+    return data
+
+
 def with_format(data: bytes, major: int, minor: int) -> bytes:
     """A file that says that its format is another one."""
     header = bytearray(data[:_CHECKED_BYTES])
@@ -69,6 +78,15 @@ def with_payload(data: bytes, block_type: BlockType, payload: bytes) -> bytes:
         old[:] = payload
 
     return _changed(data, block_type, replace)
+
+
+def with_changed_steps(data: bytes, steps: int | slice, flags: int) -> bytes:
+    """A file in which some steps, by their places, have other flags."""
+
+    def change(payload: bytearray) -> None:
+        np.frombuffer(payload, STEP_ITEM)["flags"][steps] = flags
+
+    return _changed(data, BlockType.STEPS, change)
 
 
 def with_journal(data: bytes) -> bytes:
