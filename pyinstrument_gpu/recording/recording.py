@@ -89,7 +89,7 @@ class Recording:
     @property
     def run(self) -> Run:
         """The run, once the recording has stopped. It is read from the file when something of it is
-        first asked for; that takes some 100 bytes of memory for each span in the file.
+        first asked for; that takes up to 200 bytes of memory for each span in the file.
 
         Raises:
             RecordingError: the recording has not stopped, or belongs to the parent of this process.
