@@ -10,8 +10,13 @@ from pathlib import Path
 
 from pyinstrument_gpu.analysis.job.gather import job_of
 from pyinstrument_gpu.analysis.job.rank_data import rank_data
-from pyinstrument_gpu.errors import JobError, RunFileError
-from pyinstrument_gpu.format.run_files import files_in, left_out, of_last_attempts
+from pyinstrument_gpu.errors import JobError, RunFileError, RunFileVersionError
+from pyinstrument_gpu.format.run_files import (
+    earlier_left_out,
+    files_in,
+    left_out,
+    of_last_attempts,
+)
 from pyinstrument_gpu.model.job_data import JobData, RankData
 from pyinstrument_gpu.run import Run
 
@@ -42,12 +47,13 @@ class Job(JobData):
                 which are, and what to do.
         """
         ranks: list[RankData] = []
+        unknown: dict[str, str] = {}
         unreadable: dict[int, str] = {}
         notes: list[str] = []
         files = list(_files(paths))
         _, earlier = of_last_attempts([path for path, _ in files])
         if earlier:
-            notes.append(left_out(earlier))
+            notes.append(earlier_left_out(earlier))
         for path, is_named in files:
             if path in earlier:
                 continue
@@ -57,10 +63,13 @@ class Job(JobData):
             except FileNotFoundError:
                 raise
             except (OSError, RunFileError) as error:
+                # A reason that is the same for all is told once for all.
+                is_format = isinstance(error, RunFileVersionError)
+                reason = str(error).removeprefix(f"{path}: ") if is_format else str(error)
                 if found is None:
-                    notes.append(f"left out: {error}")
+                    unknown[str(path)] = reason
                 else:
-                    unreadable[int(found[1])] = str(error)
+                    unreadable[int(found[1])] = reason
                 continue
             if "rank" in run.environment and run.environment.get("world_size") != 1:
                 ranks.append(rank_data(run, str(path)))
@@ -73,7 +82,7 @@ class Job(JobData):
                 unreadable[int(found[1])] = f"{path} was cut short before it says what it is of"
             else:
                 notes.append(f"left out: {path} does not say of which rank it is")
-        data = job_of(ranks, unreadable, notes)
+        data = job_of(ranks, unreadable, [*left_out(unknown), *notes])
         return cls(data.ranks, data.world_size, data.job_id, data.missing, data.notes)
 
     def run(self, rank: int) -> Run:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.format import reader
 from pyinstrument_gpu.model.run_data import RunData
@@ -15,6 +17,34 @@ __all__ = ["Run"]
 class Run(RunData):
     # Users ask `help` of this class; what it holds is written down where it is made.
     __doc__ = RunData.__doc__
+
+    @classmethod
+    def deferred(cls, read: Callable[[], Run]) -> Run:
+        """The run that a function reads, which is called when something of the run is first asked
+        for, and again if it raises."""
+        run = cls.__new__(cls)
+        vars(run)["_deferred"] = read, threading.RLock()
+        return run
+
+    if not TYPE_CHECKING:  # otherwise every attribute would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """Only called for attributes that are not there."""
+            deferred = vars(self).get("_deferred")
+            if deferred is not None and not name.startswith("__"):
+                read, lock = deferred
+                with lock:
+                    if "_deferred" in vars(self):
+                        vars(self).update({**vars(read()), **vars(self)})
+                        del self._deferred
+                return getattr(self, name)
+            kind = type(self).__name__
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles are made of: all that was recorded."""
+        _ = self.names
+        return vars(self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:

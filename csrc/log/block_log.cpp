@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kBlockMagic = 0x4B424750;  // "PGBK"
 constexpr uint32_t kMajor = 2;
-constexpr uint32_t kMinor = 0;
+constexpr uint32_t kMinor = 1;
 
 struct FileHeader {
   uint8_t magic[sizeof kFileMagic];

@@ -78,7 +78,7 @@ struct StepItem {
   int64_t end_ns;
   double samples;  ///< NaN: unknown
   uint32_t items;
-  uint32_t flags;  ///< 1: complete; those of ModuleSampling
+  uint32_t flags;  ///< 1: complete; 4: profiled; those of ModuleSampling
 };
 static_assert(sizeof(StepItem) == 40);
 

@@ -168,9 +168,14 @@ class StepTracker {
     if (at_update && open_->update_ticks != 0) now = open_->update_ticks;
     const double samples =
         open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
-    const StepItem step{
-        serial,  open_->thread, clock_->to_ns(open_->begin_ticks),  clock_->to_ns(now),
-        samples, open_->items,  open_->flags | (complete ? 1u : 0u)};
+    const uint32_t flags = (complete ? 1u : 0u) | (is_in_window(serial) ? 4u : 0u);
+    const StepItem step{serial,
+                        open_->thread,
+                        clock_->to_ns(open_->begin_ticks),
+                        clock_->to_ns(now),
+                        samples,
+                        open_->items,
+                        open_->flags | flags};
     const bool is_kept = try_allocating([&] {
       if (pending_.size() < kMaxPending) {
         pending_.push_back(step);

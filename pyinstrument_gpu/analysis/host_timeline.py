@@ -58,9 +58,9 @@ def host_timeline(run: RunData, kept_steps: NDArray[np.void]) -> HostTimeline:
     spans, count = spans[chosen], len(chosen)
     host_ns = np.concatenate([spans["host_begin_ns"], spans["host_end_ns"]])
     is_begin = np.arange(2 * count) < count
-    depth = np.tile(spans["depth"].astype(np.int64), 2)
+    depth = spans["depth"].astype(np.int32)
     # At one moment: first what ends, from the inside out, then what begins, from the outside in.
-    order = np.lexsort((np.where(is_begin, depth, -depth), is_begin, host_ns))
+    order = np.lexsort((np.concatenate([depth, -1 - depth]), host_ns))
     paths = spans["path"].astype(np.int64)
     behind = np.concatenate([paths, run.path_parents[paths]])
     waits = run.syncs.events

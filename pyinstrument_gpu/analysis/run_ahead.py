@@ -16,6 +16,9 @@ from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times, span_scopes
 from pyinstrument_gpu.model.statistics import Scope
 
+_UNKNOWN_FROM_NS = 2.0**61
+"""A clock that is off by so much, 73 years, says nothing."""
+
 
 @dataclass(frozen=True)
 class RunAhead:
@@ -59,4 +62,5 @@ def clock_uncertainty_ns(run: RunData) -> NDArray[np.float64]:
             clock.uncertainty_at_ns(begin_ns),
             clock.uncertainty_at_ns(begin_ns + run.span_device_ns[of_device]),
         )
+    uncertainty_ns[uncertainty_ns >= _UNKNOWN_FROM_NS] = np.nan
     return uncertainty_ns

@@ -18,7 +18,6 @@ from pyinstrument_gpu.analysis.profiled_steps import longest_row, were_profiled
 from pyinstrument_gpu.analysis.quantiles import quantiles
 from pyinstrument_gpu.analysis.span_losses import SpanLosses
 from pyinstrument_gpu.model.distinct import distinct
-from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistic import Statistic
@@ -146,15 +145,22 @@ def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
     ranks = [int(np.ceil(q * count)) for q in QUANTILES]
     position, belongs = _step_positions(run, steps)
     host_ns = (run.spans["host_end_ns"] - run.spans["host_begin_ns"])[belongs]
-    phase_ns = {}
-    for path, places in groups(run.spans["path"][belongs]):
-        # Of a rare phase only the steps that have it, as zeros come first anyway.
-        _, step = np.unique(position[places], return_inverse=True)
-        sums_ns = np.sort(np.bincount(step, host_ns[places]))
-        without = count - len(sums_ns)
-        phase_ns[path] = tuple(
-            int(sums_ns[rank - without - 1]) if rank > without else 0 for rank in ranks
-        )
+    # Of a rare phase only the steps that have it, as zeros come first anyway.
+    key = run.spans["path"][belongs].astype(np.int64) * count + position
+    in_step, places = np.unique(key, return_inverse=True)
+    sums_ns = np.bincount(places, host_ns, len(in_step)).astype(np.int64)
+    path = in_step // count
+    sums_ns = np.append(sums_ns[np.lexsort((sums_ns, path))], 0)  # one more, as there may be none
+    paths, begins = np.unique(path, return_index=True)
+    ends = np.append(begins[1:], len(path))
+    phase_ns: dict[int, tuple[int, ...]] = dict.fromkeys(paths.tolist(), ())
+    for rank in ranks:
+        place = ends - 1 - (count - rank)  # before the begin are the steps without
+        found_ns = np.where(place >= begins, sums_ns[np.maximum(place, 0)], 0)
+        phase_ns = {
+            path: (*before, ns)
+            for (path, before), ns in zip(phase_ns.items(), found_ns.tolist(), strict=True)
+        }
     duration_ns = tuple(quantiles(steps["end_ns"] - steps["begin_ns"], QUANTILES))
     return StepQuantiles(count, duration_ns, phase_ns)
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from pyinstrument_gpu.cli.run_paths import are_of_a_job, run_paths, say_what_is_
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
+from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.format.run_files import left_out
 from pyinstrument_gpu.model.job import same_run_twice
 from pyinstrument_gpu.run import Run
 
@@ -85,12 +88,19 @@ def report(
         _report_job(given, width, as_json, most_rows, as_html, paths[0], output)
         return
     say_what_is_left_out(given)
-    names = [click.format_filename(path) for path in paths]
+    names: list[str] = []
     runs: list[Run] = []
-    for i, (path, name) in enumerate(zip(paths, names, strict=True)):
-        run = Run.load(path)
+    unreadable: dict[str, str] = {}
+    for path in paths:
+        name = click.format_filename(path)
+        try:
+            run = Run.load(path)
+        except RunFileError as error:
+            unreadable[path] = str(error)
+            continue
         runs.append(run)
-        twice = same_run_twice(runs, names[: i + 1])
+        names.append(name)
+        twice = same_run_twice(runs, names)
         if twice is not None:
             raise click.ClickException(twice)
         if as_html:
@@ -104,13 +114,24 @@ def report(
         except KeyError as error:
             raise click.ClickException(f"{name}: {error.args[0]}") from error
         if len(paths) > 1 and not as_json:
-            print(f"=== {name}" if i == 0 else f"\n=== {name}")
+            print(f"=== {name}" if len(runs) == 1 else f"\n=== {name}")
         print(text)
-    if as_html:
+    if as_html and runs:
         # Not above: the tables need none of it.
         from pyinstrument_gpu.page.page import html_page
 
         _write_page(lambda: html_page(runs, names), paths[0], output)
+    _say_left_out(unreadable, is_error=not runs or not unreadable.keys().isdisjoint(given))
+
+
+def _say_left_out(unreadable: Mapping[str, str], is_error: bool) -> None:
+    """Say which run files can't be read. That is an error if one was named, or there is no other.
+    In a folder there may be files of long ago."""
+    sentences = left_out(unreadable)
+    if is_error and sentences:
+        raise click.ClickException("\n".join(sentences).removeprefix("left out: "))
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
 
 
 # What jobs need is imported where it is used: the report of a single run should not wait for it.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from pyinstrument_gpu.errors import RunFileError
-from pyinstrument_gpu.format.run_files import files_in, left_out, of_last_attempts
+from pyinstrument_gpu.format.run_files import earlier_left_out, files_in, of_last_attempts
 from pyinstrument_gpu.model.job import is_of_a_job, not_one_job
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.run import Run
@@ -25,7 +25,7 @@ def say_what_is_left_out(given: Iterable[str]) -> None:
     """Name the files of earlier attempts that `run_paths` leaves out."""
     earlier = [path for _, left in _found(given) for path in left]
     if earlier:
-        click.echo(printable(left_out(earlier)), err=True)
+        click.echo(printable(earlier_left_out(earlier)), err=True)
 
 
 def _found(given: Iterable[str]) -> Iterator[tuple[list[str], list[Path]]]:

@@ -17,6 +17,8 @@ def rounded(value: _Value, name: str = "") -> _Value:
     """The same to six digits, and with whole nanoseconds and bytes from 1,000 on, so that all views
     of a document show the same number. A number that is not finite becomes None."""
     found: Any = value
+    if value is None or isinstance(value, (str, int)):  # most are, of the many of a large run
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
         found = type(value)(**{name: rounded(one, name) for name, one in fields.items()})

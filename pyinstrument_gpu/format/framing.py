@@ -7,9 +7,12 @@ own.
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +25,7 @@ from pyinstrument_gpu.format.journal import put_together
 from pyinstrument_gpu.format.run_files import MAGIC
 
 MAJOR_VERSION = 2
+MINOR_VERSION = 1
 SLOT_BYTES = 16384
 SLOTS_OFFSET = 4096
 BLOCK_HEADER_BYTES = 48
@@ -47,6 +51,7 @@ _BLOCK_HEADER_DTYPE = item_dtype(
     header_crc="u4",
 )
 _BLOCK_HEADER_SUMMED_BYTES = 44
+_PIECE_SLOTS = 64
 _TAP_RECORD = struct.Struct("<IIQ")
 
 
@@ -99,7 +104,7 @@ class BlockHeader(NamedTuple):
 
 def pack_file_header(run_id: int) -> bytes:
     """The bytes before the first slot."""
-    fields = (MAGIC, MAJOR_VERSION, 0, SLOT_BYTES, SLOTS_OFFSET, run_id)
+    fields = (MAGIC, MAJOR_VERSION, MINOR_VERSION, SLOT_BYTES, SLOTS_OFFSET, run_id)
     crc = zlib.crc32(_FILE_HEADER.pack(*fields, 0)[:_FILE_HEADER_CHECKED_BYTES])
     return _FILE_HEADER.pack(*fields, crc).ljust(SLOTS_OFFSET, b"\0")
 
@@ -123,25 +128,64 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
         RunFileVersionError: the format is unknown.
     """
     view = memoryview(data).cast("B")
-    run_id = read_file_header(view)
+    return _blocks_in(read_file_header(view), _used_slots(view[SLOTS_OFFSET:], 0))
+
+
+def read_blocks_of(file: io.FileIO) -> Blocks:
+    """Find the valid blocks of an open file, which is read in pieces, without its holes; errors as
+    of `read_blocks`, and OSError."""
+    if not file.seekable():
+        return read_blocks(file.readall())
+    file.seek(0)
+    return _blocks_in(read_file_header(memoryview(file.read(FILE_HEADER_BYTES))), _pieces(file))
+
+
+def _pieces(file: io.FileIO) -> Iterator[tuple[int, BlockHeader, memoryview]]:
+    slot = 0
+    while True:
+        begin = SLOTS_OFFSET + slot * SLOT_BYTES
+        try:
+            begin = file.seek(begin, getattr(os, "SEEK_DATA", os.SEEK_SET))
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # what follows is a hole
+            # Otherwise there is no such question here.
+        slot = (begin - SLOTS_OFFSET) // SLOT_BYTES
+        file.seek(SLOTS_OFFSET + slot * SLOT_BYTES)
+        piece = file.read(_PIECE_SLOTS * SLOT_BYTES)
+        if not piece:
+            return
+        yield from _used_slots(memoryview(piece), slot)
+        slot += _PIECE_SLOTS
+
+
+def _used_slots(view: memoryview, first: int) -> Iterator[tuple[int, BlockHeader, memoryview]]:
+    """The slots that are not empty, each with its number, the header and the bytes in it.
+
+    Args:
+        first: the number of the slot with which the view begins.
+    """
     # Headers are found without a copy; the last slot may be cut off anywhere behind its header.
-    room = len(view) - SLOTS_OFFSET - BLOCK_HEADER_BYTES
     headers: NDArray[np.void] = np.ndarray(
-        shape=max(0, room // SLOT_BYTES + 1),
+        shape=max(0, (len(view) - BLOCK_HEADER_BYTES) // SLOT_BYTES + 1),
         dtype=_BLOCK_HEADER_DTYPE,
         buffer=view,
-        offset=min(SLOTS_OFFSET, len(view)),
         strides=(SLOT_BYTES,),
     )
     used = np.flatnonzero(headers["magic"] != 0)
+    for slot, fields in zip(used.tolist(), headers[used].tolist(), strict=True):
+        content = view[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
+        yield first + slot, BlockHeader._make(fields), content
+
+
+def _blocks_in(run_id: int, slots: Iterable[tuple[int, BlockHeader, memoryview]]) -> Blocks:
     blocks = Blocks()
     partly_written: list[tuple[int, int]] = []  # types and sequences
     logs: dict[int, dict[int, LogBlock]] = {}
     documents: dict[int, dict[tuple[int, int], dict[int, memoryview]]] = {}
-    for slot, fields in zip(used.tolist(), headers[used].tolist(), strict=True):
-        header = BlockHeader._make(fields)
-        begin = SLOTS_OFFSET + slot * SLOT_BYTES
-        content = view[begin : begin + SLOT_BYTES]
+    used, slot = 0, -1
+    for slot, header, content in slots:
+        used += 1
         at_home = header.is_at_home(run_id, slot)
         is_log = header.type >= FIRST_LOG_TYPE
         payload = header.payload(content) if at_home else None
@@ -165,7 +209,7 @@ def read_blocks(data: bytes | bytearray | memoryview) -> Blocks:
         for block_type, sequence in partly_written
     )
     blocks.damaged += 0 if blocks.partly_written else len(partly_written)
-    blocks.intact = not blocks.damaged and len(used) == (used[-1] + 1 if len(used) else 0)
+    blocks.intact = not blocks.damaged and used == slot + 1
     newest = {block_type: newest_version(of_type) for block_type, of_type in documents.items()}
     in_slots = set(logs)
     put_together(
@@ -235,11 +279,16 @@ def read_file_header(view: memoryview) -> int:
     _, major, minor, slot_bytes, slots_offset, run_id, crc = _FILE_HEADER.unpack_from(view)
     if zlib.crc32(view[:_FILE_HEADER_CHECKED_BYTES]) != crc:
         raise RunFileDamagedError("the header of the run file is damaged (checksum)")
-    if major != MAJOR_VERSION or (slot_bytes, slots_offset) != (SLOT_BYTES, SLOTS_OFFSET):
+    if major != MAJOR_VERSION:
         raise RunFileVersionError(
-            f"the run file has format {major}.{minor} with slots of {slot_bytes} bytes at "
-            f"{slots_offset}; this version of pyinstrument_gpu reads {MAJOR_VERSION}.x with slots "
-            f"of {SLOT_BYTES} at {SLOTS_OFFSET}: use "
+            f"the run file has format {major}.{minor}; this version of pyinstrument_gpu reads "
+            f"{MAJOR_VERSION}.x: use "
             + ("an older one, or record again" if major < MAJOR_VERSION else "a newer one")
+        )
+    if (slot_bytes, slots_offset) != (SLOT_BYTES, SLOTS_OFFSET):
+        raise RunFileVersionError(
+            f"the run file has slots of {slot_bytes} bytes at {slots_offset}; this version of "
+            f"pyinstrument_gpu reads those with slots of {SLOT_BYTES} at {SLOTS_OFFSET}: use a "
+            "newer one"
         )
     return int(run_id)

@@ -25,6 +25,7 @@ STEP_ITEM = item_dtype(
 STEP_COMPLETE = 1
 STEP_SAMPLED = 2
 """Modules were timed in some steps; the upper bits say for how many steps this one stands."""
+STEP_PROFILED = 4
 STEP_WEIGHT_SHIFT = 8
 SPAN_ITEM = item_dtype(
     host_begin_ns="i8",

@@ -23,7 +23,7 @@ from pyinstrument_gpu.format.device_clocks import known_clocks
 from pyinstrument_gpu.format.device_times import apply_device_times, mark_unfinished
 from pyinstrument_gpu.format.energy import decode_energy
 from pyinstrument_gpu.format.environment import decode_environment
-from pyinstrument_gpu.format.framing import read_blocks
+from pyinstrument_gpu.format.framing import read_blocks, read_blocks_of
 from pyinstrument_gpu.format.items import (
     DEVICE_CLOCK_ITEM,
     DEVICE_TIME_ITEM,
@@ -32,6 +32,7 @@ from pyinstrument_gpu.format.items import (
     PATH_ITEM,
     SPAN_ITEM,
     STEP_ITEM,
+    STEP_PROFILED,
     STREAM_ITEM,
 )
 from pyinstrument_gpu.format.memory import decode_memory
@@ -70,13 +71,14 @@ from pyinstrument_gpu.model.syncs import blocked_ns
 _Run = TypeVar("_Run", bound=RunData)
 _Part = TypeVar("_Part")
 
+_KNOWN_TYPES = frozenset(BlockType)
+
 
 def load(path: str | os.PathLike[str], run_type: type[_Run]) -> _Run:
     try:
         # Not numpy.fromfile, which needs two free descriptors.
-        with open(path, "rb") as file:
-            data = file.read()
-        return decode(data, run_type)
+        with open(path, "rb", buffering=0) as file:
+            return decode_blocks(read_blocks_of(file), run_type)
     except RunFileError as error:
         raise type(error)(f"{os.fspath(path)}: {error}") from None
 
@@ -183,6 +185,16 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     if operations is not None:
         notes += operations.notes
     windows = Operations() if operations is None else operations
+    flags = step_records.items["flags"][: len(steps)]
+    windows = windows.with_profiled(steps["index"][flags & STEP_PROFILED != 0])
+    if operations is None and windows.profiled:
+        notes.append(
+            "what torch.profiler saw is missing; the steps that it slowed are counted apart"
+        )
+    elif operations is None and statistics.profiled_totals.count:
+        notes.append(
+            "which steps were profiled is not known: times of phases and steps may include them"
+        )
     if blocks.shortened and (
         statistics.spans < span_records.first or statistics.steps < step_records.first
     ):
@@ -191,6 +203,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         statistics = replace(statistics, spans=INDEX_LIMIT, steps=INDEX_LIMIT)
     newer_steps = steps[max(0, statistics.steps - step_records.first) :]
     profiled = windows.were_profiled(newer_steps["index"])
+    operations = windows if windows.profiled else operations
     step_totals = statistics.step_totals + fold_steps(newer_steps[~profiled])
     profiled_totals = statistics.profiled_totals + fold_steps(newer_steps[profiled])
     scopes = span_scopes(spans, windows.were_profiled(spans["step"]))
@@ -208,6 +221,13 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     known_phases = {key: phase for key, phase in phases.items() if key[0] < len(paths)}
     if len(known_phases) < len(phases):
         notes.append("the statistics of phases whose names are missing were left out")
+
+    late = 0 if state.final else int(np.count_nonzero(steps["end_ns"] > state.now_ns))
+    if late and state.now_ns:
+        notes.append(
+            f"the last {late:,} steps ended after the last sign of life: the statistics may lack "
+            "some of their phases"
+        )
 
     syncs = known_syncs(blocks, numbering, steps, len(paths), len(threads), state)
     if syncs.was_watched:
@@ -240,7 +260,7 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
         "what was noted of stalls",
         lambda data: decode_stalls(data, path_texts, len(threads)),
     )
-    open_step = known_open_step(state.open_step, numbering, step_records, len(threads))
+    open_step = known_open_step(state.open_step, numbering, step_records, steps, len(threads))
     if not state.final:
         notes.append(
             "the recording was not stopped: the process ended before that or is still running; its "
@@ -253,6 +273,13 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     if damaged:
         notes.append(
             f"{damaged:,} of the file's blocks were left out: damaged or only partly written"
+        )
+    unknown = {*blocks.documents, *blocks.logs} - _KNOWN_TYPES
+    if unknown:
+        kinds_left_out = "one kind" if len(unknown) == 1 else f"{len(unknown)} kinds"
+        notes.append(
+            f"a newer version of pyinstrument_gpu wrote this file: blocks of {kinds_left_out} that "
+            "this version does not know were left out"
         )
     columns: dict[str, Any] = dict(
         names=names,

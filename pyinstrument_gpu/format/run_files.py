@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def of_last_attempts(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return [path for path in paths if path in last], [path for path in paths if path not in last]
 
 
-def left_out(earlier: Sequence[Path]) -> str:
+def earlier_left_out(earlier: Sequence[Path]) -> str:
     """What to say of files of earlier attempts."""
     names = " ".join(str(path) for path in earlier[:_MOST_NAMES])
     more = len(earlier) - _MOST_NAMES
@@ -84,6 +84,23 @@ def _began_ns(attempt: Iterable[Path]) -> int:
             if began_ns is not None:
                 return began_ns
     return -1
+
+
+def left_out(reasons: Mapping[str, str]) -> list[str]:
+    """One sentence on the run files that can't be read for each reason.
+
+    Args:
+        reasons: by the file's name as it is to be shown, why it can't be read.
+    """
+    files: dict[str, list[str]] = {}
+    for file, reason in reasons.items():
+        files.setdefault(reason.removeprefix(f"{file}: "), []).append(file)
+    sentences = []
+    for reason, alike in files.items():
+        more = f" and {len(alike) - _MOST_NAMES:,} more" if len(alike) > _MOST_NAMES else ""
+        count = f"{len(alike):,} run files: " if len(alike) > 1 else ""
+        sentences.append(f"left out: {count}{', '.join(alike[:_MOST_NAMES])}{more}: {reason}")
+    return sentences
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

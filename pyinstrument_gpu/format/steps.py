@@ -110,14 +110,19 @@ def known_steps(
 
 
 def known_open_step(
-    state: OpenStepState | None, numbering: StepNumbering, steps: Records, threads: int
+    state: OpenStepState | None,
+    numbering: StepNumbering,
+    records: Records,
+    steps: NDArray[np.void],
+    threads: int,
 ) -> Step | None:
-    """The step that STATE says is open, as far as that is still true and its index certain."""
+    """The step that STATE says is open, as far as that is still true and its index certain; `steps`
+    are those of the records that are known."""
     if state is None or state.thread >= threads:
         return None
-    if len(steps.items) and state.serial <= steps.items["serial"][-1]:
+    if len(records.items) and state.serial <= records.items["serial"][-1]:
         return None  # it was closed after STATE was written
     index = numbering.index(state.serial)
-    if index is None or index < 0:
+    if index is None or index <= steps["index"].max(initial=-1):
         return None
     return Step(index, state.begin_ns, -1, state.samples, state.items, False, state.thread)

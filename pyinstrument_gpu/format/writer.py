@@ -38,6 +38,7 @@ from pyinstrument_gpu.format.items import (
     SPAN_ITEM,
     STEP_COMPLETE,
     STEP_ITEM,
+    STEP_PROFILED,
     STREAM_ITEM,
     SYNC_ITEM,
     TIME_UNFINISHED,
@@ -56,6 +57,7 @@ from pyinstrument_gpu.format.state import (
 )
 from pyinstrument_gpu.format.statistics import StatisticsDocument, encode_statistics
 from pyinstrument_gpu.format.syncs import encode_sync_site, encode_sync_statistics
+from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import SpanFlag
 
@@ -87,7 +89,8 @@ def encode(run: RunData) -> bytearray:
         items = columns(clock.device_ns, DEVICE_CLOCK_ITEM, **points, **times)
         writer.append_records(BlockType.DEVICE_CLOCKS, items)
     steps, spans = run.steps.closed, run.spans
-    flags = np.where(steps["complete"], STEP_COMPLETE, 0)
+    profiled = (run.operations or Operations()).were_profiled(steps["index"])
+    flags = np.where(steps["complete"], STEP_COMPLETE, 0) | np.where(profiled, STEP_PROFILED, 0)
     items = columns(steps, STEP_ITEM, serial=steps["index"], flags=flags)
     writer.append_records(BlockType.STEPS, items)
     # Which are unfinished, their device times say.

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 OTHER = "other"
 """The label of all paths beyond the first so many."""
 
+_MOST_CHARACTERS = 1 << 25
+"""In all paths together: with 65,535 paths, 500 in each."""
+_NAME_CHARACTERS = 256
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -21,8 +24,17 @@ def join_paths(
     """The texts of paths, as `Run.paths` describes them; arguments as the attributes of `Run`."""
     escaped = [name.replace("%", "%25").replace("/", "%2F") for name in names]
     paths: list[str] = []
+    room = _MOST_CHARACTERS
     for parent, name in zip(parents.tolist(), last_names.tolist(), strict=True):
-        paths.append(escaped[name] if parent < 0 else f"{paths[parent]}/{escaped[name]}")
+        path = escaped[name]
+        if parent >= 0:
+            length = len(paths[parent]) + len(path)
+            if length <= room:
+                path = f"{paths[parent]}/{path}"
+            else:  # no path that is written out begins so
+                path = f"%path{len(paths)}/{path[:_NAME_CHARACTERS]}"
+            room -= min(room, length)
+        paths.append(path)
     return tuple(paths)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _MOST_PARTS = 8
 
@@ -23,3 +23,11 @@ def ranks_text(ranks: Iterable[int]) -> str:
         texts = [*texts[: _MOST_PARTS - 1], f"{len(numbers) - shown} more"]
     joined = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
     return f"rank{'' if len(numbers) == 1 else 's'} {joined}"
+
+
+def reasons_of_ranks(reasons: Mapping[int, str]) -> list[str]:
+    """What there is to say of some ranks, once for all of which it is the same."""
+    alike: dict[str, list[int]] = {}
+    for rank, reason in reasons.items():
+        alike.setdefault(reason, []).append(rank)
+    return [f"{ranks_text(ranks)}: {reason}" for reason, ranks in alike.items()]

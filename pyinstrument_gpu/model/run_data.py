@@ -316,7 +316,9 @@ class RunData:
     def paths(self) -> tuple[str, ...]:
         """The phase paths: names from the outermost in, joined by "/".
 
-        In a name "/" stands as %2F and "%" as %25.
+        In a name "/" stands as %2F and "%" as %25. Beyond 2**25 characters in all, as a thousand
+        paths can have that are a thousand names deep, a path has its number, as "%path12", in the
+        place of the names around its last.
         """
         return join_paths(self.names, self.path_parents, self.path_names)
 

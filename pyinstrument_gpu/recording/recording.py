@@ -7,16 +7,15 @@ import contextlib
 import json
 import math
 import os
-import stat
 import sys
 import threading
-import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyinstrument_gpu.at_exit import call_at_exit
-from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunFileError, RunPathError
+from pyinstrument_gpu.errors import RecordingActiveError, RecordingError, RunPathError
 from pyinstrument_gpu.model import program_facts
 from pyinstrument_gpu.native import DISABLED, native, require_native
 from pyinstrument_gpu.patching.own_imports import OwnImports
@@ -36,6 +35,7 @@ from pyinstrument_gpu.recording.run_path import (
 if TYPE_CHECKING:
     from pyinstrument_gpu.recording.energy_watch import EnergyWatch
     from pyinstrument_gpu.recording.job_statistics import JobStatistics
+    from pyinstrument_gpu.recording.read_back import ReadBack
     from pyinstrument_gpu.recording.statistics_feed import StatisticsFeed
     from pyinstrument_gpu.run import Run
     from pyinstrument_gpu.sinks.feeder import SinkFeeder
@@ -101,7 +101,8 @@ class Recording:
 
     @property
     def run(self) -> Run:
-        """The run, once the recording has stopped. Read from the file at the first access.
+        """The run, once the recording has stopped. It is read from the file when something of it is
+        first asked for; that takes up to 200 bytes of memory for each span in the file.
 
         Raises:
             RecordingError: the recording has not stopped, or belongs to the parent of this process,
@@ -124,7 +125,7 @@ class Recording:
                 raise RecordingError(
                     "the recording has not stopped: snapshot() gives the run so far, stop() ends it"
                 )
-            run = self._load(lambda: log)
+            run = _nothing() if log is None else self._deferred(log)
             if self._no_memory is not None:
                 run.notes = (*run.notes, _NO_MEMORY)
             # One of several threads sets it, in one instruction.
@@ -136,8 +137,8 @@ class Recording:
     def stop(self) -> Run:
         """Stop and return the run. If it has already stopped, this only returns the run.
 
-        Writes what is outstanding and completes the file, which takes milliseconds, plus the time
-        to read the run back.
+        Writes what is outstanding and completes the file, which takes milliseconds. The run is not
+        read back before something of it is asked for, see `run`.
 
         Raises:
             RecordingError: the recording was never started, or belongs to the parent of this
@@ -164,7 +165,7 @@ class Recording:
             return self.run
         self._check_mine()
         if DISABLED:
-            return self._load(lambda: None)
+            return _nothing()
         _read_metrics()
         self._tell_of_program()
         self._memory.write()
@@ -176,7 +177,7 @@ class Recording:
         if active() is not self:
             return self.run  # another thread has stopped it meanwhile
         self._error = error
-        return self._load(lambda: native.log_bytes(self) or self._log)
+        return self._read_back(self._from_memory).run()
 
     def flush(self, timeout: float = 1.0) -> bool:
         """Bring the file up to date, and wait for outstanding device times, which are those of
@@ -499,48 +500,24 @@ class Recording:
         later = "" if self._path is None else f"; {self._path} can be read by another process"
         return RecordingError(f"the run can't be read: {why}{later}")
 
-    def _load(self, log: Callable[[], bytes | None]) -> Run:
-        # The log in memory of a recording into a file has all but the history, for when the file
-        # fails.
+    def _from_memory(self) -> Run:
         from pyinstrument_gpu.run import Run
 
-        if DISABLED:
-            return Run.empty(
-                "nothing was recorded: PYINSTRUMENT_GPU in the environment turns it off"
-            )
-        if self._path is None:
-            return self._from_log(log)
-        try:
-            from_file = self._read_back(self._path, log)
-        except (OSError, RunFileError) as error:
-            lost = f"the history is lost: {self._path} can't be read back: {error}"
-            warnings.warn(lost, RuntimeWarning, stacklevel=4)
-            run = self._from_log(log)
-            run.notes = (*run.notes, lost)
-            return run
-        if self._error is None:
-            return from_file
-        return self._from_log(log).with_history_of(from_file)
-
-    def _read_back(self, path: Path, log: Callable[[], bytes | None]) -> Run:
-        from pyinstrument_gpu.run import Run
-
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise RunFileError("it is no regular file")  # opening a pipe would be waiting
-        run = Run.load(path)
-        if run.environment.get("run_id") != self._environment["run_id"]:
-            raise RunFileError("it holds another run")
-        is_whole = self._error is None and self._stopped
-        if is_whole and run.notes and _counts(run) != _counts(self._from_log(log)):
-            raise RunFileError("a part of it was overwritten")
-        return run
-
-    def _from_log(self, log: Callable[[], bytes | None]) -> Run:
-        from pyinstrument_gpu.run import Run
-
-        taken = log()
+        log = native.log_bytes(self) or self._log
         # It is gone where another thread has stopped the recording and made the run meanwhile.
-        return self.run if taken is None else Run.from_bytes(taken)
+        return self.run if log is None else Run.from_bytes(log)
+
+    def _deferred(self, log: bytes) -> Run:
+        from pyinstrument_gpu.run import Run
+
+        # A function of the bytes alone: the run does not keep this recording.
+        return self._read_back(partial(Run.from_bytes, log)).deferred()
+
+    def _read_back(self, from_memory: Callable[[], Run]) -> ReadBack:
+        from pyinstrument_gpu.recording.read_back import ReadBack
+
+        run_id = self._environment["run_id"]
+        return ReadBack(self._path, run_id, self._error, self._stopped, from_memory)
 
     def _check_mine(self) -> None:
         if self._pid is None:
@@ -664,10 +641,10 @@ def _read_metrics() -> None:
         accumulators.record_readings()
 
 
-def _counts(run: Run) -> tuple[object, ...]:
-    """Of the statistics of a run: two copies that agree in these lack nothing of each other."""
-    phases = {key: phase.count for key, phase in run.statistics.items()}
-    return run.complete, run.names, run.step_totals.count, phases
+def _nothing() -> Run:
+    from pyinstrument_gpu.run import Run
+
+    return Run.empty("nothing was recorded: PYINSTRUMENT_GPU in the environment turns it off")
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

@@ -26,6 +26,7 @@ from pyinstrument_gpu.document.job_ranks import (
     RankOfJob,
     phase_text,
 )
+from pyinstrument_gpu.model.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.report.console import for_terminal, notes
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
@@ -243,7 +244,7 @@ def _stalls(stalls: Sequence[StallOfRank]) -> Iterator[Text]:
 
 
 def _missing(ranks: Sequence[MissingRank]) -> Iterator[str]:
-    for one in ranks[:_MAX_MISSING]:
-        yield f"rank {one.rank}: {one.reason}"
-    if len(ranks) > _MAX_MISSING:
-        yield f"{len(ranks) - _MAX_MISSING:,} further ranks are missing"
+    reasons = reasons_of_ranks({one.rank: one.reason for one in ranks})
+    yield from reasons[:_MAX_MISSING]
+    if len(reasons) > _MAX_MISSING:
+        yield f"and further ranks, for {len(reasons) - _MAX_MISSING:,} other reasons"

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
+from pyinstrument_gpu.model.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.report.console import for_terminal, notes
 from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, table
 
@@ -35,7 +36,7 @@ def _parts(ending: JobEnding, width: int) -> Iterator[Text | Table]:
         yield Text(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
     for rank in ending.ranks[: 1 if ending.rank is None else 2]:
         yield from _stacks(rank, ending.world_size)
-    missing = (f"Rank {one.rank}: {one.reason}" for one in ending.missing)
+    missing = reasons_of_ranks({one.rank: one.reason for one in ending.missing})
     yield from notes([*missing, *ending.notes])
 
 

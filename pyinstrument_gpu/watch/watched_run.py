@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyinstrument_gpu.errors import RunFileError
+from pyinstrument_gpu.errors import RunFileError, RunFileVersionError
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.follower import RunFollower
 from pyinstrument_gpu.format.reader import decode_blocks
@@ -32,6 +32,10 @@ class Unreadable:
     reason: str
 
 
+class UnknownFormat(Unreadable):
+    """One of a format that this version of the package doesn't read: that stays so."""
+
+
 class WatchedRun:
     """Watches one run file.
 
@@ -55,7 +59,8 @@ class WatchedRun:
             run = decode_blocks(blocks, RunData)
         except (OSError, RunFileError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
-            return Unreadable(str(self.path), reason or str(error))
+            kind = UnknownFormat if isinstance(error, RunFileVersionError) else Unreadable
+            return kind(str(self.path), reason or str(error))
         state = blocks.document(BlockType.STATE, decode_state) or State()
         return live_run(str(self.path), run, state, self._sign(run, state, clocks), blocks.damaged)
 

@@ -109,7 +109,7 @@ def test_a_rank_without_a_file_is_named(folder: Path) -> None:
     assert text.startswith("Of the ranks whose runs are there, rank 0 stopped first")
     assert "There is no run of ranks 1-2." in text
     (folder / "run.rank1.gpurun").write_bytes(b"nonsense")
-    assert "! Rank 1:" in why(folder).stdout
+    assert "! rank 1:" in why(folder).stdout
 
 
 @pytest.mark.parametrize(

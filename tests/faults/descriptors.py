@@ -129,10 +129,10 @@ def made_shorter(trial: Trial) -> None:
                 recording.flush()
                 os.truncate(trial.path, length)
         run = recording.run
+        assert run.complete  # it is read by now
     text = f"the run file can no longer be written ({reason})"
     assert [text in str(warning.message) for warning in caught].count(True) == 1
     assert f"the history ends early: {reason}" in run.notes
-    assert run.complete
     assert run.phases["forward"].count == 200
     assert trial.path.stat().st_size == length
 
@@ -213,8 +213,9 @@ def all_but_the_header(trial: Trial) -> None:
             file.write(bytes(trial.path.stat().st_size - 64))
         phases()
 
+    run = recording.run
     with pytest.warns(RuntimeWarning, match="the history is lost: .* a part of it was overwritten"):
-        run = recording.run
+        assert run.complete  # it is read by now
     assert {path: phase.count for path, phase in run.phases.items()} == dict.fromkeys(names, 2)
     assert len(run.spans) == 0
     assert run.complete

@@ -6,7 +6,9 @@ import copy
 import io
 import json
 import random
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +27,13 @@ from pyinstrument_gpu.document.json_text import json_text
 from pyinstrument_gpu.errors import PyinstrumentGpuError
 from pyinstrument_gpu.export import FORMATS, export
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import (
-    BLOCK_HEADER_BYTES,
-    SLOT_BYTES,
-    SLOTS_OFFSET,
-    BlockHeader,
-    pack_block,
-    read_blocks,
-)
+from pyinstrument_gpu.format.framing import read_blocks
 from pyinstrument_gpu.format.writer import encode
 from pyinstrument_gpu.model.collectives import COLLECTIVE_DTYPE, Collectives, ProcessGroup
+from pyinstrument_gpu.model.open_phase import OpenPhase
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, STEP_DTYPE
 from pyinstrument_gpu.model.stall import GroupProgress, Stall
-from pyinstrument_gpu.model.steps import Steps
+from pyinstrument_gpu.model.steps import Step, Steps
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.report.job import job_report
 from pyinstrument_gpu.run import Run
@@ -47,6 +43,14 @@ from pyinstrument_gpu.watch.stream import facts
 from pyinstrument_gpu.watch.views import VIEWS, Choice, heading
 from pyinstrument_gpu.watch.watch import Watch
 from tests.faults.fault import FaultGroup, Trial
+from tests.helpers.forged_file import (
+    all_places,
+    forge,
+    with_block,
+    with_journal,
+    with_modules,
+    with_payload,
+)
 from tests.helpers.made_runs import run_of, syncs_of
 from tests.helpers.whole_documents import DEVICE, DOCUMENTS, with_document
 
@@ -101,6 +105,19 @@ ENVIRONMENT: dict[str, Any] = {
     },
 }
 """Every field that a recording writes."""
+
+_COMMANDS = (
+    "info",
+    "info --json",
+    "report",
+    "report --json",
+    "report --html",
+    "report --step 1",
+    "export -o -",
+    "why",
+    "why --json",
+)
+"""Each of a run file."""
 
 _COUNTS = (0, 1, 2**31, 2**61, 2**62, 2**63 - 1)
 
@@ -171,21 +188,12 @@ def documents_of_other_values(trial: Trial) -> None:
         data = with_document(data, block_type, document)
     block_type = trial.random.choice(list(documents))
     changed = copy.deepcopy(documents[block_type])
-    inside, place = trial.random.choice([*_all_places(changed)])
+    inside, place = trial.random.choice([*all_places(changed)])
     if trial.random.random() < 0.3:
         del inside[place]
     else:
         inside[place] = copy.deepcopy(trial.random.choice(VALUES + _COUNTS))
     _use(trial, ENVIRONMENT, with_document(data, block_type, changed))
-
-
-def _all_places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Each value within this one, as what it is in, an object or a list, and its place there."""
-    within = value.items() if isinstance(value, dict) else enumerate(value)
-    for place, one in [*within]:
-        yield value, place
-        if isinstance(one, (dict, list)):
-            yield from _all_places(one)
 
 
 @FAULTS.fault(
@@ -248,14 +256,21 @@ def _fits(value: Any, example: Any) -> bool:
     return value is None or is_number or type(value) is type(example)
 
 
-def _made(environment: dict[str, Any]) -> Run:
+def _made(
+    environment: dict[str, Any],
+    names: tuple[str, ...] = ("forward", "attention"),
+    parents: tuple[int, ...] = (-1, 0),
+) -> Run:
+    """A run of four steps, and in each of them a span of each path within that of the one
+    before."""
     steps = [(i, i * 10 * _MS, (i + 1) * 10 * _MS, 32, 1, True, 0) for i in range(4)]
     spans = [
         (j, j, i, j, 0, 0, 0, *_times(i, j), _times(i, j)[0] + 1, _times(i, j)[1] + 1, -1, 3)
         for i in range(4)
-        for j in (1, 0)
+        for j in reversed(range(len(names)))
     ]
-    run = run_of(spans, steps=Steps(np.array(steps, STEP_DTYPE)), duration_ns=50 * _MS)
+    closed = Steps(np.array(steps, STEP_DTYPE))
+    run = run_of(spans, names, path_parents=parents, steps=closed, duration_ns=50 * _MS)
     run.span_self_ns = np.array([_MS] * len(spans))
     run.environment = dict(environment)
     run.anchor = {clock: ns + 50 * _MS for clock, ns in _ANCHOR.items()}
@@ -280,47 +295,77 @@ def _file(environment: dict[str, Any]) -> bytes:
     return bytes(encode(_made(environment)))
 
 
-def _use(trial: Trial, environment: dict[str, Any], data: bytes | None = None) -> None:
-    """Read the file, and do with it all that can be done with a file."""
+def _use(
+    trial: Trial, environment: dict[str, Any], data: bytes | None = None, most: int | None = None
+) -> str:
+    """Read the file, and do with it all that can be done with a file, or so much of that, drawn by
+    chance. Returns whether it was "read" or "refused"."""
     data = _file(environment) if data is None else data
-    others = [_another(number) for number in range(5)]
     # Deep, so that a path of several "..", still inside, can be told.
     folder = trial.directory / "a" / "b" / "c" / "d"
     folder.mkdir(parents=True)
     file = folder / "x.gpurun"
     file.write_bytes(data)
-    _watch(file)
+    uses = _uses(folder, file)
     try:
         run = Run.load(file)
     except PyinstrumentGpuError:
-        return
-    run.report(width=100).encode("utf-8", "surrogatepass")
-    json_text(document_of(run), None)
-    RunStep.of(run)
+        _watch(file)
+        return "refused"
+    for use in uses if most is None else trial.random.sample(uses, most):
+        use(run)
+    written = [path for path in trial.directory.rglob("*") if path.is_file()]
+    assert all(folder in path.parents for path in written), written
+    return "read"
+
+
+def _uses(folder: Path, file: Path) -> list[Callable[[Run], object]]:
+    """All that can be done with a run and its file."""
+    uses: list[Callable[[Run], object]] = [
+        lambda run: _watch(file),
+        lambda run: run.report(width=100).encode("utf-8", "surrogatepass"),
+        lambda run: json_text(document_of(run), None),
+        RunStep.of,
+        _use_as_rank,
+        _compare,
+    ]
+    exports: list[tuple[str, str, dict[str, Any]]] = [
+        # That of Nsight takes seconds, and is nvtxt with a tool of its own.
+        *((name, name, {}) for name in FORMATS.keys() - {"nsys"}),
+        ("summary.csv", "csv", {"summary": True}),
+        ("syncs.csv", "csv", {"syncs": True}),
+        ("modules.csv", "csv", {"modules": True}),
+        ("steps.csv", "csv", {"steps": True}),
+        ("metrics.csv", "csv", {"metrics": True}),
+        ("summary.parquet", "parquet", {"summary": True}),
+    ]
+    for name, form, options in sorted(exports, key=str):
+        uses.append(partial(_export, folder / f"1-{name}", form, options, []))
+        uses.append(partial(_export, folder / f"2-{name}", form, options, [_another(0)]))
+    uses += [partial(_call, command, file) for command in _COMMANDS]
+    return uses
+
+
+def _use_as_rank(run: Run) -> None:
     with contextlib.suppress(PyinstrumentGpuError, ValueError):
-        job = job_document_of(job_of([rank_data(run), rank_data(others[0])]))
+        job = job_document_of(job_of([rank_data(run), rank_data(_another(0))]))
         job_report(job, width=100).encode("utf-8", "surrogatepass")
         json_text(job, None)
-    for runs in ([run], [others[0], run]):
-        for name in FORMATS.keys() - {
-            "nsys"
-        }:  # it takes seconds, and is nvtxt with a tool of Nsight
-            _export(runs, folder / f"{name}-{len(runs)}", name)
-        _export(runs, folder / "summary.csv", "csv", summary=True)
-        _export(runs, folder / "syncs.csv", "csv", syncs=True)
-        _export(runs, folder / "summary.parquet", "parquet", summary=True)
+
+
+def _compare(run: Run) -> None:
     try:
-        comparison = compare([run, *others[:2]], others[2:])
+        comparison = compare([run, _another(0), _another(1)], [_another(2), _another(3)])
         comparison_report(comparison)
         json.dumps(comparison_facts(comparison), allow_nan=False)
     except (PyinstrumentGpuError, ValueError) as error:
         assert "run" in str(error)
-    for command in ("info", "info --json", "report", "report --json", "export -o -"):
-        done = CliRunner().invoke(main, [*command.split(), str(file)])
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        assert "\x1b" not in done.output
-    written = [path for path in trial.directory.rglob("*") if path.is_file()]
-    assert all(folder in path.parents for path in written), written
+
+
+def _call(command: str, file: Path, run: Run) -> None:
+    done = CliRunner().invoke(main, [*command.split(), str(file)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert "\x1b" not in done.output
 
 
 def _watch(file: Path) -> None:
@@ -340,62 +385,71 @@ def _watch(file: Path) -> None:
     assert "\x1b" not in console.file.getvalue()
 
 
+@cache
 def _another(number: int) -> Run:
     """An ordinary run to put beside it: the other rank of its job, or that of another job."""
     environment = {**ENVIRONMENT, "run_id": f"{number:016x}", "rank": 1 if number == 0 else 0}
     return Run.from_bytes(_file(environment))
 
 
-def _export(runs: list[Run], path: Path, name: str, **options: Any) -> None:
+def _export(path: Path, form: str, options: dict[str, Any], others: list[Run], run: Run) -> None:
     with contextlib.suppress(PyinstrumentGpuError):
-        export(runs, path, name, **options)
+        export([*others, run], path, form, **options)
 
 
 @FAULTS.fault(
-    done="One to three blocks of a file say something else: bits and numbers of theirs are others, "
-    "they end early or are of another kind. Their checksums are right.",
-    holds="The file is refused with a `RunFileError`, or each report, export and comparison gives "
-    "output or an error of this package.",
+    done="One to three blocks of a file, of every kind that there is, say something else: values, "
+    "numbers and bits of theirs are others, they end early or are of another kind. Their "
+    "checksums are right. Then two of all reports, pages, exports, comparisons and commands are "
+    "made of it, drawn by chance.",
+    holds="The file is refused with a `RunFileError`, or each of them gives output or an error of "
+    "this package. None takes 512 MiB.",
     times=4,
-    thorough_times=10,
-    slow_times=1960,
+    thorough_times=16,
+    slow_times=19_980,
+    at_least={"read": 0.5},
 )
-def forged_blocks(trial: Trial) -> None:
-    data = bytearray(_file(ENVIRONMENT))
+def forged_blocks(trial: Trial) -> str:
+    data = trial.random.choice(_whole_files())
     for _ in range(trial.random.choice((1, 1, 3))):
-        _forge(data, trial.random)
-    _use(trial, ENVIRONMENT, bytes(data))
+        data = forge(data, trial.random, VALUES)
+    with _memory_bounded(512 << 20):
+        return _use(trial, ENVIRONMENT, data, most=2)
 
 
-def _forge(data: bytearray, rng: random.Random) -> None:
-    """Replaces one block, with a checksum that is right."""
-    slots = [
-        slot
-        for slot in range((len(data) - SLOTS_OFFSET) // SLOT_BYTES + 1)
-        if any(data[SLOTS_OFFSET + slot * SLOT_BYTES :][:4])
-    ]
-    slot = rng.choice(slots)
-    begin = SLOTS_OFFSET + slot * SLOT_BYTES
-    header = BlockHeader.read(memoryview(data)[begin:])
-    block_type, length, sequence, first = header.type, header.length, header.sequence, header.first
-    content = begin + BLOCK_HEADER_BYTES
-    payload = data[content : content + length]
-    what = rng.random()
-    if payload and what < 0.8:
-        for _ in range(rng.choice((1, 1, 2, 8))):
-            at = rng.randrange(len(payload))
-            if rng.random() < 0.5:
-                payload[at] ^= 1 << rng.randrange(8)
-            else:
-                size = rng.choice((4, 8))
-                at -= at % size
-                number = rng.choice((0, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1))
-                of_size = (number % 256**size).to_bytes(size, "little")
-                payload[at : at + size] = of_size[: len(payload) - at]
-    elif what < 0.9:
-        del payload[rng.randrange(length + 1) :]
-    else:
-        block_type = rng.choice(list(BlockType))
-        sequence, first = rng.choice(((sequence, first), (0, 0), (1, 2**32 - 1)))
-    block = pack_block(block_type, header.run_id, slot, sequence, first, bytes(payload))
-    data[begin : begin + len(block)] = block
+@cache
+def _whole_files() -> list[bytes]:
+    """Files with blocks of every kind: of a run that ended, and of one that goes on."""
+    ended = _of_all_kinds(complete=True)
+    return [ended, with_journal(_of_all_kinds(complete=False))]
+
+
+def _of_all_kinds(complete: bool) -> bytes:
+    modules = "net.fc", "net.act"
+    run = _made(ENVIRONMENT, names=("forward", "attention", *modules), parents=(-1, 0, 0, 1))
+    run.complete = complete
+    run.metric_names = ("loss",)
+    run.metrics = np.array([(number, 0, 5 * _MS, 0, 0.5) for number in range(3)], METRIC_DTYPE)
+    run.dropped = {"step_history": 0, "ring_full": 3}
+    if not complete:
+        run.open_step = Step(4, 40 * _MS, -1, None, 1, False, 0)
+        run.open_phases = (OpenPhase("forward", 0, 41 * _MS, 4, 0),)
+    data = bytes(encode(run))
+    state = json.loads(read_blocks(data).documents[BlockType.STATE])
+    data = with_payload(data, BlockType.STATE, json.dumps({**state, "device": DEVICE}).encode())
+    for block_type, document in DOCUMENTS.items():
+        data = with_document(data, block_type, document)
+    data = with_block(data, BlockType.DROPPED_STEPS, (9).to_bytes(4, "little"))
+    return with_modules(data, (2, 3))
+
+
+@contextlib.contextmanager
+def _memory_bounded(more: int) -> Iterator[None]:
+    """Fails with a MemoryError where a block needs so many bytes more than there are now."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -66,20 +66,6 @@ def test_unknown_format(offset: int, value: int, hint: str) -> None:
         Run.from_bytes(header)
 
 
-def test_newer_minor_version_and_unknown_blocks_are_read() -> None:
-    header = bytearray(RECORDING.final[:60])
-    header[12] = 9
-    header += zlib.crc32(header).to_bytes(4, "little")
-    run = Run.from_bytes(bytes(header) + RECORDING.final[64:])
-    assert np.array_equal(run.spans, RECORDING.spans)
-
-    unknown_block = pack_block(99, 1, 0, 0, 0, b"later")
-    assert (
-        Run.from_bytes(pack_file_header(1) + unknown_block).notes
-        == Run.from_bytes(pack_file_header(1)).notes
-    )
-
-
 NEVER_NS = 2**61
 """No clock gets there."""
 STATE: dict[str, Any] = {

@@ -5,11 +5,10 @@ import json
 from typing import Any
 
 from pyinstrument_gpu.format.blocks import BlockType
-from pyinstrument_gpu.format.framing import SLOT_BYTES, SLOTS_OFFSET, pack_block
+from tests.helpers.forged_file import with_block
 
 _MS = 1_000_000
 _BEGAN_NS = 10**12
-_NEWEST = 1 << 32
 
 _OPERATIONS = {
     "profiled": [[1, 2]],
@@ -88,7 +87,4 @@ DEVICE = {"every": 2, "records": 8, "record_ns": 900, "pending": [[0, 1]]}
 
 def with_document(data: bytes, block_type: BlockType, document: dict[str, Any]) -> bytes:
     """A file of the run 1 with a newer version of a document, which takes one block."""
-    slot = -(-(len(data) - SLOTS_OFFSET) // SLOT_BYTES)
-    payload = json.dumps(document).encode()
-    block = pack_block(block_type, 1, slot, _NEWEST + slot, 1 << 32, payload)
-    return data.ljust(SLOTS_OFFSET + slot * SLOT_BYTES, b"\0") + block
+    return with_block(data, block_type, json.dumps(document).encode())

@@ -15,11 +15,13 @@ from torch import nn
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import analysis
+from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.model.operations import Operations
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.profiling.torch_profiler import TorchProfiler
 from pyinstrument_gpu.run import Run
+from tests.helpers.forged_file import without
 
 
 @pytest.fixture(autouse=True)
@@ -200,6 +202,11 @@ def test_statistics_leave_the_profiled_steps_out(history_spans: int | None, tmp_
         ] == [("forward", 3), ("backward", 3), ("optimizer", 3)]
         assert each.phases_recorded == 24
     if history_spans is None:
+        data = (tmp_path / "a.gpurun").read_bytes()
+        cut = Run.from_bytes(without(data, BlockType.OPERATIONS, BlockType.STATISTICS))
+        assert seen(cut).profiled == ((3, 5),)
+        assert cut.profiled_totals == run.profiled_totals
+        assert cut.phases["forward"].count == 5
         times_ns = (run.steps.array["end_ns"] - run.steps.array["begin_ns"]).tolist()
         assert run.step_totals.duration.total_ns == sum(times_ns[i] for i in (0, 1, 2, 6, 7))
         assert run.profiled_totals.duration.total_ns == sum(times_ns[i] for i in (3, 4, 5))

@@ -11,7 +11,7 @@ from typing import Any
 from pyinstrument_gpu.errors import JobError
 from pyinstrument_gpu.model.job import not_one_job, same_run_twice
 from pyinstrument_gpu.model.job_data import JobData, RankData
-from pyinstrument_gpu.model.rank_numbers import ranks_text
+from pyinstrument_gpu.model.rank_numbers import ranks_text, reasons_of_ranks
 
 _MOST_FILES = 8
 _MOST_SENTENCES = 8
@@ -40,8 +40,10 @@ def job_of(
     Raises:
         JobError: they are not different ranks of one job.
     """
+    why = {} if unreadable is None else unreadable
     if not ranks:
-        raise JobError("there is no run of a rank" + "".join(f"\n    {note}" for note in notes))
+        said = [*notes, *reasons_of_ranks(why)]
+        raise JobError("there is no run of a rank" + "".join(f"\n    {note}" for note in said))
     ranks = sorted(ranks, key=lambda rank: rank.rank)
     names = [rank.file or f"the run of rank {rank.rank}" for rank in ranks]
     twice = same_run_twice(ranks, names)
@@ -55,11 +57,11 @@ def job_of(
     if world_size < 2:
         raise JobError(f"{names[0]} is of a job of one process: there are no ranks to compare")
     there = {rank.rank for rank in ranks}
-    why = {} if unreadable is None else unreadable
     # A file may say that there are billions.
     absent = (rank for rank in range(world_size) if rank not in there)
     missing = {rank: why.get(rank, _NO_FILE) for rank in islice(absent, _MOST_MISSING)}
-    others = [f"left out: {reason}" for rank, reason in why.items() if rank not in missing]
+    beyond = {rank: reason for rank, reason in why.items() if rank not in missing}
+    others = [f"left out: {sentence}" for sentence in reasons_of_ranks(beyond)]
     job_ids = [rank.environment["job"] for rank in ranks if "job" in rank.environment]
     return JobData(
         ranks=tuple(ranks),

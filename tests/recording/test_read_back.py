@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stop()` reads nothing back: the run is read when something of it is first asked for."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+import pyinstrument_gpu as pig
+from pyinstrument_gpu.format.blocks import Blocks
+from pyinstrument_gpu.format.reader import decode_blocks
+from pyinstrument_gpu.run import Run
+
+STEPS = 3
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.gpurun"
+
+
+def stopped(path: Path | None) -> Run:
+    recording = pig.start(path)
+    for _ in pig.gpu_steps(range(STEPS)):
+        with pig.gpu_phase("forward"):
+            pass
+    return recording.stop()
+
+
+def open_at(path: Path) -> list[int]:
+    """The descriptors of this process that lead to a file."""
+    folder = Path("/proc/self/fd")
+    links = {one.name: one for one in folder.iterdir()}
+    return [int(name) for name, link in links.items() if link.exists() and link.samefile(path)]
+
+
+def test_stop_does_not_read_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[object] = []
+
+    def noted(blocks: Blocks, run_type: type[Run]) -> Run:
+        reads.append(blocks)
+        return decode_blocks(blocks, run_type)
+
+    monkeypatch.setattr("pyinstrument_gpu.recording.read_back.decode_blocks", noted)
+
+    run = stopped(path)
+
+    assert not reads
+    assert (run.step_totals.count, len(run.steps), run.notes) == (STEPS, STEPS, ())
+    assert run.phases["forward"].count == STEPS
+    assert len(reads) == 1
+
+
+def test_in_memory_nothing_is_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "from_bytes", None)
+        recording = pig.start()
+        with pig.gpu_phase("forward"):
+            pass
+        patch.undo()
+        assert recording.stop().phases["forward"].count == 1
+
+
+@pytest.mark.parametrize("change", [os.remove, lambda path: os.rename(path, f"{path}.old")])
+def test_the_file_may_be_moved_or_removed_before(path: Path, change: object) -> None:
+    run = stopped(path)
+    assert callable(change)
+    change(path)
+
+    assert (len(run.steps), run.notes) == (STEPS, ())
+
+
+def test_its_descriptor_may_have_become_one_of_the_program(path: Path, tmp_path: Path) -> None:
+    run = stopped(path)
+    (number,) = open_at(path)
+    os.close(number)
+    mine = os.open(tmp_path / "mine.txt", os.O_WRONLY | os.O_CREAT)
+    assert mine == number
+
+    with pytest.warns(RuntimeWarning, match="the program has closed its descriptor"):
+        assert run.phases["forward"].count == STEPS
+    assert not len(run.steps.closed)
+    assert os.write(number, b"still open") == len(b"still open")
+    os.close(number)
+
+
+def test_copies_and_pickles_have_what_was_recorded(path: Path) -> None:
+    run = stopped(path)
+    for made in (copy.copy(run), pickle.loads(pickle.dumps(run))):
+        assert made.phases["forward"].count == STEPS
+        assert len(made.steps) == STEPS
+
+
+def test_an_unknown_attribute_is_an_error(path: Path) -> None:
+    run = stopped(path)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = run.nothing  # type: ignore[attr-defined]
