@@ -100,7 +100,7 @@ class alignas(64) ThreadState {
     Frame* frame = find_serial(serial);
     if (frame == nullptr) return;
     publish(frame->path, path_of(frames_[frame->parent].path, phase));
-    frame->phase = phase;
+    publish(frame->phase, phase);
     count_change();
   }
 
