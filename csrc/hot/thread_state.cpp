@@ -13,8 +13,12 @@ namespace {
 
 ThreadState no_thread;  // epoch 0: never equal to an active recording's
 
+/// With fewer it isn't worth the while to move frames.
+constexpr uint32_t kManyTombstones = 32;
+
 }  // namespace
 
+Tasks tasks = {[] { return uintptr_t{1}; }, [](uintptr_t) { return uintptr_t{0}; }};
 std::atomic<uint32_t> active_epoch{0};
 std::atomic<uint64_t> open_step{kNoOpenStep};
 std::atomic<BorderListener*> border_listener{nullptr};
@@ -34,11 +38,14 @@ void ThreadState::reset(const Context& context, uint32_t epoch, uint32_t serial)
   context_ = context;
   recording_ = epoch;
   serial_ = serial;
-  beyond_stack_ = 0;
+  unopened_count_ = 0;
+  unopened_.clear();
+  tombstones_ = 0;
   if (ModuleStack* left = modules()) left->epoch = 0;  // of a thread that had the state before
   event_recorder_.reset(serial);
-  frames_[0] = Frame{0, 0, 0, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
-  top_.store(0, std::memory_order_relaxed);
+  frames_[0] = Frame{0, 0, 0, {}, kNoPath, kNoStep, 0xFFFFFFFFu, 0, 0xFFFF, 0, 0, false};
+  top_.store(&frames_[0], std::memory_order_relaxed);
+  last_ = &frames_[kMaxFrames - 1];
   for (PathCacheEntry& entry : path_cache_)
     entry.key = ~uint64_t{0};  // (no path, no phase): never asked for
   {
@@ -63,7 +70,7 @@ void ThreadState::run_requests() {
     epoch_.store(recording_, std::memory_order_relaxed);
   }
   for (const EndRequest& request : requests) {
-    Frame* frame = find(&Frame::serial, request.serial);
+    Frame* frame = find_serial(request.serial);
     if (frame == nullptr) continue;
     // It ended earlier, on another thread: no event can be recorded for its end any more.
     if (frame->event > cuda::kOnlyHeard) context_.drops->add(Drop::kDeviceStreamChanged);
@@ -79,11 +86,111 @@ void ThreadState::request_end(uint32_t serial, uint64_t now) noexcept {
   epoch_.store(0, std::memory_order_relaxed);
 }
 
-Frame* ThreadState::find(uint32_t Frame::* field, uint32_t value) {
-  for (uint32_t i = top_.load(std::memory_order_relaxed); i > 0; --i)
-    if (frames_[i].*field == value && !frames_[i].closed) return &frames_[i];
-  context_.drops->add(Drop::kUnmatchedEnds);
+uint32_t ThreadState::find_open(uint32_t phase, uintptr_t block) const {
+  const std::lock_guard lock(moving_mutex_);
+  for (const Frame* frame = top_.load(std::memory_order_acquire); frame != frames_.get(); --frame) {
+    const uint32_t serial = observe(frame->serial);
+    if (observe(frame->caller.block) == block && observe(frame->phase) == phase &&
+        !observe(frame->closed) && observe(frame->serial) == serial)
+      return serial;
+  }
+  return 0;
+}
+
+template <typename Fits>
+Frame* ThreadState::find(Fits fits) const {
+  for (Frame* frame = top_.load(std::memory_order_relaxed); frame != frames_.get(); --frame)
+    if (!frame->closed && fits(*frame)) return frame;
   return nullptr;
+}
+
+Frame* ThreadState::find_serial(uint32_t serial) {
+  Frame* found = find([serial](const Frame& frame) { return frame.serial == serial; });
+  if (found == nullptr) context_.drops->add(Drop::kUnmatchedEnds);
+  return found;
+}
+
+const Frame* ThreadState::innermost_of(uintptr_t task) const {
+  for (; task != 0; task = tasks.around(task))
+    if (Frame* found = find([task](const Frame& frame) { return frame.caller.task == task; }))
+      return found;
+  return &frames_[0];
+}
+
+uint32_t ThreadState::begin_elsewhere(uint32_t phase, Caller caller) {
+  Frame* top = top_.load(std::memory_order_relaxed);
+  const auto open_frames = static_cast<uint32_t>(top - frames_.get()) - tombstones_;
+  if ((top == last_ && tombstones_ != 0) || tombstones_ > 2 * open_frames + kManyTombstones) bury();
+  top = top_.load(std::memory_order_relaxed);
+  if (top == last_) {
+    context_.drops->add(Drop::kDepth);
+    skip_frame(phase, caller);
+    return 0;
+  }
+  // The next outermost frame of the task finds its parent at once.
+  if (top == &frames_[0]) top->caller.task = caller.task;
+  return open(innermost_of(caller.task), top, phase, caller);
+}
+
+template <typename Fits>
+bool ThreadState::end_innermost(uint32_t phase, uint64_t now, Fits fits) {
+  const auto is_it = [&](const auto& one) { return one.phase == phase && fits(one.caller); };
+  Frame* frame = find(is_it);
+  const auto unopened = std::find_if(unopened_.rbegin(), unopened_.rend(), is_it);
+  if (unopened != unopened_.rend() &&
+      (frame == nullptr || static_cast<int32_t>(unopened->serial - frame->serial) > 0)) {
+    unopened_.erase(std::next(unopened).base());
+    --unopened_count_;
+    return true;
+  }
+  if (frame != nullptr) close(*frame, now);
+  return frame != nullptr;
+}
+
+bool ThreadState::end_below(uint32_t phase, Caller caller, uint64_t now) {
+  return end_innermost(phase, now, [caller](Caller it) { return it.block == caller.block; });
+}
+
+bool ThreadState::end_any(uint32_t phase, Caller caller, uint64_t now) {
+  if (end_innermost(phase, now, [caller](Caller it) { return it.task == caller.task; }))
+    return true;
+  if (unopened_count_ > unopened_.size()) {
+    --unopened_count_;
+    return true;
+  }
+  return caller.is_call() && end_innermost(phase, now, [](Caller it) { return it.is_call(); });
+}
+
+void ThreadState::skip_frame(uint32_t phase, Caller caller) noexcept {
+  if (caller.block == 0) return;
+  ++unopened_count_;
+  if (unopened_.size() == kMaxFrames) return;
+  try {
+    unopened_.push_back({phase, next_frame_, caller});
+  } catch (const std::bad_alloc&) {  // its end will close nothing, if there is nothing it fits
+  }
+}
+
+/// Takes the tombstones out, but for parents, whose paths may be needed yet.
+void ThreadState::bury() {
+  std::array<bool, kMaxFrames> is_parent{};
+  std::array<uint16_t, kMaxFrames> moved;
+  Frame* const top = top_.load(std::memory_order_relaxed);
+  for (const Frame* frame = top; frame != &frames_[0]; --frame)
+    if (!frame->closed) is_parent[frame->parent] = true;
+  const std::lock_guard lock(moving_mutex_);
+  Frame* to = &frames_[0];
+  moved[0] = 0;
+  tombstones_ = 0;
+  for (Frame* frame = to + 1; frame <= top; ++frame) {
+    const auto index = static_cast<size_t>(frame - &frames_[0]);
+    if (frame->closed && !is_parent[index]) continue;
+    frame->parent = is_parent[frame->parent] ? moved[frame->parent] : uint16_t{0};
+    moved[index] = static_cast<uint16_t>(++to - &frames_[0]);
+    if (frame->closed) ++tombstones_;
+    *to = *frame;
+  }
+  top_.store(to, std::memory_order_release);
 }
 
 uint32_t ThreadState::intern_path(uint32_t parent, uint32_t phase) {
@@ -96,11 +203,6 @@ uint32_t ThreadState::intern_path(uint32_t parent, uint32_t phase) {
                                                       path};
   }
   return path;
-}
-
-void ThreadState::overflow_depth() {
-  ++beyond_stack_;
-  context_.drops->add(Drop::kDepth);
 }
 
 BorderListener* ThreadState::listener_of(const Frame& frame) {
@@ -173,19 +275,22 @@ void ThreadState::close_timed(Frame& frame, uint64_t now) {
 void ThreadState::copy_open(std::vector<OpenFrame>& out) const {
   std::array<uint32_t, kMaxFrames> serials;
   const size_t before = out.size();
-  const uint32_t top = top_.load(std::memory_order_acquire);
-  for (uint32_t i = 1; i <= top; ++i) {
-    const Frame& frame = frames_[i];
+  const std::lock_guard lock(moving_mutex_);
+  const Frame* const root = frames_.get();
+  const auto depth = [&] { return top_.load(std::memory_order_acquire) - root; };
+  const auto top = depth();
+  for (auto i = 1; i <= top; ++i) {
+    const Frame& frame = root[i];
     serials[i] = observe(frame.serial);
     out.push_back({observe(frame.begin), observe(frame.event), observe(frame.path),
                    observe(frame.step), observe(frame.depth)});
   }
   // The frames that still have their serials were all on the stack when `top_` was read again; a
   // frame that was replaced, or was just being written, takes those above it along.
-  const uint32_t last = std::min(top, top_.load(std::memory_order_acquire));
+  const auto last = std::min(top, depth());
   size_t kept = before;
-  for (uint32_t i = 1; i <= last && observe(frames_[i].serial) == serials[i]; ++i)
-    if (!observe(frames_[i].closed)) out[kept++] = out[before + i - 1];
+  for (auto i = 1; i <= last && observe(root[i].serial) == serials[i]; ++i)
+    if (!observe(root[i].closed)) out[kept++] = out[before + i - 1];
   out.resize(kept);
 }
 

@@ -3,9 +3,13 @@
 // What one thread records with: a stack of open frames and a ring of finished spans.
 //
 // The owner thread alone writes the stack. It is LIFO in the common case. Interleaved generators
-// close frames out of order: such a frame becomes a tombstone (`closed`) and goes when everything
-// above it is gone. A frame's parent is the innermost frame that was open when it began. Slot 0 is
-// a root that is always open, so that every frame has a parent to add its time to.
+// and tasks close frames out of order: such a frame becomes a tombstone (`closed`) and goes when
+// everything above it is gone, or when there are many. Slot 0 is a root that is always open, so
+// that every frame has a parent to add its time to.
+//
+// Tasks that take turns on the thread share the stack. A frame's parent is the innermost open one
+// of its own task, or else of the task inside which its own was resumed. Frames of other tasks are
+// suspended, and none of its business.
 //
 // Recordings. `epoch_` is the number of the recording this stack belongs to. The hot path compares
 // it with the number of the active one, and anything unusual (a new recording, a frame that another
@@ -32,6 +36,13 @@ namespace pig {
 
 class BorderListener;
 
+/// What the interpreter says of the calling thread's tasks.
+struct Tasks {
+  uintptr_t (*current)();               ///< never 0
+  uintptr_t (*around)(uintptr_t task);  ///< the one inside which it was resumed, or 0
+};
+extern Tasks tasks;
+
 class alignas(64) ThreadState {
   SpanRing ring_;  // first, so that its address is the state's: an instruction less per use
 
@@ -44,84 +55,64 @@ class alignas(64) ThreadState {
 
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   uint32_t serial() const { return serial_; }
-  /// The path of the innermost open frame; kNoPath for none. By the owner.
-  uint32_t innermost_path() const { return frames_[top_.load(std::memory_order_relaxed)].path; }
+  /// The path of the innermost open frame around the caller; kNoPath for none. By the owner.
+  uint32_t innermost_path() const {
+    const Frame* top = top_.load(std::memory_order_relaxed);
+    return PIG_LIKELY(top == frames_.get()) ? kNoPath : innermost_of(tasks.current())->path;
+  }
 
   /// Opens a frame and returns its serial, or 0 when the stack is full.
-  uint32_t begin(uint32_t phase) {
-    const uint32_t top = top_.load(std::memory_order_relaxed);
-    if (PIG_UNLIKELY(top + 1 == kMaxFrames)) {
-      overflow_depth();
-      return 0;
-    }
-    const Frame& parent = frames_[top];
-    Frame& frame = frames_[top + 1];
-    const uint64_t step = open_step.load(std::memory_order_relaxed);
-    const uint32_t serial = next_frame_;
-    publish(next_frame_, serial == 0xFFFFFFFFu ? 1 : serial + 1);
-    frame.child = 0;
-    frame.phase = phase;
-    frame.parent = static_cast<uint16_t>(top);
-    frame.flags = static_cast<uint32_t>(step >> 32) == serial_ ? kStepThread : 0;
-    publish(frame.path, path_of(parent.path, phase));
-    publish(frame.step, static_cast<uint32_t>(step));
-    publish(frame.depth, static_cast<uint16_t>(parent.depth + 1));
-    publish(frame.closed, false);
-    publish(frame.event, 0);
-    publish(frame.begin, read_ticks());
-    publish(frame.serial, serial);
-    top_.store(top + 1, std::memory_order_release);
-    // The reading comes first: what the driver's record costs lies within the span.
-    if (PIG_UNLIKELY(cuda::device_gate.load(std::memory_order_relaxed) != cuda::Gate::kClosed))
-      time_begin(frame);
-    return serial;
+  uint32_t begin(uint32_t phase, Caller caller) {
+    Frame* top = top_.load(std::memory_order_relaxed);
+    if (PIG_UNLIKELY(top->caller.task != caller.task || top == last_))
+      return begin_elsewhere(phase, caller);
+    return open(top, top, phase, caller);
   }
 
-  /// Closes the innermost open frame of the phase.
-  void end(uint32_t phase) {
-    const uint64_t now = read_ticks();
-    if (PIG_UNLIKELY(beyond_stack_ != 0)) {
-      --beyond_stack_;
-      return;
-    }
-    const uint32_t top = top_.load(std::memory_order_relaxed);
-    Frame* frame = &frames_[top];
-    if (PIG_UNLIKELY(frame->phase != phase)) {
-      frame = find(&Frame::phase, phase);
-      if (frame == nullptr) return;
-    }
-    close(*frame, now);
+  /// Closes the frame of the phase that the same block has opened, or the innermost that a call of
+  /// the same task has. False where none is open.
+  bool end(uint32_t phase, Caller caller, uint64_t now) {
+    Frame* top = top_.load(std::memory_order_relaxed);
+    if (PIG_UNLIKELY(top->phase != phase || top->caller.block != caller.block ||
+                     unopened_count_ != 0))
+      return end_below(phase, caller, now);
+    close(*top, now);
+    return true;
   }
+
+  /// After `end`: closes the innermost frame of the same task, as blocks and calls can be mixed; or
+  /// else, for a call, the innermost that a call has opened. False where none is open.
+  bool end_any(uint32_t phase, Caller caller, uint64_t now);
 
   /// Closes exactly the frame with this serial. Unknown ones are counted.
   void end_frame(uint32_t serial, uint64_t now) {
-    if (Frame* frame = find(&Frame::serial, serial)) close(*frame, now);
+    if (Frame* frame = find_serial(serial)) close(*frame, now);
   }
 
   /// Takes the frame away and records nothing.
   void cancel_frame(uint32_t serial) {
-    if (Frame* frame = find(&Frame::serial, serial)) pop(*frame);
+    if (Frame* frame = find_serial(serial)) pop(*frame);
     count_change();
   }
 
   /// What the frame does has turned out to be another phase. Frames inside it keep their paths.
   void rename_frame(uint32_t serial, uint32_t phase) {
-    Frame* frame = find(&Frame::serial, serial);
+    Frame* frame = find_serial(serial);
     if (frame == nullptr) return;
     publish(frame->path, path_of(frames_[frame->parent].path, phase));
-    frame->phase = phase;
+    publish(frame->phase, phase);
     count_change();
   }
 
-  /// A frame that could not be opened; its end will come all the same.
-  void skip_frame() { ++beyond_stack_; }
-
-  /// `begin` answered 0 to a caller who will not call `end`.
-  void forgive_depth() { --beyond_stack_; }
+  /// A frame could not be opened. If its end will come all the same, it must not close another.
+  void skip_frame(uint32_t phase, Caller caller) noexcept;
 
   /// Asks the owner to close a frame at its next begin or end. For frames that end on a thread that
   /// did not begin them.
   void request_end(uint32_t serial, uint64_t now) noexcept;
+
+  /// The serial of the open frame of the phase that the block has opened, or 0. By any thread.
+  uint32_t find_open(uint32_t phase, uintptr_t block) const;
 
   // --- for the recorder ---
 
@@ -185,7 +176,8 @@ class alignas(64) ThreadState {
   /// Another number whenever a frame was opened, renamed or closed: the depth of the stack in the
   /// low half, and what only grows in the high one, so that sums of several never agree by chance.
   uint64_t activity() const {
-    return ((ring_.pushed() + observe(next_frame_)) << 32) + top_.load(std::memory_order_acquire);
+    const auto depth = static_cast<uint64_t>(top_.load(std::memory_order_acquire) - frames_.get());
+    return ((ring_.pushed() + observe(next_frame_)) << 32) + depth;
   }
 
   /// Open frames, outermost first, as they stood at one moment. Taken while the owner works: frames
@@ -198,6 +190,32 @@ class alignas(64) ThreadState {
     uint32_t path;
   };
   static constexpr uint32_t kPathCache = 256;  // modules have a path each
+
+  /// Above `top`. Throws std::bad_alloc.
+  uint32_t open(const Frame* parent, Frame* top, uint32_t phase, Caller caller) {
+    Frame& frame = top[1];
+    const uint64_t step = open_step.load(std::memory_order_relaxed);
+    const uint32_t serial = next_frame_;
+    count_change();
+    frame.child = 0;
+    frame.caller.task = caller.task;
+    frame.parent = static_cast<uint16_t>(parent - frames_.get());
+    frame.flags = static_cast<uint32_t>(step >> 32) == serial_ ? kStepThread : 0;
+    publish(frame.phase, phase);
+    publish(frame.caller.block, caller.block);
+    publish(frame.path, path_of(parent->path, phase));
+    publish(frame.step, static_cast<uint32_t>(step));
+    publish(frame.depth, static_cast<uint16_t>(parent->depth + 1));
+    publish(frame.closed, false);
+    publish(frame.event, 0);
+    publish(frame.begin, read_ticks());
+    publish(frame.serial, serial);
+    top_.store(&frame, std::memory_order_release);
+    // The reading comes first: what the driver's record costs lies within the span.
+    if (PIG_UNLIKELY(cuda::device_gate.load(std::memory_order_relaxed) != cuda::Gate::kClosed))
+      time_begin(frame);
+    return serial;
+  }
 
   /// For `activity`, where neither a frame was begun nor a span recorded.
   void count_change() { publish(next_frame_, next_frame_ == 0xFFFFFFFFu ? 1 : next_frame_ + 1); }
@@ -218,20 +236,29 @@ class alignas(64) ThreadState {
   }
 
   void pop(Frame& frame) {
-    uint32_t top = top_.load(std::memory_order_relaxed);
-    if (PIG_UNLIKELY(&frame != &frames_[top])) {
+    if (PIG_UNLIKELY(&frame != top_.load(std::memory_order_relaxed))) {
       publish(frame.closed, true);
+      ++tombstones_;
       return;
     }
-    top = frame.parent;
-    while (PIG_UNLIKELY(frames_[top].closed)) top = frames_[top].parent;
+    Frame* top = &frame - 1;
+    for (; PIG_UNLIKELY(top->closed); --top) --tombstones_;
     top_.store(top, std::memory_order_release);
   }
 
-  /// The innermost open frame with this value in a field. None is counted.
-  Frame* find(uint32_t Frame::* field, uint32_t value);
+  [[gnu::noinline]] uint32_t begin_elsewhere(uint32_t phase, Caller caller);
+  [[gnu::noinline]] bool end_below(uint32_t phase, Caller caller, uint64_t now);
+  template <typename Fits>
+  bool end_innermost(uint32_t phase, uint64_t now, Fits fits);
+  /// The innermost open frame around a task, or the root.
+  const Frame* innermost_of(uintptr_t task) const;
+  /// The innermost open frame that fits, or nullptr.
+  template <typename Fits>
+  Frame* find(Fits fits) const;
+  /// None is counted.
+  Frame* find_serial(uint32_t serial);
+  void bury();
   uint32_t intern_path(uint32_t parent, uint32_t phase);
-  void overflow_depth();
   [[gnu::noinline]] void time_begin(Frame& frame) noexcept;
   void record_begin(Frame& frame, cuda::Gate gate) noexcept;
   BorderListener* listener_of(const Frame& frame);
@@ -239,16 +266,27 @@ class alignas(64) ThreadState {
 
   // The owner's cache lines.
   std::atomic<uint32_t> epoch_{0};
-  std::atomic<uint32_t> top_{0};
   uint32_t serial_ = 0;
-  uint32_t next_frame_ = 1;
-  uint32_t beyond_stack_ = 0;
+  std::atomic<Frame*> top_{nullptr};
+  Frame* last_ = nullptr;  ///< no frame fits above it
   std::unique_ptr<Frame[]> frames_;
+  uint32_t next_frame_ = 1;
+  uint32_t unopened_count_ = 0;
   PathCacheEntry path_cache_[kPathCache];
   cuda::EventRecorder event_recorder_;
   std::atomic<ModuleStack*> modules_{nullptr};
   Context context_{};
   uint32_t recording_ = 0;
+  uint32_t tombstones_ = 0;
+  mutable std::mutex moving_mutex_;  ///< held by whoever moves frames, or looks from outside
+
+  /// A frame that could not be opened, between those with lower serials and the others.
+  struct Unopened {
+    uint32_t phase;
+    uint32_t serial;
+    Caller caller;
+  };
+  std::vector<Unopened> unopened_;  ///< the first of them, so many as the stack has frames
 
   struct EndRequest {
     uint32_t serial;

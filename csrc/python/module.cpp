@@ -8,6 +8,7 @@
 #include "hot/nvtx_range.h"
 #include "metrics/kernel_store.h"
 #include "python/bindings.h"
+#include "python/caller.h"
 #include "python/open_step.h"
 #include "python/phase_registry.h"
 #include "python/phase_type.h"
@@ -69,6 +70,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
   module.attr("_device_detacher") =
       py::capsule(reinterpret_cast<void*>(detach), "pyinstrument_gpu._C._device_detacher");
 
+  tell_tasks();
   set_thread_name_function(current_thread_name);
   Recorder::set_notify([](Notice notice) {
     if (notice == Notice::kStall) return answer_stall();

@@ -28,13 +28,13 @@ struct PhaseDescriptor {
 PyObject* call_enter(PyObject* self, PyObject* const*, size_t nargsf, PyObject* keywords) {
   if (!check_arguments(nargsf, keywords, 0, "__enter__")) return nullptr;
   Phase* phase = reinterpret_cast<PhaseMethod*>(self)->phase;
-  enter_phase(*phase);
+  enter_phase<Use::kBlock>(*phase);
   return Py_NewRef(reinterpret_cast<PyObject*>(phase));
 }
 
 PyObject* call_exit(PyObject* self, PyObject* const*, size_t nargsf, PyObject* keywords) {
   if (!check_arguments(nargsf, keywords, 3, "__exit__")) return nullptr;
-  exit_phase(*reinterpret_cast<PhaseMethod*>(self)->phase);
+  exit_phase<Use::kBlock>(*reinterpret_cast<PhaseMethod*>(self)->phase);
   Py_RETURN_NONE;
 }
 
@@ -80,10 +80,10 @@ PyObject* descriptor_call(PyObject* self, PyObject* arguments, PyObject* keyword
   }
   auto* phase = reinterpret_cast<Phase*>(instance);
   if (is_exit) {
-    exit_phase(*phase);
+    exit_phase<Use::kBlock>(*phase);
     Py_RETURN_NONE;
   }
-  enter_phase(*phase);
+  enter_phase<Use::kBlock>(*phase);
   return Py_NewRef(instance);
 }
 
@@ -109,12 +109,12 @@ bool add_descriptor(PyObject* dict, const char* name, bool is_exit) {
 // --- Phase ---
 
 PyObject* phase_begin(PyObject* self, PyObject*) {
-  enter_phase(*reinterpret_cast<Phase*>(self));
+  enter_phase<Use::kCall>(*reinterpret_cast<Phase*>(self));
   Py_RETURN_NONE;
 }
 
 PyObject* phase_end(PyObject* self, PyObject*) {
-  exit_phase(*reinterpret_cast<Phase*>(self));
+  exit_phase<Use::kCall>(*reinterpret_cast<Phase*>(self));
   Py_RETURN_NONE;
 }
 
@@ -159,15 +159,17 @@ PyObject* phase_reduce(PyObject* self, PyObject*) {
   return Py_BuildValue("N(O)", function, reinterpret_cast<Phase*>(self)->name);
 }
 
-PyMethodDef phase_methods[] = {{"begin", phase_begin, METH_NOARGS,
-                                "begin($self, /)\n--\n\nOpen the phase on this thread, as `with` "
-                                "does. Never raises and never waits for the GPU."},
-                               {"end", phase_end, METH_NOARGS,
-                                "end($self, /)\n--\n\nClose the innermost open phase of this name "
-                                "on this thread.\n\nIf none is open, that "
-                                "is only counted, in `Run.dropped`."},
-                               {"__reduce__", phase_reduce, METH_NOARGS, nullptr},
-                               {nullptr, nullptr, 0, nullptr}};
+PyMethodDef phase_methods[] = {
+    {"begin", phase_begin, METH_NOARGS,
+     "begin($self, /)\n--\n\nOpen the phase on this thread, as `with` "
+     "does. Never raises and never waits for the GPU."},
+    {"end", phase_end, METH_NOARGS,
+     "end($self, /)\n--\n\nClose the innermost phase of this name that "
+     "begin() has opened in this task\nor, if there is none, a block; or "
+     "else what another task of this thread has\nopened by begin().\n\n"
+     "If none is open, that is only counted, in `Run.dropped`."},
+    {"__reduce__", phase_reduce, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef phase_getset[] = {{"name", phase_name, nullptr, "The phase's name.", nullptr},
                               {nullptr, nullptr, nullptr, nullptr, nullptr}};

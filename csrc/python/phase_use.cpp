@@ -9,38 +9,56 @@
 namespace pig {
 namespace {
 
-/// Returns the frame's serial, or 0 when the frame could not be opened; its end is then expected
-/// all the same.
+/// Returns the frame's serial, or 0 when the frame could not be opened.
+template <Use use>
 uint32_t begin_frame(ThreadState& thread, uint32_t phase) noexcept {
+  const Caller caller = caller_here<use>();
   try {
-    return thread.begin(phase);
+    return thread.begin(phase, caller);
   } catch (const std::bad_alloc&) {  // on a thread that may throw, as it has a state
     count_drop(Drop::kNoMemory);
-    thread.skip_frame();
+    thread.skip_frame(phase, caller);
     return 0;
   }
 }
 
+/// Not the phase that is expected. A generator that another thread has begun left its phase there.
+[[gnu::noinline]] void end_elsewhere(ThreadState& thread, uint32_t phase, Caller caller,
+                                     uint64_t now) noexcept {
+  Recorder& recorder = Recorder::instance();
+  if (!caller.is_call() && is_in_generator() &&
+      recorder.threads().request_end(thread, phase, caller.block, now))
+    return;
+  if (!thread.end_any(phase, caller, now)) recorder.drops().add(Drop::kUnmatchedEnds);
+}
+
 }  // namespace
 
+template <Use use>
 void record_begin(uint32_t epoch, uint32_t phase) noexcept {
-  if (ThreadState* thread = recording_thread(epoch)) begin_frame(*thread, phase);
+  if (ThreadState* thread = recording_thread(epoch)) begin_frame<use>(*thread, phase);
 }
+template void record_begin<Use::kBlock>(uint32_t, uint32_t) noexcept;
+template void record_begin<Use::kCall>(uint32_t, uint32_t) noexcept;
 
+template <Use use>
 void record_end(uint32_t epoch, uint32_t phase) noexcept {
-  if (ThreadState* thread = recording_thread(epoch)) thread->end(phase);
+  ThreadState* thread = recording_thread(epoch);
+  if (thread == nullptr) return;
+  const uint64_t now = read_ticks();
+  const Caller caller = caller_here<use>();
+  if (!thread->end(phase, caller, now)) end_elsewhere(*thread, phase, caller, now);
 }
+template void record_end<Use::kBlock>(uint32_t, uint32_t) noexcept;
+template void record_end<Use::kCall>(uint32_t, uint32_t) noexcept;
 
 uint64_t begin_token(const Phase& phase) noexcept {
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
   if (epoch == 0) return 0;
   ThreadState* thread = recording_thread(epoch);
   if (thread == nullptr) return 0;
-  const uint32_t frame = begin_frame(*thread, phase.id);
-  if (frame == 0) {
-    thread->forgive_depth();
-    return 0;
-  }
+  const uint32_t frame = begin_frame<Use::kToken>(*thread, phase.id);
+  if (frame == 0) return 0;
   return static_cast<uint64_t>(epoch & 0xFFFF) << 48 |
          static_cast<uint64_t>(thread->serial()) << 32 | frame;
 }

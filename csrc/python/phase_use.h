@@ -8,24 +8,29 @@
 
 #include "hot/nvtx_range.h"
 #include "hot/thread_state.h"
+#include "python/caller.h"
 #include "python/phase_type.h"
 
 namespace pig {
 
 // Not inlined: what is done while nothing is recorded then saves no registers.
+template <Use use>
 [[gnu::noinline]] void record_begin(uint32_t epoch, uint32_t phase) noexcept;
+template <Use use>
 [[gnu::noinline]] void record_end(uint32_t epoch, uint32_t phase) noexcept;
 
-inline void enter_phase(const Phase& phase) noexcept {
+template <Use use>
+void enter_phase(const Phase& phase) noexcept {
   nvtx_push(phase.nvtx);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch != 0) record_begin(epoch, phase.id);
+  if (epoch != 0) record_begin<use>(epoch, phase.id);
 }
 
-inline void exit_phase(const Phase& phase) noexcept {
+template <Use use>
+void exit_phase(const Phase& phase) noexcept {
   nvtx_pop(phase.nvtx);
   const uint32_t epoch = active_epoch.load(std::memory_order_relaxed);
-  if (epoch != 0) record_end(epoch, phase.id);
+  if (epoch != 0) record_end<use>(epoch, phase.id);
 }
 
 // A token names a frame of a thread of a recording: epoch 16 bits, thread 16, frame 32. It is 0

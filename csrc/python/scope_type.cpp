@@ -96,7 +96,7 @@ static PyObject* gpu_phase_scope(PyObject*, PyObject* name) {
 PyMethodDef scope_definition = {"scope", gpu_phase_scope, METH_O,
                                 "scope(name, /)\n--\n\n"
                                 "Return a new context manager that closes exactly the span it "
-                                "opened,\neven among interleaved generators and coroutines.\n\n"
+                                "opened,\nwherever it is left, also on another thread.\n\n"
                                 "It allocates, so it is slower than gpu_phase(name). It raises "
                                 "the same errors."};
 

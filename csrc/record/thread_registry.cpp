@@ -99,6 +99,18 @@ ThreadState* ThreadRegistry::find(uint32_t serial) const {
   return found == states_.end() ? nullptr : *found;
 }
 
+bool ThreadRegistry::request_end(const ThreadState& here, uint32_t phase, uintptr_t block,
+                                 uint64_t now) const {
+  const std::lock_guard lock(mutex_);
+  for (ThreadState* state : states_) {
+    const uint32_t serial = state != &here ? state->find_open(phase, block) : 0;
+    if (serial == 0) continue;
+    state->request_end(serial, now);
+    return true;
+  }
+  return false;
+}
+
 void ThreadRegistry::retire(ThreadState* state) {
   const std::lock_guard lock(mutex_);
   std::erase(states_, state);

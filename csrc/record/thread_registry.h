@@ -32,6 +32,9 @@ class ThreadRegistry {
   void run_requests() const;
   /// Of a thread of this recording, or nullptr.
   ThreadState* find(uint32_t serial) const;
+  /// Asks another thread to end the phase that the block has begun there
+  /// (ThreadState::request_end). False where there is none.
+  bool request_end(const ThreadState& here, uint32_t phase, uintptr_t block, uint64_t now) const;
 
   /// The thread of a state of this recording has ended and the state is drained: another thread may
   /// have it.

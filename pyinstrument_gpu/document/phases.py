@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyinstrument_gpu import analysis
@@ -18,6 +18,9 @@ from pyinstrument_gpu.model.paths import in_tree_order
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope
+
+_OVERLAP = 1.05
+"""From where on own times that add up to more than the step are told."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,13 @@ def phases_in_steps(run: RunData) -> tuple[PhaseInSteps, ...]:
             )
         )
     return tuple(found)
+
+
+def overlap(phases: Sequence[PhaseInSteps], step_ns: float) -> float | None:
+    """How often the phases' own times contain the step, if noticeably more than once: tasks and
+    generators that take turns are in phases at the same time. None otherwise."""
+    own_ns = sum(phase.self_ns or 0.0 for phase in phases)
+    return own_ns / step_ns if own_ns > _OVERLAP * step_ns > 0 else None
 
 
 def phases_outside(run: RunData) -> tuple[PhaseCalls, ...]:

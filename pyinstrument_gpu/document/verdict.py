@@ -10,7 +10,7 @@ from pyinstrument_gpu.analysis.advice import BUSY_SHARE, MIN_STEPS
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guides
 from pyinstrument_gpu.document.no_steps import CHILDREN, no_steps
-from pyinstrument_gpu.document.phases import PhaseInSteps
+from pyinstrument_gpu.document.phases import PhaseInSteps, overlap
 from pyinstrument_gpu.document.syncs import Syncs
 from pyinstrument_gpu.document.words import capitalised, counted, duration, small_percent
 from pyinstrument_gpu.model.run_data import RunData
@@ -40,7 +40,9 @@ def verdict(
         return _preview(waits)
     takes = _takes(run)
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
-    if most is not None and most.self_ns:
+    # A task that is suspended is in its phase, and the host elsewhere.
+    overlaps = overlap(phases, run.step_totals.duration.mean_ns) is not None
+    if most is not None and most.self_ns and not overlaps:
         share = small_percent(most.self_ns, run.step_totals.duration.mean_ns)
         takes += f", of which the host spends {share} in {most.path}"
     if steps < MIN_STEPS:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyinstrument_gpu.document.document import Document
-from pyinstrument_gpu.document.phases import PhaseCalls, PhaseInSteps
+from pyinstrument_gpu.document.phases import PhaseCalls, PhaseInSteps, overlap
 from pyinstrument_gpu.document.steps import StepTimes
 from pyinstrument_gpu.report.console import notes
 from pyinstrument_gpu.report.device_times import device_times
@@ -169,6 +169,11 @@ def _steps(steps: StepTimes, phases: Sequence[PhaseInSteps], width: int) -> Iter
     yield from phase_table(headers, rows, width, sums)
     yield Text()
     yield from _attribution(steps)
+    if (own := overlap(phases, steps.mean_ns)) is not None:
+        yield Text(
+            f"Phases overlap: their self times add up to {own:.0%} of the step. A phase of a task "
+            "or a generator goes on while that is suspended"
+        )
     yield from _blocked_coverage(phases)
     yield from _rates(steps)
     yield from _quantiles(steps)

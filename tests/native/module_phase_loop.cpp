@@ -26,6 +26,8 @@ namespace py = pybind11;
 
 namespace {
 
+constexpr pig::Caller kCaller = {8, 16};
+
 /// One thread's recording state.
 class PhaseLoop {
  public:
@@ -38,8 +40,8 @@ class PhaseLoop {
 
   void run(uint64_t uses, uint32_t depth) {
     for (uint64_t i = 0; i < uses; ++i) {
-      for (uint32_t phase = 0; phase < depth; ++phase) state_->begin(phase);
-      for (uint32_t phase = depth; phase-- > 0;) state_->end(phase);
+      for (uint32_t phase = 0; phase < depth; ++phase) state_->begin(phase, kCaller);
+      for (uint32_t phase = depth; phase-- > 0;) state_->end(phase, kCaller, pig::read_ticks());
     }
   }
 

@@ -50,6 +50,8 @@ void stop() {
   recorder().stop();
 }
 
+constexpr pig::Caller kCaller = pig::Caller::of_call(8);
+
 uint32_t phase_id(const std::string& name) {
   static const uint32_t id = *pig::PhaseTable::instance().add(name);
   return id;
@@ -62,8 +64,8 @@ void record_spans(uint64_t count) {
   if (epoch == 0) return;
   pig::ThreadState* thread = pig::recording_thread(epoch);
   for (uint64_t i = 0; i < count; ++i) {
-    thread->begin(phase_id("work"));
-    thread->end(phase_id("work"));
+    thread->begin(phase_id("work"), kCaller);
+    thread->end(phase_id("work"), kCaller, pig::read_ticks());
   }
   recorded += count;
 }
@@ -192,7 +194,7 @@ void test_threads_that_end() {
   }
   std::thread([] {
     const std::lock_guard lock(gil);
-    pig::recording_thread(pig::active_epoch.load())->begin(phase_id("work"));
+    pig::recording_thread(pig::active_epoch.load())->begin(phase_id("work"), kCaller);
   }).join();
   stop();
   const RecordedRun run = recorded_run();
@@ -279,7 +281,7 @@ void test_whatever_is_new_gets_into_the_log() {
     }
   };
   becomes_true([](const RecordedRun& run) { return run.spans() == 1; });
-  const uint32_t frame = thread->begin(phase_id("work"));
+  const uint32_t frame = thread->begin(phase_id("work"), kCaller);
   becomes_true([](const RecordedRun& run) { return run.says("\"open\":[[0,0,"); });
   thread->rename_frame(frame, *pig::PhaseTable::instance().add("other"));
   becomes_true([](const RecordedRun& run) { return run.says("\"open\":[[0,1,"); });
@@ -287,7 +289,7 @@ void test_whatever_is_new_gets_into_the_log() {
   becomes_true([](const RecordedRun& run) { return run.says("\"open\":[]"); });
   // What begins between a tick's time and its look at what is open.
   injected_now += 1'000;
-  thread->begin(phase_id("work"));
+  thread->begin(phase_id("work"), kCaller);
   const auto step = recorder().steps().begin(thread->serial());
   injected_now -= 1'000;
   recorder().harvest_now();
@@ -295,7 +297,7 @@ void test_whatever_is_new_gets_into_the_log() {
   becomes_true([](const RecordedRun& run) {
     return run.says("\"open_step\":{\"serial\":0,") && run.says("\"open\":[[0,0,");
   });
-  thread->end(phase_id("work"));
+  thread->end(phase_id("work"), kCaller, pig::read_ticks());
   recorder().steps().add_item(*step, 8);
   becomes_true([](const RecordedRun& run) { return run.says("\"items\":1"); });
   recorder().steps().end(*step, true);
@@ -312,7 +314,7 @@ void test_whatever_is_new_gets_into_the_log() {
   pig::count_drop(pig::Drop::kDepth);
   becomes_true([](const RecordedRun& run) { return run.number("depth") == 1; });
   std::thread([] {
-    pig::recording_thread(pig::active_epoch.load())->begin(phase_id("work"));
+    pig::recording_thread(pig::active_epoch.load())->begin(phase_id("work"), kCaller);
   }).join();
   becomes_true([](const RecordedRun& run) { return run.number("open_at_thread_end") == 1; });
   stop();

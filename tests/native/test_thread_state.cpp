@@ -17,6 +17,7 @@
 
 namespace {
 
+using pig::Caller;
 using pig::Drop;
 using pig::OpenFrame;
 using pig::RawSpan;
@@ -29,6 +30,7 @@ thread_local uint64_t now = 0;
 
 constexpr uint32_t kEpoch = 7;
 constexpr uint32_t kSerial = 3;
+constexpr Caller kCall = Caller::of_call(8);
 constexpr uint32_t kA = 10, kB = 11, kC = 12;
 constexpr uint64_t kRing = SpanRing::kSpans;
 
@@ -43,13 +45,13 @@ struct Recording {
     wakes = 0;
   }
 
-  uint32_t begin_at(uint64_t at, uint32_t phase) {
+  uint32_t begin_at(uint64_t at, uint32_t phase, Caller caller = kCall) {
     now = at;
-    return thread.begin(phase);
+    return thread.begin(phase, caller);
   }
-  void end_at(uint64_t at, uint32_t phase) {
-    now = at;
-    thread.end(phase);
+  void end_at(uint64_t at, uint32_t phase, Caller caller = kCall) {
+    if (!thread.end(phase, caller, at) && !thread.end_any(phase, caller, at))
+      drops.add(Drop::kUnmatchedEnds);
   }
   std::vector<RawSpan> drain() {
     std::vector<RawSpan> spans;
@@ -238,9 +240,8 @@ void test_deeper_than_the_stack() {
   Recording recording;
   for (uint32_t depth = 1; depth <= kDeepest; ++depth) CHECK(recording.begin_at(depth, kA) != 0);
   CHECK_EQ(recording.begin_at(5000, kA), 0u);
-  CHECK_EQ(recording.begin_at(5001, kB), 0u);
+  CHECK_EQ(recording.begin_at(5001, kB, {kCall.task, 0}), 0u);  // no end will come
   CHECK_EQ(recording.drops.get(Drop::kDepth), 2u);
-  recording.thread.forgive_depth();  // B will not be ended
   CHECK_EQ(recording.open().size(), kDeepest);
 
   recording.end_at(6000, kA);  // of the one that was not opened
@@ -250,6 +251,175 @@ void test_deeper_than_the_stack() {
   CHECK_EQ(spans.size(), kDeepest);
   for (uint32_t i = 0; i < kDeepest; ++i) CHECK_EQ(spans[i].depth(), kDeepest - 1 - i);
   CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 0u);
+}
+
+// --- tasks ---
+
+/// Tasks 16, 32, ... are resumed inside task 8, as an event loop does; task 24 inside 16.
+constexpr uintptr_t kLoop = 8, kFirst = 16, kSecond = 32, kInFirst = 24;
+
+Caller block_of(uintptr_t task, uintptr_t block = 4096) { return {task, task * block}; }
+
+uintptr_t task_around(uintptr_t task) {
+  if (task == kLoop) return 0;
+  return task == kInFirst ? kFirst : kLoop;
+}
+
+uintptr_t running_task = kLoop;
+
+void test_tasks_do_not_nest_in_each_other() {
+  Recording recording;
+  recording.begin_at(0, kA, block_of(kFirst));
+  recording.begin_at(1, kB, block_of(kSecond));
+  recording.begin_at(2, kC, block_of(kFirst));
+  recording.begin_at(3, kC, block_of(kInFirst));
+  recording.end_at(4, kC, block_of(kInFirst));
+  recording.end_at(12, kC, block_of(kFirst));
+  recording.end_at(20, kA, block_of(kFirst));
+  recording.begin_at(30, kC, block_of(kSecond));
+  recording.end_at(31, kC, block_of(kSecond));
+  recording.end_at(40, kB, block_of(kSecond));
+  const std::vector<RawSpan> spans = recording.drain();
+  CHECK_EQ(spans.size(), 5u);
+  check_span(spans[0], 3, 1, 0, 3, 2);    // A/C/C
+  check_span(spans[1], 2, 10, 1, 2, 1);   // A/C
+  check_span(spans[2], 0, 20, 10, 0, 0);  // A
+  check_span(spans[3], 30, 1, 0, 4, 1);   // B/C
+  check_span(spans[4], 1, 39, 1, 1, 0);   // B
+  check_path(recording, 1, pig::kNoPath, kB);
+  check_path(recording, 2, 0, kC);
+  check_path(recording, 3, 2, kC);
+  check_path(recording, 4, 1, kC);
+  CHECK(recording.open().empty());
+}
+
+void test_tasks_nest_in_what_is_open_around_their_loop() {
+  Recording recording;
+  recording.begin_at(0, kA, block_of(kLoop));
+  recording.begin_at(1, kB, block_of(kFirst));
+  recording.begin_at(2, kB, block_of(kSecond));
+  recording.end_at(3, kB, block_of(kFirst));
+  recording.end_at(4, kB, block_of(kSecond));
+  recording.end_at(5, kA, block_of(kLoop));
+  const std::vector<RawSpan> spans = recording.drain();
+  CHECK_EQ(spans.size(), 3u);
+  check_span(spans[0], 1, 2, 0, 1, 1);
+  check_span(spans[1], 2, 2, 0, 1, 1);
+  check_span(spans[2], 0, 5, 4, 0, 0);
+}
+
+void test_whose_phase_is_closed() {
+  Recording recording;
+  const auto begins = [&recording] {
+    std::vector<uint64_t> begins;
+    for (const RawSpan& span : recording.drain()) begins.push_back(span.begin);
+    return begins;
+  };
+  // The same block's, wherever it is resumed.
+  recording.begin_at(1, kA, block_of(kFirst, 512));
+  recording.begin_at(2, kA, block_of(kFirst, 1024));
+  recording.end_at(3, kA, {kSecond, block_of(kFirst, 512).block});
+  CHECK(begins() == std::vector<uint64_t>{1});
+  // A task's own, with one exception: what a call has opened another task's call may close.
+  recording.end_at(4, kA, block_of(kSecond));
+  recording.end_at(5, kA, Caller::of_call(kSecond));
+  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 2u);
+  recording.end_at(6, kA, Caller::of_call(kFirst));
+  CHECK(begins() == std::vector<uint64_t>{2});
+  recording.begin_at(7, kA, Caller::of_call(kFirst));
+  recording.end_at(8, kA, block_of(kSecond));
+  CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 3u);
+  recording.end_at(9, kA, Caller::of_call(kSecond));
+  CHECK(begins() == std::vector<uint64_t>{7});
+  CHECK(recording.open().empty());
+}
+
+void test_a_phase_is_found_by_other_threads() {
+  Recording recording;
+  recording.begin_at(1, kA, block_of(kFirst, 512));
+  const uint32_t serial = recording.begin_at(2, kA, block_of(kFirst, 1024));
+  recording.begin_at(3, kB, block_of(kFirst, 1024));
+  CHECK_EQ(recording.thread.find_open(kA, block_of(kFirst, 1024).block), serial);
+  CHECK_EQ(recording.thread.find_open(kC, block_of(kFirst, 1024).block), 0u);
+  recording.thread.end_frame(serial, 4);
+  CHECK_EQ(recording.thread.find_open(kA, block_of(kFirst, 1024).block), 0u);
+}
+
+void test_the_innermost_path_is_that_of_the_task_that_runs() {
+  Recording recording;
+  const auto path_in = [&recording](uintptr_t task) {
+    running_task = task;
+    return recording.thread.innermost_path();
+  };
+  CHECK_EQ(path_in(kFirst), pig::kNoPath);
+  recording.begin_at(0, kA, block_of(kLoop));
+  recording.begin_at(1, kB, block_of(kFirst));
+  CHECK_EQ(path_in(kFirst), 1u);
+  CHECK_EQ(path_in(kInFirst), 1u);
+  CHECK_EQ(path_in(kSecond), 0u);
+  CHECK_EQ(path_in(kLoop), 0u);
+}
+
+/// More tasks than the stack has room for: nobody's end is taken for another's.
+void test_more_tasks_than_frames() {
+  constexpr uintptr_t kTasks = 5000;
+  constexpr uint32_t kRoom = ThreadState::kMaxFrames - 1;
+  for (const bool by_call : {false, true}) {
+    Recording recording;
+    const auto caller = [by_call](uintptr_t i) {
+      return by_call ? Caller::of_call(16 * i) : block_of(16 * i);
+    };
+    for (uintptr_t i = 1; i <= kTasks; ++i) recording.begin_at(i, kA, caller(i));
+    CHECK_EQ(recording.drops.get(Drop::kDepth), kTasks - kRoom);
+    // Those that found no room leave first, and others come and go.
+    for (uintptr_t i = kTasks; i > 0; --i) {
+      recording.end_at(2 * kTasks, kA, caller(i));
+      CHECK_EQ(recording.drain().size(), i <= kRoom ? 1u : 0u);
+    }
+    CHECK(recording.open().empty());
+    CHECK_EQ(recording.drops.get(Drop::kUnmatchedEnds), 0u);
+    recording.begin_at(1, kB, caller(1));
+    recording.end_at(2, kB, caller(1));
+    CHECK_EQ(recording.drain().size(), 1u);
+  }
+}
+
+void test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was() {
+  constexpr uint32_t kRoom = ThreadState::kMaxFrames - 1;
+  Recording recording;
+  for (uintptr_t i = 1; i <= kRoom; ++i) recording.begin_at(i, kB, block_of(16 * i));
+  const Caller caller = Caller::of_call(8);
+  CHECK_EQ(recording.begin_at(5000, kA, caller), 0u);
+  recording.end_at(5001, kB, block_of(16));
+  CHECK(recording.begin_at(5002, kA, caller) != 0);
+  CHECK_EQ(recording.begin_at(5003, kA, caller), 0u);
+  recording.drain();
+  for (const size_t recorded : {0, 1, 0}) {
+    recording.end_at(5004, kA, caller);
+    CHECK_EQ(recording.drain().size(), recorded);
+  }
+}
+
+/// Tasks that are always in a phase, one or the other, never leave the stack empty.
+void test_taking_turns_for_ever() {
+  constexpr uint64_t kTurns = 20 * ThreadState::kMaxFrames;
+  for (const uintptr_t second : {kFirst, kSecond}) {  // generators of one task, and tasks
+    Recording recording;
+    recording.begin_at(0, kC, block_of(kLoop));
+    recording.begin_at(0, kA, block_of(kFirst, 256));
+    for (uint64_t i = 1; i <= kTurns; ++i) {
+      const bool odd = i % 2 != 0;
+      const Caller one = block_of(kFirst, 256), other = block_of(second, 512);
+      CHECK(recording.begin_at(i, kA, odd ? other : one) != 0);
+      recording.end_at(i + 1, kA, odd ? one : other);
+      const std::vector<RawSpan> spans = recording.drain();
+      CHECK_EQ(spans.size(), 1u);
+      CHECK_EQ(spans[0].begin, i - 1);
+      CHECK_EQ(recording.open().size(), 2u);
+      if (second == kSecond) CHECK_EQ(spans[0].depth(), 1u);
+    }
+    CHECK_EQ(recording.drops.get(Drop::kDepth), 0u);
+  }
 }
 
 void test_full_table_of_paths() {
@@ -560,6 +730,7 @@ void test_reset_forgets() {
 
 int main() {
   pig::inject_tick_function([] { return now; });
+  pig::tasks = {[] { return running_task; }, task_around};
   test_nesting();
   test_the_step_is_the_one_open_at_the_begin();
   test_a_clock_that_goes_backwards();
@@ -569,6 +740,14 @@ int main() {
   test_renamed_frame();
   test_other_threads_ask_for_an_end();
   test_deeper_than_the_stack();
+  test_tasks_do_not_nest_in_each_other();
+  test_tasks_nest_in_what_is_open_around_their_loop();
+  test_whose_phase_is_closed();
+  test_a_phase_is_found_by_other_threads();
+  test_the_innermost_path_is_that_of_the_task_that_runs();
+  test_more_tasks_than_frames();
+  test_a_frame_that_was_not_opened_lies_inside_or_around_one_that_was();
+  test_taking_turns_for_ever();
   test_full_table_of_paths();
   test_full_ring();
   test_folded_spans_of_an_undecided_step();

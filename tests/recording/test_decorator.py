@@ -235,7 +235,7 @@ def test_tasks_of_an_event_loop() -> None:
     with fake_clock() as tick, pig.record() as recording:
         asyncio.run(main())
 
-    assert times_of(recording.run) == [("fetch", 0, 12), ("fetch/fetch", 1, 22)]
+    assert times_of(recording.run) == [("fetch", 0, 12), ("fetch", 1, 22)]
 
 
 # --- generators ---

@@ -404,7 +404,6 @@ def test_scopes_are_exact_when_interleaved() -> None:
         tick(100)
         assert next(second, None) is None
 
-    # With gpu_phase("fetch") it would be the second's span that ends first.
     assert times_of(recording.run) == [("fetch", 0, 11), ("fetch/fetch", 1, 111)]
     assert dropped_of(recording.run) == {}
 

@@ -10,6 +10,7 @@ events is known; the clock moves by one at every event, so no two times are equa
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import queue
 import threading
@@ -68,12 +69,16 @@ class On(NamedTuple):
 
 
 class Make(NamedTuple):
-    """Make a generator that runs one of its bodies between two yields, all of them in a `with`."""
+    """Make a generator that runs one of its bodies between two yields, all of them in a `with`.
+
+    If it is a task, it is resumed in a context of its own, as event loops do, but closed anywhere.
+    """
 
     slot: int
     manager: str
     name: str
     bodies: tuple[Block, ...]
+    is_task: bool = False
 
 
 class MakeLoop(NamedTuple):
@@ -124,7 +129,14 @@ def compound_operations(inner: st.SearchStrategy[Operation]) -> st.SearchStrateg
     body = blocks(inner)
     return st.one_of(
         st.builds(With, managers, names, body),
-        st.builds(Make, slots, managers, names, st.lists(body, min_size=1, max_size=3).map(tuple)),
+        st.builds(
+            Make,
+            slots,
+            managers,
+            names,
+            st.lists(body, min_size=1, max_size=3).map(tuple),
+            st.booleans(),
+        ),
         st.builds(On, st.integers(0, THREADS - 1), body),
         st.builds(Loop, items, accumulates, body),
         st.builds(Try, body),
@@ -172,12 +184,21 @@ class Raised(Exception):
 class Interpreter:
     """Runs programs against a face: the package's or the model's."""
 
-    def __init__(self, face: Any, tick: Callable[[int], None], workers: list[Worker]) -> None:
+    def __init__(
+        self,
+        face: Any,
+        tick: Callable[[int], None],
+        workers: list[Worker],
+        resumes: Callable[[object], contextlib.AbstractContextManager[object]],
+    ) -> None:
+        """`resumes` is told which task is resumed."""
         self._face = face
+        self._resumes = resumes
         self._tick = tick
         self._workers = workers
         self._busy = {0}  # threads that run, or wait for the one that does
         self._generators: dict[int, Any] = {}
+        self._tasks: dict[int, contextvars.Context] = {}
 
     def run(self, program: Block) -> None:
         with contextlib.suppress(Raised):
@@ -224,16 +245,20 @@ class Interpreter:
                     self._workers[thread - 1].call(functools.partial(self._block, body))
                 finally:
                     self._busy.remove(thread)
-            case Make(slot, manager, name, bodies) if slot not in self._generators:
+            case Make(slot, manager, name, bodies, is_task) if slot not in self._generators:
+                self._tasks.pop(slot, None)
+                if is_task:
+                    self._tasks[slot] = contextvars.copy_context()
                 if manager == "call":
                     self._generators[slot] = self._face.gpu_phase(name)(self._generate)(bodies)
                 else:
                     self._generators[slot] = self._generate_in(manager, name, bodies)
             case MakeLoop(slot, count, accumulate) if slot not in self._generators:
+                self._tasks.pop(slot, None)
                 self._generators[slot] = self._steps(count, accumulate)
             case Next(slot) if self._is_idle(slot):
                 try:
-                    next(self._generators[slot])
+                    self._resume(slot)
                 except StopIteration:
                     del self._generators[slot]
                 except Raised:
@@ -241,6 +266,13 @@ class Interpreter:
                     raise
             case Close(slot) if self._is_idle(slot):
                 self._generators.pop(slot).close()
+
+    def _resume(self, slot: int) -> None:
+        if (task := self._tasks.get(slot)) is None:
+            next(self._generators[slot])
+        else:
+            with self._resumes(task):
+                task.run(next, self._generators[slot])
 
     def _is_idle(self, slot: int) -> bool:
         # A loop over steps runs no operation itself, so it is idle whenever there is one to run.
@@ -292,6 +324,8 @@ class Frame:
     begin_ns: int
     step: OpenStep | None
     depth: int
+    task: object
+    by_call: bool  # of begin()
     end_ns: int = -1
     self_ns: int = -1
     children_ns: int = 0
@@ -313,6 +347,7 @@ class Model:
 
     now_ns: int = 0
     stacks: dict[str, list[Frame]] = field(default_factory=dict)
+    tasks: dict[str, list[object]] = field(default_factory=dict)  # that are resumed, by thread
     ended: dict[str, list[Frame]] = field(default_factory=dict)
     steps: list[OpenStep] = field(default_factory=list)
     open_step: OpenStep | None = None
@@ -321,12 +356,34 @@ class Model:
     def tick(self, ns: int) -> None:
         self.now_ns += ns
 
-    # Phases: a stack per thread. Who begins is the child of the innermost that is open.
+    @contextlib.contextmanager
+    def resumes(self, task: object) -> Iterator[None]:
+        tasks = self.tasks.setdefault(threading.current_thread().name, [None])
+        tasks.append(task)
+        try:
+            yield
+        finally:
+            tasks.pop()
 
-    def begin(self, name: str) -> Frame:
+    # Phases: what is open per thread. Who begins is the child of the innermost that its task has
+    # open, or else the one in which that is resumed.
+
+    def open_frames(self) -> list[Frame]:
+        """The innermost first."""
+        return self.stacks.get(threading.current_thread().name, [])[::-1]
+
+    def begin(self, name: str, by_call: bool = False) -> Frame:
         thread = threading.current_thread().name
-        stack = self.stacks.setdefault(thread, [])
-        parent = stack[-1] if stack else None
+        tasks = self.tasks.get(thread, [None])
+        parent = next(
+            (
+                frame
+                for task in reversed(tasks)
+                for frame in self.open_frames()
+                if frame.task is task
+            ),
+            None,
+        )
         frame = Frame(
             path=f"{parent.path}/{name}" if parent else name,
             name=name,
@@ -335,8 +392,10 @@ class Model:
             begin_ns=self.now_ns,
             step=self.open_step,
             depth=parent.depth + 1 if parent else 0,
+            task=tasks[-1],
+            by_call=by_call,
         )
-        stack.append(frame)
+        self.stacks.setdefault(thread, []).append(frame)
         return frame
 
     def end(self, frame: Frame) -> None:
@@ -351,10 +410,19 @@ class Model:
             frame.parent.children_ns += duration_ns
         self.ended.setdefault(frame.thread, []).append(frame)
 
-    def end_innermost(self, name: str) -> None:
-        for frame in reversed(self.stacks.get(threading.current_thread().name, [])):
-            if frame.name == name:
-                return self.end(frame)
+    def is_open(self, frame: Frame) -> bool:
+        return frame in self.stacks[frame.thread]
+
+    def end_innermost(self, name: str, by_call: bool) -> None:
+        """Of the task: what a call has begun, if this is one, or else what else there is."""
+        task = self.tasks.get(threading.current_thread().name, [None])[-1]
+        named = [frame for frame in self.open_frames() if frame.name == name]
+        own = [frame for frame in named if frame.task is task]
+        if by_call:
+            own = sorted(own, key=lambda frame: not frame.by_call)
+            own += [frame for frame in named if frame.by_call]
+        if own:
+            return self.end(own[0])
         self.dropped["unmatched_ends"] += 1
 
     # Steps: one is open in the process. A further one is a phase "step", and counted.
@@ -499,17 +567,23 @@ class ModelPhase:
     model: Model
     name: str
 
+    frame: Frame | None = None  # a block's own
+
     def begin(self) -> None:
-        self.model.begin(self.name)
+        self.model.begin(self.name, by_call=True)
 
     def end(self) -> None:
-        self.model.end_innermost(self.name)
+        self.model.end_innermost(self.name, by_call=True)
 
     def __enter__(self) -> None:
-        self.begin()
+        self.frame = self.model.begin(self.name)
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        assert self.frame is not None
+        if self.model.is_open(self.frame):
+            self.model.end(self.frame)
+        else:
+            self.model.end_innermost(self.name, by_call=False)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if function.__name__ == "_generate":
@@ -577,9 +651,9 @@ def check(program: Block) -> None:
     workers = [Worker(f"worker {number}") for number in range(1, THREADS)]
     try:
         with fake_clock() as tick, pig.record() as recording:
-            Interpreter(pig, tick, workers).run(program)
+            Interpreter(pig, tick, workers, contextlib.nullcontext).run(program)
         model = Model()
-        Interpreter(model, model.tick, workers).run(program)
+        Interpreter(model, model.tick, workers, model.resumes).run(program)
     finally:
         for worker in workers:
             worker.end()
@@ -628,6 +702,23 @@ def test_recorded_tree_equals_the_model_at_length(program: Block) -> None:
             Next(1),
             Next(0),
             Next(1),
+        ),
+        # Tasks that take turns, each with phases of its own, and one that another thread closes.
+        (
+            With(
+                "phase",
+                "a",
+                (
+                    Make(0, "phase", "b", ((With("phase", "c", ()),),), is_task=True),
+                    Make(1, "phase", "b", ((), (Begin("c"),)), is_task=True),
+                    Next(0),
+                    Next(1),
+                    Next(1),
+                    Next(0),
+                    On(1, (With("phase", "b", (Close(1),)),)),
+                    End("c"),
+                ),
+            ),
         ),
         # A loop in a loop, left by an exception on another thread.
         (Loop(2, 1, (Loop(1, 2, (On(1, (With("call", "a", (Raise(),)),)),)),)),),
