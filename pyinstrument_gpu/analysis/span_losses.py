@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistics import Scope, as_if_not_profiled
@@ -46,8 +47,9 @@ def span_losses(run: RunData) -> SpanLosses:
     are_located = counted and not run.dropped.get("span_history", 0)
     indices = run.steps.array["index"]
     in_steps = run.spans[span_scopes(run.spans) == Scope.STEP]
+    of_paths = {path: in_steps["step"][places] for path, places in groups(in_steps["path"])}
     for (path, scope), phase in as_if_not_profiled(run.statistics).items():
-        steps = in_steps["step"][in_steps["path"] == path]
+        steps = of_paths.get(path, in_steps["step"][:0])
         missing = phase.count - len(steps)
         if scope != Scope.STEP or missing <= 0:
             continue
