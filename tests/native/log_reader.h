@@ -39,7 +39,7 @@ class LogReader {
     CHECK(bytes.size() >= 64);
     CHECK(std::memcmp(&bytes[0], "\x89GPURUN\n", 8) == 0);
     CHECK_EQ(get<uint32_t>(bytes, 8), 2u);
-    CHECK_EQ(get<uint32_t>(bytes, 12), 0u);
+    CHECK_EQ(get<uint32_t>(bytes, 12), 1u);
     CHECK_EQ(get<uint32_t>(bytes, 16), kSlotBytes);
     CHECK_EQ(get<uint32_t>(bytes, 20), kSlotsOffset);
     CHECK_EQ(get<uint32_t>(bytes, 60), crc(0, &bytes[0], 60));
