@@ -20,6 +20,7 @@
 namespace pig {
 
 thread_local uint64_t activity_session = 0;
+thread_local const Phase* activity_phase = nullptr;
 uint64_t session_number = 1;
 
 namespace {
@@ -351,6 +352,7 @@ const Phase* phase_named(const char* name) {
 
 uint64_t begin_activity(const Phase& phase) {
   activity_session = session_number;
+  activity_phase = &phase;
   nvtx_push(phase.nvtx);
   return begin_token(phase);
 }

@@ -36,6 +36,8 @@ struct LoopQuestions {
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
 /// not taken back means nothing to the next session.
 extern thread_local uint64_t activity_session __attribute__((tls_model("initial-exec")));
+/// Its phase, where the thread is in one.
+extern thread_local const Phase* activity_phase;
 /// That of the last `begin`.
 PIG_HOT extern uint64_t session_number;
 

@@ -144,7 +144,7 @@ class AutoPhases:
 @contextlib.contextmanager
 def auto_phases() -> Iterator[None]:
     """Place phases and steps automatically while the block runs: data, data start, data end, h2d,
-    forward, loss, backward, zero_grad, clip, optimizer, scheduler, checkpoint and eval.
+    forward, loss, backward, zero_grad, clip, optimizer, scheduler, checkpoint, eval and no_grad.
 
     They are recorded like any others while a recording is active. Phases that the program places
     itself nest with them. If the program opens steps itself (`gpu_steps`, `gpu_step`), only phases

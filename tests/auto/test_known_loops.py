@@ -29,6 +29,7 @@ PHASES = {
     "zero_grad": "z",
     "forward": "f",
     "eval": "e",
+    "no_grad": "n",
     "loss": "l",
     "backward": "b",
     "optimizer": "o",
@@ -338,7 +339,7 @@ class Gan:
         return functional.binary_cross_entropy_with_logits(self.discriminator(images), labels)
 
 
-@known(["dzeflflbozfflbp"] * 3, 12, {"data start": 1, "data end": 1})
+@known(["dznflflbozfflbp"] * 3, 12, {"data start": 1, "data end": 1})
 def gan() -> None:
     networks = Gan()
     for real, _ in batches(3):
@@ -346,7 +347,7 @@ def gan() -> None:
         networks.train_generator()
 
 
-@known(["zeflflbozfflbp"] * 3)
+@known(["znflflbozfflbp"] * 3)
 def gan_without_a_loader() -> None:
     networks = Gan()
     for _ in range(3):
@@ -354,7 +355,7 @@ def gan_without_a_loader() -> None:
         networks.train_generator()
 
 
-@known([*["dzeflflbo"] * 10, "dzeflflbozfflbp"] * 2, 88, {"data start": 1, "data end": 1})
+@known([*["dznflflbo"] * 10, "dznflflbozfflbp"] * 2, 88, {"data start": 1, "data end": 1})
 def generator_trained_with_every_eleventh_batch() -> None:
     networks = Gan()
     for i, (real, _) in enumerate(batches(22), 1):
@@ -366,7 +367,7 @@ def generator_trained_with_every_eleventh_batch() -> None:
 # No loader
 
 
-@known(["zflbo"] * 4, 0, {"eval": 2})
+@known(["zflbo"] * 4, 0, {"no_grad": 2})
 def no_loader() -> None:
     model = network()
     optimizer = sgd(model)
