@@ -62,12 +62,26 @@ def _line_of(frame: FrameType) -> tuple[str, int, str]:
 
 
 def _new_site(file: str, line: int, function: str, kind: int, *library: str | int) -> int | None:
+    file = _cell_of(file) or file
     if library:
         inner_file, inner_line, inner_function = library
         function = "\0".join((function, str(inner_line), str(inner_function), str(inner_file)))
     # Names of files may hold what is no Unicode.
     texts = (text.encode("utf-8", "replace").decode() for text in (file, function))
     return native.sync_site(next(texts), line, next(texts), kind)
+
+
+def _cell_of(file: str) -> str | None:
+    """What a notebook calls the cell whose code has this made-up file: "Cell In[2]". Only its
+    process knows. None for files."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return None
+    try:
+        label = ipython.get_ipython().compile.format_code_name(file)
+        return None if label is None else " ".join(label)
+    except Exception:  # no shell, or an IPython that is built otherwise
+        return None
 
 
 def _lines_of(frame: FrameType) -> tuple[FrameType, FrameType | None]:
