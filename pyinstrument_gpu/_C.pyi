@@ -54,6 +54,7 @@ def begin_loop(
     has_parameters: Callable[[Any], bool],
     samples_of: Callable[[Any], float],
     loader_options: Callable[[Any], tuple[object, ...] | None],
+    note_line: Callable[[str], None],
     main_thread: int,
     on_step_end: Callable[[], None] | None,
 ) -> None: ...

@@ -17,6 +17,7 @@ Observing Activity::begins(ObservedCall& call) {
     call.subject = phase;
     call.session = session_number;
     if (!session.is_updating()) announce(session, call);
+    session.note_line(*phase);
   } catch (const std::bad_alloc&) {
     session.fail();
     return Observing::ignored;

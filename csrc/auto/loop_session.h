@@ -31,6 +31,7 @@ struct LoopQuestions {
   PyObject* has_parameters;   ///< (module) -> bool, for modules that are not plain
   PyObject* samples_of;       ///< (item) -> float, for items that are not plain
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
+  PyObject* note_line;        ///< (name of a phase), within its first call
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
@@ -60,6 +61,8 @@ class LoopSession final : private StepPort {
   bool has_parameters(PyObject* module);
   bool is_loss(PyObject* module) const;
   double samples_of(PyObject* item);
+  /// Within a call that is this phase: the first time, the program's line is noted.
+  void note_line(const Phase& phase);
 
   StepDetector& detector() { return *detector_; }
   /// Whether an optimizer has stepped. Nothing where there was no update at all.
@@ -142,6 +145,7 @@ class LoopSession final : private StepPort {
   ObjectTable<Optimizer> optimizers_;
   std::vector<Update> updates_;  ///< outermost first; of all threads
   PyObject* kept_error_ = nullptr;
+  std::vector<bool> noted_;  ///< by number of a phase, whether its line is
 };
 
 /// The phase of this name; nullptr where there is no room for it.

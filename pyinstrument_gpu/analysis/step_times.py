@@ -105,7 +105,8 @@ def cut_short(run: RunData, kept_steps: NDArray[np.void]) -> NDArray[np.void]:
     steps = kept_steps[(kept_steps["end_ns"] >= 0) & ~kept_steps["complete"]]
     steps = steps[~were_profiled(run, steps["index"])]
     are_known = len(steps) == totals.count - totals.complete and _are_counted(run)
-    return steps[: len(steps) if are_known and totals.complete else 0]
+    found: NDArray[np.void] = steps[: len(steps) if are_known and totals.complete else 0]
+    return found
 
 
 def _are_counted(run: RunData) -> bool:

@@ -78,9 +78,7 @@ def _between(
     largest = next(iter(analysis.of(run).gaps), None)
     if largest is None:
         return f"{share} lie outside of phases"
-    before, behind = (
-        None if path < 0 else run.paths[path] for path in (largest.before, largest.behind)
-    )
+    before, behind = (_placed(run, path) for path in (largest.before, largest.behind))
     where = f"between {before} and {behind}"
     if before is None:
         where = f"in front of {behind}" if behind is not None else "in steps without a phase"
@@ -92,6 +90,12 @@ def _between(
         else (f", {small_percent(largest.time_ns, between_ns)} of that")
     )
     return f"{share} lie outside of phases{of_it} {where}"
+
+
+def _placed(run: RunData, path: int) -> str | None:
+    """A phase with its line, where that is known."""
+    line = None if path < 0 else run.line_of_phase(path)
+    return None if path < 0 else run.paths[path] + (f" ({line})" if line else "")
 
 
 def _what_helps(run: RunData, findings: Sequence[Finding], guides: Guides | None) -> str:

@@ -269,6 +269,18 @@ def test_the_verdict_says_where_most_of_the_step_is_if_no_phase_has_it(
     assert verdict.endswith('put gpu_phase("...") around the parts of that code to see what it is.')
 
 
+def test_the_phases_around_a_gap_have_their_lines_if_these_are_known() -> None:
+    script = Script()
+    for _ in range(10):
+        with script.step():
+            script.leaf("forward", MS)
+            script.work(9 * MS)
+            script.leaf("backward", MS)
+    lines = [{"phase": "forward", "file": "/home/me/train.py", "line": 12}]
+    run = script.run(environment={"cwd": "/home/me", "phase_lines": lines})
+    assert "between forward (train.py:12) and backward;" in document_of(run).verdict
+
+
 def test_steps_without_a_phase_are_all_outside_of_phases() -> None:
     script = Script()
     script.leaf("forward", MS)
