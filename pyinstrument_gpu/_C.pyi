@@ -55,6 +55,7 @@ def begin_loop(
     samples_of: Callable[[Any], float],
     loader_options: Callable[[Any], tuple[object, ...] | None],
     times_written: Callable[[Any], int],
+    note_line: Callable[[str], None],
     main_thread: int,
     on_step_end: Callable[[], None] | None,
 ) -> None: ...

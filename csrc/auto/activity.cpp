@@ -13,7 +13,9 @@ Observing Activity::begins(ObservedCall& call) {
   const bool has_memory = try_allocating([&] {
     call.subject = phase_of(session, call);
     call.session = session_number;
-    if (call.subject != nullptr && !session.is_updating()) announce(session, call);
+    if (call.subject == nullptr) return;
+    if (!session.is_updating()) announce(session, call);
+    session.note_line(*static_cast<const Phase*>(call.subject));
   });
   if (!has_memory) session.fail();
   if (!has_memory || call.subject == nullptr) return Observing::ignored;

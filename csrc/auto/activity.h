@@ -12,8 +12,8 @@ namespace pig {
 /// session's questions.
 class Activity : public CallObserver {
  public:
-  Observing begins(ObservedCall& call) final;
-  bool ends(ObservedCall& call, PyObject* result) final;
+  Observing begins(ObservedCall& call) override;
+  bool ends(ObservedCall& call, PyObject* result) override;
 
  protected:
   ~Activity() = default;

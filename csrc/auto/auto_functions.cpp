@@ -51,10 +51,11 @@ bool observe_calls(py::handle function, std::string_view kind) {
 
 void begin_loop(const py::type& loss_type, py::handle is_grad_enabled, py::handle has_parameters,
                 py::handle samples_of, py::handle loader_options, py::handle times_written,
-                uint64_t main_thread, py::handle on_step_end) {
-  LoopSession::instance().begin({loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(),
-                                 samples_of.ptr(), loader_options.ptr(), times_written.ptr()},
-                                main_thread, on_step_end.ptr());
+                py::handle note_line, uint64_t main_thread, py::handle on_step_end) {
+  LoopSession::instance().begin(
+      {loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(), samples_of.ptr(),
+       loader_options.ptr(), times_written.ptr(), note_line.ptr()},
+      main_thread, on_step_end.ptr());
 }
 
 void end_loop() {
@@ -69,6 +70,7 @@ uint64_t begin_copy(py::handle phase) {
   if (of == nullptr) throw py::error_already_set();
   LoopSession& session = LoopSession::instance();
   if (!session.is_updating()) session.detector().copies_to_device();
+  session.note_line(*of);
   if (session.raise_kept_error()) throw py::error_already_set();
   return begin_activity(*of);
 }
@@ -86,7 +88,7 @@ void add_auto_functions(py::module_& module) {
   module.def("observe_calls", &observe_calls, "function"_a, "kind"_a);
   module.def("begin_loop", &begin_loop, py::kw_only(), "loss_type"_a, "is_grad_enabled"_a,
              "has_parameters"_a, "samples_of"_a, "loader_options"_a, "times_written"_a,
-             "main_thread"_a, "on_step_end"_a);
+             "note_line"_a, "main_thread"_a, "on_step_end"_a);
   module.def("end_loop", &end_loop);
   module.def("leave_steps_alone", [] {
     LoopSession& session = LoopSession::instance();

@@ -84,6 +84,7 @@ class CompiledCall final : public CallObserver {
     made->wrapper = reinterpret_cast<PyFrameObject*>(Py_NewRef(wrapper));
     made->phase = phase;
     made->session = session_number;
+    session.note_line(*phase);
     made->token = begin_activity(*phase);
     open_call = made.release();
   }

@@ -20,6 +20,7 @@
 namespace pig {
 
 thread_local uint64_t activity_session = 0;
+thread_local const Phase* activity_phase = nullptr;
 uint64_t session_number = 1;
 
 namespace {
@@ -90,6 +91,8 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
   keep(ask_.samples_of, questions.samples_of);
   keep(ask_.loader_options, questions.loader_options);
   keep(ask_.times_written, questions.times_written);
+  keep(ask_.note_line, questions.note_line);
+  noted_.clear();
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();
@@ -162,6 +165,15 @@ double LoopSession::samples_of(PyObject* item) {
   Py_XDECREF(result);
   take_error();
   return samples;
+}
+
+void LoopSession::note_line(const Phase& phase) {
+  if (PIG_LIKELY(phase.id < noted_.size() && noted_[phase.id])) return;
+  if (phase.id >= noted_.size()) noted_.resize(phase.id + 1);
+  noted_[phase.id] = true;
+  PyObject* result = PyObject_CallOneArg(ask_.note_line, phase.name);
+  Py_XDECREF(result);
+  take_error();
 }
 
 // --- loaders and optimizers ---
@@ -259,6 +271,7 @@ void LoopSession::begin_update(PyObject* optimizer) {
   const Phase* phase = phase_of_optimizer(optimizer);
   PyFrameObject* frame = PyEval_GetFrame();
   if (phase == nullptr || frame == nullptr) return;
+  note_line(*phase);
   updates_.reserve(updates_.size() + 1);
   nvtx_push(phase->nvtx);
   Py_INCREF(frame);
@@ -379,6 +392,7 @@ const Phase* phase_named(const char* name) {
 
 uint64_t begin_activity(const Phase& phase) {
   activity_session = session_number;
+  activity_phase = &phase;
   nvtx_push(phase.nvtx);
   return begin_token(phase);
 }

@@ -33,11 +33,14 @@ struct LoopQuestions {
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
   /// (optimizer) -> a number that is another one after an update
   PyObject* times_written;
+  PyObject* note_line;  ///< (name of a phase), within its first call
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
 /// not taken back means nothing to the next session.
 extern thread_local uint64_t activity_session;
+/// Its phase, where the thread is in one.
+extern thread_local const Phase* activity_phase;
 /// That of the last `begin`.
 PIG_HOT extern uint64_t session_number;
 
@@ -60,6 +63,8 @@ class LoopSession final : private StepPort {
   bool has_parameters(PyObject* module);
   bool is_loss(PyObject* module) const;
   double samples_of(PyObject* item);
+  /// Within a call that is this phase: the first time, the program's line is noted.
+  void note_line(const Phase& phase);
 
   StepDetector& detector() { return *detector_; }
   /// Whether an optimizer has stepped. Nothing where there was no update at all.
@@ -153,6 +158,7 @@ class LoopSession final : private StepPort {
   ObjectTable<Optimizer> optimizers_;
   std::vector<Update> updates_;  ///< outermost first; of all threads
   PyObject* kept_error_ = nullptr;
+  std::vector<bool> noted_;  ///< by number of a phase, whether its line is
 };
 
 /// The phase of this name; nullptr where there is no room for it.

@@ -3,6 +3,9 @@
 // Calls that are a phase and not much more: "zero_grad", "loss", "clip", "scheduler" and
 // "checkpoint". Modules that compute a loss are in module_call.cpp.
 #include "auto/activities.h"
+#include "hooks/torch_state.h"
+#include "hot/nvtx_range.h"
+#include "python/phase_use.h"
 
 namespace pig {
 namespace {
@@ -17,7 +20,6 @@ class Plain : public Activity {
 
   const Phase* phase_of(LoopSession&, const ObservedCall&) override { return phase_; }
 
- private:
   const Phase* const phase_;
 };
 
@@ -26,14 +28,28 @@ class Checkpoint final : public Plain {
   Checkpoint() : Plain("checkpoint") {}
 };
 
+/// In a call in eval mode it is a phase inside that one: it tells an evaluation from a rollout.
 class Loss final : public Plain {
  public:
   Loss() : Plain("loss") {}
 
- private:
-  const Phase* phase_of(LoopSession& session, const ObservedCall& call) override {
-    return session.is_grad_enabled() ? Plain::phase_of(session, call) : eval_;
+  Observing begins(ObservedCall& call) override {
+    if (PIG_LIKELY(!is_in_eval())) return Plain::begins(call);
+    if (is_compiling()) return Observing::ignored;
+    nvtx_push(phase_->nvtx);
+    call.token = begin_token(*phase_);
+    return Observing::begun;
   }
+
+  bool ends(ObservedCall& call, PyObject* result) override {
+    if (PIG_LIKELY(!is_in_eval())) return Plain::ends(call, result);
+    nvtx_pop(phase_->nvtx);
+    end_token(call.token, Closing::kEnd);
+    return true;
+  }
+
+ private:
+  bool is_in_eval() const { return activity_session == session_number && activity_phase == eval_; }
 
   const Phase* const eval_ = phase_named("eval");
 };

@@ -41,7 +41,7 @@ void close_step(int64_t token, uint64_t frame, bool complete) {
     nvtx_pop(step_phase->nvtx);
     end_token(frame, Closing::kEnd);
   }
-  end_step(token, complete, false);
+  end_step(token, complete);
 }
 
 }  // namespace

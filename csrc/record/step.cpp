@@ -78,19 +78,21 @@ void note_step_update(int64_t token) {
   if (const auto serial = serial_of(token)) steps().note_update(*serial);
 }
 
-void end_step(int64_t token, bool complete, bool at_update) {
+void end_step(int64_t token, bool complete, StepEnd when) {
   if (token == kStepIsOpen) {
     count_drop(Drop::kNestedSteps);
     return;
   }
   if (nvtx_attached) end_range();
   if (const auto serial = serial_of(token)) {
-    steps().end(*serial, complete, at_update);
+    steps().end(*serial, complete, when);
     cuda::DeviceTiming::instance().step_ends();
     ModuleSampling::instance().step_ends();
     if (BorderListener* heard = listener()) heard->step_ends();
   }
 }
+
+void no_step_follows() { steps().no_step_follows(); }
 
 void drop_step(int64_t token, bool has_range) {
   if (token == kStepIsOpen) return;

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "record/step_tracker.h"
+
 namespace pig {
 
 /// Opens a step on the calling thread. The token says which: the recording's number (in 31 bits)
@@ -18,8 +20,9 @@ void begin_step_range(int64_t token);
 void add_step_item(int64_t token, double samples);
 /// The parameters have just been updated: the step ends here if nothing more belongs to it.
 void note_step_update(int64_t token);
-/// `at_update`: it ended at the last update that was noted, if one was, and not now.
-void end_step(int64_t token, bool complete, bool at_update);
+void end_step(int64_t token, bool complete, StepEnd when = StepEnd::kNow);
+/// The loop is over.
+void no_step_follows();
 void drop_step(int64_t token, bool has_range = true);
 
 }  // namespace pig

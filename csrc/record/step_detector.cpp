@@ -17,9 +17,9 @@ constexpr uint64_t kBackward = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
-void StepDetector::starts_loader(uint64_t) {
+void StepDetector::starts_loader(uint64_t loader) {
   if (!counts_here()) return;
-  come_back();
+  come_back(loader);
   // A loop that fetches ahead starts its loader again within a step. Any other has only looked at
   // what it fetched before.
   if (state_ == State::kWaiting && !waits_with_items_of_the_loop()) drop();
@@ -27,7 +27,7 @@ void StepDetector::starts_loader(uint64_t) {
 
 void StepDetector::asks_for_item(uint64_t loader, bool grad_enabled) {
   if (!hears(grad_enabled ? Shown::kItem : Shown::kNothing)) return;
-  come_back();
+  come_back(loader);
   is_fetching_ = grad_enabled;
   if (state_ == State::kWaiting) {
     // What begins a step before its item is asked for does so each time, or it was not part of the
@@ -87,9 +87,9 @@ void StepDetector::runs_forward() {
 void StepDetector::evaluates() {
   if (!counts_here()) return;
   if (state_ == State::kUpdated && all_have_updated()) {
-    end(true);
+    end(true, StepEnd::kNowUnlessLast);
   } else if (state_ == State::kTraining && is_exhausted_) {
-    end(false, true);
+    end(false, StepEnd::kAtUpdate);
   }
   was_evaluated_ = true;
 }
@@ -132,10 +132,11 @@ void StepDetector::finish() {
     }
   }
   if (state_ == State::kUpdated) {
-    end(true, true);
+    end(true, StepEnd::kAtUpdate);
   } else if (state_ == State::kTraining) {
-    end(false, is_exhausted_);
+    end(false, is_exhausted_ ? StepEnd::kAtUpdate : StepEnd::kNow);
   }
+  port_.no_step_follows();
 }
 
 void StepDetector::leave_alone() {
@@ -175,13 +176,13 @@ bool StepDetector::waits_with_items_of_the_loop() const {
                      [this](uint64_t loader) { return trained_on_.contains(loader); });
 }
 
-/// A loader is asked for something.
-void StepDetector::come_back() {
+/// A loader is asked for something. Another than those of the step may serve what follows the loop.
+void StepDetector::come_back(uint64_t loader) {
   if (state_ == State::kUpdated) {
     returns_to_loader_ |= !feeders_.empty();
-    end(true);
+    end(true, feeders_.contains(loader) ? StepEnd::kNow : StepEnd::kNowUnlessLast);
   } else if (state_ == State::kTraining && is_exhausted_) {
-    end(false, true);
+    end(false, StepEnd::kAtUpdate);
   }
 }
 
@@ -192,7 +193,7 @@ void StepDetector::come_back() {
 bool StepDetector::end_if_done() {
   const bool waits_for_loader = !feeders_.empty() && returns_to_loader_;
   if (state_ != State::kUpdated || waits_for_loader || !all_have_updated()) return false;
-  end(true);
+  end(true, StepEnd::kNowUnlessLast);
   return true;
 }
 
@@ -283,12 +284,12 @@ bool StepDetector::open() {
   return true;
 }
 
-void StepDetector::end(bool complete, bool at_update) {
+void StepDetector::end(bool complete, StepEnd when) {
   had_unfed_steps_ |= feeders_.empty();
   if (updates_ != 0) updates_per_step_ = updates_;
   state_ = State::kClosed;
   feeders_.clear();
-  port_.step_end(token_, complete && !std::exchange(lacks_begin_, false), at_update);
+  port_.step_end(token_, complete && !std::exchange(lacks_begin_, false), when);
   ++changes_;
   port_.step_has_ended();
   --changes_;

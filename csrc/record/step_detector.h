@@ -30,9 +30,10 @@ class StepPort {
   virtual int64_t step_begin() = 0;
   virtual void step_item(int64_t token, double samples) { add_step_item(token, samples); }
   virtual void step_note_update(int64_t token) { note_step_update(token); }
-  virtual void step_end(int64_t token, bool complete, bool at_update) {
-    end_step(token, complete, at_update);
+  virtual void step_end(int64_t token, bool complete, StepEnd when) {
+    end_step(token, complete, when);
   }
+  virtual void no_step_follows() { pig::no_step_follows(); }
   virtual void step_drop(int64_t token) { drop_step(token); }
 
   /// A step that trains was fed by a loader: at least once for each loader and step.
@@ -134,7 +135,7 @@ class StepDetector {
 
   bool hears(Shown shown);
   bool waits_with_items_of_the_loop() const;
-  void come_back();
+  void come_back(uint64_t loader);
   bool end_if_done();
   void end_if_updated_by(uint64_t updater);
   bool all_have_updated() const;
@@ -144,7 +145,7 @@ class StepDetector {
   void make_certain();
   void add_waiting_item(double samples);
   bool open();
-  void end(bool complete, bool at_update = false);
+  void end(bool complete, StepEnd when = StepEnd::kNow);
   void drop();
 
   StepPort& port_;

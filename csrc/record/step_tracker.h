@@ -22,6 +22,15 @@
 
 namespace pig {
 
+/// When a step ended.
+enum class StepEnd {
+  kNow,
+  kAtUpdate,  ///< at the last update that was noted; now, where none was
+  /// Now, if another step follows. The last one of a loop ends at its update: what came between was
+  /// no part of the loop.
+  kNowUnlessLast,
+};
+
 /// Totals over all steps of the run.
 struct StepTotals {
   uint64_t count = 0;
@@ -83,6 +92,7 @@ class StepTracker {
     drops_ = drops;
     published_ = published;
     open_.reset();
+    held_.reset();
     next_ = 0;
     pending_.clear();
     counted_ = 0;
@@ -141,6 +151,7 @@ class StepTracker {
   void add_item(uint32_t serial, double samples) {
     const std::lock_guard lock(mutex_);
     if (!is_open(serial)) return;
+    release(/*is_last=*/false);  // what has an item is a step
     open_->samples += samples;
     ++open_->items;
     ++changes_;
@@ -159,32 +170,19 @@ class StepTracker {
     if (is_open(serial)) open_->update_ticks = now;
   }
 
-  /// `at_update`: it ended at the last update that was noted, if one was, and not now.
-  void end(uint32_t serial, bool complete, bool at_update = false) {
+  void end(uint32_t serial, bool complete, StepEnd when = StepEnd::kNow) {
     const std::lock_guard lock(mutex_);
     // Under the lock: `take` then has all steps that ended before it was called.
     uint64_t now = read_ticks();
     if (!is_open(serial)) return;
-    if (at_update && open_->update_ticks != 0) now = open_->update_ticks;
-    const double samples =
-        open_->items != 0 ? open_->samples : std::numeric_limits<double>::quiet_NaN();
-    const uint32_t flags = (complete ? 1u : 0u) | (is_in_window(serial) ? 4u : 0u);
-    const StepItem step{serial,
-                        open_->thread,
-                        clock_->to_ns(open_->begin_ticks),
-                        clock_->to_ns(now),
-                        samples,
-                        open_->items,
-                        open_->flags | flags};
-    const bool is_kept = try_allocating([&] {
-      if (pending_.size() < kMaxPending) {
-        pending_.push_back(step);
-      } else {
-        count(step);
-        drops_->add(Drop::kStepHistory);
-      }
-    });
-    if (!is_kept) drops_->add(Drop::kNoMemory);
+    release(/*is_last=*/false);
+    const bool is_updated = open_->update_ticks != 0;
+    if (when == StepEnd::kNowUnlessLast && is_updated) {
+      held_ = {*open_, now, complete};
+    } else {
+      finish(*open_, when == StepEnd::kAtUpdate && is_updated ? open_->update_ticks : now,
+             complete);
+    }
     close();
   }
 
@@ -198,9 +196,17 @@ class StepTracker {
     close();
   }
 
+  /// The loop is over.
+  void no_step_follows() {
+    const std::lock_guard lock(mutex_);
+    release(/*is_last=*/true);
+  }
+
   /// Closes whatever is open, as incomplete.
   void end_open() {
     if (const std::optional<Open> step = open()) end(step->serial, false);
+    const std::lock_guard lock(mutex_);
+    release(/*is_last=*/false);
   }
 
   /// From any thread. Two loads and comparisons, but for the spans of a step that is undecided or
@@ -218,7 +224,7 @@ class StepTracker {
     return changes_;
   }
 
-  /// What happened since the last call.
+  /// What happened since the last call. A step whose end depends on what follows is still open.
   Pending take() {
     const std::lock_guard lock(mutex_);
     for (; counted_ < pending_.size(); ++counted_) count(pending_[counted_]);
@@ -226,7 +232,8 @@ class StepTracker {
     std::vector<uint32_t> dropped(untaken, dropped_.end());
     dropped_taken_ = dropped_.size();
     counted_ = 0;
-    return {std::exchange(pending_, {}), std::move(dropped), open_};
+    const std::optional<Open> held = held_ ? std::optional(held_->step) : std::nullopt;
+    return {std::exchange(pending_, {}), std::move(dropped), open_ ? open_ : held};
   }
 
   /// Appends the encoded totals. They count what was taken until now, and what had no room to wait
@@ -268,6 +275,42 @@ class StepTracker {
       1u << 20;  // beyond it a dropped step leaves a gap in the numbering
   static constexpr size_t kMaxWindows = 4096;
 
+  /// A step whose end depends on whether another one follows.
+  struct Held {
+    Open step;
+    uint64_t end_ticks;
+    bool complete;
+  };
+
+  void release(bool is_last) {
+    if (!held_) return;
+    const Held held = *std::exchange(held_, std::nullopt);
+    finish(held.step, is_last ? held.step.update_ticks : held.end_ticks, held.complete);
+    ++changes_;
+  }
+
+  void finish(const Open& open, uint64_t end_ticks, bool complete) {
+    const double samples =
+        open.items != 0 ? open.samples : std::numeric_limits<double>::quiet_NaN();
+    const uint32_t flags = (complete ? 1u : 0u) | (is_in_window(open.serial) ? 4u : 0u);
+    const StepItem step{open.serial,
+                        open.thread,
+                        clock_->to_ns(open.begin_ticks),
+                        clock_->to_ns(end_ticks),
+                        samples,
+                        open.items,
+                        open.flags | flags};
+    const bool is_kept = try_allocating([&] {
+      if (pending_.size() < kMaxPending) {
+        pending_.push_back(step);
+      } else {
+        count(step);
+        drops_->add(Drop::kStepHistory);
+      }
+    });
+    if (!is_kept) drops_->add(Drop::kNoMemory);
+  }
+
   void count(const StepItem& step) {
     (is_in_window(step.serial) ? profiled_totals_ : totals_).add(step);
   }
@@ -304,6 +347,7 @@ class StepTracker {
   std::atomic<uint32_t> profiled_below_{0};   ///< the first step behind it; kNoStep: it is open
   std::vector<std::pair<uint32_t, uint32_t>> windows_;  ///< of profiled steps, the newest last
   std::optional<Open> open_;
+  std::optional<Held> held_;
   uint32_t next_ = 0;
   uint64_t changes_ = 0;
   std::vector<StepItem> pending_;

@@ -16,6 +16,7 @@ from pyinstrument_gpu.analysis import (
     batches,
     bottleneck,
     correlation_points,
+    gaps,
     host_timeline,
     ledger,
     module_steps,
@@ -24,10 +25,12 @@ from pyinstrument_gpu.analysis import (
     savings,
     span_losses,
     step_times,
+    updates,
 )
 from pyinstrument_gpu.analysis.advice import Advice
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.statistics import Scope
+from pyinstrument_gpu.model.step_totals import StepTotals
 
 _analyses: MutableMapping[RunData, Analysis] = WeakKeyDictionary()
 
@@ -61,11 +64,36 @@ class Analysis:
 
     @cached_property
     def step_quantiles(self) -> step_times.StepQuantiles:
-        return step_times.step_quantiles(self._run, self.kept_steps)
+        return step_times.step_quantiles(self._run, self.whole_steps)
+
+    @cached_property
+    def cut_short(self) -> NDArray[np.void]:
+        """The steps that were cut short, of which no mean is made."""
+        return step_times.cut_short(self._run, self.kept_steps)
+
+    @property
+    def whole_steps(self) -> NDArray[np.void]:
+        """The kept steps without those that were cut short."""
+        return self.kept_steps[~np.isin(self.kept_steps["index"], self.cut_short["index"])]
+
+    @cached_property
+    def step_totals(self) -> StepTotals:
+        """Those of the run, without the steps that were cut short."""
+        return self._run.step_totals.without(self.cut_short) or self._run.step_totals
+
+    @cached_property
+    def gaps(self) -> list[gaps.Gap]:
+        """What no phase covers, by the phases around it, the largest first."""
+        return gaps.gaps(self._run, self.host_timeline.steps)
+
+    @cached_property
+    def updates(self) -> updates.Updates | None:
+        """Where several optimizers step unequally often."""
+        return updates.updates(self._run, self.step_totals)
 
     @cached_property
     def attribution(self) -> step_times.Attribution:
-        return step_times.attribution(self._run)
+        return step_times.attribution(self._run, self.step_totals, self.cut_short)
 
     @cached_property
     def clock_uncertainty_ns(self) -> NDArray[np.float64]:
@@ -87,7 +115,7 @@ class Analysis:
 
     @cached_property
     def host_timeline(self) -> host_timeline.HostTimeline:
-        return host_timeline.host_timeline(self._run, self.kept_steps)
+        return host_timeline.host_timeline(self._run, self.whole_steps)
 
     @cached_property
     def correlation_points(self) -> correlation_points.CorrelationPoints:

@@ -22,6 +22,7 @@ from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import span_scopes
 from pyinstrument_gpu.model.statistic import Statistic
 from pyinstrument_gpu.model.statistics import PhaseStatistics, Scope, fold_spans
+from pyinstrument_gpu.model.step_totals import StepTotals
 
 QUANTILES = (0.5, 0.95)
 
@@ -95,15 +96,35 @@ def outside_ns(run: RunData) -> int:
     return run.duration_ns - inside_ns
 
 
-def in_open_step(run: RunData) -> Mapping[tuple[int, Scope], PhaseStatistics]:
-    """The spans that ended in the step that is still open, by path and scope, as far as they are
-    kept. They are in the statistics, but the time of their step is in no total: a mean per step has
-    to leave them out. Nothing where the statistics lack spans, these perhaps."""
-    step = run.open_step
-    counted = sum(phase.count for phase in run.statistics.values())
-    if step is None or counted < run.phases_recorded:
+def cut_short(run: RunData, kept_steps: NDArray[np.void]) -> NDArray[np.void]:
+    """The steps that an exception, a break or the end of their loader cut short, as rows of
+    `Run.steps.array`: means leave them out. None where some of them are not among the kept steps,
+    where their phases can't be told from others, or where there is no other step."""
+    totals = run.step_totals
+    steps = kept_steps[(kept_steps["end_ns"] >= 0) & ~kept_steps["complete"]]
+    steps = steps[~were_profiled(run, steps["index"])]
+    are_known = len(steps) == totals.count - totals.complete and _are_counted(run)
+    found: NDArray[np.void] = steps[: len(steps) if are_known and totals.complete else 0]
+    return found
+
+
+def _are_counted(run: RunData) -> bool:
+    return sum(phase.count for phase in run.statistics.values()) >= run.phases_recorded
+
+
+def in_unfinished_steps(
+    run: RunData, cut_short: NDArray[np.void]
+) -> Mapping[tuple[int, Scope], PhaseStatistics]:
+    """The spans in steps of which the end is not known, or that were cut short, by path and scope,
+    as far as they are kept. They are in the statistics, but the time of their step is in no total:
+    a mean per step has to leave them out. Nothing where the statistics lack spans, these
+    perhaps."""
+    last = int(run.steps.closed["index"].max(initial=-1))
+    if run.steps_ended > last + 1:  # the newest that ended are missing from the history
+        last = 1 << 62 if run.open_step is None else run.open_step.index - 1
+    chosen = (run.spans["step"] > last) | np.isin(run.spans["step"], cut_short["index"])
+    if not chosen.any() or not _are_counted(run):
         return {}
-    chosen = run.spans["step"] == step.index
     spans = run.spans[chosen]
     return fold_spans(
         spans["path"],
@@ -116,27 +137,27 @@ def in_open_step(run: RunData) -> Mapping[tuple[int, Scope], PhaseStatistics]:
 
 
 def mean_per_step_ns(
-    run: RunData, all_steps: Statistic | None, open_step: Statistic | None, calls: int
+    steps: int, all_steps: Statistic | None, unfinished: Statistic | None, calls: int
 ) -> float | None:
-    """What a phase took per ended step, by one of its statistics and the part of it in the open
-    step; `calls` are those in ended steps. None unknown.
+    """What a phase took in each of so many steps, by one of its statistics and the part of it in
+    steps that do not count; `calls` are those in steps that do. None unknown.
 
     Where a time is known of some of the calls only, their mean stands for all.
     """
-    if all_steps is None or not all_steps.count or not run.step_totals.count:
+    if all_steps is None or not all_steps.count or not steps:
         return None
     count, total_ns = all_steps.count, all_steps.total_ns
     # The last device times may be missing from the statistics: then none of these are left out.
-    if open_step is not None and open_step.count <= count and open_step.total_ns <= total_ns:
-        count, total_ns = count - open_step.count, total_ns - open_step.total_ns
+    if unfinished is not None and unfinished.count <= count and unfinished.total_ns <= total_ns:
+        count, total_ns = count - unfinished.count, total_ns - unfinished.total_ns
     if not calls:
         return 0.0
-    return total_ns * calls / (count * run.step_totals.count) if count else None
+    return total_ns * calls / (count * steps) if count else None
 
 
 def step_quantiles(run: RunData, kept_steps: NDArray[np.void]) -> StepQuantiles:
-    """Quantiles per step, by nearest rank, of steps that were not profiled. Sorts the kept spans:
-    about 0.3 s per million."""
+    """Quantiles per step, by nearest rank, of the closed ones that were not profiled. Sorts the
+    kept spans: about 0.3 s per million."""
     steps = kept_steps[kept_steps["end_ns"] >= 0]
     steps = steps[~were_profiled(run, steps["index"])]
     count = len(steps)
@@ -176,17 +197,20 @@ def _step_positions(
     return position[belongs], belongs
 
 
-def attribution(run: RunData) -> Attribution:
-    steps, total_ns = run.steps.closed, run.step_totals.duration.total_ns
-    steps = steps[~were_profiled(run, steps["index"])]
-    if not run.step_totals.count:
+def attribution(run: RunData, totals: StepTotals, cut_short: NDArray[np.void]) -> Attribution:
+    """Of the steps that `totals` count, which are all but those cut short."""
+    steps, total_ns = run.steps.closed, totals.duration.total_ns
+    steps = steps[
+        ~were_profiled(run, steps["index"]) & ~np.isin(steps["index"], cut_short["index"])
+    ]
+    if not totals.count:
         return Attribution(0, 0, 0)
-    if len(steps) == run.step_totals.count and len(run.spans) == run.phases_recorded:
+    if len(steps) == totals.count and len(run.spans) == run.phases_recorded:
         position, belongs = _step_positions(run, steps)
         crossing = run.spans["host_end_ns"][belongs] > steps["end_ns"][position]
         inside_ns = int(phases_ns(run, steps).sum())
         return Attribution(inside_ns, int(np.count_nonzero(crossing)), total_ns - inside_ns)
-    self_ns = _self_ns(run.statistics) - _self_ns(in_open_step(run))
+    self_ns = _self_ns(run.statistics) - _self_ns(in_unfinished_steps(run, cut_short))
     return Attribution(self_ns, None, total_ns - self_ns if self_ns <= total_ns else None)
 
 

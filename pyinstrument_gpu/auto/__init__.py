@@ -35,6 +35,7 @@ class AutoPhases:
     Attributes:
         copies: number and bytes of the copies to a device, by whether the memory was pinned and the
             copy `non_blocking`.
+        lines: by phase the line of the program that called it first: its file and its number.
         error: what went wrong on our side, or None.
         is_hooked: whether torch was there to be hooked.
         not_hooked: functions of torch that are not built as expected.
@@ -46,6 +47,7 @@ class AutoPhases:
         on_own_step: Callable[[], None] | None = None,
     ) -> None:
         self.copies: dict[tuple[bool, bool], list[int]] = {}
+        self.lines: dict[str, tuple[str, int]] = {}
         self.error: Exception | None = None
         self.is_hooked = False
         self.not_hooked: list[str] = []
@@ -91,6 +93,10 @@ class AutoPhases:
                 for (pinned, non_blocking), (count, size) in sorted(self.copies.items())
             ],
             "optimizer_seen": self.optimizer_seen,
+            "phase_lines": [
+                {"phase": phase, "file": file, "line": line}
+                for phase, (file, line) in self.lines.items()
+            ],
         }
 
     def when_removed(self, function: Callable[[], None]) -> None:
@@ -122,15 +128,17 @@ class AutoPhases:
     def _hook_torch(self) -> None:
         # Here, as torch is needed to import them.
         from pyinstrument_gpu.auto import batches, calls, h2d
-        from pyinstrument_gpu.patching import dynamo, hooks, tensor_device
+        from pyinstrument_gpu.patching import dynamo, hooks, program_frames, tensor_device
 
         on_step_end = self._on_step_end
         calls.begin_loop(
             threading.main_thread().ident or 0,
             None if on_step_end is None else lambda: self.tell(on_step_end),
+            lambda phase: self.tell(calls.note_line, self.lines, phase),
         )
         self.when_removed(native.end_loop)
-        dynamo.leave_out(native_callbacks, h2d, hooks, tensor_device, calls, batches, loader_use)
+        ours = (native_callbacks, h2d, hooks, tensor_device, calls, batches, loader_use)
+        dynamo.leave_out(*ours, program_frames)
         for noun in (calls, h2d):
             self.when_removed(noun.install(self))
         native.set_before_step(self._before_own_step)
@@ -144,8 +152,8 @@ class AutoPhases:
 @contextlib.contextmanager
 def auto_phases() -> Iterator[None]:
     """Place phases and steps automatically while the block runs: data, data start, data end, h2d,
-    forward, loss, backward, zero_grad, clip, optimizer, scheduler, checkpoint, eval, and "compiled
-    NAME" for calls of functions that torch.compile has made.
+    forward, loss, backward, zero_grad, clip, optimizer, scheduler, checkpoint, eval, no_grad, and
+    "compiled NAME" for calls of functions that torch.compile has made.
 
     They are recorded like any others while a recording is active. Phases that the program places
     itself nest with them. If the program opens steps itself (`gpu_steps`, `gpu_step`), only phases

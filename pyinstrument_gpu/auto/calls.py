@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import look_at_torch
+from pyinstrument_gpu.patching.program_frames import cell_of, frames_of_call
 from pyinstrument_gpu.recording.loader_use import options_of
 
 if TYPE_CHECKING:
@@ -100,7 +102,11 @@ _DEEPEST_ITEM = 8
 """Lists in lists, of which one may contain itself."""
 
 
-def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None:
+def begin_loop(
+    main_thread: int,
+    on_step_end: Callable[[], None] | None,
+    note_line: Callable[[str], None],
+) -> None:
     """Forget what was seen of a training loop, and begin to look at one."""
     look_at_torch()
     native.begin_loop(
@@ -110,6 +116,7 @@ def begin_loop(main_thread: int, on_step_end: Callable[[], None] | None) -> None
         samples_of=_samples_of,
         loader_options=options_of,
         times_written=_times_written,
+        note_line=note_line,
         main_thread=main_thread,
         on_step_end=on_step_end,
     )
@@ -136,6 +143,13 @@ def install(phases: AutoPhases) -> Callable[[], None]:
             handle.remove()
 
     return remove
+
+
+def note_line(lines: dict[str, tuple[str, int]], phase: str) -> None:
+    """Note which line of the program makes the call that is under way."""
+    program, _ = frames_of_call(sys._getframe())
+    file = program.f_code.co_filename
+    lines[phase] = cell_of(file) or file, program.f_lineno
 
 
 def note_optimizer(optimizer: optim.Optimizer) -> None:

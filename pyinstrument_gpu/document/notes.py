@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pyinstrument_gpu import analysis
 from pyinstrument_gpu.document.words import counted, duration
 from pyinstrument_gpu.model.groups import groups
 from pyinstrument_gpu.model.run_data import RunData
@@ -57,7 +58,9 @@ def _cut_short(run: RunData) -> Iterator[str]:
     totals = run.step_totals
     if totals.count > totals.complete:
         cut = totals.count - totals.complete
-        yield f"Cut short: {cut:,} of {counted(totals.count, 'step')}."
+        are_left_out = len(analysis.of(run).cut_short) == cut
+        left_out = "; times per step leave them out" if are_left_out else ""
+        yield f"Cut short: {cut:,} of {counted(totals.count, 'step')}{left_out}."
 
 
 def unknown(run: RunData) -> Iterator[str]:

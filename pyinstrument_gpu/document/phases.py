@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyinstrument_gpu import analysis
 from pyinstrument_gpu.analysis.bottleneck import Bottleneck
 from pyinstrument_gpu.analysis.step_times import (
-    in_open_step,
+    in_unfinished_steps,
     mean_per_step_ns,
     outside_during_steps,
     outside_ns,
@@ -106,14 +106,15 @@ class PhaseCalls:
 
 def phases_in_steps(run: RunData) -> tuple[PhaseInSteps, ...]:
     device = _device_times(run, Scope.STEP)
-    quantiles, step_ns = analysis.of(run).step_quantiles, run.step_totals.duration.mean_ns
-    of_open_step = in_open_step(run)
+    about = analysis.of(run)
+    quantiles, step_ns = about.step_quantiles, about.step_totals.duration.mean_ns
+    unfinished = in_unfinished_steps(run, about.cut_short)
     found = []
     for path, phase in _in_scope(run, Scope.STEP):
-        still = of_open_step.get((path, Scope.STEP), PhaseStatistics())
+        still = unfinished.get((path, Scope.STEP), PhaseStatistics())
         calls = phase.count - still.count
         host_ns, self_ns, stream_ns, blocked_ns = (
-            mean_per_step_ns(run, *times, calls)
+            mean_per_step_ns(about.step_totals.count, *times, calls)
             for times in (
                 (phase.host, still.host),
                 (phase.self_host, still.self_host),

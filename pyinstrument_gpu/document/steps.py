@@ -15,7 +15,9 @@ class StepTimes:
     """The steps that ended.
 
     Attributes:
-        cut_short: how many of them did not run to their end.
+        count: how many that ran to their end; of these are all other numbers here.
+        cut_short: how many an exception, a break or the end of their loader cut short. If these
+            can't be told from the others any more, `count` counts them too.
         p50_ns, p95_ns: of `quantile_steps` steps: those whose spans are all in the history.
         profiled: how many further steps the profiler slowed, which are left out of everything here.
         profiled_mean_ns: their mean.
@@ -58,7 +60,8 @@ class StepTimes:
 
 def steps(run: RunData) -> StepTimes | None:
     """None where no step ended."""
-    totals, profiled, found = run.step_totals, run.profiled_totals, analysis.of(run)
+    found, profiled = analysis.of(run), run.profiled_totals
+    totals = found.step_totals
     if not totals.count:
         return None
     inside, quantiles, losses = found.attribution, found.step_quantiles, found.span_losses
@@ -66,7 +69,7 @@ def steps(run: RunData) -> StepTimes | None:
     total_ns = totals.duration.total_ns
     return StepTimes(
         count=totals.count,
-        cut_short=totals.count - totals.complete,
+        cut_short=run.step_totals.count - run.step_totals.complete,
         total_ns=total_ns,
         mean_ns=totals.duration.mean_ns,
         p50_ns=p50_ns,

@@ -38,16 +38,22 @@ def verdict(
         return "No step ended, so nothing can be said of steps."
     if waits is not None and waits.is_preview:
         return _preview(waits)
-    takes = _takes(run)
+    takes, totals = _takes(run), analysis.of(run).step_totals
     most = max(phases, key=lambda one: one.self_ns or 0.0, default=None)
+    most_ns = 0.0 if most is None or most.self_ns is None else most.self_ns
+    between_ns = (analysis.of(run).attribution.unattributed_ns or 0) / totals.count
     # A task that is suspended is in its phase, and the host elsewhere.
-    overlaps = overlap(phases, run.step_totals.duration.mean_ns) is not None
-    if most is not None and most.self_ns and not overlaps:
-        share = small_percent(most.self_ns, run.step_totals.duration.mean_ns)
+    overlaps = overlap(phases, totals.duration.mean_ns) is not None
+    if between_ns > most_ns:
+        takes += f", of which {_between(run, phases, between_ns, totals.duration.mean_ns)}"
+    elif most is not None and most_ns and not overlaps:
+        share = small_percent(most_ns, totals.duration.mean_ns)
         takes += f", of which the host spends {share} in {most.path}"
-    if steps < MIN_STEPS:
-        are = "is" if steps == 1 else "are"
-        helps = f"{counted(steps, 'step')} {are} too few to say what a change could save"
+    if totals.count < MIN_STEPS:
+        are = "is" if totals.count == 1 else "are"
+        helps = f"{counted(totals.count, 'step')} {are} too few to say what a change could save"
+    elif between_ns > most_ns and not any(one.is_certain for one in findings):
+        helps = 'put gpu_phase("...") around the parts of that code to see what it is'
     else:
         helps = _what_helps(run, findings, guides)
     end = "" if run.complete else "; the recording was not stopped, so its end is not here"
@@ -55,12 +61,48 @@ def verdict(
 
 
 def _takes(run: RunData) -> str:
-    mean_ns = run.step_totals.duration.mean_ns
+    about = analysis.of(run)
+    mean_ns = about.step_totals.duration.mean_ns
     takes = f"A step takes {duration(mean_ns)}"
-    median_ns = next(iter(analysis.of(run).step_quantiles.duration_ns), None)
+    median_ns = next(iter(about.step_quantiles.duration_ns), None)
     if median_ns is not None and abs(mean_ns - median_ns) > _SKEWED * mean_ns:
         takes += f" on average ({duration(median_ns)} in the median)"
+    if about.updates is not None:
+        takes += f" and an update {duration(about.updates.update_ns)}"
+        *counts, last = (f"{count:,}" for count in about.updates.counts)
+        takes += f" (the optimizers step {', '.join(counts)} and {last} times"
+        takes += f" in {counted(about.step_totals.count, 'step')})"
     return takes
+
+
+def _between(
+    run: RunData, phases: Sequence[PhaseInSteps], between_ns: float, step_ns: float
+) -> str:
+    """Where the time outside of phases is, which is more than that of any phase."""
+    share = small_percent(between_ns, step_ns)
+    if not phases:
+        return f"{share} lie outside of phases, as it has none"
+    largest = next(iter(analysis.of(run).gaps), None)
+    if largest is None:
+        return f"{share} lie outside of phases"
+    before, behind = (_placed(run, path) for path in (largest.before, largest.behind))
+    where = f"between {before} and {behind}"
+    if before is None:
+        where = f"in front of {behind}" if behind is not None else "in steps without a phase"
+    elif behind is None:
+        where = f"behind {before}, the last phase of a step"
+    of_it = (
+        ""
+        if largest.time_ns >= between_ns
+        else (f", {small_percent(largest.time_ns, between_ns)} of that")
+    )
+    return f"{share} lie outside of phases{of_it} {where}"
+
+
+def _placed(run: RunData, path: int) -> str | None:
+    """A phase with its line, where that is known."""
+    line = None if path < 0 else run.line_of_phase(path)
+    return None if path < 0 else run.paths[path] + (f" ({line})" if line else "")
 
 
 def _what_helps(run: RunData, findings: Sequence[Finding], guides: Guides | None) -> str:
@@ -91,7 +133,7 @@ def _saving(run: RunData, one: Finding) -> str:
     assert one.low_ns is not None and one.high_ns is not None and one.of_ns
     low, high = (small_percent(ns, one.of_ns) for ns in (one.low_ns, one.high_ns))
     whole = f"the {one.of}"
-    mean_ns = run.step_totals.duration.mean_ns
+    mean_ns = analysis.of(run).step_totals.duration.mean_ns
     if one.of == "step" and abs(one.of_ns - mean_ns) > _SKEWED * mean_ns:
         whole = f"the step ({duration(one.of_ns)} in the part of the run that can tell)"
     where = ", most of it in few steps" if one.is_rare else ""

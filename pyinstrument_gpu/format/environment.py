@@ -45,6 +45,7 @@ _is_version = fits.matches(r"[0-9A-Za-z.+!_-]{1,100}")
 _is_copy = fits.fields(
     pinned=fits.truth, non_blocking=fits.truth, count=fits.count, bytes=fits.count
 )
+_is_phase_line = fits.fields(phase=_is_text, file=_is_os_text, line=fits.integer(0, _PID_LIMIT))
 
 SCHEMA: Schema = {
     "host": _is_text,
@@ -97,6 +98,7 @@ SCHEMA: Schema = {
     "children_cpu_s": _is_number,
     "optimizer_seen": fits.or_null(fits.truth),
     "copies_to_device": fits.list_of(_is_copy, _MOST_ITEMS),
+    "phase_lines": fits.list_of(_is_phase_line, _MOST_ITEMS),
     "module_notes": fits.list_of(_is_text, _MOST_ITEMS),
     "program_end": Object(
         {"exit_code": fits.integer(0, 256), "exception": _is_text, "lost_peer": fits.truth}

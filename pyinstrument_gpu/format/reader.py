@@ -47,11 +47,13 @@ from pyinstrument_gpu.format.statistics import (
     StatisticsDocument,
     decode_statistics,
     with_blocked,
+    with_moved_outside,
     with_newer_device_times,
     with_newer_spans,
 )
 from pyinstrument_gpu.format.steps import (
     StepNumbering,
+    is_behind_its_step,
     known_open_step,
     known_steps,
     module_step_weights,
@@ -63,6 +65,7 @@ from pyinstrument_gpu.model.paths import join_paths
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.schema import has_device_times, span_scopes
 from pyinstrument_gpu.model.stall import Stall
+from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.model.step_totals import fold_steps, no_steps
 from pyinstrument_gpu.model.steps import Steps
 from pyinstrument_gpu.model.stream import named_streams
@@ -207,6 +210,19 @@ def decode_blocks(blocks: Blocks, run_type: type[_Run]) -> _Run:
     step_totals = statistics.step_totals + fold_steps(newer_steps[~profiled])
     profiled_totals = statistics.profiled_totals + fold_steps(newer_steps[profiled])
     scopes = span_scopes(spans, windows.were_profiled(spans["step"]))
+    behind = is_behind_its_step(steps, spans["step"], spans["host_begin_ns"])
+    if behind.any():
+        statistics = with_moved_outside(
+            statistics,
+            span_records.first,
+            time_records.first,
+            spans,
+            span_self_ns,
+            times,
+            *(scopes, behind),
+        )
+        spans["step"][behind] = -1
+        scopes[behind] = Scope.OUTSIDE
     phases = with_newer_spans(statistics, span_records, scopes)
     phases, uncounted = with_newer_device_times(
         statistics, phases, time_records.first, times, spans, scopes, state

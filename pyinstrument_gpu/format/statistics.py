@@ -165,6 +165,58 @@ def with_blocked(phases: Phases, spans: NDArray[np.void], scopes: NDArray[np.int
     return both
 
 
+def with_moved_outside(
+    statistics: StatisticsDocument,
+    first: int,
+    first_time: int,
+    spans: NDArray[np.void],
+    self_ns: NDArray[np.int64],
+    times: DeviceTimes,
+    scopes: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+) -> StatisticsDocument:
+    """The statistics in which the chosen spans lie outside of steps: while these were counted, it
+    was not known that their step had ended.
+
+    Args:
+        first: the number of the first of `spans`, and `first_time` that of the first device time.
+    """
+    moved = np.flatnonzero(chosen[: max(0, statistics.spans - first)])
+    device_ns = np.full(len(spans), -1, np.int64)
+    counted = times.span[times.number + first_time < statistics.device_times]
+    device_ns[counted] = times.device_ns[counted]
+    parts = fold_spans(
+        spans["path"][moved],
+        scopes[moved],
+        host=spans["host_end_ns"][moved] - spans["host_begin_ns"][moved],
+        self_host=self_ns[moved],
+        device=device_ns[moved],
+    )
+    phases = dict(statistics.phases)
+    for key, part in parts.items():
+        rest = _without(phases.get(key, PhaseStatistics()), part)
+        if rest is None:
+            continue  # the two contradict each other, as a part of the file is damaged
+        phases.pop(key)
+        if rest.count:
+            phases[key] = rest
+        outside = key[0], Scope.OUTSIDE
+        phases[outside] = PhaseStatistics.merge([phases.get(outside, PhaseStatistics()), part])
+    return replace(statistics, phases=phases)
+
+
+def _without(whole: PhaseStatistics, part: PhaseStatistics) -> PhaseStatistics | None:
+    rest: dict[str, Statistic | None] = {}
+    for name in _STATISTICS_OF_A_PHASE:
+        of_whole, of_part = getattr(whole, name), getattr(part, name)
+        if of_part is not None:
+            of_whole = None if of_whole is None else of_whole.without(of_part)
+            if of_whole is None:
+                return None
+        rest[name] = of_whole if of_whole is not None and of_whole.count else None
+    return PhaseStatistics(**rest)
+
+
 def with_newer_spans(
     statistics: StatisticsDocument, records: Records, scopes: NDArray[np.int64]
 ) -> Phases:

@@ -75,6 +75,19 @@ def indices_of(serials: NDArray[Any], dropped: NDArray[np.uint32]) -> NDArray[np
     return np.where((serials == NONE) | (at > below), -1, serials.astype(np.int64) - below)
 
 
+def is_behind_its_step(
+    steps: NDArray[np.void], indices: NDArray[np.int64], begins_ns: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether what began at these times, in the steps with these indices, began behind their end. A
+    step may turn out to have ended before what went on while nobody knew."""
+    if not len(steps):
+        return np.zeros(len(indices), dtype=bool)
+    position = np.minimum(np.searchsorted(steps["index"], indices), len(steps) - 1)
+    is_its = steps["index"][position] == indices
+    behind: NDArray[np.bool_] = is_its & (begins_ns > steps["end_ns"][position])
+    return behind
+
+
 def step_columns(items: NDArray[np.void], indices: NDArray[np.int64]) -> NDArray[np.void]:
     return columns(items, STEP_DTYPE, index=indices, complete=items["flags"] & STEP_COMPLETE)
 

@@ -15,7 +15,7 @@ from pyinstrument_gpu.format.cursor import Cursor, encode_text
 from pyinstrument_gpu.format.device_clocks import TIME_LIMIT_NS
 from pyinstrument_gpu.format.items import NONE, SYNC_ITEM, columns
 from pyinstrument_gpu.format.state import State
-from pyinstrument_gpu.format.steps import StepNumbering
+from pyinstrument_gpu.format.steps import StepNumbering, is_behind_its_step
 from pyinstrument_gpu.model.source_line import SourceLine
 from pyinstrument_gpu.model.sync_kind import ALLOWED, SyncKind
 from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncSite, SyncTotals, totals_of
@@ -56,11 +56,7 @@ def known_syncs(
     items = items[:good]
     path = np.where(items["path"] == NONE, -1, items["path"].astype(np.int64))
     events = columns(items, SYNC_DTYPE, path=path, step=numbering.indices(items["step"]))
-    if len(steps):
-        # A step may turn out to have ended before what went on while nobody knew.
-        position = np.minimum(np.searchsorted(steps["index"], events["step"]), len(steps) - 1)
-        is_its = steps["index"][position] == events["step"]
-        events["step"][is_its & (events["begin_ns"] >= steps["end_ns"][position])] = -1
+    events["step"][is_behind_its_step(steps, events["step"], events["begin_ns"])] = -1
     newer = totals_of(events[max(0, statistics.events - log.first) :], len(sites))
     counted = [
         replace(site, totals=statistics.totals.get(number, SyncTotals()) + newer[number])

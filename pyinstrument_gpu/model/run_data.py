@@ -283,6 +283,15 @@ class RunData:
         folders = (self.environment.get(key) for key in ("cwd", "program_folder"))
         return line.seen_from([folder for folder in folders if folder is not None])
 
+    def line_of_phase(self, path: int) -> str | None:
+        """Which line of the program called a phase first, as `name_of_line` has it. None where that
+        was not noted: only automatic phases have one."""
+        name = self.names[self.path_names[path]]
+        for noted in self.environment.get("phase_lines", ()):
+            if noted["phase"] == name:
+                return self.name_of_line(SourceLine(noted["file"], noted["line"], ""))
+        return None
+
     def are_named(self, names: Collection[str]) -> NDArray[np.bool_]:
         """For each path whether its last name is one of these."""
         return np.array([self.names[name] in names for name in self.path_names], dtype=bool)

@@ -44,6 +44,23 @@ class StepTotals:
         """Samples per second of time in steps whose samples are known; None when there was none."""
         return self.samples / self.sampled_ns * 1e9 if self.sampled_ns else None
 
+    def without(self, closed: NDArray[np.void]) -> StepTotals | None:
+        """The sums without some of the steps that they count, None if they can't have counted
+        these."""
+        part = fold_steps(closed)
+        duration = self.duration.without(part.duration)
+        if duration is None:
+            return None
+        return StepTotals(
+            count=self.count - part.count,
+            complete=self.complete - part.complete,
+            items=self.items - part.items,
+            sampled=self.sampled - part.sampled,
+            sampled_ns=self.sampled_ns - part.sampled_ns,
+            samples=self.samples - part.samples,
+            duration=duration,
+        )
+
     def __add__(self, other: StepTotals) -> StepTotals:
         return StepTotals(
             count=self.count + other.count,

@@ -16,11 +16,12 @@ import torch
 
 from pyinstrument_gpu.model.sync_kind import ALLOWED, COPY_KINDS, SyncKind
 from pyinstrument_gpu.native import native
-from pyinstrument_gpu.patching import dynamo, tensor_device
+from pyinstrument_gpu.patching import dynamo, program_frames, tensor_device
 from pyinstrument_gpu.patching import hooks as hooks_module
 from pyinstrument_gpu.patching.hooks import Arguments, Enter, Glance, Hooks, Options
+from pyinstrument_gpu.patching.program_frames import caller
 from pyinstrument_gpu.syncs import is_sync_allowed, sites
-from pyinstrument_gpu.syncs.sites import caller, site_of
+from pyinstrument_gpu.syncs.sites import site_of
 
 _Waits = Callable[[Arguments, Options], SyncKind | None]
 """Whether a call waits, and how; the first argument is `self`, if there is one."""
@@ -41,7 +42,7 @@ class SyncWatch:
         self._hooks = Hooks(self._leaves)
 
     def install(self) -> None:
-        dynamo.leave_out(sys.modules[__name__], hooks_module, tensor_device, sites)
+        dynamo.leave_out(sys.modules[__name__], hooks_module, tensor_device, sites, program_frames)
         hooks = self._hooks
         for name, glance, waits in _METHODS:
             hooks.method(name, glance, _entering(waits))

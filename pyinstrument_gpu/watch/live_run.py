@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyinstrument_gpu.analysis.step_times import in_open_step
+from pyinstrument_gpu.analysis.step_times import in_unfinished_steps
 from pyinstrument_gpu.format.framing import PAYLOAD_BYTES
 from pyinstrument_gpu.format.items import SPAN_ITEM
 from pyinstrument_gpu.format.state import State
@@ -425,7 +425,7 @@ def _phases(run: RunData, window: _Window) -> tuple[LivePhase, ...]:
     open_paths = {phase.path for phase in run.open_phases}
     open_paths |= {path.rpartition("/")[0] for path in open_paths}
     scopes = Scope.STEP, Scope.OTHER_THREADS
-    of_open_step = in_open_step(run)
+    of_open_step = in_unfinished_steps(run, run.steps.array[:0])
     found = []
     for number, path in enumerate(run.paths):
         whole = run.phases.get(path, PhaseStatistics())

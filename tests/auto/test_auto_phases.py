@@ -139,6 +139,28 @@ def test_own_steps_are_the_only_ones(recording: pig.Recording, wait: str) -> Non
     assert sum(counts(run).values()) == (16 if wait == "gpu_steps" else 12)
 
 
+def test_lines_of_the_program_that_called_each_phase_first() -> None:
+    phases = auto.AutoPhases()
+    phases.install()
+    try:
+        train()
+        train()
+    finally:
+        phases.remove()
+    first = train.__code__.co_firstlineno
+    loop, clear, forward, step = (first + line for line in (4, 5, 6, 7))
+    assert phases.lines == {
+        "data start": (__file__, loop),
+        "data": (__file__, loop),
+        "zero_grad": (__file__, clear),
+        "forward": (__file__, forward),
+        "loss": (__file__, forward),
+        "backward": (__file__, forward),
+        "optimizer": (__file__, step),
+    }
+    assert {"phase": "optimizer", "file": __file__, "line": step} in phases.facts()["phase_lines"]
+
+
 def test_exception_closes_the_phase(recording: pig.Recording) -> None:
     class Failing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

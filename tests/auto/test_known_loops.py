@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyinstrument_gpu as pig
 from pyinstrument_gpu import auto
+from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.run import Run
 
@@ -29,12 +31,15 @@ PHASES = {
     "zero_grad": "z",
     "forward": "f",
     "eval": "e",
+    "no_grad": "n",
     "loss": "l",
     "backward": "b",
     "optimizer": "o",
     "optimizer 2": "p",
     "optimizer 3": "q",
     "scheduler": "s",
+    "checkpoint": "c",
+    "log": "i",
 }
 """A letter for each phase. Phases inside another one are left out."""
 
@@ -338,7 +343,7 @@ class Gan:
         return functional.binary_cross_entropy_with_logits(self.discriminator(images), labels)
 
 
-@known(["dzeflflbozfflbp"] * 3, 12, {"data start": 1, "data end": 1})
+@known(["dznflflbozfflbp"] * 3, 12, {"data start": 1, "data end": 1})
 def gan() -> None:
     networks = Gan()
     for real, _ in batches(3):
@@ -346,7 +351,7 @@ def gan() -> None:
         networks.train_generator()
 
 
-@known(["zeflflbozfflbp"] * 3)
+@known(["znflflbozfflbp"] * 3)
 def gan_without_a_loader() -> None:
     networks = Gan()
     for _ in range(3):
@@ -354,7 +359,7 @@ def gan_without_a_loader() -> None:
         networks.train_generator()
 
 
-@known([*["dzeflflbo"] * 10, "dzeflflbozfflbp"] * 2, 88, {"data start": 1, "data end": 1})
+@known([*["dznflflbo"] * 10, "dznflflbozfflbp"] * 2, 88, {"data start": 1, "data end": 1})
 def generator_trained_with_every_eleventh_batch() -> None:
     networks = Gan()
     for i, (real, _) in enumerate(batches(22), 1):
@@ -366,7 +371,7 @@ def generator_trained_with_every_eleventh_batch() -> None:
 # No loader
 
 
-@known(["zflbo"] * 4, 0, {"eval": 2})
+@known(["zflbo"] * 4, 0, {"no_grad": 2})
 def no_loader() -> None:
     model = network()
     optimizer = sgd(model)
@@ -419,6 +424,37 @@ def optimizers_that_step_within_the_backward_pass() -> None:
         loss_of(model, one_batch()).backward()
 
 
+@known(["zflbo"] * 3, 0, {"checkpoint": 1, "plot": 1, "forward": 2})
+def saved_and_used_after_the_loop() -> None:
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, one_batch()).backward()
+        optimizer.step()
+    torch.save(model.state_dict(), io.BytesIO())
+    with pig.gpu_phase("plot"):
+        pass
+    for _ in range(2):
+        model(one_batch()[0])
+
+
+@known(["zflboi", "zflboi", "zflbo"], 0, {"plot": 1, "eval": 3})
+def evaluated_after_each_step_and_plotted_before_the_last_time() -> None:
+    # What is done between an update and an evaluation belongs to the step if the loop goes on.
+    model = network()
+    optimizer = sgd(model)
+    for i in range(3):
+        model.train()
+        optimizer.zero_grad()
+        loss_of(model, one_batch()).backward()
+        optimizer.step()
+        with pig.gpu_phase("log" if i < 2 else "plot"):
+            pass
+        model.eval()
+        model(one_batch()[0])
+
+
 # No optimizer
 
 
@@ -460,6 +496,16 @@ def written(run: Run) -> list[str]:
     return [letters[step.index] + "!" * (not step.complete) for step in run.steps]
 
 
+def assert_rows_add_up(run: Run) -> None:
+    """The outermost phases and what is unattributed are the step."""
+    document = document_of(run)
+    steps = document.steps
+    assert steps is not None and steps.unattributed_ns is not None
+    rows_ns = sum(one.host_ns or 0.0 for one in document.phases if "/" not in one.path)
+    assert steps.unattributed_ns >= 0
+    assert rows_ns + steps.unattributed_ns / steps.count == pytest.approx(steps.mean_ns)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_known_loop(loop: str) -> None:
     train, expected = LOOPS[loop]
@@ -478,6 +524,7 @@ def test_known_loop(loop: str) -> None:
     outside = {path: phase.count for path, phase in run.phases_in(Scope.OUTSIDE).items()}
     assert outside == expected.outside
     assert phases.optimizer_seen is (not expected.by_hand)
+    assert_rows_add_up(run)
 
 
 @pytest.mark.parametrize("loop", ["no_loader_and_gradients_cleared_last", "gradients_cleared_last"])

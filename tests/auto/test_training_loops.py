@@ -111,7 +111,7 @@ def test_gan(programs: Programs, tmp_path: Path) -> None:
     assert counts(run) == {
         "data": 6,
         "zero_grad": 12,
-        "eval": 6,
+        "no_grad": 6,
         "forward": 6 * 4,
         "loss": 6 * 3,
         "backward": 12,
@@ -191,7 +191,7 @@ def test_generator_instead_of_a_loader(programs: Programs, tmp_path: Path) -> No
     assert run.step_totals.complete == 10
     for step in range(10):
         assert per_step(run, step) == ["zero_grad", "forward", "loss", "backward", "optimizer"]
-    assert counts(run, Scope.OUTSIDE) == {"eval": 1}
+    assert counts(run, Scope.OUTSIDE) == {"no_grad": 1}
     # The last one ends with its update, not with the program.
     last = run.spans[run.spans["path"] == run.paths.index("optimizer")]["host_end_ns"][-1]
     over_ns = int((tmp_path / "over").read_text()) - run.anchor["monotonic_raw_ns"]

@@ -25,6 +25,7 @@ from tests.document.programs import (
     run_of_phases,
 )
 from tests.helpers.made_runs import run_of
+from tests.helpers.made_script import Script
 from tests.page.runs import training
 
 MS = 1_000_000
@@ -271,3 +272,114 @@ def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
     assert "the host spends 50% in backward" in document.verdict
     assert document.steps is not None
     assert document.steps.phases_ns == 2 * 9 * MS
+
+
+# What lies between the phases, steps that were cut short, and optimizers that step unequally
+
+
+@pytest.mark.parametrize(
+    ("work_ms", "where"),
+    [
+        ((20, 1, 0), "91% lie outside of phases, 95% of that in front of forward"),
+        ((0, 21, 0), "91% lie outside of phases between forward and backward"),
+        ((1, 0, 20), "91% lie outside of phases, 95% of that behind backward, the last phase of a"),
+    ],
+)
+def test_the_verdict_says_where_most_of_the_step_is_if_no_phase_has_it(
+    work_ms: tuple[int, int, int], where: str
+) -> None:
+    script = Script()
+    for _ in range(10):
+        with script.step():
+            script.work(work_ms[0] * MS)
+            script.leaf("forward", MS)
+            script.work(work_ms[1] * MS)
+            with script.phase("backward"):
+                script.leaf("inside", MS)
+            script.work(work_ms[2] * MS)
+    verdict = document_of(script.run()).verdict
+    assert verdict.startswith(f"A step takes 23.000 ms, of which {where}")
+    assert verdict.endswith('put gpu_phase("...") around the parts of that code to see what it is.')
+
+
+def test_the_phases_around_a_gap_have_their_lines_if_these_are_known() -> None:
+    script = Script()
+    for _ in range(10):
+        with script.step():
+            script.leaf("forward", MS)
+            script.work(9 * MS)
+            script.leaf("backward", MS)
+    lines = [{"phase": "forward", "file": "/home/me/train.py", "line": 12}]
+    run = script.run(environment={"cwd": "/home/me", "phase_lines": lines})
+    assert "between forward (train.py:12) and backward;" in document_of(run).verdict
+
+
+def test_steps_without_a_phase_are_all_outside_of_phases() -> None:
+    script = Script()
+    script.leaf("forward", MS)
+    for _ in range(10):
+        with script.step():
+            script.work(MS)
+    assert (
+        "of which 100% lie outside of phases, as it has none" in document_of(script.run()).verdict
+    )
+
+
+def _interrupted(complete: bool) -> Run:
+    """20 steps of 3 ms, and one of 600 ms that may have been left by an exception."""
+    script = Script()
+    for i in range(21):
+        with script.step(complete=complete or i < 20):
+            script.leaf("forward", MS if i < 20 else 500 * MS)
+            script.leaf("backward", 2 * MS if i < 20 else 100 * MS)
+    return script.run()
+
+
+def test_means_leave_out_a_step_that_was_cut_short() -> None:
+    document = document_of(_interrupted(complete=False))
+    steps = document.steps
+    assert steps is not None
+    assert (steps.count, steps.cut_short, steps.mean_ns) == (20, 1, 3 * MS)
+    assert (steps.p50_ns, steps.p95_ns) == (3 * MS, 3 * MS)
+    assert (steps.phases_ns, steps.unattributed_ns) == (60 * MS, 0)
+    assert [phase_of(document, path).host_ns for path in ("forward", "backward")] == [MS, 2 * MS]
+    assert document.verdict.startswith("A step takes 3.000 ms, of which the host spends 67%")
+    assert "Cut short: 1 of 21 steps; times per step leave them out." in document.notes
+
+    whole = document_of(_interrupted(complete=True)).steps
+    assert whole is not None
+    assert (whole.count, whole.cut_short, whole.total_ns) == (21, 0, 660 * MS)
+
+
+def test_steps_that_were_cut_short_count_if_they_cannot_be_told_from_others() -> None:
+    run = _interrupted(complete=False)
+    run.steps = Steps(run.steps.array[:20])
+    document = document_of(run)
+    assert document.steps is not None
+    assert (document.steps.count, document.steps.total_ns) == (21, 660 * MS)
+    assert "Cut short: 1 of 21 steps." in document.notes
+
+
+def test_a_run_of_which_all_steps_were_cut_short_has_their_times() -> None:
+    script = Script()
+    with script.step(complete=False):
+        script.leaf("forward", MS)
+    steps = document_of(script.run()).steps
+    assert steps is not None
+    assert (steps.count, steps.cut_short, steps.mean_ns) == (1, 1, MS)
+
+
+def test_optimizers_that_step_unequally_have_the_time_of_an_update() -> None:
+    """An actor that is updated with every other update of its critic, each in a step of its own."""
+    script = Script()
+    for i in range(20):
+        with script.step():
+            script.leaf("optimizer", 3 * MS)
+        if i % 2:
+            with script.step():
+                script.leaf("optimizer 2", 3 * MS)
+    verdict = document_of(script.run()).verdict
+    assert verdict.startswith(
+        "A step takes 3.000 ms and an update 4.500 ms (the optimizers step 20 and 10 times in "
+        "30 steps), of which"
+    )

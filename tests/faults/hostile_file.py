@@ -95,6 +95,7 @@ ENVIRONMENT: dict[str, Any] = {
     "framework": "lightning 2.6.6",
     "framework_steps": 12,
     "copies_to_device": [{"pinned": True, "non_blocking": False, "count": 3, "bytes": 12}],
+    "phase_lines": [{"phase": "forward", "file": "/home/me/train.py", "line": 12}],
     "program_facts": {
         "loader_workers": 2,
         "loader_pins": True,

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.format.steps import is_behind_its_step
 from pyinstrument_gpu.format.writer import encode
 from pyinstrument_gpu.model.device_clock import DeviceClock
 from pyinstrument_gpu.model.device_timing_summary import DeviceTimingSummary
@@ -109,7 +110,9 @@ def runs(draw: st.DrawFn) -> Run:
         known_samples = draw(st.none() | st.floats(0, 1e6))
         open_step = Step(99, draw(times), -1, known_samples, draw(counts), False, draw(thread_ids))
     clocks = [draw(device_clocks(device)) for device in sorted(draw(st.sets(st.integers(0, 2))))]
-    made = np.array(spans, dtype=SPAN_DTYPE)
+    made, closed = np.array(spans, dtype=SPAN_DTYPE), np.array(steps, dtype=STEP_DTYPE)
+    behind = is_behind_its_step(closed, made["step"], made["host_begin_ns"])
+    made["step"][behind] = -1  # where loading has them
     exact_ns, clock_ns = np.array(device_ns, np.int64), np.array(device_clock_ns, np.int64)
     for clock in clocks:
         place(clock, made, exact_ns, clock_ns)
@@ -130,7 +133,7 @@ def runs(draw: st.DrawFn) -> Run:
         dropped=draw(st.dictionaries(texts, counts, max_size=3)),
         spans=made,
         span_self_ns=np.array(self_ns, dtype=np.int64),
-        steps=Steps.with_open(np.array(steps, dtype=STEP_DTYPE), open_step),
+        steps=Steps.with_open(closed, open_step),
         open_step=open_step,
         complete=draw(st.booleans()),
         duration_ns=2**42,

@@ -23,9 +23,10 @@ class PythonPort : public pig::StepPort {
     port_.attr("step_item")(token, samples);
   }
   void step_note_update(int64_t token) override { port_.attr("step_note_update")(token); }
-  void step_end(int64_t token, bool complete, bool at_update) override {
-    port_.attr("step_end")(token, complete, at_update);
+  void step_end(int64_t token, bool complete, pig::StepEnd when) override {
+    port_.attr("step_end")(token, complete, when == pig::StepEnd::kAtUpdate);
   }
+  void no_step_follows() override {}
   void step_drop(int64_t token) override { port_.attr("step_drop")(token); }
   size_t optimizer_count() override { return port_.attr("optimizer_count")().cast<size_t>(); }
   void step_has_ended() override { port_.attr("step_has_ended")(); }

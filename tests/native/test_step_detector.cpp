@@ -39,7 +39,8 @@ class CountingPort : public pig::StepPort {
   int64_t step_begin() override { return 1; }
   void step_item(int64_t, double) override { ++items; }
   void step_note_update(int64_t) override {}
-  void step_end(int64_t, bool, bool) override {}
+  void step_end(int64_t, bool, pig::StepEnd) override {}
+  void no_step_follows() override {}
   void step_drop(int64_t) override {}
   size_t optimizer_count() override { return kOptimizers; }
   void step_has_ended() override { ++ended; }

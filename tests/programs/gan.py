@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generator and discriminator, which alternate within one batch."""
 # steps: 6
-# phases: data 6, zero_grad 12, forward 24, eval 6, loss 18, backward 12, optimizer 6, optimizer 2 6
+# phases: data 6, zero_grad 12, forward 24, no_grad 6, loss 18, backward 12, optimizer 6,
+#   optimizer 2 6
 
 import torch
 from torch import nn

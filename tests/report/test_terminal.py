@@ -446,7 +446,7 @@ def test_steps_left_early_are_counted() -> None:
     for complete in (True, False):
         with script.step(complete=complete):
             script.work(MS)
-    assert "! Cut short: 1 of 2 steps." in text(script.run())
+    assert "! Cut short: 1 of 2 steps; times per step leave them out." in text(script.run())
     assert text(script.run(), step=1).startswith("Step 1, cut short\n")
 
 

@@ -5,7 +5,9 @@ to lie on a device, and reading them takes time on a clock that the test moves."
 import math
 import os
 import pickle
+import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -244,6 +246,26 @@ def test_generated_code_and_the_call_itself_are_no_library(
     assert [(site.file, site.line, site.library) for site in sites] == [
         (str(program), line, None) for line in (1, 2)
     ]
+
+
+@pytest.mark.parametrize("has_shell", [True, False])
+def test_lines_of_a_notebook_have_the_names_of_its_cells(
+    advance: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, has_shell: bool
+) -> None:
+    file = f"/tmp/ipykernel_7/{has_shell}.py"
+
+    def format_code_name(name: str) -> tuple[str, str] | None:
+        return ("Cell", "In[2]") if name == file else None
+
+    compiler = types.SimpleNamespace(format_code_name=format_code_name)
+    shell = types.SimpleNamespace(compile=compiler) if has_shell else None
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    code = compile("\n\nx.item()\n", file, "exec")
+    run = watched(lambda: exec(code, {"x": on_device(1.0)}))
+    (site,) = [site for site in run.syncs.sites if site.totals.count]
+    name = "Cell In[2], line 3" if has_shell else f"{file}:3"
+    assert run.name_of_line(site.program) == name
+    assert name in run.report(width=100)
 
 
 def test_library_alone_is_better_than_nothing(advance: Callable[[int], None]) -> None:
@@ -523,6 +545,7 @@ def test_line_is_in_one_piece_however_narrow_the_report(
         ("/usr/lib/python3/dist-packages/hf/trainer.py", "hf/trainer.py:7"),
         ("/usr/lib/python3.11/statistics.py", "statistics.py:7"),
         ("/home/me/lib/site-packages.py", "/home/me/lib/site-packages.py:7"),
+        ("Cell In[2]", "Cell In[2], line 7"),
     ],
 )
 def test_name_of_a_line(file: str, name: str) -> None:

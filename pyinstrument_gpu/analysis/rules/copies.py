@@ -89,6 +89,8 @@ def evaluation_copies(case: Case) -> Iterator[Finding]:
     found = case.timeline.evaluations()
     if saving is None or case.is_listed(saving) or not len(found):
         return
+    if case.timeline.may_be_rollouts():
+        return
     copies = case.all_waits[case.run.syncs.of_kinds(case.all_waits, COPY_KINDS)]
     edges_ns = np.sort(found.begins_ns), np.sort(found.ends_ns)
     copies = copies[(interval_at(*edges_ns, copies["begin_ns"]) >= 0) & (copies["step"] < 0)]

@@ -13,18 +13,27 @@ from pyinstrument_gpu.analysis.rules.occasions import Occasions
 MIN_OCCASIONS = 2
 MIN_SHARE = 0.01
 """The least share of the elapsed time that other phases have to take to be named."""
+_EVALUATE = "evaluate half as often"
+_MAY_BE_ROLLOUTS = (
+    "modules run in eval mode without a loader and without a loss, so training may need what they "
+    "compute"
+)
 
 
 def occasional_phases(case: Case) -> Iterator[Finding]:
     timeline = case.timeline
     kinds = {
-        "evaluate half as often": timeline.evaluations(),
+        _EVALUATE: timeline.evaluations(),
         "save checkpoints half as often": timeline.checkpoints(),
     }
     for name, occasions in timeline.others(MIN_SHARE).items():
         kinds[f'run "{name}" half as often'] = occasions
     for advice, occasions in kinds.items():
-        if len(occasions) >= MIN_OCCASIONS:
+        if len(occasions) < MIN_OCCASIONS:
+            continue
+        if advice == _EVALUATE and timeline.may_be_rollouts():
+            yield Finding(advice, None, None, _MAY_BE_ROLLOUTS)
+        else:
             yield _finding(case, advice, occasions)
 
 

@@ -8,6 +8,9 @@ phases may belong to the evaluation or not, so that it takes from `low_ns` to `h
 The host begins an evaluation while the device is still at the steps before, and waits for those at
 the evaluation's first read. If a program has a device, `low_ns` therefore begins behind that read,
 and how long an evaluation takes in which nothing is read is unknown.
+
+Modules in eval mode may also be a teacher or a target network, which run for nearly every update,
+or the policy of a rollout, on whose outcome the program trains.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ MAX_SHARE = 0.5
 """The share of the steps from which on a phase in them is a part of the step and no occasion."""
 EVALUATION_PHASES = ("eval", "evaluate", "evaluation", "test", "val", "validate", "validation")
 CHECKPOINT_PHASES = ("checkpoint", "save", "save_checkpoint")
-_LOOP_PHASES = ("h2d", "forward", "loss", *DATA_PHASES)
+_AUTOMATIC = "eval"
+"""The one among them that may be there because a module was in eval mode."""
+_LOOP_PHASES = ("h2d", "forward", "loss", "no_grad", *DATA_PHASES)
 """What a loop of evaluation has as well as one of training."""
 _STEP_PHASES = ("backward", "zero_grad", "clip", "scheduler", "optimizer")
 
@@ -77,6 +82,7 @@ class Timeline:
         parents = run.path_parents[spans["path"]]
         is_outermost = (parents < 0) | np.isin(parents, around)
         self._spans = spans[chosen & ~is_around & is_outermost]
+        self._run = run
         self._names = [run.names[name].rstrip("0123456789 ").lower() for name in run.path_names]
         self._steps, self._reads = steps, reads
         end_ns = max(int(self._spans["host_end_ns"].max(initial=-1)), int(steps["end_ns"][-1]))
@@ -91,8 +97,26 @@ class Timeline:
         self._step = interval_at(steps["begin_ns"], steps["end_ns"], begins_ns)
 
     def evaluations(self) -> Occasions:
+        """None where they come with more than `MAX_SHARE` of the steps."""
         is_evaluation = self._are(EVALUATION_PHASES)
+        steps = distinct(np.maximum(self._step, self._gap)[is_evaluation])
+        if np.count_nonzero(steps >= 0) > MAX_SHARE * len(self._steps):
+            is_evaluation[:] = False
         return _together(self._in_gaps(is_evaluation), self._in_steps(is_evaluation))
+
+    def may_be_rollouts(self) -> bool:
+        """Whether the evaluations may be something else: automatic phases alone tell of them, and
+        the program has neither a loader nor a loss in them."""
+        is_evaluation = self._are(EVALUATION_PHASES)
+        is_own = bool((is_evaluation & ~self._are((_AUTOMATIC,))).any())
+        if is_own or "optimizer_seen" not in self._run.environment or self._are(DATA_PHASES).any():
+            return False
+        is_loss = self._run.are_named(["loss"])
+        in_evaluation = self._run.are_named([_AUTOMATIC])[self._run.path_parents]
+        gaps = distinct(self._gap[is_evaluation & (self._gap >= 0)])
+        beside = self._are(("loss",)) & np.isin(self._gap, gaps)
+        inside = is_loss & in_evaluation & (self._run.path_parents >= 0)
+        return not (beside.any() or inside.any())
 
     def checkpoints(self) -> Occasions:
         return self._of_phases(self._are(CHECKPOINT_PHASES))

@@ -17,11 +17,11 @@ from typing import Any
 from torch import serialization
 
 from pyinstrument_gpu.model.sync_kind import SyncKind
+from pyinstrument_gpu.patching.program_frames import caller, is_of_program
 from pyinstrument_gpu.syncs.preview.device_argument import is_device
 from pyinstrument_gpu.syncs.preview.patches import Patches
 from pyinstrument_gpu.syncs.preview.placement import Placement
 from pyinstrument_gpu.syncs.preview.unheard import unheard
-from pyinstrument_gpu.syncs.sites import caller, is_of_program
 
 _MAX_FILES = 256
 _File = tuple[int, int]

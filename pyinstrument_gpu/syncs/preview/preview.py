@@ -25,6 +25,7 @@ from pyinstrument_gpu.model.sync_kind import ALLOWED, COPY_KINDS, SyncKind
 from pyinstrument_gpu.native import native
 from pyinstrument_gpu.patching.hooks import Arguments, Glance, Hooks, Options
 from pyinstrument_gpu.patching.import_hook import when_imported
+from pyinstrument_gpu.patching.program_frames import caller, callers, is_of_program
 from pyinstrument_gpu.patching.tensor_device import is_non_blocking, target_of_to
 from pyinstrument_gpu.syncs import is_sync_allowed
 from pyinstrument_gpu.syncs.preview import warning_locations
@@ -35,7 +36,7 @@ from pyinstrument_gpu.syncs.preview.placement import PLAIN, Placement, size_of, 
 from pyinstrument_gpu.syncs.preview.read_kind import kind_of_read
 from pyinstrument_gpu.syncs.preview.unheard import unheard
 from pyinstrument_gpu.syncs.preview.waiting_operators import MAY_MIX, READ, kind_of_wait
-from pyinstrument_gpu.syncs.sites import caller, callers, is_of_program, site_of
+from pyinstrument_gpu.syncs.sites import site_of
 
 _lift = torch.ops.aten.lift_fresh.default
 _NO_DOUBT = {*MAY_MIX, torch.ops.aten.detach.default}
