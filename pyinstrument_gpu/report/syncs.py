@@ -5,30 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.syncs import Syncs
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.report.table import UNKNOWN, Unit, counted
 
 _MAX_SITES = 20
 
 
-def syncs_section(syncs: Syncs | None, steps: int, width: int) -> Iterator[Text | Table]:
+def syncs_section(syncs: Syncs | None, steps: int) -> Iterator[Part]:
     """The sites, the most expensive first, of a run of so many steps. Nothing if syncs were not
     watched."""
     if syncs is None:
         return
-    yield Text()
+    yield Sentence()
     if not syncs.sites:
         what = "would make" if syncs.is_preview else "made"
-        yield Text(f"Syncs: no watched call {what} the host wait for a device")
+        yield Sentence(f"Syncs: no watched call {what} the host wait for a device")
         yield from _doubts(syncs)
         return
     title = "Syncs: where the host waits for the device"
     if syncs.is_preview:
         title = "Syncs: where the host would wait for a GPU (how long is unknown)"
-    yield Text(title, "bold")
+    yield Sentence(title, "title")
     largest_ns = max(site.blocked_ns or 0 for site in syncs.sites)
     unit = Unit.fitting(largest_ns / max(1, steps), largest_ns)
     rows = []
@@ -48,21 +46,21 @@ def syncs_section(syncs: Syncs | None, steps: int, width: int) -> Iterator[Text 
             nothing = [""] * len(cells)
             rows.append(Row(site.library_line, nothing, depth=1, note=site.library_function or ""))
     times = (f"{unit.name} per step", "outside steps", f"total {unit.name}", "bytes")
-    yield table(["line", "what", "count", "per step", *times], [rows], width, whole_names=True)
+    yield table(["line", "what", "count", "per step", *times], [rows], whole_names=True)
     if len(syncs.sites) > _MAX_SITES:
-        yield Text(f"... and {counted(len(syncs.sites) - _MAX_SITES, 'more site')}", "yellow")
+        yield Sentence(f"... and {counted(len(syncs.sites) - _MAX_SITES, 'more site')}", "warn")
     if syncs.watched_steps < syncs.kept_steps:
-        yield Text(
+        yield Sentence(
             f"The watch was on in {syncs.watched_steps:,} of {counted(syncs.kept_steps, 'step')}; "
             "what stands per step is a mean of all steps"
         )
     if syncs.allowed:
-        yield Text(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
+        yield Sentence(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
     if syncs.lost:
-        yield Text(f"Blocked times of phases are unknown: {syncs.lost:,} waits were not kept")
+        yield Sentence(f"Blocked times of phases are unknown: {syncs.lost:,} waits were not kept")
     yield from _doubts(syncs)
 
 
-def _doubts(syncs: Syncs) -> Iterator[Text]:
+def _doubts(syncs: Syncs) -> Iterator[Sentence]:
     for doubt in syncs.doubts:
-        yield Text(doubt, "yellow")
+        yield Sentence(doubt, "warn")
