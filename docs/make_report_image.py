@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pyinstrument_gpu.document.document import document_of
+from pyinstrument_gpu.report.console import rich_parts
 from pyinstrument_gpu.report.overview import overview
 from pyinstrument_gpu.run import Run
 
@@ -20,7 +21,7 @@ def report_svg(run: Run, title: str, width: int = 100) -> str:
     console = Console(
         file=StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor"
     )
-    for part in overview(document_of(run), width):
+    for part in rich_parts(overview(document_of(run)), width):
         console.print(part)
     return console.export_svg(title=title)
 

@@ -18,12 +18,11 @@ from pyinstrument_gpu.model.statistic import merge_known
 from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.page.bars import css_color
 from pyinstrument_gpu.page.histograms import plain_histograms
-from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
 from pyinstrument_gpu.report.comparison import comparison_parts
+from pyinstrument_gpu.report.parts import Part, Sentence, without_blanks
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
 from pyinstrument_gpu.report.table import printable
 
-_WIDTH = 1000
 _MOST_ENDS = 10
 _FLOW_WIDTH, _END_WIDTH, _MIDDLE = 860, 16, 430
 _LABEL_CELLS = 30
@@ -78,7 +77,7 @@ class ComparisonView:
     """
 
     comparison: Comparison
-    parts: list[Sentence | PartTable]
+    parts: list[Part]
     intervals: tuple[Interval, ...]
     zero: float
     low_margin: float
@@ -121,7 +120,7 @@ def comparison_view(
         comparison=comparison,
         parts=[
             part
-            for part in report_parts(comparison_parts(comparison, _WIDTH))
+            for part in without_blanks(comparison_parts(comparison))
             if not (isinstance(part, Sentence) and part.text in warnings)
         ],
         intervals=tuple(

@@ -14,8 +14,8 @@ from pyinstrument_gpu.document.words import UNKNOWN, duration, small_percent
 from pyinstrument_gpu.export.palette import color_of
 from pyinstrument_gpu.model.rank_numbers import ranks_text
 from pyinstrument_gpu.page.bars import css_color
-from pyinstrument_gpu.page.report_parts import PartTable, Sentence, report_parts
 from pyinstrument_gpu.report.job import job_sections
+from pyinstrument_gpu.report.parts import Part, without_blanks
 from pyinstrument_gpu.report.table import Unit
 
 MAX_RANKS = 8
@@ -24,7 +24,6 @@ _MAX_MAP_ROWS = 64
 _MAX_MAP_PHASES = 12
 _STRONGEST = 55
 """Percent of a phase's colour in a cell; more would make its number hard to read."""
-_WIDTH = 1000
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class JobView:
     finding it is said what it costs."""
 
     document: JobDocument
-    parts: Mapping[str, list[Sentence | PartTable]]
+    parts: Mapping[str, list[Part]]
     findings: tuple[tuple[JobFinding, str], ...]
     rank_map: RankMap | None
     embedded: str
@@ -80,7 +79,7 @@ def ranks_on_page(document: JobDocument) -> list[int]:
 
 def job_view(document: JobDocument, ranks: Sequence[int]) -> JobView:
     """The view of a job on a page that has the runs of these ranks."""
-    parts = {name: report_parts(found) for name, found in job_sections(document, _WIDTH).items()}
+    parts = {name: without_blanks(found) for name, found in job_sections(document).items()}
     embedded = ""
     if 0 < len(ranks) < len(document.ranks):
         embedded = (

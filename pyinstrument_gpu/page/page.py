@@ -28,10 +28,10 @@ from pyinstrument_gpu.model.job import is_of_a_job
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.page.comparison_view import comparison_view
 from pyinstrument_gpu.page.job_view import job_view
-from pyinstrument_gpu.page.report_parts import PartTable
 from pyinstrument_gpu.page.run_view import run_view
 from pyinstrument_gpu.page.step_series import MAX_STEPS, step_series
 from pyinstrument_gpu.page.timeline import MAX_BARS, plain_timeline, timeline
+from pyinstrument_gpu.report.parts import Table
 from pyinstrument_gpu.report.table import printable
 from pyinstrument_gpu.version import __version__
 
@@ -140,7 +140,7 @@ def comparison_page(
         ),
         view=view,
         verdict_lines=next(
-            place for place, part in enumerate(view.parts) if isinstance(part, PartTable)
+            place for place, part in enumerate(view.parts) if isinstance(part, Table)
         ),
     )
 

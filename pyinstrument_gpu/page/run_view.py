@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeAlias
 
 from pyinstrument_gpu.document.document import Document, document_of
@@ -24,18 +23,14 @@ from pyinstrument_gpu.model.statistics import Scope
 from pyinstrument_gpu.page.bars import css_color, ink_on
 from pyinstrument_gpu.page.curves import Curves, memory_curves, metric_curves, plain_curves
 from pyinstrument_gpu.page.histograms import plain_histograms, spark_path, time_bounds
-from pyinstrument_gpu.page.report_parts import PartRow, PartTable, Sentence, report_parts
 from pyinstrument_gpu.page.source_lines import SourceContext, source_context
 from pyinstrument_gpu.page.step_series import StepSeries, plain_series
 from pyinstrument_gpu.report.overview import sections
+from pyinstrument_gpu.report.parts import Part, Row, Table, without_blanks
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
 from pyinstrument_gpu.report.savings import SAVING_HEADERS, saving_cells
-from pyinstrument_gpu.report.table import UNKNOWN, Unit, printable
+from pyinstrument_gpu.report.table import Unit, printable
 
-_WIDTH = 1000
-"""Of the terminal that the tables are made for: they have all columns, and no name is broken."""
-_PHASE_COLUMNS = 8
-"""Of the report's table of phases, behind the name."""
 _MAX_FINDINGS = 5
 """In the overview; all others are among the savings."""
 _MAX_SITES = 20
@@ -107,7 +102,7 @@ class RunView:
     name: str
     file: str
     document: Document
-    parts: Mapping[str, list[Sentence | PartTable]]
+    parts: Mapping[str, list[Part]]
     data: Mapping[str, Any]
     tiles: tuple[tuple[str, str, str], ...]
     findings: tuple[tuple[Finding, str], ...]
@@ -129,7 +124,7 @@ class RunView:
 def run_view(run: RunData, file: str, name: str, number: int, series: StepSeries) -> RunView:
     """The view of a run. Costs its whole analysis."""
     document = document_of(run, file)
-    parts = {name: report_parts(found) for name, found in sections(document, _WIDTH).items()}
+    parts = {name: without_blanks(found) for name, found in sections(document).items()}
     histograms, places = _histograms(run)
     phase_headers, phases = _phase_rows(document, parts["phases"], places)
     curves = {"metrics": metric_curves(run), "memory": memory_curves(run)}
@@ -245,40 +240,24 @@ def _largest(document: Document, places: _Places) -> int:
 
 
 def _phase_rows(
-    document: Document, parts: Sequence[Sentence | PartTable], places: _Places
+    document: Document, parts: Sequence[Part], places: _Places
 ) -> tuple[tuple[str, ...], list[PhaseRow]]:
     """The headers and rows of the report's table of phases, with what only a picture shows."""
     if document.steps is None or not parts:  # as of a preview
         return (), []
-    unit = next(part.text for part in parts if isinstance(part, Sentence)).rpartition(": ")[2]
-    table = next(part for part in parts if isinstance(part, PartTable))
-    # The paths that the lines are of: each phase behind those around it.
-    paths = dict.fromkeys(
-        "/".join(parts[:end])
-        for parts in (phase.path.split("/") for phase in document.phases)
-        for end in range(1, len(parts) + 1)
-    )
-    *blocks, sums = table.blocks
-    rows = []
-    for path, row in zip(paths, chain(*blocks), strict=False):
-        names = names_of(path)
-        histogram, spark = places.get(names, (None, ""))
-        rows.append(_phase_row(row, path, _color(names[-1]), histogram, spark))
-    rows += [_phase_row(row, row.name, is_sum=True) for row in sums]
-    return (unit, *table.headers[1 : 1 + _PHASE_COLUMNS]), rows
+    table = next(part for part in parts if isinstance(part, Table))
+    unit = Unit.fitting(document.steps.mean_ns)
+    rows = [_phase_row(row, places) for block in table.blocks for row in block]
+    return (f"{unit.name} per step", *table.headers[1:]), rows
 
 
-def _phase_row(
-    row: PartRow,
-    path: str,
-    color: str = "",
-    histogram: int | None = None,
-    spark: str = "",
-    is_sum: bool = False,
-) -> PhaseRow:
-    cells = row.cells[:_PHASE_COLUMNS]  # what follows is the terminal's bar
-    share = None if cells[-1] in ("", UNKNOWN) else float(cells[-1]) / 100
-    return PhaseRow(row.name, path, row.depth, color, cells, share, histogram, spark, is_sum)
+def _phase_row(row: Row, places: _Places) -> PhaseRow:
+    name, cells = printable(row.name), tuple(row.cells)
+    if not row.path:
+        return PhaseRow(name, name, row.depth, "", cells, row.share, is_sum=True)
+    color = _color(row.name)
+    picture = places.get(names_of(row.path), (None, ""))
+    return PhaseRow(name, row.path, row.depth, color, cells, row.share, *picture)
 
 
 def _color(name: str) -> str:

@@ -8,20 +8,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.analysis.compare import MIN_RUNS, Change, Comparison, PhaseChange
 from pyinstrument_gpu.analysis.final_values import FinalValue
 from pyinstrument_gpu.report.console import printed
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, Table, table
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
-    Row,
     Unit,
     confidence_percent,
     counted,
     rounded_percent,
-    table,
 )
 
 _MAX_NAMED = 3
@@ -30,11 +26,11 @@ _MAX_ROWS = 30
 
 
 def comparison_report(comparison: Comparison, width: int = 80) -> str:
-    return printed(comparison_parts(comparison, width), width)
+    return printed(comparison_parts(comparison), width)
 
 
-def comparison_parts(comparison: Comparison, width: int) -> list[Text | Table]:
-    """The comparison, as `rich` prints it: the verdict, the phases, what moved, and metrics."""
+def comparison_parts(comparison: Comparison) -> list[Part]:
+    """The parts of the comparison: the verdict, the phases, what moved, and metrics."""
     elapsed, inside = comparison.elapsed, comparison.inside
     unit = Unit.fitting(max(elapsed.before_mean_ns, elapsed.after_mean_ns))
 
@@ -51,21 +47,21 @@ def comparison_parts(comparison: Comparison, width: int) -> list[Text | Table]:
         return [row(name, of.before_mean_ns, of.after_mean_ns)]
 
     headers = [f"{unit.name} per step", "before", "after", "change", "% elapsed"]
-    parts: list[Text | Table] = [
-        *map(Text, _verdict_lines(comparison)),
-        Text(),
-        table(headers, [phases(is_outside=False), whole("step", inside)], width),
-        Text(),
-        Text("Outside steps, divided by the number of steps"),
-        table(headers, [phases(is_outside=True), whole("elapsed", elapsed)], width),
-        Text(),
-        Text(_moved(comparison, unit)),
+    parts: list[Part] = [
+        *map(Sentence, _verdict_lines(comparison)),
+        Sentence(),
+        table(headers, [phases(is_outside=False), whole("step", inside)]),
+        Sentence(),
+        Sentence("Outside steps, divided by the number of steps"),
+        table(headers, [phases(is_outside=True), whole("elapsed", elapsed)]),
+        Sentence(),
+        Sentence(_moved(comparison, unit)),
     ]
     if comparison.finals:
-        parts += [Text(), _finals(comparison.finals, width)]
+        parts += [Sentence(), _finals(comparison.finals)]
     if any(final.differs is None for final in comparison.finals):
-        parts.append(Text("A difference without an interval cannot be told from noise"))
-    parts += [Text(f"! {warning}") for warning in comparison.warnings]
+        parts.append(Sentence("A difference without an interval cannot be told from noise"))
+    parts += [Sentence(f"! {warning}") for warning in comparison.warnings]
     return parts
 
 
@@ -176,7 +172,7 @@ def _names(phases: list[PhaseChange]) -> str:
     return ", ".join(named[:_MAX_NAMED]) + more
 
 
-def _finals(finals: Sequence[FinalValue], width: int) -> Table:
+def _finals(finals: Sequence[FinalValue]) -> Table:
     headers = ["at the end", "before", "after", "change", "interval"]
     rows = []
     for final in finals[:_MAX_ROWS]:
@@ -189,7 +185,7 @@ def _finals(finals: Sequence[FinalValue], width: int) -> Table:
             UNKNOWN if interval is None else " to ".join(f"{end:+.3g}" for end in interval),
         ]
         rows.append(Row(final.name, cells))
-    return table(headers, [rows], width)
+    return table(headers, [rows])
 
 
 def signed(duration_ns: float, unit: Unit) -> str:

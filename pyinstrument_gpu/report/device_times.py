@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.document import Document
 from pyinstrument_gpu.document.phases import DeviceTimes, PhaseCalls, PhaseInSteps
+from pyinstrument_gpu.report.parts import Part, Row, Sentence
 from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, duration
+from pyinstrument_gpu.report.table import UNKNOWN, Unit, duration
 
-_WIDTH_FOR_QUANTILES = 100
 _LEGEND = {
     "launch": "launch: the device waited for the host to enqueue work",
     "device": "device: it still had a backlog when the host had enqueued everything",
@@ -22,13 +19,13 @@ _LEGEND = {
     "launch?": "launch?: launch or blocked; waits for the device were not measured",
 }
 _TIMES = ("phase", "timed", "host", "device")
-_WIDE_HEADERS = (*_TIMES, "p50", "p95", "ahead", "ahead p95", "bottleneck")
-_HEADERS = (*_TIMES, "p95", "ahead", "bottleneck")
+_HEADERS = (*_TIMES, "p50", "p95", "ahead", "ahead p95", "bottleneck")
+_WIDE_ONLY = ("p50", "ahead p95")
 
 
 def device_times(
-    document: Document, phases: Sequence[PhaseInSteps] | Sequence[PhaseCalls], width: int
-) -> Iterator[Text | Table]:
+    document: Document, phases: Sequence[PhaseInSteps] | Sequence[PhaseCalls]
+) -> Iterator[Part]:
     """The table of phases with device times, and notes on it; nothing if there are none."""
     timed = [
         (phase, phase.device, _call_ns(document, phase))
@@ -38,14 +35,12 @@ def device_times(
     if not timed:
         return
     unit = Unit.fitting(max(max(device.mean_ns, host_ns or 0) for _, device, host_ns in timed))
-    headers = _WIDE_HEADERS if width >= _WIDTH_FOR_QUANTILES else _HEADERS
     rows = {}
     for phase, device, host_ns in timed:
-        cells = _cells(device, _timed_calls(phase), host_ns, unit)
-        rows[phase.path] = Row("", [cells[header] for header in headers[1:]])
-    yield Text()
-    yield Text(f"On the device: {unit.name} per call, stream time next to host time", "bold")
-    yield from phase_table(headers, rows, width)
+        rows[phase.path] = Row("", _cells(device, _timed_calls(phase), host_ns, unit))
+    yield Sentence()
+    yield Sentence(f"On the device: {unit.name} per call, stream time next to host time", "title")
+    yield from phase_table(_HEADERS, rows, wide_only=_WIDE_ONLY)
     devices = [device for _, device, _ in timed]
     calls = sum(_timed_calls(phase) for phase, _, _ in timed)
     yield from _coverage(document, calls, sum(phase.calls for phase, _, _ in timed))
@@ -54,7 +49,7 @@ def device_times(
         for phase, device, _ in timed
     )
     if known < calls:
-        yield Text(
+        yield Sentence(
             f"ahead and bottleneck cover {known:,} of {calls:,} timed calls: the others are not in "
             "the history, or have no known position in time"
         )
@@ -75,42 +70,37 @@ def _timed_calls(phase: PhaseInSteps | PhaseCalls) -> int:
     return phase.calls if known is None else known
 
 
-def _cells(device: DeviceTimes, calls: int, host_ns: float | None, unit: Unit) -> dict[str, str]:
-    """The cells of a row by column header, for all columns."""
-    return {
-        "timed": str(calls),
-        "host": unit.text(host_ns),
-        "device": unit.text(device.mean_ns),
-        "p50": unit.text(device.p50_ns),
-        "p95": unit.text(device.p95_ns),
-        "ahead": unit.text(device.ahead_p50_ns),
-        "ahead p95": unit.text(device.ahead_p95_ns),
-        "bottleneck": device.bottleneck or UNKNOWN,
-    }
+def _cells(device: DeviceTimes, calls: int, host_ns: float | None, unit: Unit) -> list[str]:
+    """What stands below `_HEADERS`, behind the name."""
+    own_ns = (host_ns, device.mean_ns, device.p50_ns, device.p95_ns)
+    times_ns = (*own_ns, device.ahead_p50_ns, device.ahead_p95_ns)
+    return [str(calls), *map(unit.text, times_ns), device.bottleneck or UNKNOWN]
 
 
-def _coverage(document: Document, known: int, calls: int) -> Iterator[Text]:
+def _coverage(document: Document, known: int, calls: int) -> Iterator[Sentence]:
     every = document.run.timed_every_steps or 1
     if every > 1:
-        yield Text(f"The device was timed in one of every {every:,} steps, the host in all of them")
+        yield Sentence(
+            f"The device was timed in one of every {every:,} steps, the host in all of them"
+        )
     if known < calls:
-        yield Text(
+        yield Sentence(
             f"Device times cover {known:,} of these phases' {calls:,} calls, host times all of them"
             + ("" if document.steps is None else ". The table above uses their mean for all calls")
         )
 
 
-def _legend(shown: Sequence[DeviceTimes]) -> Iterator[Text]:
-    yield Text("ahead: how long after the host the device began a call (median)", "dim")
+def _legend(shown: Sequence[DeviceTimes]) -> Iterator[Sentence]:
+    yield Sentence("ahead: how long after the host the device began a call (median)", "note")
     kinds = {device.bottleneck for device in shown}
     if "launch?" in kinds:
         kinds.add("launch")
     for kind, text in _LEGEND.items():
         if kind in kinds:
-            yield Text(text, "dim")
+            yield Sentence(text, "note")
 
 
-def _clocks(document: Document) -> Iterator[Text]:
+def _clocks(document: Document) -> Iterator[Sentence]:
     """How well clocks agree."""
     worst_ns = document.ahead_uncertainty_ns or 0
     clocks, facts = document.device_clocks, []
@@ -120,4 +110,4 @@ def _clocks(document: Document) -> Iterator[Text]:
     if worst_ns > max((clock.uncertainty_ns for clock in clocks), default=0):
         facts.append(f"some times only within {duration(worst_ns)}")
     if facts:
-        yield Text("Clocks, compared to the host's: " + "; ".join(facts), "dim")
+        yield Sentence("Clocks, compared to the host's: " + "; ".join(facts), "note")

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.text import Text
-
 from pyinstrument_gpu.analysis.energy import GpuEnergy, PhaseEnergy
+from pyinstrument_gpu.report.parts import Sentence
 from pyinstrument_gpu.report.table import printable
 
 
-def energy_section(gpus: Sequence[GpuEnergy], has_phases: bool) -> Iterator[Text]:
+def energy_section(gpus: Sequence[GpuEnergy], has_phases: bool) -> Iterator[Sentence]:
     """Joules per step, per sample and per call of phases. Nothing if no energy was read."""
     for gpu in gpus:
         if gpu.joules is None:
             continue
-        yield Text()
-        yield Text(f"Energy of GPU {gpu.device}, by its own counter", "bold")
+        yield Sentence()
+        yield Sentence(f"Energy of GPU {gpu.device}, by its own counter", "title")
         text = f"{_joules(gpu.joules)} in {gpu.seconds:.1f} s"
         if gpu.seconds > 0:
             text += f", {gpu.joules / gpu.seconds:.0f} W on average"
@@ -25,14 +24,14 @@ def energy_section(gpus: Sequence[GpuEnergy], has_phases: bool) -> Iterator[Text
             text += f"; {_joules(gpu.joules_per_step)} per step, all between steps included"
         if gpu.joules_per_sample is not None:
             text += f"; {_joules(gpu.joules_per_sample)} per sample"
-        yield Text(text)
+        yield Sentence(text)
         for phase in gpu.phases:
-            yield Text(f"{printable(phase.path)}: {_phase(phase)}")
+            yield Sentence(f"{printable(phase.path)}: {_phase(phase)}")
         if not gpu.phases and has_phases:
-            yield Text(
+            yield Sentence(
                 "Energy of phases is unknown: it takes calls of a second, or phases that "
                 "don't always come together",
-                "dim",
+                "note",
             )
 
 

@@ -5,41 +5,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.text import Text
-
 from pyinstrument_gpu.analysis.rules import EDIT_SHARE
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.guides import Guidance, Guides
+from pyinstrument_gpu.report.parts import Sentence
 from pyinstrument_gpu.report.table import counted, printable, small_percent
 
 NEGLIGIBLE_SHARE = 0.001
 _MAX_FINDINGS = 5
 
 
-def guides_section(guides: Guides | None, findings: Sequence[Finding]) -> Iterator[Text]:
+def guides_section(guides: Guides | None, findings: Sequence[Finding]) -> Iterator[Sentence]:
     """What their advice is worth, the largest first, with the evidence unless it is worth nothing;
     then what can't be told."""
     if guides is None:
         return
-    yield Text()
-    yield Text("What guides advise, and what it is worth in this run", "bold")
+    yield Sentence()
+    yield Sentence("What guides advise, and what it is worth in this run", "title")
     told = [_guidance(one) for one in findings if one.kind == "guide"]
     known = [*told, *(one for one in guides.rows if one.high_ns is not None)]
     known.sort(key=_high_share, reverse=True)
     for one in known[:_MAX_FINDINGS]:
         share = _high_share(one)
-        yield Text(printable(f"{_promise(one)}: {_worth(one)}"))
+        yield Sentence(printable(f"{_promise(one)}: {_worth(one)}"))
         if share >= NEGLIGIBLE_SHARE:
-            yield Text(printable(f"   {one.evidence}"), "dim")
+            yield Sentence(printable(f"   {one.evidence}"), "note")
         if one.edit is not None and share >= EDIT_SHARE:
-            yield Text(printable(f"   {one.edit}"), "dim")
+            yield Sentence(printable(f"   {one.edit}"), "note")
     if len(known) > _MAX_FINDINGS:
-        yield Text(f"... and {counted(len(known) - _MAX_FINDINGS, 'smaller one')}", "yellow")
+        yield Sentence(f"... and {counted(len(known) - _MAX_FINDINGS, 'smaller one')}", "warn")
     untold = [f"{_promise(one)} ({one.evidence})" for one in guides.rows if one.high_ns is None]
     if untold:
-        yield Text(printable(f"Can't be told: {'; '.join(untold)}"))
+        yield Sentence(printable(f"Can't be told: {'; '.join(untold)}"))
     if guides.nothing_worth_an_edit:
-        yield Text(
+        yield Sentence(
             f"Nothing here is worth an edit: no saving and no advice reaches {EDIT_SHARE:.0%}"
         )
 

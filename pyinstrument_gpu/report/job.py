@@ -6,9 +6,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.analysis.job.findings import (
     BETWEEN_STEPS,
     OUTSIDE_PHASES,
@@ -28,9 +25,9 @@ from pyinstrument_gpu.document.job_ranks import (
 )
 from pyinstrument_gpu.model.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.report.console import for_terminal, notes
+from pyinstrument_gpu.report.parts import Emphasis, Part, Row, Sentence, table
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
-    Row,
     Unit,
     counted,
     duration,
@@ -38,7 +35,6 @@ from pyinstrument_gpu.report.table import (
     printable,
     size,
     small_percent,
-    table,
 )
 
 _MAX_PHASE_COLUMNS = 5
@@ -49,32 +45,32 @@ _MAX_STALLS = 8
 
 def job_report(document: JobDocument, width: int | None = None, color: bool | None = None) -> str:
     """The report of a job as text; `width` and `color` as in `for_terminal`."""
-    return for_terminal(lambda width: job_overview(document, width), width, color)
+    return for_terminal(job_overview(document), width, color)
 
 
-def job_overview(document: JobDocument, width: int) -> list[Text | Table]:
-    """The report of a job, as `rich` prints it."""
-    return [part for parts in job_sections(document, width).values() for part in parts]
+def job_overview(document: JobDocument) -> list[Part]:
+    """The parts of the report of a job."""
+    return [part for parts in job_sections(document).values() for part in parts]
 
 
-def job_sections(document: JobDocument, width: int) -> dict[str, list[Text | Table]]:
+def job_sections(document: JobDocument) -> dict[str, list[Part]]:
     """The parts of the report by what they are about, in order."""
     found = {
         "heading": _heading(document),
         "findings": _findings(document.findings),
-        "ranks": _ranks(document, width),
-        "phases": _phases(document, width),
-        "collectives": _collectives(document.collectives, document.steps, width),
+        "ranks": _ranks(document),
+        "phases": _phases(document),
+        "collectives": _collectives(document.collectives, document.steps),
         "stalls": _stalls(document.stalls),
         "notes": notes([*_missing(document.missing), *document.notes]),
     }
     return {name: list(parts) for name, parts in found.items()}
 
 
-def _heading(document: JobDocument) -> Iterator[Text]:
+def _heading(document: JobDocument) -> Iterator[Sentence]:
     job, steps = document.job, document.steps
     if job.command:
-        yield Text(printable(shlex.join(job.command)), "bold")
+        yield Sentence(printable(shlex.join(job.command)), "title")
     facts = [f"{job.ranks_read:,} of {counted(job.world_size, 'rank')}"]
     if job.hosts is not None:
         facts.append(f"on {counted(job.hosts, 'host')}")
@@ -82,36 +78,36 @@ def _heading(document: JobDocument) -> Iterator[Text]:
         facts.append(f"torch {job.torch}")
     if job.job_id:
         facts.append(f"job {job.job_id}")
-    yield Text(printable(", ".join(facts)))
+    yield Sentence(printable(", ".join(facts)))
     if steps is None:
-        yield Text(f"No step that can be compared, in {duration(job.duration_ns)}")
+        yield Sentence(f"No step that can be compared, in {duration(job.duration_ns)}")
     else:
-        yield Text(
+        yield Sentence(
             f"{counted(steps.count, 'step')} compared, in {duration(job.duration_ns)}; on the rank "
             f"on which it takes longest, a step takes {duration(steps.mean_ns)} (p50 "
             f"{duration(steps.p50_ns)}, p95 {duration(steps.p95_ns)})"
         )
-    yield Text(printable(document.verdict), "bold")
+    yield Sentence(printable(document.verdict), "title")
 
 
-def _findings(findings: Sequence[JobFinding]) -> Iterator[Text]:
+def _findings(findings: Sequence[JobFinding]) -> Iterator[Sentence]:
     if findings:
-        yield Text()
-        yield Text("What matters", "bold")
+        yield Sentence()
+        yield Sentence("What matters", "title")
     for one in findings:
         cost = ""
         if one.cost_ns is not None and one.of_ns:
             cost = f" ({duration(one.cost_ns)}, {small_percent(one.cost_ns, one.of_ns)} of a step)"
-        yield Text(printable(f"{one.about}{cost}: {one.evidence}"))
+        yield Sentence(printable(f"{one.about}{cost}: {one.evidence}"))
         if one.look is not None:
-            yield Text(printable(f"  {one.look}"), "dim")
+            yield Sentence(printable(f"  {one.look}"), "note")
 
 
-def _ranks(document: JobDocument, width: int) -> Iterator[Text | Table]:
+def _ranks(document: JobDocument) -> Iterator[Part]:
     """All ranks of a few, and of many those that matter, with what the others are."""
     job = document.job
-    yield Text()
-    yield Text(f"Ranks: {job.ranks_read:,} of {job.world_size:,}", "bold")
+    yield Sentence()
+    yield Sentence(f"Ranks: {job.ranks_read:,} of {job.world_size:,}", "title")
     if not document.ranks:
         return
     is_few = len(document.ranks) <= FEW_RANKS
@@ -123,14 +119,14 @@ def _ranks(document: JobDocument, width: int) -> Iterator[Text | Table]:
     rows = [_rank_row(one, columns, unit) for one in sorted(shown, key=lambda one: one.rank)]
     if rows:
         times = [] if unit is None else [f"{unit.name} per step", *columns]
-        yield table(["rank", "steps", *map(printable, times)], [rows], width)
+        yield table(["rank", "steps", *map(printable, times)], [rows])
     if others:
         known_ns = [one.step_ns for one in others if one.step_ns is not None]
         which = "others not shown" if shown else "ranks, of which none matters more than others"
         span = ""
         if known_ns:
             span = f", whose steps take {duration(min(known_ns))} to {duration(max(known_ns))}"
-        yield Text(f"{len(others):,} {which}{span}")
+        yield Sentence(f"{len(others):,} {which}{span}")
 
 
 def _columns(document: JobDocument) -> list[str]:
@@ -151,11 +147,11 @@ def _rank_row(one: RankOfJob, columns: Sequence[str], unit: Unit | None) -> Row:
     if unit is not None:
         self_ns = {phase.path: phase.self_ns for phase in one.phases}
         cells += [unit.text(ns) for ns in (one.step_ns, *map(self_ns.get, columns))]
-    style = "bold" if "waited for" in one.remarks else ""
-    return Row(str(one.rank), cells, note=", ".join(one.remarks), style=style)
+    emphasis: Emphasis = "bold" if "waited for" in one.remarks else ""
+    return Row(str(one.rank), cells, note=", ".join(one.remarks), emphasis=emphasis)
 
 
-def _phases(document: JobDocument, width: int) -> Iterator[Text | Table]:
+def _phases(document: JobDocument) -> Iterator[Part]:
     phases, stragglers = document.phases, document.stragglers
     if not phases:
         return
@@ -171,17 +167,17 @@ def _phases(document: JobDocument, width: int) -> Iterator[Text | Table]:
         cells = [*map(unit.text, times_ns), *slowest, unit.text(one.imbalance_ns)]
         rows.append(Row(phase_text(one.path), cells, note=_pattern(one)))
     headers = ["phase", "median", "least", "most", "waiting", "slowest", "own work", "more"]
-    yield Text()
-    yield Text(f"Phases across ranks: {unit.name} per step", "bold")
+    yield Sentence()
+    yield Sentence(f"Phases across ranks: {unit.name} per step", "title")
     whole = [] if document.step is None else [rows.pop()]
-    yield table([*headers, "costs"], [rows, whole], width)
+    yield table([*headers, "costs"], [rows, whole])
     if len(phases) > _MAX_ROWS:
-        yield Text(f"{len(phases) - _MAX_ROWS:,} further phases not shown", "dim")
+        yield Sentence(f"{len(phases) - _MAX_ROWS:,} further phases not shown", "note")
     if stragglers.loss_ns is not None and stragglers.loss_ns > 0:
         of_step = (
             "" if stragglers.loss_share is None else f" ({percent(stragglers.loss_share, 1)}%)"
         )
-        yield Text(
+        yield Sentence(
             f"Of a step, {duration(stragglers.loss_ns)}{of_step} would go if each rank were as the "
             + ("quicker one" if document.job.ranks_read == 2 else "median")
         )
@@ -192,9 +188,7 @@ def _pattern(one: PhaseAcrossRanks) -> str:
     return one.pattern.value if one.is_significant and not says_nothing else ""
 
 
-def _collectives(
-    collectives: Sequence[CollectiveUse], steps: JobSteps | None, width: int
-) -> Iterator[Text | Table]:
+def _collectives(collectives: Sequence[CollectiveUse], steps: JobSteps | None) -> Iterator[Part]:
     if not collectives:
         return
     times_ns = [
@@ -214,33 +208,33 @@ def _collectives(
         cells = [f"{one.count:,}", size(one.bytes), *times, rate, last]
         path = "" if one.path is None else f" in {one.path}"
         rows.append(Row(f"{one.operation} of {one.group}{path}", cells))
-    yield Text()
-    yield Text(f"Collectives: {unit.name} each, exposed per step", "bold")
+    yield Sentence()
+    yield Sentence(f"Collectives: {unit.name} each, exposed per step", "title")
     headers = ["operation", "count", "bytes", "transfer", "waiting", "exposed", "rate", "last rank"]
-    yield table(headers, [rows], width)
+    yield table(headers, [rows])
     if len(collectives) > _MAX_ROWS:
-        yield Text(f"{len(collectives) - _MAX_ROWS:,} further kinds not shown", "dim")
+        yield Sentence(f"{len(collectives) - _MAX_ROWS:,} further kinds not shown", "note")
     if all(one.transfer_ns is None for one in collectives) and any(
         one.waiting_ns is not None for one in collectives
     ):
-        yield Text("No durations are known: waiting is how far apart the ranks asked for it")
+        yield Sentence("No durations are known: waiting is how far apart the ranks asked for it")
 
 
-def _stalls(stalls: Sequence[StallOfRank]) -> Iterator[Text]:
+def _stalls(stalls: Sequence[StallOfRank]) -> Iterator[Sentence]:
     if stalls:
-        yield Text()
-        yield Text("Stalls", "bold")
+        yield Sentence()
+        yield Sentence("Stalls", "title")
     for one in stalls[:_MAX_STALLS]:
         where = "outside steps" if one.step is None else f"in step {one.step:,}"
         opened = f", in {', '.join(one.open_phases)}" if one.open_phases else ""
         then = "then it went on" if one.has_ended else "and it had not gone on"
-        yield Text(
+        yield Sentence(
             printable(
                 f"rank {one.rank}: nothing for {duration(one.stalled_ns)} {where}{opened}; {then}"
             )
         )
     if len(stalls) > _MAX_STALLS:
-        yield Text(f"{len(stalls) - _MAX_STALLS:,} further stalls not shown", "dim")
+        yield Sentence(f"{len(stalls) - _MAX_STALLS:,} further stalls not shown", "note")
 
 
 def _missing(ranks: Sequence[MissingRank]) -> Iterator[str]:

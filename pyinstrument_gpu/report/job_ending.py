@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.job_ending import JobEnding, RankEnding
 from pyinstrument_gpu.model.rank_numbers import reasons_of_ranks
 from pyinstrument_gpu.report.console import for_terminal, notes
-from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, table
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, Table, table
+from pyinstrument_gpu.report.table import UNKNOWN, counted, duration, printable
 
 _MOST_RANKS = 16
 _MOST_LINES = 12
@@ -21,26 +19,26 @@ _STEPS = 3
 
 def ending_report(ending: JobEnding, *, width: int | None = None, color: bool | None = None) -> str:
     """What `why` prints; `width` and `color` as in `for_terminal`."""
-    return for_terminal(lambda width: _parts(ending, width), width, color)
+    return for_terminal(_parts(ending), width, color)
 
 
-def _parts(ending: JobEnding, width: int) -> Iterator[Text | Table]:
-    yield Text(printable(ending.verdict), "bold")
+def _parts(ending: JobEnding) -> Iterator[Part]:
+    yield Sentence(printable(ending.verdict), "title")
     for sentence in ending.evidence:
-        yield Text(f"  {printable(sentence)}")
-    yield Text()
-    yield _table(ending.ranks[:_MOST_RANKS], width)
+        yield Sentence(f"  {printable(sentence)}")
+    yield Sentence()
+    yield _table(ending.ranks[:_MOST_RANKS])
     others = Counter(rank.condition.value for rank in ending.ranks[_MOST_RANKS:])
     if others:
         parts = [f"{count:,} {condition}" for condition, count in others.items()]
-        yield Text(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
+        yield Sentence(f"... and {counted(sum(others.values()), 'more rank')}: {', '.join(parts)}")
     for rank in ending.ranks[: 1 if ending.rank is None else 2]:
         yield from _stacks(rank, ending.world_size)
     missing = reasons_of_ranks({one.rank: one.reason for one in ending.missing})
     yield from notes([*missing, *ending.notes])
 
 
-def _table(ranks: Sequence[RankEnding], width: int) -> Table:
+def _table(ranks: Sequence[RankEnding]) -> Table:
     headers = ["rank", "", "last sign of life", "last steps", "collective"]
     rows = []
     for rank in ranks:
@@ -56,7 +54,7 @@ def _table(ranks: Sequence[RankEnding], width: int) -> Table:
             operation if last is None or last.sequence >= 0 else "none",
         ]
         rows.append(Row(str(rank.rank), cells, note=rank.where))
-    return table([*headers], [rows], width)
+    return table([*headers], [rows])
 
 
 def _when(rank: RankEnding) -> str:
@@ -67,13 +65,15 @@ def _when(rank: RankEnding) -> str:
     return f"at {duration(rank.duration_ns)}"
 
 
-def _stacks(rank: RankEnding, world_size: int) -> Iterator[Text]:
+def _stacks(rank: RankEnding, world_size: int) -> Iterator[Sentence]:
     for stack in rank.stacks[:1]:
-        yield Text()
+        yield Sentence()
         of = "" if world_size == 1 else f" of rank {rank.rank}"
-        yield Text(f"Python stack{of}, {printable(stack.thread)}, innermost call first", "bold")
+        yield Sentence(
+            f"Python stack{of}, {printable(stack.thread)}, innermost call first", "title"
+        )
         lines = stack.text.splitlines()
         for line in lines[:_MOST_LINES]:
-            yield Text(f"  {printable(line.strip())}")
+            yield Sentence(f"  {printable(line.strip())}")
         if len(lines) > _MOST_LINES:
-            yield Text(f"  ... and {counted(len(lines) - _MOST_LINES, 'more line')}", "dim")
+            yield Sentence(f"  ... and {counted(len(lines) - _MOST_LINES, 'more line')}", "note")

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.ledger import Ledger, LedgerEntry
 from pyinstrument_gpu.document.steps import StepTimes
+from pyinstrument_gpu.report.parts import Part, Row, Sentence
 from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import Row, Unit, counted
+from pyinstrument_gpu.report.table import Unit, counted
 
-_WIDTH_FOR_WORDS = 100
 _HOST_HEADERS = ("phase", "computing", "blocked")
-_SIDES = (*_HOST_HEADERS, "| busy")
-_WIDE_HEADERS = (*_SIDES, "data wait", "host blocked", "host late", "unattributed")
-_HEADERS = (*_SIDES, "data", "sync", "late", "rest")
+_IDLE = {
+    "data wait": "data",
+    "host blocked": "sync",
+    "host late": "late",
+    "unattributed": "rest",
+}
+_HEADERS = (*_HOST_HEADERS, "| busy", *_IDLE)
 _BUSY_OR_WAITING = {"| busy": "| busy?"}
-_SHORT = "data: data wait, sync: host blocked, late: host late, rest: unattributed"
 _LEGEND = (
     "host: the phase's own time, either computing or blocked (waiting for the device)",
     "device: what the stream did, by the phase that enqueued the work. Idle time is listed by "
@@ -27,15 +27,15 @@ _LEGEND = (
 )
 
 
-def ledger_section(ledger: Ledger | None, steps: StepTimes, width: int) -> Iterator[Text | Table]:
+def ledger_section(ledger: Ledger | None, steps: StepTimes) -> Iterator[Part]:
     """The ledger as means per step."""
     if ledger is None:
         return
     total = ledger.total
     unit = Unit.fitting(ledger.step_ns)
     is_timed = total.busy_ns is not None
-    headers: Sequence[str] = _WIDE_HEADERS if width >= _WIDTH_FOR_WORDS else _HEADERS
-    legend: Sequence[str] = _LEGEND if headers is _WIDE_HEADERS else (*_LEGEND, _SHORT)
+    headers: Sequence[str] = _HEADERS
+    legend: Sequence[str] = _LEGEND
     sides, adds_up = "host side | device side", "Each side adds up"
     if not is_timed:  # a side of which nothing is known is no side
         headers, legend = _HOST_HEADERS, _LEGEND[:1]
@@ -51,21 +51,21 @@ def ledger_section(ledger: Ledger | None, steps: StepTimes, width: int) -> Itera
 
     rows = {one.path: Row("", cells(one)) for one in ledger.entries if one.path is not None}
     sums = [Row("outside phases", cells(one)) for one in ledger.entries if one.path is None]
-    sums.append(Row("step", cells(total), style="bold"))
-    yield Text()
-    yield Text(f"Ledger: {unit.name} per step, {sides}", "bold")
-    yield from phase_table(headers, rows, width, sums)
+    sums.append(Row("step", cells(total), emphasis="bold"))
+    yield Sentence()
+    yield Sentence(f"Ledger: {unit.name} per step, {sides}", "title")
+    yield from phase_table(headers, rows, sums, short=_IDLE)
     all_steps = ""
     if ledger.steps < steps.count:
         all_steps = f"; over all {steps.count:,} steps {unit.text(steps.mean_ns)}"
-    yield Text(
+    yield Sentence(
         f"{adds_up} to the step: {unit.text(ledger.step_ns)} {unit.name} "
         f"(mean of {counted(ledger.steps, 'step')}{all_steps})"
     )
     for line in legend:
-        yield Text(line, "dim")
+        yield Sentence(line, "note")
     if total.blocked_ns is None:
-        yield Text("?: computing and blocked together, because syncs were not watched", "dim")
+        yield Sentence("?: computing and blocked together, because syncs were not watched", "note")
 
 
 def _cells(entry: LedgerEntry, unit: Unit) -> list[str]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.analysis.memory_growth import FEWEST_POINTS
 from pyinstrument_gpu.document.memory import (
     MemoryGrowth,
@@ -15,33 +12,34 @@ from pyinstrument_gpu.document.memory import (
     OutOfMemory,
 )
 from pyinstrument_gpu.document.words import size_interval
+from pyinstrument_gpu.report.parts import Part, Row, Sentence
 from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, duration, printable, size
+from pyinstrument_gpu.report.table import UNKNOWN, counted, duration, printable, size
 
 _HEADERS = ("phase", "at begin", "at end", "peak", "left per step")
 
 
-def out_of_memory(memory: MemoryUse | None) -> Iterator[Text]:
+def out_of_memory(memory: MemoryUse | None) -> Iterator[Sentence]:
     """That, where and why a device had no memory left. Nothing if it had."""
     if memory is None or not memory.out_of_memory:
         return
     for event in memory.out_of_memory:
-        yield Text(_event(event), "bold red")
+        yield Sentence(_event(event), "failure")
         if event.advice is not None:
-            yield Text(event.advice)
+            yield Sentence(event.advice)
     more = memory.out_of_memory_count - len(memory.out_of_memory)
     if more > 0:
-        yield Text(f"... and {counted(more, 'more time')} in between", "yellow")
-    yield Text()
+        yield Sentence(f"... and {counted(more, 'more time')} in between", "warn")
+    yield Sentence()
 
 
-def memory_section(memory: MemoryUse | None, width: int) -> Iterator[Text | Table]:
+def memory_section(memory: MemoryUse | None) -> Iterator[Part]:
     """Memory by phase, and whether it grows. Nothing if no step was read."""
     if memory is None or not memory.steps or memory.peak_bytes is None:
         return
     whose = "of the process" if memory.device is None else f"on GPU {memory.device}"
-    yield Text()
-    yield Text(f"Memory {whose}, read in {counted(memory.steps, 'step')}", "bold")
+    yield Sentence()
+    yield Sentence(f"Memory {whose}, read in {counted(memory.steps, 'step')}", "title")
     rows = {}
     for phase in memory.phases:
         peak = size(phase.peak_bytes)
@@ -53,20 +51,20 @@ def memory_section(memory: MemoryUse | None, width: int) -> Iterator[Text | Tabl
         ]
         rows[phase.path] = Row("", cells)
     if rows:
-        yield from phase_table(_HEADERS, rows, width)
-    yield Text(_totals(memory))
+        yield from phase_table(_HEADERS, rows)
+    yield Sentence(_totals(memory))
     if memory.growth is not None:
-        yield Text(_growth(memory.growth), "bold yellow")
+        yield Sentence(_growth(memory.growth), "alert")
     elif not memory.growth_is_known:
-        yield Text(
+        yield Sentence(
             f"Whether memory grows is unknown: that takes {FEWEST_POINTS} steps that were read",
-            "dim",
+            "note",
         )
     else:
-        yield Text("No growth from step to step is certain", "dim")
+        yield Sentence("No growth from step to step is certain", "note")
     if any(not phase.peak_is_exact for phase in memory.phases):
-        yield Text(
-            ">=: in calls in which the run's peak did not rise, it may have been more", "dim"
+        yield Sentence(
+            ">=: in calls in which the run's peak did not rise, it may have been more", "note"
         )
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.metrics import Metric
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.report.phase_tree import MAX_PATHS
-from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, table
+from pyinstrument_gpu.report.table import UNKNOWN, counted
 
 
-def metrics_section(metrics: Sequence[Metric], width: int) -> Iterator[Text | Table]:
+def metrics_section(metrics: Sequence[Metric]) -> Iterator[Part]:
     """The table of a run's metrics; nothing where there are none."""
     if not metrics:
         return
@@ -28,12 +26,12 @@ def metrics_section(metrics: Sequence[Metric], width: int) -> Iterator[Text | Ta
         )
         for one in metrics
     ]
-    yield Text()
-    yield Text("Metrics, as read during the run", "bold")
+    yield Sentence()
+    yield Sentence("Metrics, as read during the run", "title")
     headers = ["metric", "last", "step", "min", "step", "max", "step"]
-    yield table(headers, [rows[:MAX_PATHS]], width)
+    yield table(headers, [rows[:MAX_PATHS]])
     if len(rows) > MAX_PATHS:
-        yield Text(f"... and {counted(len(rows) - MAX_PATHS, 'more metric')}", "yellow")
+        yield Sentence(f"... and {counted(len(rows) - MAX_PATHS, 'more metric')}", "warn")
 
 
 def _cells(value: float | None, step: int | None, otherwise: str = UNKNOWN) -> tuple[str, str]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.modules import Modules, ModuleTimes
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, percent, table
+from pyinstrument_gpu.report.parts import NOTES, Part, Row, Sentence, table
+from pyinstrument_gpu.report.table import UNKNOWN, Unit, counted, percent
 
 MAX_MODULES = 200
 """Rows that the table shows at most."""
 
-_WIDTH_FOR_NOTES = 100
 _RECOMPUTED = ("recompute", "device rec")
 
 
-def modules_section(modules: Modules | None, width: int) -> Iterator[Text | Table]:
+def modules_section(modules: Modules | None) -> Iterator[Part]:
     """The table of the run's modules, groups first; nothing if none were timed."""
     if modules is None:
         return
@@ -45,49 +42,49 @@ def modules_section(modules: Modules | None, width: int) -> Iterator[Text | Tabl
         cells += map(unit.text, times_ns)
         if modules.per_step:
             cells.append(UNKNOWN if module.share is None else percent(module.share, 1))
-        is_noted = module.modules > 1 and width >= _WIDTH_FOR_NOTES
-        return Row(module.name, cells, note=counted(module.modules, "module") if is_noted else "")
+        is_group = module.modules > 1
+        return Row(module.name, cells, note=counted(module.modules, "module") if is_group else "")
 
     shown = [*zip(rows, zip(*columns.values(), strict=True), strict=True)][:MAX_MODULES]
     groups = [line(module, times_ns) for module, times_ns in shown if module.modules > 1]
     singles = [line(module, times_ns) for module, times_ns in shown if module.modules == 1]
     headers = ["module", "calls", *columns, *(["% step"] if modules.per_step else [])]
-    yield Text()
-    yield Text(
-        f"Modules: {unit.name} {'per step' if modules.per_step else 'over the whole run'}", "bold"
+    yield Sentence()
+    yield Sentence(
+        f"Modules: {unit.name} {'per step' if modules.per_step else 'over the whole run'}", "title"
     )
-    yield table(headers, [groups, singles], width)
+    yield table(headers, [groups, singles], wide_only=(NOTES,))
     if len(rows) > MAX_MODULES:
         more = counted(len(rows) - MAX_MODULES, "more row")
-        yield Text(f"... and {more} (report --json --all-rows has all)", "yellow")
+        yield Sentence(f"... and {more} (report --json --all-rows has all)", "warn")
     yield from _remarks(modules)
 
 
-def _remarks(modules: Modules) -> Iterator[Text]:
-    yield Text("Times include the modules inside, so rows don't add up")
+def _remarks(modules: Modules) -> Iterator[Sentence]:
+    yield Sentence("Times include the modules inside, so rows don't add up")
     if modules.has_recomputation:
-        yield Text(
+        yield Sentence(
             "recompute happens during the backward pass, and is not part of backward here\n"
             "where a module checkpoints within its own call, only the rows inside have it"
         )
     if not modules.all_have_backward:
-        yield Text("- in backward: no backward pass was seen to go through the module")
+        yield Sentence("- in backward: no backward pass was seen to go through the module")
     if not modules.all_are_kept:
-        yield Text("- elsewhere: none of these passes is left in the history")
+        yield Sentence("- elsewhere: none of these passes is left in the history")
     if modules.timed_steps is not None:
-        yield Text(
+        yield Sentence(
             f"Modules were timed in {modules.timed_steps:,} of {modules.kept_steps:,} steps, "
             "which stand for all"
         )
     if modules.outside_passes:
         is_whole = modules.kept_passes == modules.passes
         which = "passes" if is_whole else "passes in the history"
-        yield Text(
+        yield Sentence(
             f"Outside steps, and not in the table: {modules.outside_passes:,} of "
             f"{modules.kept_passes:,} {which}"
         )
     if 0 < modules.timed_passes < modules.passes:
-        yield Text(
+        yield Sentence(
             f"Stream times are known of {modules.timed_passes:,} of {modules.passes:,} passes; "
             "their mean stands for all"
         )

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.one_step import PhaseOfStep, StepDocument
+from pyinstrument_gpu.report.parts import Part, Row, Sentence
 from pyinstrument_gpu.report.phase_tree import phase_table
-from pyinstrument_gpu.report.table import UNKNOWN, Row, counted, share
+from pyinstrument_gpu.report.table import UNKNOWN, counted, share
 
 
-def one_step(step: StepDocument, width: int) -> Iterator[Text | Table]:
+def one_step(step: StepDocument) -> Iterator[Part]:
     """Each phase of the step in seconds, their sum, the total and what is missing.
 
     Of a phase that began in an earlier step or outlasts this one, the part inside this step. Where
@@ -38,21 +36,21 @@ def one_step(step: StepDocument, width: int) -> Iterator[Text | Table]:
         facts.append(f"{step.samples:g} samples")
     if not step.is_complete:
         facts.append("cut short" if step.has_ended else "still open at the end")
-    yield Text(", ".join(facts), "bold")
+    yield Sentence(", ".join(facts), "title")
 
     def rows_of(phases: Sequence[PhaseOfStep]) -> dict[str, Row]:
         return {one.path: _row(one, step, seconds) for one in phases}
 
-    yield from phase_table(headers, rows_of(step.phases), width, sums)
+    yield from phase_table(headers, rows_of(step.phases), sums)
     if step.other_threads:
-        yield Text()
-        yield Text("Other threads during this step")
-        yield from phase_table(headers, rows_of(step.other_threads), width)
+        yield Sentence()
+        yield Sentence("Other threads during this step")
+        yield from phase_table(headers, rows_of(step.other_threads))
     if step.device_timing and not step.is_timed_on_device:
-        yield Text("The device was not timed in this step")
+        yield Sentence("The device was not timed in this step")
     if step.lost_spans:
         lost = counted(step.lost_spans, "span")
-        yield Text(f"! {lost} of the run lost, possibly from this step", "yellow")
+        yield Sentence(f"! {lost} of the run lost, possibly from this step", "warn")
 
 
 def _row(phase: PhaseOfStep, step: StepDocument, seconds: Callable[[int | None], str]) -> Row:

@@ -6,20 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.operations import DeviceIdle, Operations, OperationTimes
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
 from pyinstrument_gpu.report.table import (
     UNKNOWN,
-    Row,
     Unit,
     counted,
     duration,
     percent,
     printable,
     share,
-    table,
 )
 
 _MOST_ROWS = 15
@@ -27,14 +23,14 @@ _NO_PHASE = "(no phase)"
 _NO_MODULE = "(no module)"
 
 
-def operations_section(operations: Operations | None, width: int) -> Iterator[Text | Table]:
+def operations_section(operations: Operations | None) -> Iterator[Part]:
     """Operations, modules and phases, the longest first. Nothing if no steps were profiled."""
     if operations is None:
         return
     longest_ns = max(one.host_ns + (one.device_ns or 0) for one in operations.operations)
     unit = Unit.fitting(longest_ns)
-    yield Text()
-    yield Text(f"Operations ({_which(operations)}): {unit.name} per step", "bold")
+    yield Sentence()
+    yield Sentence(f"Operations ({_which(operations)}): {unit.name} per step", "title")
     has_device = operations.device is not None
     columns = ["calls", "host", "% host"]
     if has_device:
@@ -60,14 +56,14 @@ def operations_section(operations: Operations | None, width: int) -> Iterator[Te
         for one in operations.modules
     ]
     by_path = [Row(one.path or _NO_PHASE, cells(one)) for one in operations.phases]
-    yield from _table("operation", columns, by_operation, width)
+    yield from _table("operation", columns, by_operation)
     if operations.modules_unknown is not None:
-        yield Text(f"Modules are unknown: {printable(operations.modules_unknown)}")
+        yield Sentence(f"Modules are unknown: {printable(operations.modules_unknown)}")
     elif by_module:
-        yield from _table("module", columns, by_module, width)
-    yield from _table("phase", columns, by_path, width, Row("all", cells(whole), style="bold"))
-    yield Text()
-    yield Text(
+        yield from _table("module", columns, by_module)
+    yield from _table("phase", columns, by_path, Row("all", cells(whole), emphasis="bold"))
+    yield Sentence()
+    yield Sentence(
         "host: time of an operation without those that it called, on all threads; device: time of "
         "the kernels and copies that it launched"
         if has_device
@@ -78,7 +74,7 @@ def operations_section(operations: Operations | None, width: int) -> Iterator[Te
         yield from _device(operations.device)
     yield from _cost(operations)
     if operations.trace is not None:
-        yield Text(f"Trace: {printable(operations.trace)}")
+        yield Sentence(f"Trace: {printable(operations.trace)}")
 
 
 def _which(operations: Operations) -> str:
@@ -110,13 +106,13 @@ def _sum(phases: Sequence[OperationTimes], steps: int) -> OperationTimes:
 
 
 def _table(
-    name: str, columns: list[str], rows: list[Row], width: int, last: Row | None = None
-) -> Iterator[Text | Table]:
-    yield Text()
+    name: str, columns: list[str], rows: list[Row], last: Row | None = None
+) -> Iterator[Part]:
+    yield Sentence()
     shown = rows[:_MOST_ROWS]
-    yield table([name, *columns], [shown, [] if last is None else [last]], width)
+    yield table([name, *columns], [shown, [] if last is None else [last]])
     if len(rows) > len(shown):
-        yield Text(f"... and {counted(len(rows) - len(shown), f'more {name}')}", "yellow")
+        yield Sentence(f"... and {counted(len(rows) - len(shown), f'more {name}')}", "warn")
 
 
 def _count(per_step: float | None) -> str:
@@ -125,30 +121,30 @@ def _count(per_step: float | None) -> str:
     return f"{per_step:,.0f}" if per_step == round(per_step) else f"{per_step:,.2f}"
 
 
-def _device(device: DeviceIdle) -> Iterator[Text]:
+def _device(device: DeviceIdle) -> Iterator[Sentence]:
     gaps = sum(one.count for one in device.gaps)
     which = "Devices" if device.devices > 1 else "Device"
-    yield Text(
+    yield Sentence(
         f"{which} idle: {duration(device.idle_ns)} of {duration(device.elapsed_ns)}"
         f"{share(device.idle_ns, device.elapsed_ns)}, in {counted(gaps, 'gap')}"
     )
     for one in device.gaps[:_MOST_ROWS]:
-        yield Text(
+        yield Sentence(
             f"  before work of {printable(one.path or _NO_PHASE)}: {duration(one.total_ns)} in "
             f"{counted(one.count, 'gap')}, the longest {duration(one.longest_ns)}"
         )
 
 
-def _cost(operations: Operations) -> Iterator[Text]:
+def _cost(operations: Operations) -> Iterator[Sentence]:
     if operations.step_ns is not None:
         said = [f"{duration(operations.step_ns)} profiled"]
         said += _others(operations.step_before_ns, "before")
         said += _others(operations.step_after_ns, "after")
-        yield Text(
+        yield Sentence(
             f"A step took {', '.join(said)}. Profiled steps are slower, above all those of many "
             "short operations"
         )
-    yield Text(
+    yield Sentence(
         f"Training stood still for {duration(operations.stopped_ns)} to start and end the "
         "profiler, between steps"
     )

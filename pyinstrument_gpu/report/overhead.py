@@ -8,13 +8,11 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.analysis.run_step import RunStep
 from pyinstrument_gpu.model.phase_cost import PhaseCost
 from pyinstrument_gpu.report.console import printed
-from pyinstrument_gpu.report.table import Row, counted, duration, printable, small_percent, table
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.report.table import counted, duration, printable, small_percent
 
 _WIDTH = 80
 _FEW_ROUNDS = 10
@@ -29,15 +27,15 @@ def overhead_report(costs: Sequence[PhaseCost], step: RunStep | None = None) -> 
         for ours in (True, False)
     ]
     headers = ["ns per use, without the loop", "median", "best", "x ours"]
-    parts: list[Text | Table] = [
-        table([*headers, *(["% step"] if step else [])], blocks, _WIDTH),
-        Text(),
-        Text(_rounds(costs)),
+    parts: list[Part] = [
+        table([*headers, *(["% step"] if step else [])], blocks),
+        Sentence(),
+        Sentence(_rounds(costs)),
     ]
     missing = [cost for cost in costs if cost.missing is not None]
-    parts += [Text(f"Missing: {cost.name}: {cost.missing}") for cost in missing]
+    parts += [Sentence(f"Missing: {cost.name}: {cost.missing}") for cost in missing]
     if step is not None and ours_ns is not None:
-        parts += map(Text, [_of_step(step, ours_ns), *_caveats(step)])
+        parts += map(Sentence, [_of_step(step, ours_ns), *_caveats(step)])
     return printed(parts, _WIDTH)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-
-from rich.table import Table
-from rich.text import Text
+from typing import Any
 
 from pyinstrument_gpu.model.paths import names_of
-from pyinstrument_gpu.report.table import Row, counted, table
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.report.table import counted
 
 MAX_PATHS = 200
 """Paths that a table shows at most: names with a number in them can make tens of thousands."""
@@ -19,27 +18,29 @@ MAX_PATHS = 200
 def phase_table(
     headers: Sequence[str],
     rows: Mapping[str, Row],
-    width: int,
     sums: Sequence[Row] = (),
-) -> Iterator[Text | Table]:
+    **options: Any,
+) -> Iterator[Part]:
     """A table of some paths and of the phases around them, as a tree, and below it how many of its
     lines were left out, if any were.
 
     `rows` are by path, a phase before those inside it; their names and depths are filled in. A
     phase around one of them that is not among them has a row without cells. `sums` are the rows of
-    a second block.
+    a second block, `options` those of `table`.
     """
     columns = len(next(iter(rows.values())).cells) if rows else 0
-    around = Row("", [""] * columns, style="dim")
+    around = Row("", [""] * columns, emphasis="dim")
     lines: dict[tuple[str, ...], Row] = {}
     for path, row in rows.items():
         names = names_of(path)
         for depth in range(len(names) - 1):
             outer = names[: depth + 1]
-            lines.setdefault(outer, replace(around, name=outer[-1], depth=depth))
-        lines[names] = replace(row, name=names[-1], depth=len(names) - 1)
+            lines.setdefault(
+                outer, replace(around, name=outer[-1], depth=depth, path="/".join(outer))
+            )
+        lines[names] = replace(row, name=names[-1], depth=len(names) - 1, path=path)
     shown = list(lines.values())[:MAX_PATHS]
-    yield table(headers, [shown, sums], width)
+    yield table(headers, [shown, sums], **options)
     more = len(lines) - len(shown)
     if more > 0:
-        yield Text(f"... and {counted(more, 'more path')} (export --summary has all)", "yellow")
+        yield Sentence(f"... and {counted(more, 'more path')} (export --summary has all)", "warn")

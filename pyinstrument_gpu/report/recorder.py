@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.text import Text
-
 from pyinstrument_gpu.document.recorder import Recorder
+from pyinstrument_gpu.report.parts import Sentence
 from pyinstrument_gpu.report.table import duration, printable, small_percent
 
 
-def recorder_section(cost: Recorder) -> Iterator[Text]:
-    yield Text()
+def recorder_section(cost: Recorder) -> Iterator[Sentence]:
+    yield Sentence()
     facts = [
         "cost per phase not measured"
         if cost.phase_ns is None
@@ -26,7 +25,7 @@ def recorder_section(cost: Recorder) -> Iterator[Text]:
         facts.append(f"{what} {small_percent(cost.share_of_step, 1)} of the step")
     if cost.core_share is not None:
         facts.append(f"its own thread {small_percent(cost.core_share, 1)} of one core")
-    yield Text("Recorder: " + ", ".join(facts), "dim")
+    yield Sentence("Recorder: " + ", ".join(facts), "note")
     if cost.event_ns is not None:
         facts = [f"{duration(cost.event_ns)} per event"]
         if cost.events_per_step is not None and cost.event_share_of_step is not None:
@@ -34,9 +33,9 @@ def recorder_section(cost: Recorder) -> Iterator[Text]:
             facts.append(
                 f"as much as {small_percent(cost.event_share_of_step, 1)} of the steps' time"
             )
-        yield Text("Device timing, on the host: " + ", ".join(facts), "dim")
+        yield Sentence("Device timing, on the host: " + ", ".join(facts), "note")
     if not cost.dropped:
-        yield Text("Nothing dropped", "dim")
+        yield Sentence("Nothing dropped", "note")
     for drop in cost.dropped:
         what = "" if drop.what is None else f" {drop.what}"
-        yield Text(f"Dropped ({printable(drop.cause)}): {drop.count:,}{what}", "yellow")
+        yield Sentence(f"Dropped ({printable(drop.cause)}): {drop.count:,}{what}", "warn")

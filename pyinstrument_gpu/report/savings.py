@@ -5,63 +5,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.findings import Finding
 from pyinstrument_gpu.document.savings import Saving, Savings
-from pyinstrument_gpu.report.table import Row, Unit, counted, printable, table
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.report.table import Unit, counted, printable
 
 _MAX_ROWS = 20
 _MAX_DOUBTS = 3
-_WIDTH_FOR_SPREAD = 100
 SAVING_HEADERS = ("removed", "calls", "takes", "low", "likely", "high", "at most", "p10", "p90")
 
 
-def savings_section(
-    found: Savings | None, findings: Sequence[Finding], width: int
-) -> Iterator[Text | Table]:
+def savings_section(found: Savings | None, findings: Sequence[Finding]) -> Iterator[Part]:
     """The savings, the largest sure one first, the advice based on them, and what can't be told."""
     if found is not None and found.rows and found.step_ns is not None:
-        yield from _savings(found, found.step_ns, width)
+        yield from _savings(found, found.step_ns)
     given = [one for one in findings if one.kind == "advice"]
     if given:
-        yield Text()
-        yield Text("What to change", "bold")
+        yield Sentence()
+        yield Sentence("What to change", "title")
     for number, one in enumerate(given, 1):
-        yield Text(f"{number}. {printable(one.about)}: {one.edit}")
-        yield Text(f"   {one.evidence}", "dim")
+        yield Sentence(f"{number}. {printable(one.about)}: {one.edit}")
+        yield Sentence(f"   {one.evidence}", "note")
     unsure = [one for one in findings if one.kind == "doubt"]
     if unsure:
-        yield Text()
-        yield Text("May be worth a try: this run can't tell", "bold")
+        yield Sentence()
+        yield Sentence("May be worth a try: this run can't tell", "title")
     for one in unsure[:_MAX_DOUBTS]:
-        yield Text(f"- {printable(one.about)}: {one.edit}")
+        yield Sentence(f"- {printable(one.about)}: {one.edit}")
         saved = ""
         if one.low_ns is not None and one.high_ns is not None:
             saved = f"saves {one.low_ns / 1e6:.3f} to {one.high_ns / 1e6:.3f} ms per step: "
-        yield Text(f"   {saved}{one.evidence}", "dim")
+        yield Sentence(f"   {saved}{one.evidence}", "note")
     if len(unsure) > _MAX_DOUBTS:
         others = ", ".join(printable(one.about) for one in unsure[_MAX_DOUBTS:])
-        yield Text(f"- and {others}")
+        yield Sentence(f"- and {others}")
 
 
-def _savings(found: Savings, step_ns: float, width: int) -> Iterator[Text | Table]:
+def _savings(found: Savings, step_ns: float) -> Iterator[Part]:
     unit = Unit.fitting(max(row.time_ns for row in found.rows))
-    columns = len(SAVING_HEADERS) if width >= _WIDTH_FOR_SPREAD else len(SAVING_HEADERS) - 2
-    rows = [
-        Row(row.about, saving_cells(row, unit)[: columns - 1]) for row in found.rows[:_MAX_ROWS]
-    ]
-    yield Text()
-    yield Text(f"What a change could save: {unit.name} per step", "bold")
-    yield table(SAVING_HEADERS[:columns], [rows], width, whole_names=True)
+    rows = [Row(row.about, saving_cells(row, unit)) for row in found.rows[:_MAX_ROWS]]
+    yield Sentence()
+    yield Sentence(f"What a change could save: {unit.name} per step", "title")
+    yield table(SAVING_HEADERS, [rows], whole_names=True, wide_only=SAVING_HEADERS[-2:])
     if len(found.rows) > _MAX_ROWS:
-        yield Text(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "yellow")
-    yield Text(
+        yield Sentence(f"... and {counted(len(found.rows) - _MAX_ROWS, 'smaller one')}", "warn")
+    yield Sentence(
         "low to high: what the run, replayed without it, leaves open; likely: ? where that is "
         "too wide to tell; at most: an upper limit. "
         f"A step takes {unit.text(step_ns)} {unit.name} ({_based_on(found)})",
-        "dim",
+        "note",
     )
 
 

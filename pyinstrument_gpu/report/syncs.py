@@ -5,33 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.table import Table
-from rich.text import Text
-
 from pyinstrument_gpu.document.syncs import Syncs
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, table
+from pyinstrument_gpu.report.parts import Part, Row, Sentence, table
+from pyinstrument_gpu.report.table import UNKNOWN, Unit, counted
 
 _MAX_SITES = 20
 
 
-def syncs_section(syncs: Syncs | None, steps: int, width: int) -> Iterator[Text | Table]:
+def syncs_section(syncs: Syncs | None, steps: int) -> Iterator[Part]:
     """The sites, the most expensive first, of a run of so many steps; of a preview, those of steps
     first, without times. Nothing if syncs were not watched."""
     if syncs is None:
         return
-    yield Text()
+    yield Sentence()
     if not syncs.sites:
         if not syncs.is_preview:
-            yield Text("Syncs: no watched call made the host wait for a device")
+            yield Sentence("Syncs: no watched call made the host wait for a device")
         elif syncs.is_placed:
-            yield Text("Syncs: no watched call would make the host wait for a GPU")
+            yield Sentence("Syncs: no watched call would make the host wait for a GPU")
         yield from _doubts(syncs)
         return
     title = "Syncs: where the host waits for the device"
     if syncs.is_preview:
         parameters = "" if syncs.is_placed else ", if the parameters were there"
         title = f"Syncs: where the host would wait for a GPU{parameters} (how long is unknown)"
-    yield Text(title, "bold")
+    yield Sentence(title, "title")
     largest_ns = max(site.blocked_ns or 0 for site in syncs.sites)
     unit = Unit.fitting(largest_ns / max(1, steps), largest_ns)
     times = 0 if syncs.is_preview else 1
@@ -55,23 +53,23 @@ def syncs_section(syncs: Syncs | None, steps: int, width: int) -> Iterator[Text 
             # Below the program's line, and on a row of its own, so that both can be copied.
             nothing = [""] * len(cells)
             rows.append(Row(site.library_line, nothing, depth=1, note=site.library_function or ""))
-    yield table(columns, [of_steps, others], width, whole_names=True)
+    yield table(columns, [of_steps, others], whole_names=True)
     if of_steps and others:
-        yield Text("Below the line: what would wait once, or outside steps")
+        yield Sentence("Below the line: what would wait once, or outside steps")
     if len(syncs.sites) > _MAX_SITES:
-        yield Text(f"... and {counted(len(syncs.sites) - _MAX_SITES, 'more site')}", "yellow")
+        yield Sentence(f"... and {counted(len(syncs.sites) - _MAX_SITES, 'more site')}", "warn")
     if syncs.watched_steps < syncs.kept_steps:
-        yield Text(
+        yield Sentence(
             f"The watch was on in {syncs.watched_steps:,} of {counted(syncs.kept_steps, 'step')}; "
             "what stands per step is a mean of all steps"
         )
     if syncs.allowed:
-        yield Text(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
+        yield Sentence(f"In allow_sync regions: {counted(syncs.allowed, 'sync')}")
     if syncs.lost:
-        yield Text(f"Blocked times of phases are unknown: {syncs.lost:,} waits were not kept")
+        yield Sentence(f"Blocked times of phases are unknown: {syncs.lost:,} waits were not kept")
     yield from _doubts(syncs)
 
 
-def _doubts(syncs: Syncs) -> Iterator[Text]:
+def _doubts(syncs: Syncs) -> Iterator[Sentence]:
     for doubt in syncs.doubts:
-        yield Text(doubt, "yellow")
+        yield Sentence(doubt, "warn")

@@ -26,6 +26,6 @@ def report(
     """
     if step is not None:
         of_step = step_document(run, step)
-        return for_terminal(lambda width: one_step(of_step, width), width, color)
+        return for_terminal(one_step(of_step), width, color)
     document = document_of(run)
-    return for_terminal(lambda width: overview(document, width), width, color)
+    return for_terminal(overview(document), width, color)

@@ -15,7 +15,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pyinstrument_gpu.model.condition import Condition
-from pyinstrument_gpu.report.table import UNKNOWN, Row, Unit, counted, printable, size, table
+from pyinstrument_gpu.report.console import rich_table
+from pyinstrument_gpu.report.parts import Row, table
+from pyinstrument_gpu.report.table import UNKNOWN, Unit, counted, printable, size
 from pyinstrument_gpu.watch.live_run import SERIES, LivePhase, LiveRun, LiveWait, spread
 from pyinstrument_gpu.watch.sign_of_life import time_text
 from pyinstrument_gpu.watch.watched_run import Unreadable
@@ -197,7 +199,7 @@ def _phases(
     headers = [f"  {unit.name} per step", "now", "% step", "run", "change", "calls/s"]
     if is_wide:
         headers += [f"{call_unit.name} a call", "p99", "on GPU", "calls"]
-    return table(headers, [rows], width) if rows else _nothing(choice)
+    return rich_table(table(headers, [rows]), width) if rows else _nothing(choice)
 
 
 def _tree(phases: Sequence[LivePhase]) -> list[LivePhase]:
@@ -260,7 +262,7 @@ def _waits(
         if choice.takes(wait.line)
     ]
     headers = ["line", f"{unit.name}/step", "total s", "waits", "window"]
-    return table(headers, [rows], width, whole_names=True) if rows else _nothing(choice)
+    return rich_table(table(headers, [rows], whole_names=True), width) if rows else _nothing(choice)
 
 
 def _metrics(
@@ -283,7 +285,11 @@ def _metrics(
         )
         for metric in metrics
     ]
-    return table(["metric", "value", "step", "age"], [rows], width) if rows else _nothing(choice)
+    return (
+        rich_table(table(["metric", "value", "step", "age"], [rows]), width)
+        if rows
+        else _nothing(choice)
+    )
 
 
 def _steps(
@@ -309,7 +315,7 @@ def _steps(
         for step in steps
         if choice.takes(str(step.index))
     ]
-    return table(["step", unit.name], [rows], width) if rows else _nothing(choice)
+    return rich_table(table(["step", unit.name], [rows]), width) if rows else _nothing(choice)
 
 
 def _modules(
@@ -347,7 +353,7 @@ def _modules(
     ]
     run_unit = f"{call_unit.name} a call"
     headers = [f"{unit.name} per step", "forward", "backward", run_unit, "backward"]
-    return table(headers, [rows], width) if rows else _nothing(choice)
+    return rich_table(table(headers, [rows]), width) if rows else _nothing(choice)
 
 
 def _ranks(
@@ -408,7 +414,7 @@ def _ranks(
     elif choice.sort == "spread":
         phases.sort(key=lambda one: -(one[2] or 0))
     headers = ["", "spread", *((">" if place == at else "") + columns[place] for place in chosen)]
-    shown = table(headers, [facts, [row for row, _, _ in phases]], width)
+    shown = rich_table(table(headers, [facts, [row for row, _, _ in phases]]), width)
     unreadable = [
         Text(f"{printable(one.file)}: {printable(one.reason)}", "yellow")
         for one in runs

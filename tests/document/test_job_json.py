@@ -25,7 +25,7 @@ def members_of(job: MadeJob, **options: Any) -> Any:
 def test_terminal_report_says_nothing_that_the_json_has_not(name: str) -> None:
     job = JOBS[name]()
     read = read_document(JobDocument, members_of(job, most_rows=None))
-    shown = printed(job_overview(read, 120), 120)
+    shown = printed(job_overview(read), 120)
     assert shown == job_report(job.document(), width=120, color=False)
 
 

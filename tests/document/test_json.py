@@ -25,13 +25,13 @@ def members_of(run: Run, **options: Any) -> Any:
 def test_terminal_report_says_nothing_that_the_json_has_not(name: str) -> None:
     run = RUNS[name]()
     read = read_document(Document, members_of(run, most_rows=None))
-    assert printed(overview(read, 120), 120) == run.report(width=120, color=False)
+    assert printed(overview(read), 120) == run.report(width=120, color=False)
 
 
 def test_report_of_a_step_says_nothing_that_the_json_has_not() -> None:
     run = RUNS["all"]()
     read = read_document(StepDocument, json.loads(json_text(step_document(run, 3))))
-    assert printed(one_step(read, 120), 120) == run.report(step=3, width=120, color=False)
+    assert printed(one_step(read), 120) == run.report(step=3, width=120, color=False)
 
 
 def test_long_lists_are_cut() -> None:
