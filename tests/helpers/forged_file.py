@@ -14,7 +14,6 @@ import numpy as np
 from pyinstrument_gpu.format.blocks import BlockType
 from pyinstrument_gpu.format.framing import (
     BLOCK_HEADER_BYTES,
-    MAGIC,
     PAYLOAD_BYTES,
     SLOT_BYTES,
     SLOTS_OFFSET,
@@ -22,6 +21,7 @@ from pyinstrument_gpu.format.framing import (
     pack_block,
 )
 from pyinstrument_gpu.format.items import PATH_ITEM, STEP_COMPLETE, STEP_ITEM, STEP_SAMPLED
+from pyinstrument_gpu.format.run_files import MAGIC
 
 _NEWEST = 1 << 32
 _ONE_PART = 1 << 32
