@@ -52,10 +52,9 @@ bool observe_calls(py::handle function, std::string_view kind) {
 void begin_loop(const py::type& loss_type, py::handle is_grad_enabled, py::handle has_parameters,
                 py::handle samples_of, py::handle loader_options, py::handle times_written,
                 py::handle note_line, uint64_t main_thread, py::handle on_step_end) {
-  LoopSession::instance().begin(
-      {loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(), samples_of.ptr(),
-       loader_options.ptr(), times_written.ptr(), note_line.ptr()},
-      main_thread, on_step_end.ptr());
+  LoopSession::instance().begin({loss_type.ptr(), is_grad_enabled.ptr(), has_parameters.ptr(),
+                                 samples_of.ptr(), loader_options.ptr(), times_written.ptr()},
+                                main_thread, on_step_end.ptr(), note_line.ptr());
 }
 
 void end_loop() {

@@ -73,8 +73,8 @@ LoopSession& LoopSession::instance() {
   return *session;
 }
 
-void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
-                        PyObject* on_step_end) {
+void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread, PyObject* on_step_end,
+                        PyObject* on_first_call) {
   auto detector = std::make_unique<StepDetector>(static_cast<StepPort&>(*this), main_thread);
   if (callbacks_ > 0) (void)detector_.release();  // one of its methods is still running
   detector_ = std::move(detector);
@@ -91,16 +91,16 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread,
   keep(ask_.samples_of, questions.samples_of);
   keep(ask_.loader_options, questions.loader_options);
   keep(ask_.times_written, questions.times_written);
-  keep(ask_.note_line, questions.note_line);
   noted_.clear();
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();
   has_updated_in_backward = has_failed_ = false;
-  PyObject* const before = on_step_end_;
+  PyObject* const before[] = {on_step_end_, on_first_call_};
   on_step_end_ = on_step_end != Py_None ? Py_NewRef(on_step_end) : nullptr;
+  on_first_call_ = Py_NewRef(on_first_call);
   is_active_ = true;
-  Py_XDECREF(before);  // last: what goes with it may run any code
+  for (PyObject* one : before) Py_XDECREF(one);  // last: what goes with it may run any code
 }
 
 void LoopSession::end() {
@@ -108,6 +108,7 @@ void LoopSession::end() {
   is_active_ = false;
   detector_->leave_alone();  // also where it is what has called us
   Py_CLEAR(on_step_end_);
+  Py_CLEAR(on_first_call_);
   while (!updates_.empty()) end_innermost_update(updates_.back().thread);
 }
 
@@ -169,10 +170,15 @@ double LoopSession::samples_of(PyObject* item) {
 
 void LoopSession::note_line(const Phase& phase) {
   if (PIG_LIKELY(phase.id < noted_.size() && noted_[phase.id])) return;
-  if (phase.id >= noted_.size()) noted_.resize(phase.id + 1);
+  const bool has_room = try_allocating([&] {
+    if (phase.id >= noted_.size()) noted_.resize(phase.id + 1);
+  });
+  if (!has_room) return;
   noted_[phase.id] = true;
-  PyObject* result = PyObject_CallOneArg(ask_.note_line, phase.name);
-  Py_XDECREF(result);
+  PyObject* const on_first_call = Py_XNewRef(on_first_call_);
+  if (on_first_call == nullptr) return;
+  Py_XDECREF(PyObject_CallOneArg(on_first_call, phase.name));
+  Py_DECREF(on_first_call);
   take_error();
 }
 

@@ -33,7 +33,6 @@ struct LoopQuestions {
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
   /// (optimizer) -> a number that is another one after an update
   PyObject* times_written;
-  PyObject* note_line;  ///< (name of a phase), within its first call
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
@@ -50,7 +49,8 @@ class LoopSession final : private StepPort {
 
   /// `on_step_end`: called without arguments after each step that was placed automatically, or
   /// None.
-  void begin(const LoopQuestions& questions, uint64_t main_thread, PyObject* on_step_end);
+  void begin(const LoopQuestions& questions, uint64_t main_thread, PyObject* on_step_end,
+             PyObject* on_first_call);
   /// Ends the step and the steps of optimizers that are open. Calls that go on end without effect.
   void end();
 
@@ -149,6 +149,7 @@ class LoopSession final : private StepPort {
   bool has_failed_ = false;
   LoopQuestions ask_{};
   PyObject* on_step_end_ = nullptr;
+  PyObject* on_first_call_ = nullptr;
   std::unique_ptr<StepDetector> detector_;
   int callbacks_ = 0;  ///< of the detector's that run Python code now
   uint64_t last_number_ = 0;

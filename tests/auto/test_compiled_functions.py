@@ -222,4 +222,4 @@ def test_a_compiled_module_is_a_forward_pass() -> None:
 
     run = recorded(loop)
     assert counts(run) == {"forward": 2, "backward": 2, "optimizer": 2}
-    assert counts(run, Scope.OUTSIDE) == {"eval": 1}
+    assert counts(run, Scope.OUTSIDE) == {"no_grad": 1}
