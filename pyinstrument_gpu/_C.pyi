@@ -288,7 +288,7 @@ def is_capturing(tensor: Any) -> bool | None:
 
 def compute_capability(device: int) -> int:
     """That of a CUDA device, as 90 for 9.0. PyTorch would ask the driver with the GIL, which may
-    take long. Raises RuntimeError where it can't be had."""
+    take long. Raises RuntimeError where it is unavailable."""
 
 def load_metric_kernels(device: int, code: bytes) -> None:
     """Have a native thread load compiled kernels for a device."""
@@ -322,7 +322,7 @@ def sync_placed() -> None:
 # Hooks of calls of torch, below its Python objects. A listener is a pair: `enter(args, kwargs)` is
 # called before the function, with kwargs None where there are none, and returns a token, or None
 # where the call is of no interest; then `leave(token, args, succeeded)` is called after it. Errors
-# in them are dropped. Most calls are passed through without a listener hearing of them, those of
+# in them are dropped. Most calls are passed through without calling a listener, those of
 # which it can be told at a glance that they touch no tensor on a device.
 def look_at_torch(
     *,
@@ -334,7 +334,7 @@ def look_at_torch(
     graph_task_id: Callable[[], int],
 ) -> bool:
     """Learn to tell where a tensor lies, from one of each device, and what torch is doing. Before
-    anything is hooked. False where the first can't be done: listeners then hear of all calls."""
+    anything is hooked. False where the first can't be done: listeners then get all calls."""
 
 def hook_subscripts(
     base: type,
@@ -385,7 +385,7 @@ def start(
     the run's id, the clock and its first anchor; None if another object is the owner.
 
     Raises:
-        OSError: the file can't be written (FileExistsError, ...), or no thread is to be had.
+        OSError: the file can't be written (FileExistsError, ...), or no thread can be started.
     """
 
 # For an object that is not the owner these do nothing.
@@ -462,10 +462,10 @@ def hook_allocator_peaks(
 ) -> bool:
     """Have the program see the peaks of the allocator's statistics as if only itself reset them:
     in the results of `reads`, functions of a device's number, until it calls one of `resets`. For
-    good. False if one of them can't be hooked. Again: nothing."""
+    good. False if one of them can't be hooked. Calling it again does nothing."""
 
 def stop_memory_watch() -> None:
-    """Read no more. Again: nothing."""
+    """Read no more. Calling it again does nothing."""
 
 def take_memory_readings() -> list[tuple[int, int, int, int, int, int, int, int, int]]:
     """The readings of steps that have ended, each once: kind (0 begin of the step, 1 begin and 2
@@ -500,7 +500,7 @@ def devices_in_use() -> int:
     the device is not timed."""
 
 def device_warnings() -> list[str]:
-    """What the user should hear of, each once."""
+    """What the user should be told, each once."""
 
 class Scratch:
     """A block in which the calling thread records where nobody reads."""

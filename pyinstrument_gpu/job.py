@@ -75,7 +75,7 @@ class Job(JobData):
                 ranks.append(rank_data(run, str(path)))
             elif is_named and run.environment:
                 raise JobError(
-                    f"{path} is of no rank of a job: it was recorded by a single process, or "
+                    f"{path} is not a rank of a job: it was recorded by a single process, or "
                     "outside of torchrun before its process group was made. Look at it by itself"
                 )
             elif found is not None and not run.environment:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kinds of calls that tell of a training loop. Each lives for ever.
+// The kinds of calls that reveal a training loop. Each lives as long as the process.
 #pragma once
 
 #include <cmath>

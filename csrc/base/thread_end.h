@@ -7,7 +7,7 @@ namespace pig {
 
 /// Has a function called with a value as a thread ends. A thread_local object with a destructor
 /// does the same, but to note the destructor takes memory, and where there is none the C library
-/// ends the process. Lives for ever.
+/// ends the process. Lives forever.
 class ThreadEnd {
  public:
   explicit ThreadEnd(void (*function)(void*)) noexcept

@@ -21,7 +21,7 @@ std::atomic<ThreadPool*> pool{nullptr};
 ThreadPool& ThreadPool::instance() {
   ThreadPool* known = pool.load(std::memory_order_acquire);
   if (known != nullptr) return *known;
-  // A forked child has none of the threads, and a lock may be held for ever: it begins anew.
+  // A forked child has none of the threads, and a lock may be held forever: it begins anew.
   static const int registered =
       pthread_atfork(nullptr, nullptr, [] { pool.store(nullptr, std::memory_order_relaxed); });
   (void)registered;

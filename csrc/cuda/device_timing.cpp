@@ -319,7 +319,7 @@ void DeviceTiming::warn(std::string warning) {
   warnings_.push_back(std::move(warning));
 }
 
-/// Looks for what the user should hear of, and has not yet.
+/// Looks for what the user should be told, and has not been yet.
 void DeviceTiming::collect_warnings() {
   const std::lock_guard lock(timelines_mutex_);
   for (const auto& timeline : timelines_)

@@ -9,9 +9,9 @@
 //
 // Any call of the driver may block, for as long as a stream hangs: an enqueue on a full stream, and
 // then what needs the same lock in the driver. So no thread of the program ever waits for one that
-// is inside the driver. Recording threads hold no lock of ours there. The harvester is the only one
-// that asks for answers; it holds the device lock meanwhile, which others try to get for a second
-// at most.
+// is inside the driver. Recording threads hold none of our locks there. The harvester is the only
+// one that asks for answers; it holds the device lock meanwhile, which others try to get for a
+// second at most.
 #pragma once
 
 #include <atomic>
@@ -136,7 +136,7 @@ class DeviceTiming {
 
   /// The harvester was not back from the driver when the recording ended.
   void warn_of_blocked_driver();
-  /// What the user should hear of, each once.
+  /// What the user should be told, each once.
   std::vector<std::string> take_warnings();
   bool has_warnings() const;
 

@@ -25,7 +25,7 @@ EventRef EventRecorder::boundary(uint64_t now, uint32_t step) noexcept {
   // While the driver was at it another thread may have ended the recording and begun the next.
   if (PIG_UNLIKELY(timing.recording() != recording)) return last_event_ = 0;
   if (PIG_UNLIKELY(last_event_ == 0)) timing.drops().add(skipped_);
-  // A shared event has cost next to nothing. One that was not to be had has cost its search.
+  // A shared event has cost next to nothing. One that was not available has cost its search.
   if (last_event_ == 0 || last_event_ != before)
     timing.count_cost(read_ticks() - now, last_event_ != 0);
   return last_event_;

@@ -68,7 +68,7 @@ void EventTimeline::harvest(std::vector<Time>& times) {
   collect();
   DriverError error = clock_.tick(shares_queues(), !any_capture());
   for (Queue& queue : queues_) {
-    // What was not to be had now is asked for again at the next harvest.
+    // What was not available now is asked for again at the next harvest.
     if (error && !is_passing(error.result)) return fail(error);
     error = queue.sequences.empty() ? DriverError{} : harvest_stream(queue, times);
   }

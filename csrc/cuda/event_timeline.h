@@ -103,7 +103,7 @@ class EventTimeline {
 
   FoundStream find_stream(Stream handle, uint32_t thread);
 
-  /// An event for a record on the stream; 0 when none is to be had, or the recording is over.
+  /// An event for a record on the stream; 0 when none is available, or the recording is over.
   uint64_t claim(const FoundStream& stream) {
     lock_.lock();
     const uint64_t sequence =

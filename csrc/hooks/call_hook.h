@@ -16,7 +16,7 @@ enum class Called {
   from_c,
 };
 
-/// Has a listener hear of the calls of a function: a method that a class implements in C, such as
+/// Calls a listener for each call of a function: a method that a class implements in C, such as
 /// `torch.Tensor.item`, of whose arguments `self` is the first; a builtin function, such as
 /// `torch.where`; or one in Python. False, with no error set, where it can't be hooked.
 bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject* leave,
@@ -25,7 +25,8 @@ bool hook_call(PyObject* function, CallGlance glance, PyObject* enter, PyObject*
 /// Takes the listener with this `leave` back, from all functions.
 void unhook_calls(PyObject* leave);
 
-/// Has an observer hear of the calls, instead of listeners. It must live for ever. Again: nothing.
+/// Calls an observer for the calls, instead of listeners. It must live forever. Calling it again
+/// does nothing.
 bool observe_call(PyObject* function, ObserverOf which, CallObserver& observer,
                   Called called = Called::anyhow);
 

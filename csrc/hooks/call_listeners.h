@@ -8,7 +8,7 @@
 
 namespace pig {
 
-/// Python functions that hear of the calls of one hooked function of torch.
+/// Python functions that are called for the calls of one hooked function of torch.
 ///
 /// A listener is a pair. `enter(args, kwargs)` is called before the function and returns a token,
 /// or None where the call is of no interest; kwargs is None where there are none. With a token,

@@ -30,7 +30,7 @@ enum class Observing {
   failed,  ///< an error of the program's own is set: the call is not made
 };
 
-/// Hears of the calls of one hooked function, in C++. For Python functions that hear of calls there
+/// Is called for the calls of one hooked function, in C++. For Python functions there
 /// are listeners (call_listeners.h).
 ///
 /// Its methods throw nothing. They are not `noexcept`: where Python ends while they ask it
@@ -48,7 +48,7 @@ class CallObserver {
   virtual bool ends(ObservedCall& call, PyObject* result) = 0;
 
  protected:
-  ~CallObserver() = default;  // they live for ever, as threads may be in calls
+  ~CallObserver() = default;  // they live forever, as threads may be in calls
 };
 
 /// The one observer of a kind.
@@ -58,7 +58,7 @@ CallObserver& the() {
   return *observer;
 }
 
-/// Who may hear of the calls of one function, outermost first. No function has one of memory and
+/// Who may observe the calls of one function, outermost first. No function has one of memory and
 /// one of the loop.
 enum class ObserverOf { memory, loop, modules };
 

@@ -10,12 +10,12 @@
 
 namespace pig {
 
-/// A function whose calls come by a trampoline of its own, and who hears of them. It is never
+/// A function whose calls come by a trampoline of its own, and who observes them. It is never
 /// freed, and the trampoline calls through where nobody hears: a thread may be inside it, and
 /// whoever has kept its address may call it at any time.
 class HookedCall {
  public:
-  /// Whether no listener need hear of a call. `self` is nullptr where there are no arguments.
+  /// Whether no listener needs a call. `self` is nullptr where there are no arguments.
   bool is_quiet(PyObject* self, PyObject* const* others, Py_ssize_t count,
                 bool has_keywords) const {
     return in_watched_call || listeners.empty() ||

@@ -7,7 +7,7 @@
 // were taken earlier, and calls that the interpreter has specialised all get here.
 //
 // A function in such a table isn't told which entry it is called for, so each hooked method has a
-// trampoline of its own, made by a template. A trampoline belongs to one method for ever and calls
+// trampoline of its own, made by a template. A trampoline belongs to one method forever and calls
 // through where nobody listens: a thread may be inside it, and whoever has kept its address may
 // call it at any time.
 #include <array>

@@ -15,7 +15,7 @@
 // gets here through `super()`. `__setitem__` and `__delitem__` are one slot.
 //
 // The originals are saved once. A thread may still be inside the hook when it is removed, so what
-// it needs to call through stays for ever.
+// it needs to call through stays forever.
 #include "hooks/subscript_hook.h"
 
 #include "base/ticks.h"

@@ -5,7 +5,7 @@
 
 namespace pig {
 
-/// Has a listener hear of `tensor[index]` and `tensor[index] = value`, where the index may select
+/// Calls a listener for `tensor[index]` and `tensor[index] = value`, where the index may select
 /// by value; the arguments are those of `__getitem__` and `__setitem__`. `base` is torch's class
 /// that implements them in C. False, with no error set, where it isn't built as expected: then
 /// nothing has changed.

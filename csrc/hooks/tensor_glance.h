@@ -7,7 +7,7 @@
 
 namespace pig {
 
-/// What can be told of a tensor at a glance, without a call that Python or a mode would hear of.
+/// What can be told of a tensor at a glance, without a call that Python or a mode would see.
 ///
 /// PyTorch keeps its C++ tensor inside the Python object, at an offset that is found and verified
 /// when the hooks are installed. From there a function of PyTorch's stable C interface tells the
@@ -24,7 +24,7 @@ struct TensorGlance {
   int32_t (*size)(void* tensor, int64_t dim, int64_t* size) = nullptr;
 
   /// Takes two classes, and tensors of these devices. False, with no error set, where glances are
-  /// not to be had: then only the classes are known.
+  /// unavailable: then only the classes are known.
   bool install(PyObject* tensor_type, PyObject* parameter_type, PyObject* on_host,
                PyObject* on_meta);
 

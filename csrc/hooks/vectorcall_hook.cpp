@@ -13,7 +13,7 @@
 // are exactly those that it knows. So the function gets a copy of its entry, with a flag that
 // matters only while a class is made (METH_COEXIST). Each call is then made by the `vectorcall`.
 //
-// As with methods, each function has a trampoline of its own for ever, which calls through where
+// As with methods, each function has a trampoline of its own forever, which calls through where
 // nobody listens.
 #include <array>
 #include <utility>

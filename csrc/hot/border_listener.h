@@ -26,7 +26,7 @@ class BorderListener {
   virtual void phase_ends(uint32_t path, uint32_t depth) noexcept = 0;
 
  protected:
-  ~BorderListener() = default;  // it lives for ever, as threads may be in it
+  ~BorderListener() = default;  // it lives forever, as threads may be in it
 };
 
 /// Null where there is none.

@@ -11,7 +11,7 @@
 
 namespace pig {
 
-/// A module whose calls are timed. Lives for ever.
+/// A module whose calls are timed. Lives forever.
 struct WatchedModule {
   uint32_t forward;  ///< ids of its name, by what is done
   uint32_t backward;

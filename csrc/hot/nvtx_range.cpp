@@ -44,7 +44,7 @@ struct OpenRange {
   nvtxRangeId_t range;  ///< of one that is not `pushed`
 };
 
-/// More than can be in sight; begins without ends must not grow it for ever.
+/// More than can be in sight; begins without ends must not grow it forever.
 constexpr size_t kMaxOpenRanges = 4096;
 using OpenRanges = std::vector<OpenRange>;
 thread_local OpenRanges* open_ranges = nullptr;

@@ -10,7 +10,7 @@
 
 namespace pig {
 
-/// A file descriptor of ours in a program that knows nothing of it.
+/// Our file descriptor in a program that knows nothing of it.
 ///
 /// To the program a descriptor is a mere number: daemons close all of them, and what is opened next
 /// gets the same numbers. So this one is high, where no other file soon comes to lie, and can tell

@@ -59,10 +59,10 @@ class KernelStore {
   const cuda::Driver* driver();
   std::string error();
 
-  /// Null where its primary context can't be had; `error` says why.
+  /// Null where its primary context is unavailable; `error` says why.
   std::shared_ptr<MetricDevice> device(int ordinal, std::string& error);
 
-  /// The compute capability of a device, as 90 for 9.0; 0 where it can't be had, and `error` says
+  /// The compute capability of a device, as 90 for 9.0; 0 where it is unavailable, and `error` says
   /// why.
   int compute_capability(int ordinal, std::string& error);
 

@@ -26,7 +26,7 @@ namespace pig::metrics {
 /// microsecond, or for a fold on the CPU: any thread may wait for it. Whoever copies or clears a
 /// large matrix under it does so without the GIL.
 ///
-/// A kernel is launched without it, which may take for ever when the device hangs. Launches by
+/// A kernel is launched without it, which may take forever when the device hangs. Launches by
 /// several threads don't wait for each other. Only an addition by other means waits for those that
 /// are under way, because it is many operations, and no kernel may come between them. Whoever
 /// launches or waits must not have the GIL, or other threads could not go on: those that would end

@@ -25,7 +25,7 @@ struct MappedSnapshot {
 /// in its slot may never do. It is never given back to the driver: that would wait for the device.
 /// There is as much of it, in portions of `kSnapshotsAtOnce`, as there ever were accumulators on
 /// the device at one time, and besides for those whose updates were captured into a graph, which
-/// may be replayed for ever.
+/// may be replayed forever.
 class MetricDevice {
  public:
   static constexpr int kSnapshotsAtOnce = 8;

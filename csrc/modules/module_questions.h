@@ -15,7 +15,7 @@ namespace pig {
 /// References that are kept for good.
 struct ModuleQuestions {
   PyObject* grad_fn;        ///< the descriptor of this attribute of tensors
-  PyObject* mode_count;     ///< () -> int: modes that hear of what is asked of a tensor
+  PyObject* mode_count;     ///< () -> int: modes that see what is asked of a tensor
   PyObject* without_modes;  ///< () -> a context in which they don't
 };
 extern ModuleQuestions module_questions;
@@ -24,7 +24,7 @@ void set_module_questions(const ModuleQuestions& questions);
 
 // All of these clear errors.
 
-/// Whether modes of the program hear of what is asked of a tensor.
+/// Whether modes of the program see what is asked of a tensor.
 bool modes_hear();
 
 constexpr uint64_t kNoNode = ~uint64_t{0};

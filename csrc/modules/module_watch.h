@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hears of the calls of a model's modules, and puts the marks on autograd's nodes that tell of its
+// Observes the calls of a model's modules, and puts the marks on autograd's nodes that show its
 // backward pass (record/module_times.h).
 //
 // A mark is a hook of the node, as tensors have: it is called before the node. To make one by

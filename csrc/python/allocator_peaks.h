@@ -30,7 +30,7 @@ class PeakResetListener {
   virtual void after_reset(long device) = 0;
 
  protected:
-  ~PeakResetListener() = default;  // it lives for ever
+  ~PeakResetListener() = default;  // it lives forever
 };
 
 class AllocatorPeaks {
@@ -38,7 +38,8 @@ class AllocatorPeaks {
   static AllocatorPeaks& instance();
 
   /// Hooks functions of a device's number. `reads` return the statistics, `resets` reset their
-  /// peaks. False, with no error set, where one of them can't be hooked. Again: nothing.
+  /// peaks. False, with no error set, where one of them can't be hooked. Calling it again does
+  /// nothing.
   bool hook(PyObject* reads, PyObject* resets, PeakResetListener& listener);
 
   /// Keeps the peaks in these statistics of the device, which are about to be reset. False, with no

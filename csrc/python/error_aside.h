@@ -5,7 +5,7 @@
 
 namespace pig {
 
-/// Sets an error of the program aside for as long as it lives; one of ours is dropped.
+/// Sets an error of the program aside for as long as it lives; our own is dropped.
 class ErrorAside {
  public:
   ErrorAside() { PyErr_Fetch(&type_, &value_, &traceback_); }

@@ -92,7 +92,7 @@ PyObject* frame(PyObject*, PyObject* argument) {
   if (frame == nullptr)
     return drop_memory_error() ? Py_NewRef(reinterpret_cast<PyObject*>(&no_frame)) : nullptr;
   frame->vectorcall = frame_call;
-  frame->phase = phase;  // not counted: it lives for ever
+  frame->phase = phase;  // not counted: it lives forever
   nvtx_push(phase->nvtx);
   frame->token = begin_token(*phase);
   return reinterpret_cast<PyObject*>(frame);

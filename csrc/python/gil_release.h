@@ -12,7 +12,7 @@ namespace pig {
 /// then ends the thread by pthread_exit, which unwinds its stack, and unwinding through a
 /// destructor or any other noexcept function calls std::terminate: the program, which was about to
 /// end well, would abort. So the unwinding is caught here and the thread sleeps until the process
-/// is gone, as it does in Python 3.14. It holds no lock of ours: what a scope locks it has to
+/// is gone, as it does in Python 3.14. It holds none of our locks: what a scope locks it has to
 /// unlock before the GIL comes back, so locks stand after this object.
 ///
 /// Giving it away and taking it back costs about 30 ns where nobody else wants it.

@@ -56,7 +56,7 @@ PyMethodDef gpu_phase_definition = {
     "allocates\n"
     "nothing; the first use on a thread or of a path does, and so does a full ring."};
 
-// One object for ever, not one per access: Dynamo knows functions by their address.
+// One object forever, not one per access: Dynamo knows functions by their address.
 PyObject* scope_function = nullptr;
 
 PyObject* gpu_phase_get_scope(PyObject*, void*) { return Py_NewRef(scope_function); }

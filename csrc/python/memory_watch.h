@@ -58,7 +58,7 @@ class MemoryWatch final : public BorderListener, public PeakResetListener {
   /// all of these.
   void start(const pybind11::object& source, const pybind11::object& take, double budget,
              const pybind11::object& reset, long device);
-  /// Again: nothing. The readings that wait can still be taken.
+  /// Calling it again does nothing. The readings that wait can still be taken.
   void stop();
   /// What was read since the last call.
   std::vector<MemoryReading> readings();

@@ -81,7 +81,7 @@ PYBIND11_MODULE(_C_main_interpreter, module, py::mod_gil_not_used()) {
 }
 
 // Asked here too, before pybind11 does anything: up to Python 3.11 its initialisation in a second
-// interpreter waits for ever. (From 3.13 on this function runs in the main one, and only the
+// interpreter waits forever. (From 3.13 on this function runs in the main one, and only the
 // module's body in the second.)
 extern "C" PYBIND11_EXPORT PyObject* PyInit__C() {
   if (pig::is_main_interpreter()) return PyInit__C_main_interpreter();

@@ -19,7 +19,7 @@ namespace pig {
 /// Makes the registry. Returns false with a Python error set.
 bool ready_phase_registry();
 
-/// The handle of a name, borrowed: handles live for ever. Makes it when it is new; one that names
+/// The handle of a name, borrowed: handles live forever. Makes it when it is new; one that names
 /// share where there is no memory for that; nullptr with a Python error set when the name can't be
 /// one. Of a long name the first 256 characters count.
 Phase* find_phase(PyObject* name);

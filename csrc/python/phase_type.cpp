@@ -52,7 +52,7 @@ PhaseMethod* new_method(Phase* phase, vectorcallfunc function) {
   auto* method = PyObject_New(PhaseMethod, &phase_method_type);
   if (method == nullptr) return nullptr;
   method->vectorcall = function;
-  method->phase = phase;  // not counted: both live for ever
+  method->phase = phase;  // not counted: both live forever
   return method;
 }
 
@@ -118,7 +118,7 @@ PyObject* phase_end(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-/// Only of one that could not be registered: all others live for ever.
+/// Only of one that could not be registered: all others live forever.
 void phase_dealloc(PyObject* self) {
   auto* const phase = reinterpret_cast<Phase*>(self);
   Py_XDECREF(reinterpret_cast<PyObject*>(phase->enter));

@@ -42,7 +42,7 @@ bool raise_in_program() {
 std::string current_thread_name() {
   std::string name;
   if (python_hooks.thread_name == nullptr) return name;
-  const ErrorAside aside;  // drops an error of ours: a name is not worth one
+  const ErrorAside aside;  // drops our own error: a name is not worth one
   if (PyObject* text = PyObject_CallNoArgs(python_hooks.thread_name)) {
     if (const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr) name = utf8;
     Py_DECREF(text);

@@ -23,8 +23,9 @@ extern PythonHooks python_hooks;
 /// The calling thread's name, or empty.
 std::string current_thread_name();
 
-/// Calls a function of ours without arguments in the midst of the program, which gets no exception
-/// of it. What a signal handler raises meanwhile, such as SystemExit, it gets a moment later.
+/// Calls one of our functions without arguments in the middle of the program, which gets no
+/// exception of it. What a signal handler raises meanwhile, such as SystemExit, it gets a moment
+/// later.
 void call_unraisably(PyObject* function);
 
 /// From any thread, without the GIL: have the notice's hook called soon.

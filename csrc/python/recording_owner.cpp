@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace pig {
 namespace {
 
-/// The parent's stays as it is in a forked child, where its lock may be held for ever.
+/// The parent's stays as it is in a forked child, where its lock may be held forever.
 std::shared_ptr<RecordingOwner>* current_owner = new std::shared_ptr<RecordingOwner>;
 
 constexpr std::chrono::milliseconds kStallPatience{1000};

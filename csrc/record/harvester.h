@@ -41,7 +41,7 @@ class Harvester {
   /// `turn` is called again and again, with whether somebody waits for it, `last` once at the end,
   /// unless the thread is given up. Then one of them is still running while the next recording
   /// begins: they have to see to it that this does no harm. Throws std::system_error when there is
-  /// no thread to be had.
+  /// no thread that can be started.
   void start(std::function<void(bool asked)> turn, std::function<void()> last) {
     const std::lock_guard lock(mutex_);
     stop_requested_ = false;

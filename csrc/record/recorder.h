@@ -67,7 +67,7 @@ class Recorder {
   static void install_fork_handler();
 
   /// Throws std::logic_error when a recording is active, std::system_error when the file can't be
-  /// written or no thread is to be had. Returns the moment that is the run's zero.
+  /// written or no thread can be started. Returns the moment that is the run's zero.
   ClockAnchor start(const Options& options);
   /// Ends all recording. With the GIL held.
   void close_gate();

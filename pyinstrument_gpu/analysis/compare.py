@@ -327,7 +327,7 @@ def _check_separate(before: Sequence[Observation], after: Sequence[Observation])
 
 
 def _which_ranks(ranks: Sequence[RunData]) -> frozenset[int] | None:
-    """The ranks of a job that are there; None where all are, or the run is of no rank."""
+    """The ranks of a job that are there; None where all are, or the run is not one of a rank."""
     numbers = {run.environment.get("rank", 0) for run in ranks}
     size = max(run.environment.get("world_size", 1) for run in ranks)
     return None if len(numbers) == size else frozenset(numbers)

@@ -49,7 +49,7 @@ def untimed_steps(
     replayed: ReplayedSteps, taken: TakenOut, gains_ns: NDArray[np.int64]
 ) -> UntimedSteps:
     """What is taken out of them, and how well the steps that are played again, which gain so much,
-    tell of it."""
+    show it."""
     steps = replayed.steps
     edges_ns = np.append(steps["begin_ns"], [int(steps["end_ns"][-1]), _FOREVER_NS])
     taken_ns = np.diff(covered_before(taken.begins_ns, taken.ends_ns, edges_ns))

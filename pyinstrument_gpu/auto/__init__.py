@@ -64,7 +64,7 @@ class AutoPhases:
             self._withdraw = when_imported("torch", self._hook)
 
     def remove(self) -> None:
-        """Take the hooks back, and end the step that is open. Again: nothing."""
+        """Take the hooks back, and end the step that is open. Calling it again does nothing."""
         global _active
         if _active is not self:
             return
@@ -163,8 +163,8 @@ def auto_phases() -> Iterator[None]:
     torch is hooked when it is imported, or now if it already is. Its functions stay the objects
     that they are (docs/honest-time.md).
 
-    Cost: docs/honest-time.md has figures. In a loop, no Python code of ours runs, but for copies to
-    a device. Never synchronises.
+    Cost: docs/honest-time.md has figures. In a loop, none of our Python code runs, but for copies
+    to a device. Never synchronises.
     """
     phases = AutoPhases()
     try:

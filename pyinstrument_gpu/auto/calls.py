@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of torch whose calls tell of a training loop."""
+"""The functions of torch whose calls reveal a training loop."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _has_parameters(module: nn.Module) -> bool:
 
 def _samples_of(item: object) -> float:
     """The length of the first tensor of a batch. NaN where there is none."""
-    with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
+    with torch._C.DisableTorchFunction():  # no class or mode should see our questions
         for _ in range(_DEEPEST_ITEM):
             if isinstance(item, Mapping):
                 item = next(iter(item.values()), None)

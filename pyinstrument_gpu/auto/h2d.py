@@ -36,7 +36,7 @@ def install(phases: AutoPhases) -> Callable[[], None]:
                 return None
             tensor, *others = args
             options = kwargs or {}
-            with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
+            with torch._C.DisableTorchFunction():  # no class or mode should see our questions
                 source = source_of(tensor, others, options)
                 if source is None or tensor_device.is_fake_tensor(source):
                     return None

@@ -65,7 +65,7 @@ class _Commands(click.Group):
         except Leave as leave:
             run = leave.run
         # Out here, click makes nothing of the program's exceptions, and the program finds no
-        # command of ours around its own.
+        # command of this package around its own.
         try:
             run()
         except RecordingError as error:

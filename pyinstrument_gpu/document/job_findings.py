@@ -179,7 +179,7 @@ def _imbalances(
 
 
 def _unevenness(phase: PhaseAcrossRanks) -> str:
-    # Host times would tell of waits for other ranks, too.
+    # Host times would include waits for other ranks, too.
     more = f"{duration(phase.work_ns)} there, {duration(phase.distance_ns)} more than the others"
     if phase.pattern in NAMING:
         return f"rank {phase.slowest_rank} works for {more}"

@@ -94,7 +94,7 @@ def _stall(found: Mapping[str, Any], parts: Mapping[str, Any], paths: Sequence[s
         (_shown(name), "\n".join(map(_shown, text.split("\n"))))
         for name, text in answer.get("stacks", [])
     )
-    # It is of the time when the GIL was not to be had; Python has answered after that.
+    # It is of the time when the GIL could not be taken; Python has answered after that.
     traceback = (parts.get("traceback") or "")[:_MOST_TEXT]
     return Stall(
         **picked(found, _FACTS),

@@ -218,7 +218,7 @@ class Gate:
         """Raises GateError if another process computed on a GPU that the runs use.
 
         Args:
-            users: those before a run, when none of ours was there.
+            users: those before a run, when none of our runs was there.
         """
         if users is None:
             self._gpu_users_known = False

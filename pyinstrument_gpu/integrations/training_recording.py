@@ -34,7 +34,7 @@ class TrainingRecording:
     Args:
         owner: what the warnings call the callback.
         path, options: as for `record`. Of further trainings, files are called "train-2.gpurun".
-        counts_updates: whether `note_update` will tell of the framework's steps.
+        counts_updates: whether `note_update` will report the framework's steps.
 
     Raises:
         ValueError, TypeError, ConfigurationError: an argument or a setting is wrong.
@@ -89,7 +89,7 @@ class TrainingRecording:
 
         Args:
             framework, version: what the run's environment says of it.
-            hook: has the automatic phases hear of functions of the framework.
+            hook: hooks functions of the framework for the automatic phases.
         """
         if DISABLED:  # an empty run, whose report says why
             self.recording = record(self._path, **self._options)
@@ -110,7 +110,7 @@ class TrainingRecording:
         self._updates += 1
 
     def end(self, failed: bool = False) -> None:
-        """The training is over. Again: nothing.
+        """The training is over. Calling it again does nothing.
 
         Args:
             failed: an exception has ended it.

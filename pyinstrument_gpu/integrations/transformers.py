@@ -94,7 +94,7 @@ def _hook(optimizer: Any, phases: AutoPhases) -> None:
 
 @functools.cache
 def _watch_trainer() -> None:
-    """Have callbacks hear of a training that an exception ends, of which no event tells."""
+    """Tell callbacks of a training that an exception ends, for which there is no event."""
     if DISABLED:
         return
     trainer: Any = _transformers.Trainer

@@ -125,7 +125,7 @@ class Accumulator(AccumulatedState, ABC):
 
     @never_compiled
     def log_every(self, n: int, callback: Callable[[Reading], Any]) -> PeriodicLog:
-        """Have a callback called with readings while training goes on, on a thread of ours.
+        """Have a callback called with readings while training goes on, on a thread of its own.
 
             with metrics.log_every(100, lambda reading: wandb.log(reading.values, reading.update)):
                 for x, y in gpu_steps(loader):

@@ -23,7 +23,7 @@ _PATIENCE_AT_EXIT_S = 5.0
 
 _open: set[PeriodicLog] = set()
 _looking = threading.Lock()
-"""Held while a thread of ours reads an accumulator. A fork waits for it, because a lock that is
+"""Held while one of our threads reads an accumulator. A fork waits for it, because a lock that is
 held at that moment would never become free in the child."""
 
 
@@ -93,7 +93,7 @@ class PeriodicLog:
             self._cancel_exit = None  # it holds this log
 
     def _end_at_exit(self) -> None:
-        """The interpreter ends: nothing that may take for ever is waited for."""
+        """The interpreter ends: nothing that may take forever is waited for."""
         if self._end(self._window.latest):
             self._thread.join(_PATIENCE_AT_EXIT_S)
 

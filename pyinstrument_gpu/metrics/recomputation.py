@@ -16,7 +16,7 @@ _graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lam
 
 def is_recomputing() -> bool:
     """Whether a backward pass runs what calls this once more, by `torch.utils.checkpoint`. PyTorch
-    tells of the backward pass only; hooks run in one too, and what they add is new."""
+    covers the backward pass only; hooks run in one too, and what they add is new."""
     if _graph_task() == -1:
         return False
     frame: FrameType | None = sys._getframe(1)

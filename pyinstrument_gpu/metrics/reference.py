@@ -2,7 +2,7 @@
 """An update in plain torch operations.
 
 It defines what the native code computes, and does the work where that cannot: while the kernel for
-a GPU is being compiled, for tensor subclasses, devices without a kernel of ours, builds without the
+a GPU is being compiled, for tensor subclasses, devices without a kernel, builds without the
 native module. It allocates several times the logits' size and launches dozens of kernels, but it
 never waits for a device either.
 """

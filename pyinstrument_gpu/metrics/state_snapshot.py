@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pyinstrument_gpu.metrics.state import Scalar, State
 
-# These can't be subtracted, as extremes, or are kept because they tell of the present: what was
+# These can't be subtracted, as extremes, or are kept because they describe the present: what was
 # last, and moving averages with the number of their values.
 _KEPT = frozenset(
     {

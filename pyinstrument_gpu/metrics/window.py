@@ -46,7 +46,7 @@ class Window:
         return self._waited_for()[0].values
 
     def _latest(self, least_updates: int) -> Reading | None:
-        """None as well if there are less new updates."""
+        """None as well if there are fewer new updates."""
         with self._accumulator._lock:
             now = self._accumulator._newest()
             if now is None or now.updates_since(self._before) < least_updates:

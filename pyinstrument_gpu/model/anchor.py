@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SAME_BOOT_NS = 10 * 10**9
-"""Readings of one machine tell of its start within this: its wall clock may have been set since."""
+"""Readings of one machine agree on its start within this: its wall clock may have been set."""
 
 
 def began_ns(anchor: Mapping[str, int], clock: str) -> int | None:

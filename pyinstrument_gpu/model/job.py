@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which runs belong together: whether one is given twice, and which can't be ranks of one job.
 
-Only what is certain is said. A run file need not tell of which job it is, so runs of which nothing
+Only what is certain is said. A run file need not say which job it is from, so runs of which nothing
 is said here may still be of several.
 """
 
@@ -19,7 +19,7 @@ Gloo's: 30). Ranks of a job that begin later than that after one another have lo
 
 
 class Recorded(Protocol):
-    """What tells of which job a run is: a `RunData`, or what was kept of it as a `RankData`."""
+    """What says which job a run is from: a `RunData`, or what was kept of it as a `RankData`."""
 
     @property
     def environment(self) -> Mapping[str, Any]: ...

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of a model's modules, forward and backward.
 
-The calls of modules, and the marks on autograd's nodes that tell of the backward pass, are timed in
+The calls of modules, and the marks on autograd's nodes that show the backward pass, are timed in
 csrc/modules and csrc/record/module_times.cpp.
 """
 
@@ -61,7 +61,7 @@ class ModuleWatch:
         self._modules: dict[str, Any] = {}  # weak references
 
     def remove(self) -> None:
-        """End the watch. What was recorded stays. Again: nothing."""
+        """End the watch. What was recorded stays. Calling it again does nothing."""
         with _lock:
             if self not in _watches:
                 return

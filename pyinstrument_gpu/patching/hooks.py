@@ -26,7 +26,7 @@ Leave = Callable[[Any, Arguments, bool], object]
 
 
 class Glance(enum.IntEnum):
-    """How it can be told of a call, by its arguments, that no listener need hear of it: no device
+    """How it can be told of a call, by its arguments, that no listener needs it: no device
     is touched. csrc/hooks/call_glance.h has the same numbers."""
 
     NEVER = 0
@@ -38,7 +38,7 @@ class Glance(enum.IntEnum):
 
 def look_at_torch() -> None:
     """Have the native module find out how to look at tensors, and what torch does, if it hasn't."""
-    with torch._C.DisableTorchFunction():  # no mode need hear of these two
+    with torch._C.DisableTorchFunction():  # no mode should see these two
         probes = [torch.empty(0, device=device) for device in ("cpu", "meta")]
     native.look_at_torch(
         tensor=torch.Tensor,
@@ -54,11 +54,11 @@ class Hooks:
     """The hooks of one listener, which are taken back together.
 
     Args:
-        leave: what hears of the end of all calls.
+        leave: what is called at the end of all calls.
         hears_of_host: listen to calls with tensors of the host alone, too.
 
     Attributes:
-        not_hooked: the functions that are not built as the hooks expect. Nobody hears of them.
+        not_hooked: functions that are not built as the hooks expect. Their calls are not seen.
     """
 
     def __init__(self, leave: Leave, hears_of_host: bool = False) -> None:
@@ -84,7 +84,7 @@ class Hooks:
             self.not_hooked.append("indexing of torch.Tensor")
 
     def remove(self) -> None:
-        """Take all of them back. Again: nothing."""
+        """Take all of them back. Calling it again does nothing."""
         native.unhook(self._leave)
 
     def _hook(self, name: str, function: Any, glance: Glance, enter: Enter) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to say of problems of ours."""
+"""What to say of the recorder's own problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def not_seen(what: str, functions: Sequence[str]) -> str:
 
 def warn_of(*problems: str) -> None:
     """A RuntimeWarning for each. Where warnings are errors it is a line on standard error: none of
-    ours ends a program, and on a thread of ours nobody would catch it."""
+    ours ends a program, and on our own threads nobody would catch it."""
     for problem in problems:
         try:
             warnings.warn(problem, RuntimeWarning, stacklevel=4)

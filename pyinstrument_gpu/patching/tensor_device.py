@@ -24,7 +24,7 @@ def accelerator_type() -> str | None:
 
 
 def is_on_host(tensor: Any) -> bool:
-    with torch._C.DisableTorchFunction():  # neither a subclass nor a mode need hear of it
+    with torch._C.DisableTorchFunction():  # neither a subclass nor a mode should see it
         return bool(tensor.is_cpu)
 
 

@@ -81,7 +81,7 @@ class ModuleCalls:
         return None
 
     def remove(self) -> None:
-        """Stop listening. Again: nothing."""
+        """Stop listening. Calling it again does nothing."""
         while self._remove:
             self._remove.pop()()
 

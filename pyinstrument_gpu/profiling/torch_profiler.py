@@ -32,7 +32,7 @@ class TorchProfiler:
             without a word.
 
     Raises:
-        ProfilerInUse: the profiler, or what it needs, is not to be had.
+        ProfilerInUse: the profiler, or what it needs, is not available.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TorchProfiler:
         self._stand_guard(gives_way)
 
     def stop(self) -> None:
-        """End it. Waits for the device, as torch's profiler does. Again: nothing."""
+        """End it. Waits for the device, as torch's profiler does. Calling it again does nothing."""
         if self._is_stopped:
             return
         self._stand_down()

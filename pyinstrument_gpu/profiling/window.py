@@ -145,11 +145,11 @@ class ProfileWindow:
         timer.start()
 
     def end_early(self, reason: str) -> None:
-        """End it in the midst of its steps."""
+        """End it in the middle of its steps."""
         self.end(f"the profiled steps ended early: {reason}")
 
     def end(self, note: str | None = None) -> None:
-        """End the window and put what was seen into the run. Again: nothing."""
+        """End the window and put what was seen into the run. Calling it again does nothing."""
         self.is_over = True
         if os.getpid() != self._pid:
             return

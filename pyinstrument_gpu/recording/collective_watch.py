@@ -85,7 +85,7 @@ class CollectiveWatch:
         self.threads.add(_thread.start_new_thread(self._run, ()))
 
     def end(self) -> None:
-        """Read a last time. Before `native.stop`. Again: nothing."""
+        """Read a last time. Before `native.stop`. Calling it again does nothing."""
         if self._log is None or self._recording is None:
             return
         self._over.set()

@@ -100,7 +100,7 @@ def file_settings(command: str, options: Mapping[str, object]) -> dict[str, Sett
 
 
 def _nearest() -> tuple[Path, dict[str, Any]] | None:
-    """The nearest file with a table of ours, and that table."""
+    """The nearest file with our table, and that table."""
     try:
         folder = Path.cwd()
     except OSError:  # it was removed

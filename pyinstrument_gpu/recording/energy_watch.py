@@ -55,7 +55,8 @@ class EnergyWatch:
         native.call_before_step(self._look)
 
     def end(self) -> None:
-        """Read a last time, and write what is known. Before `native.stop`. Again: nothing."""
+        """Read a last time, and write what is known, before `native.stop`. A second call does
+        nothing."""
         recording, thread = self._recording, self._thread
         if recording is None:
             return
@@ -98,7 +99,7 @@ class EnergyWatch:
     def _look(self) -> None:
         if self._recording is None or self._recording is not native.owner():
             return  # it is over, or that of the process which this one is a fork of
-        with contextlib.suppress(Exception):  # it is in the midst of the program
+        with contextlib.suppress(Exception):  # it is in the middle of the program
             found = self._find()
             if found is None:
                 native.call_before_step(self._look, after=_STEPS_BETWEEN_LOOKS)

@@ -112,7 +112,7 @@ class MemoryWatch:
         self._fold: MemoryFold | None = None
         self._out_of_memory = OutOfMemoryLog()
         self._next_write_s = 0.0
-        # Again by the thread that has it: a signal may be handled in the midst of it.
+        # Again by the thread that has it: a signal may be handled in the middle of it.
         self._lock = threading.RLock()
         self._undo: list[Callable[[], None]] = []
 
@@ -125,7 +125,8 @@ class MemoryWatch:
         self._undo.append(when_imported("torch", out_of_memory.attach))
 
     def end(self) -> None:
-        """Read no more, and write what is known. Before `native.stop`. Again: nothing."""
+        """Read no more, and write what is known, before `native.stop`. A second call does
+        nothing."""
         with contextlib.suppress(IndexError):  # it is done, or another thread does it
             self._undo.pop()()
         recording = self._recording
@@ -155,7 +156,8 @@ class MemoryWatch:
 
     def _notes(self) -> Iterator[str]:
         if self._not_exact is not None:
-            yield f"memory was sampled, because exact peaks can't be had here: {self._not_exact}"
+            why = self._not_exact
+            yield f"memory was sampled, because exact peaks are not available here: {why}"
         contended = native.contended_peak_resets()
         if contended:
             yield (

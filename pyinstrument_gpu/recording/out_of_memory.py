@@ -33,7 +33,7 @@ def listen(listener: Listener | None) -> None:
 
 
 def attach() -> None:
-    """Have PyTorch tell of it, as soon as it has initialised CUDA: attaching an observer would
+    """Have PyTorch report it, as soon as it has initialised CUDA: attaching an observer would
     initialise it. Torch has to be imported. Raises nothing."""
     global _attached_in
     torch: Any = sys.modules.get("torch")
@@ -50,7 +50,7 @@ def _attach() -> None:
     torch: Any = sys.modules["torch"]
     try:
         torch._C._cuda_attach_out_of_memory_observer(observe)
-    except Exception:  # in the midst of the program's first use of CUDA
+    except Exception:  # in the middle of the program's first use of CUDA
         return
 
 

@@ -19,7 +19,7 @@ _MAKERS = ("init_process_group", "new_group")
 
 
 def _enter(args: Arguments, kwargs: Options | None) -> int:
-    """What hears of the begin of a call. Returns when that was."""
+    """What is called at the begin of a call. Returns when that was."""
     return time.perf_counter_ns()
 
 
@@ -69,7 +69,7 @@ class ProcessGroups:
                 self.may_be_missed = True
 
     def remove(self) -> None:
-        """Take the hooks back. Again: nothing."""
+        """Take the hooks back. Calling it again does nothing."""
         native.unhook(self._leave)
 
     def _has_made(self, begin_ns: int, args: Arguments, succeeded: bool) -> None:

@@ -159,7 +159,7 @@ class ProgramWatch:
 
     def _watch_groups(self) -> None:
         self._looks_for_groups = False
-        with contextlib.suppress(Exception):  # it may come in the midst of the program's import
+        with contextlib.suppress(Exception):  # it may come in the middle of the program's import
             from pyinstrument_gpu.recording import process_groups
 
             self._groups = process_groups.ProcessGroups(self._has_learnt)

@@ -466,7 +466,7 @@ class Recording:
                 # A new one: other threads may be reading the one that there is.
                 self._environment = {**self._environment, program_facts.KEY: facts}
                 native.set_document(self, "environment", _encode(self._environment))
-        except Exception:  # it may be called in the midst of the program: it stays as it is
+        except Exception:  # it may be called in the middle of the program: it stays as it is
             return
 
     def _read_log(self) -> TapReader:

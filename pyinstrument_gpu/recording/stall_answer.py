@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Python knows of a stall: the stacks of its threads, and how far the process groups are.
 
-A thread of the native module calls this when the watchdog has noticed one and the GIL is to be had.
+A thread of the native module calls this when the watchdog has noticed one and the GIL can be taken.
 """
 
 from __future__ import annotations

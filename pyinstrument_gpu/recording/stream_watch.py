@@ -33,7 +33,7 @@ class StreamWatch:
 
     Attributes:
         seen: whether one was.
-        not_hooked: the functions that are not built as the hooks expect. Nobody hears of them.
+        not_hooked: functions that are not built as the hooks expect. Their calls are not seen.
     """
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ class StreamWatch:
         self._hook(new, "torch.cuda.Stream", self._makes, from_c=True)
 
     def remove(self) -> None:
-        """Take all hooks back. Again: nothing."""
+        """Take all hooks back. Calling it again does nothing."""
         native.unhook(self._leave)
 
     def _hook(self, function: Any, name: str, enter: Enter, **how: bool) -> None:
@@ -81,7 +81,7 @@ class StreamWatch:
             self.remove()
             self._tell()
 
-    # What hears of the begin of a call
+    # What is called at the begin of a call
 
     def _enters(self, args: Arguments, kwargs: Options | None) -> None:
         """A stream, of this class or of `torch.cuda.Stream`, becomes the current one."""

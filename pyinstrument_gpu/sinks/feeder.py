@@ -26,7 +26,7 @@ class SinkFeeder:
         self._deadline_s = deadline_s
         self._sinks: list[Sink] = []
         self._interval_s = threading.TIMEOUT_MAX
-        # Held while the log is read, and not while a sink writes, which may take for ever. The
+        # Held while the log is read, and not while a sink writes, which may take forever. The
         # handler of a signal may stop the recording wherever its thread is.
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -63,7 +63,7 @@ class SinkFeeder:
     def _run(self) -> None:
         try:
             self._feed()
-        except BaseException as error:  # nothing of ours ends a training
+        except BaseException as error:  # nothing that we do ends a training
             for sink in tuple(self._sinks):
                 self._switch_off(sink, error)
 

@@ -77,7 +77,7 @@ class TapReader:
         return self._tap.take(self)
 
     def close(self) -> None:
-        """Take no more. Again: nothing."""
+        """Take no more. Calling it again does nothing."""
         self._tap.leave(self)
 
     def put(self, block_type: int, record: memoryview) -> None:

@@ -55,7 +55,7 @@ class Watching:
                 native.sync_placed()
 
     def end(self) -> None:
-        """Stop watching. Again: nothing."""
+        """Stop watching. Calling it again does nothing."""
         global _active
         if _active is not self:
             return

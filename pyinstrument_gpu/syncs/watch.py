@@ -65,10 +65,10 @@ class SyncWatch:
 
 
 def _entering(waits: _Waits) -> Enter:
-    """What hears of the begin of a hooked call."""
+    """What is called at the begin of a hooked call."""
 
     def enter(args: Arguments, kwargs: Options | None) -> _Wait | None:
-        with torch._C.DisableTorchFunction():  # no class or mode need hear of questions of ours
+        with torch._C.DisableTorchFunction():  # no class or mode should see our questions
             kind = waits(args, kwargs or {})
         if kind is None:
             return None

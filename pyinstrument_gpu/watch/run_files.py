@@ -173,7 +173,7 @@ def _named_alike(path: Path, rank: int) -> list[Path]:
 
 
 def _run_of(path: Path) -> RunData | None:
-    """What tells of which job a run is, and no more of it: there may be a thousand."""
+    """What says which job a run is from, and no more of it: there may be a thousand."""
     with closing(RunFollower(path)) as follower, suppress(OSError, RunFileError):
         run = decode_blocks(follower.look(), RunData)
         return RunData(environment=run.environment, anchor=run.anchor, duration_ns=run.duration_ns)

@@ -41,7 +41,7 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a view is shown, and in which order.
+    """Which rows of a view are shown, and in which order.
 
     Attributes:
         sort: a key of the view's `sorts`.

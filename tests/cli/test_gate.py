@@ -416,7 +416,7 @@ def until(holds: Any) -> None:
 def gate_under_way(
     folder: Path, *before: str
 ) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
-    """A gate whose program waits for ever, and the ids of that and of a process that it started.
+    """A gate whose program waits forever, and the ids of that and of a process that it started.
 
     Args:
         before: the words of a command line that ends in the gate's.

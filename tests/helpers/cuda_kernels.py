@@ -2,7 +2,7 @@
 """Kernels whose times are known, launched through the driver on PyTorch's streams.
 
 Needs a GPU. Every kernel is launched once when they are loaded: the driver may wait for the device
-before the first launch of one, which behind a `Hold` would be for ever.
+before the first launch of one, which behind a `Hold` would be forever.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _DIARY_ENTRY = struct.Struct("<qq")
 
 
 def loop_with_diary(run: Path, diary: Path) -> None:
-    """Short steps for ever. Each is written down by other means than the recorder's, as in
+    """Short steps forever. Each is written down by other means than the recorder's, as in
     `digits_training.train_with_diary`."""
     descriptor = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with pig.record(run):
@@ -80,7 +80,7 @@ def end_after_a_snapshot(run: Path, end: signal.Signals | None) -> None:
 
 
 def count_on_threads(run: Path, counters: Path, pause_s: float | None = 0.0003) -> None:
-    """Threads that record for ever; each also counts its spans in a mapped file, which the kernel
+    """Threads that record forever; each also counts its spans in a mapped file, which the kernel
     keeps like the run file. Without a pause, they record as fast as they can."""
     with counters.open("r+b") as file:
         # Not struct.pack_into, which writes zeros first: a kill in between would leave those.
@@ -112,7 +112,7 @@ def read_counters(path: Path) -> list[int]:
 
 
 def start_when_told(run: Path, told: Connection) -> None:
-    """Says that it is there; then a recording begins, and records for ever."""
+    """Says that it is there; then a recording begins, and records forever."""
     told.send_bytes(b"ready")
     with pig.record(run):
         while True:

@@ -430,7 +430,7 @@ class SimulatedCuda:
     # Calls
 
     def fail(self, function: str, result: int, *, after: int = 0, count: int | None = 1) -> None:
-        """The next `after` calls still work, then `count` fail; None: for ever. A call that fails
+        """The next `after` calls still work, then `count` fail; None: forever. A call that fails
         does nothing else. "*": all functions."""
         _known(native.fail(function, result, after, -1 if count is None else count), function)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test of metrics."""
+"""What every test of metrics needs."""
 
 from collections.abc import Iterator
 

@@ -243,7 +243,7 @@ metrics.update(torch.eye(4), torch.arange(4))
 
 
 def test_many_forks_while_a_thread_looks() -> None:
-    """A lock that is held at the moment of a fork would hold the child up for ever."""
+    """A lock that is held at the moment of a fork would hold the child up forever."""
     metrics, got = pig.MetricAccumulator(topk=1, num_classes=2000, confusion=True), Collected()
     logits, target = torch.eye(2000)[:4], torch.arange(4)
     with metrics.log_every(1, got):

@@ -53,7 +53,7 @@ class Calls {
  public:
   void reset() { *this = Calls(); }
 
-  /// The next `after` calls still work, then `count` fail; a negative count is for ever. Index -1
+  /// The next `after` calls still work, then `count` fail; a negative count is forever. Index -1
   /// is every function.
   void fail(int function, int result, uint64_t after, int64_t count) {
     failures_.push_back({function, result, after, count});

@@ -168,7 +168,7 @@ def process_group() -> Iterator[None]:
     store = torch._C._distributed_c10d.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
-    gc.collect()  # a model that outlives its group may wait for it for ever
+    gc.collect()  # a model that outlives its group may wait for it forever
     torch.distributed.destroy_process_group()
 
 

@@ -215,7 +215,9 @@ def test_an_allocator_that_does_not_count_is_sampled(
     assert devices[0].peak == 100
     assert not memory_of(recording).phases["a"].peak_is_exact
     (note,) = recording.run.notes
-    assert note.startswith("memory was sampled, because exact peaks can't be had here: the alloc")
+    assert note.startswith(
+        "memory was sampled, because exact peaks are not available here: the alloc"
+    )
 
 
 def test_without_a_gpu_memory_is_sampled() -> None:
@@ -224,7 +226,9 @@ def test_without_a_gpu_memory_is_sampled() -> None:
     memory = memory_of(recording)
     assert (memory.device, memory.steps) == (None, 1)
     (note,) = recording.run.notes
-    assert note.startswith("memory was sampled, because exact peaks can't be had here: the memory")
+    assert note.startswith(
+        "memory was sampled, because exact peaks are not available here: the memory"
+    )
     assert note in recording.run.report(width=200)
 
 

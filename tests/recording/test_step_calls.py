@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of ours that are called between two steps."""
+"""Our functions that are called between two steps."""
 
 import signal
 

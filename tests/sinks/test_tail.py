@@ -112,7 +112,7 @@ def test_device_times_are_waited_for() -> None:
 
 
 def test_device_times_that_do_not_come() -> None:
-    """The step comes without, and is not held back for ever."""
+    """The step comes without, and is not held back forever."""
     tail = RunTail(ENVIRONMENT)
     tail.look(names("a") + spans(0, (0, 0, 5, DEVICE), (0, 0, 6, DEVICE)) + steps(0) + state(2))
 

@@ -160,7 +160,7 @@ for options in (["--json"], []):
 
 
 def test_screen_needs_a_terminal(path: Path) -> None:
-    """Where there is none, textual reads the end of its input for ever."""
+    """Where there is none, textual reads the end of its input forever."""
     pytest.importorskip("textual", reason="textual is not installed: pip install '.[watch]'")
     save(finished(), path)
     done = invoke("watch", str(path))

@@ -248,7 +248,7 @@ def _likeliest(
 def _latest_end_ns(rank: RankData, conditions: Mapping[int, Condition]) -> int | None:
     """By when it had stopped for certain, by the clock of its machine; None unknown."""
     end_ns = monotonic_end_ns(rank)
-    # If its file could not be written, it may have lived on for ever so long.
+    # If its file could not be written, it may have lived on for any length of time.
     if end_ns is None or conditions[rank.rank] is Condition.UNWRITTEN:
         return None
     return end_ns if rank.complete else end_ns + LAG_NS

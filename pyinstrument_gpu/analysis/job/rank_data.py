@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a rank's run is kept next to those of the other ranks: its phases by step."""
+"""What is kept of a rank's run next to those of the other ranks: its phases by step."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Patches:
         self._undo.callback(undo)
 
     def remove(self) -> None:
-        """Take all of them back. Again: nothing."""
+        """Take all of them back. Calling it again does nothing."""
         self._undo.close()
         _waiting.extend(self._patches)
         self._patches = []

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 def unheard(default: _T, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """What an action returns, or a default where it fails. No class of tensors and no mode of the
-    program hears of what it asks."""
+    program sees what it asks."""
     try:
         with torch._C.DisableTorchFunction():
             return action(*args, **kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that name the line of the program, as they would without a wrapper of ours in between.
+"""Warnings that name the line of the program, as they would without our wrapper in between.
 
 A function of torch that warns at its caller, in Python or in C++, finds a wrapper there.
 """

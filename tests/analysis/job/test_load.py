@@ -197,7 +197,7 @@ def test_runs_that_are_of_no_rank(tmp_path: Path) -> None:
     alone = rank_run(0, TIMES_NS, environment={"host": "box"})
     saved(tmp_path, run(0), run(1))
     save(alone, tmp_path / "alone.gpurun")
-    with pytest.raises(JobError, match=r"alone\.gpurun is of no rank of a job"):
+    with pytest.raises(JobError, match=r"alone\.gpurun is not a rank of a job"):
         Job.load(tmp_path / "alone.gpurun")
     job = Job.load(tmp_path)
     assert len(job.ranks) == 2
