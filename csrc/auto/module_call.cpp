@@ -31,10 +31,13 @@ class ModuleCall final : public Activity {
     static PyObject* const name = PyUnicode_InternFromString("training");
     PyObject* names = PyObject_GenericGetDict(module, nullptr);
     PyObject* mode = names != nullptr ? PyDict_GetItemWithError(names, name) : nullptr;
-    // A module whose own __init__ was never run has no mode.
-    const bool is_in_it = mode == nullptr || mode == Py_True;
-    Py_XDECREF(names);
+    // A module that torch.compile has made has the mode of the one inside. One whose own __init__
+    // was never run has none.
+    mode = mode != nullptr ? Py_NewRef(mode) : PyObject_GetAttr(module, name);
     PyErr_Clear();
+    const bool is_in_it = mode == nullptr || mode == Py_True;
+    Py_XDECREF(mode);
+    Py_XDECREF(names);
     return is_in_it;
   }
 

@@ -17,7 +17,7 @@ _LAUNCHERS = ("torchrun", "accelerate")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _MUCH_S = 1.0
 _IN_EACH = (
-    'put `with pyinstrument_gpu.record(f"train.rank{rank}.gpurun"), '
+    'put `with pyinstrument_gpu.record(f"train.rank{rank}.gpurun", overwrite=True), '
     "pyinstrument_gpu.auto_phases():` around the training in each of them"
 )
 

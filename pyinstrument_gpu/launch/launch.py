@@ -205,7 +205,8 @@ class Launch:
             after = _PROFILE_AT if at is None else at
             ProfiledRecording.of(recording).ask(self._profiling, after)
         # Its end is ours to call, when the last step has been closed.
-        atexit.unregister(recording._finish_if_mine)
+        if recording._cancel_exit is not None:
+            recording._cancel_exit()
         self._recording = recording
 
     def _stop(self) -> None:

@@ -216,10 +216,14 @@ def test_a_compiled_module_is_a_forward_pass() -> None:
         model = torch.compile(program.model, backend="eager")
         with torch.no_grad():
             model(batch()[0])
+        model.eval()
+        with torch.no_grad():
+            model(batch()[0])
+        model.train()
         for _ in range(2):
             model(batch()[0]).sum().backward()
             program.optimizer.step()
 
     run = recorded(loop)
     assert counts(run) == {"forward": 2, "backward": 2, "optimizer": 2}
-    assert counts(run, Scope.OUTSIDE) == {"no_grad": 1}
+    assert counts(run, Scope.OUTSIDE) == {"no_grad": 1, "eval": 1}

@@ -369,6 +369,23 @@ def test_a_run_of_which_all_steps_were_cut_short_has_their_times() -> None:
     assert (steps.count, steps.cut_short, steps.mean_ns) == (1, 1, MS)
 
 
+def test_trainings_one_after_the_other_have_no_common_update() -> None:
+    """Nor has a step with an update of each optimizer, of which one sometimes leaves out its own."""
+    script = Script()
+    for name, count in (("optimizer", 20), ("optimizer 2", 50)):
+        for _ in range(count):
+            with script.step():
+                script.leaf(name, 3 * MS)
+    assert "update" not in document_of(script.run()).verdict
+    script = Script()
+    for i in range(20):
+        with script.step():
+            script.leaf("optimizer", 3 * MS)
+            if i % 5 == 0:
+                script.leaf("optimizer 2", 3 * MS)
+    assert "update" not in document_of(script.run()).verdict
+
+
 def test_optimizers_that_step_unequally_have_the_time_of_an_update() -> None:
     """An actor that is updated with every other update of its critic, each in a step of its own."""
     script = Script()

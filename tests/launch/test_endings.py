@@ -220,3 +220,12 @@ def test_program_that_works_in_its_children_is_told_so(tmp_path: Path) -> None:
         r"its child processes, which are not recorded, used [0-9.]+ s of CPU time",
         no_steps(tmp_path),
     )
+
+
+def test_module_whose_package_knows_of_processes_ends_as_others_do(tmp_path: Path) -> None:
+    """multiprocessing is there before the recording begins, and has an end of its own."""
+    write(tmp_path, "package/__init__.py", "import multiprocessing.util")
+    write(tmp_path, "package/train.py", "import sys; sys.exit(5)")
+    assert launched(tmp_path, "--no-report", "-m", "package.train").returncode == 5
+    environment = Run.load(tmp_path / "run.gpurun").environment
+    assert environment["program_end"]["exit_code"] == 5
