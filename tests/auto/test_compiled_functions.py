@@ -213,7 +213,7 @@ def test_a_compiled_function_that_raises() -> None:
 
 def test_a_compiled_module_is_a_forward_pass() -> None:
     def loop(program: Program) -> None:
-        model = torch.compile(program.model, backend="eager")
+        model: Any = torch.compile(program.model, backend="eager")
         with torch.no_grad():
             model(batch()[0])
         model.eval()

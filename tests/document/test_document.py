@@ -370,7 +370,7 @@ def test_a_run_of_which_all_steps_were_cut_short_has_their_times() -> None:
 
 
 def test_trainings_one_after_the_other_have_no_common_update() -> None:
-    """Nor has a step with an update of each optimizer, of which one sometimes leaves out its own."""
+    """Nor have steps that all have one of the first optimizer."""
     script = Script()
     for name, count in (("optimizer", 20), ("optimizer 2", 50)):
         for _ in range(count):
