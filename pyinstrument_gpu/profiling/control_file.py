@@ -26,7 +26,7 @@ from pyinstrument_gpu.recording.recording import Recording, when_begun
 SUFFIX = ".control"
 _MOST_BYTES = 4096
 _MOST_STEPS = 1_000
-_IN_THE_WAY = ". Until it is removed or replaced, no request is"
+_IN_THE_WAY = ". No request is followed until it is removed or replaced"
 
 
 def install() -> None:
@@ -77,9 +77,8 @@ class ControlFile:
         assert recording.path is not None
         self._recording = recording
         self._path = os.fsencode(control_path(recording.path))
-        self._in_the_way: tuple[int, ...] | None = (
-            None  # what is there and stays: it is found again
-        )
+        # What is there and stays: it is found again.
+        self._in_the_way: tuple[int, ...] | None = None
 
     def look(self) -> None:
         """Do what is asked for, if there is a request."""

@@ -7,6 +7,7 @@ import os
 import stat
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from pyinstrument_gpu.errors import RunFileError
 from pyinstrument_gpu.format.framing import FILE_HEADER_BYTES, read_blocks_of, read_file_header
 from pyinstrument_gpu.format.reader import decode_blocks
 from pyinstrument_gpu.run import Run
+
+# Of runs that nobody has asked for yet: a program may keep any number of these, and needs
+# descriptors for other things.
+_MOST_OPEN = 16
+_closers: deque[Callable[[], object]] = deque()
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class ReadBack:
 
     def deferred(self) -> Run:
         """The run, read when something of it is first asked for. The file can be moved or removed
-        until then. One that can't be read back is told now if it is another file by now."""
+        until then, but for that of an old run of many, or one whose descriptor the program has
+        closed. One that can't be read back is told now if it is another file by now."""
         path = self.path
         if path is None:
             return Run.deferred(self.from_memory)
@@ -55,14 +62,15 @@ class ReadBack:
 
     def _of_file(self, path: Path, file: _OpenFile | None) -> Run:
         try:
-            from_file = self._read(file or _OpenFile(path, self.run_id))
+            from_file = self._read(path, file)
         except (OSError, RunFileError) as error:
             return self._without_history(error)
         return from_file if self.error is None else self.from_memory().with_history_of(from_file)
 
-    def _read(self, file: _OpenFile) -> Run:
-        run = file.read()
-        if run.environment.get("run_id") != self.run_id:
+    def _read(self, path: Path, file: _OpenFile | None) -> Run:
+        run = None if file is None else file.read()
+        run = run or _OpenFile(path, self.run_id).read()
+        if run is None or run.environment.get("run_id") != self.run_id:
             raise RunFileError("it holds another run")
         is_checked = self.is_whole and self.error is None and run.notes
         if is_checked and _counts(run) != _counts(self.from_memory()):
@@ -95,16 +103,20 @@ class _OpenFile:
         header = memoryview(os.pread(self._descriptor, FILE_HEADER_BYTES, 0))
         if read_file_header(header) != int(run_id, 16):
             raise RunFileError("it holds another run")
+        _closers.append(self._close)
+        if len(_closers) > _MOST_OPEN:
+            _closers.popleft()()
 
-    def read(self) -> Run:
-        """The run, once: then the file is closed."""
-        if not _is_still(self._descriptor, self._status):
-            raise RunFileError("the program has closed its descriptor")
+    def read(self) -> Run | None:
+        """The run, once: then the file is closed. None where it has been closed before."""
+        # Once detached, nothing else closes it.
+        if self._close.detach() is None or not _is_still(self._descriptor, self._status):
+            return None
         try:
             with open(self._descriptor, "rb", buffering=0, closefd=False) as file:
                 return decode_blocks(read_blocks_of(file), Run)
         finally:
-            self._close()
+            os.close(self._descriptor)
 
 
 def _is_still(descriptor: int, status: os.stat_result) -> bool:

@@ -90,7 +90,9 @@ def is_free(path: Path, overwrite: bool) -> bool:
     """
     if not overwrite or os.path.islink(path):
         return not os.path.lexists(path)
-    return not os.path.exists(path) or is_run_file(path) or os.stat(path).st_size == 0
+    if not os.path.isfile(path):  # pipes and devices are empty, too
+        return not os.path.exists(path)
+    return is_run_file(path) or os.stat(path).st_size == 0
 
 
 def in_the_way(path: Path, overwrite: bool, option: str = "overwrite=True") -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads that come, go and record at moments that suit nobody."""
 
+import asyncio
 import os
 import sys
 import threading
@@ -186,3 +187,38 @@ def start_all_at_once(trial: Trial) -> None:
     finally:
         sys.setswitchinterval(interval_s)
     assert errors == []
+
+
+@FAULTS.fault(
+    done="64 threads record at once, each in an event loop of its own with eight tasks, and with "
+    "names of its own.",
+    holds="The run is complete, each span is in the statistics, and none lies within a phase of "
+    "another task.",
+    thorough_times=2,
+    slow_times=50,
+)
+def many_threads_with_tasks(trial: Trial) -> None:
+    threads, tasks, turns = 64, 8, 5
+
+    async def work(name: str) -> None:
+        for _ in range(turns):
+            with gpu_phase(name):
+                await asyncio.sleep(0)
+                with gpu_phase("inside"):
+                    await asyncio.sleep(0)
+
+    async def work_in_tasks(names: list[str]) -> None:
+        await asyncio.gather(*map(work, names))
+
+    names = [[f"{thread}.{task}" for task in range(tasks)] for thread in range(threads)]
+    workers = [threading.Thread(target=asyncio.run, args=[work_in_tasks(own)]) for own in names]
+    with pig.record(trial.path) as recording:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    counts = {path: phase.count for path, phase in recording.run.phases.items()}
+    expected = [path for own in names for name in own for path in (name, f"{name}/inside")]
+    assert counts == dict.fromkeys(expected, turns)
+    assert recording.run.complete
+    assert dropped_of(recording.run) == {}

@@ -5,6 +5,7 @@ Each program runs twice, by `python` and by `pyinstrument-gpu run`; all that can
 from outside must be equal.
 """
 
+import os
 import re
 import signal
 import textwrap
@@ -266,6 +267,9 @@ def test_only_a_run_file_is_overwritten(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert "train.py is no run file, and --overwrite replaces only run files" in done.stderr
     assert (tmp_path / "train.py").read_text() == "print('ran')"
+    os.mkfifo(tmp_path / "pipe")
+    done = launched(tmp_path, "-o", "pipe", "train.py")
+    assert "pipe is no run file, and --overwrite replaces only run files" in done.stderr
 
 
 @pytest.mark.parametrize("options", [("-o", "job.gpurun"), ()], ids=["named", "default"])

@@ -102,7 +102,8 @@ def test_what_is_no_regular_file_is_not_read(recording: pig.Recording, kind: str
     control.look()
     assert not path.exists()
     first, second = recording.stop().notes
-    assert first.endswith("it is no regular file. Until it is removed or replaced, no request is")
+    why = "it is no regular file. No request is followed until it is removed or replaced"
+    assert first.endswith(why)
     assert second.endswith("it is no JSON")
 
 

@@ -81,11 +81,30 @@ def test_its_descriptor_may_have_become_one_of_the_program(path: Path, tmp_path:
     mine = os.open(tmp_path / "mine.txt", os.O_WRONLY | os.O_CREAT)
     assert mine == number
 
-    with pytest.warns(RuntimeWarning, match="the program has closed its descriptor"):
-        assert run.phases["forward"].count == STEPS
-    assert not len(run.steps.closed)
+    assert (len(run.steps), run.notes) == (STEPS, ())  # by its name
     assert os.write(number, b"still open") == len(b"still open")
     os.close(number)
+
+
+def test_a_file_that_is_neither_open_nor_there_is_told(path: Path) -> None:
+    run = stopped(path)
+    (number,) = open_at(path)
+    os.close(number)
+    path.unlink()
+
+    with pytest.warns(RuntimeWarning, match="No such file"):
+        assert run.phases["forward"].count == STEPS
+    assert not len(run.steps.closed)
+
+
+def test_unread_runs_leave_the_program_its_descriptors(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    runs = [stopped(tmp_path / f"{number}.gpurun") for number in range(40)]
+
+    assert len(os.listdir("/proc/self/fd")) - before <= 16
+    assert [(len(run.steps), run.notes) for run in runs] == [(STEPS, ())] * len(runs)
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_copies_and_pickles_have_what_was_recorded(path: Path) -> None:
