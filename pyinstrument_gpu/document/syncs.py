@@ -185,7 +185,7 @@ def _site(
 def _doubts(run: RunData) -> Iterator[str]:
     if run.syncs.is_as_if and not run.steps_ended and run.environment.get(CHILDREN, 0.0) > 0:
         yield _CHILDREN
-    if not run.syncs.is_placed:
+    elif not run.syncs.is_placed:
         yield _NOTHING_PLACED
     for kind, reason in _DOUBTS.items():
         sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]
