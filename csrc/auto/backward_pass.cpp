@@ -16,6 +16,7 @@ class BackwardPass final : public Activity {
   }
 
   void ended(LoopSession& session, const ObservedCall&, PyObject*) override {
+    session.look_at_eval_calls();
     StepDetector& detector = session.detector();
     // One of another thread may be a part of the loop's own, whose updates it must not take.
     if (!detector.counts_here()) return;

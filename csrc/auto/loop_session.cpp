@@ -91,10 +91,12 @@ void LoopSession::begin(const LoopQuestions& questions, uint64_t main_thread, Py
   keep(ask_.samples_of, questions.samples_of);
   keep(ask_.loader_options, questions.loader_options);
   keep(ask_.times_written, questions.times_written);
+  keep(ask_.is_trained_in_eval_mode, questions.is_trained_in_eval_mode);
   noted_.clear();
   loaders_.clear();
   iterators_.clear();
   optimizers_.clear();
+  eval_calls_.clear();
   has_updated_in_backward = has_failed_ = false;
   PyObject* const before[] = {on_step_end_, on_first_call_};
   on_step_end_ = on_step_end != Py_None ? Py_NewRef(on_step_end) : nullptr;
@@ -166,6 +168,13 @@ double LoopSession::samples_of(PyObject* item) {
   Py_XDECREF(result);
   take_error();
   return samples;
+}
+
+void LoopSession::look_at_eval_calls() {
+  if (PIG_LIKELY(!eval_calls_.are_open())) return;
+  const ErrorAside aside;  // of a backward pass that has failed
+  eval_calls_.after_backward(ask_.is_trained_in_eval_mode);
+  take_error();
 }
 
 void LoopSession::note_line(const Phase& phase) {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "auto/eval_calls.h"
 #include "base/ticks.h"
 #include "python/object_table.h"
 #include "python/phase_type.h"
@@ -33,6 +34,7 @@ struct LoopQuestions {
   PyObject* loader_options;   ///< (loader) -> a tuple, of which there are few, or None
   /// (optimizer) -> a number that is another one after an update
   PyObject* times_written;
+  PyObject* is_trained_in_eval_mode;  ///< (module) -> bool, after a backward pass
 };
 
 /// The session whose activity the calling thread is in. It is a number, so that a flag which was
@@ -63,6 +65,10 @@ class LoopSession final : private StepPort {
   bool has_parameters(PyObject* module);
   bool is_loss(PyObject* module) const;
   double samples_of(PyObject* item);
+  /// Of a module in eval mode that is called with gradients enabled.
+  bool is_trained_in_eval_mode(PyObject* module) { return eval_calls_.is_of_trained(module); }
+  /// After a backward pass.
+  void look_at_eval_calls();
   /// Within a call that is this phase: the first time, the program's line is noted.
   void note_line(const Phase& phase);
 
@@ -157,6 +163,7 @@ class LoopSession final : private StepPort {
   std::vector<LoaderUse> loader_uses_;
   ObjectTable<Iterator> iterators_;
   ObjectTable<Optimizer> optimizers_;
+  EvalCalls eval_calls_;
   std::vector<Update> updates_;  ///< outermost first; of all threads
   PyObject* kept_error_ = nullptr;
   std::vector<bool> noted_;  ///< by number of a phase, whether its line is

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Phases "forward", "eval", "no_grad" and "loss": the outermost call of a module. In eval mode it
-// is "eval", whatever the mode is for, and in training mode without gradients "no_grad": a rollout,
-// a target network, a sample. Which calls are an evaluation the analysis says, as it takes more
+// is "eval", whatever the mode is for, unless the module is known to be trained in it
+// (eval_calls.h), and in training mode without gradients "no_grad": a rollout, a target network, a
+// sample. Which calls are an evaluation the analysis says, as it takes more
 // than one call to tell.
 #include "auto/activities.h"
 
@@ -13,8 +14,9 @@ class ModuleCall final : public Activity {
   const Phase* phase_of(LoopSession& session, const ObservedCall& call) override {
     if (call.self == nullptr) return nullptr;
     if (session.is_loss(call.self)) return loss_;
-    if (!is_in_training_mode(call.self)) return eval_;
-    return session.is_grad_enabled() ? forward_ : no_grad_;
+    const bool is_grad_enabled = session.is_grad_enabled();
+    if (is_in_training_mode(call.self)) return is_grad_enabled ? forward_ : no_grad_;
+    return is_grad_enabled && session.is_trained_in_eval_mode(call.self) ? forward_ : eval_;
   }
 
   void announce(LoopSession& session, const ObservedCall& call) override {

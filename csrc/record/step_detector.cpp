@@ -160,8 +160,13 @@ bool StepDetector::hears(Shown shown) {
       was_passed_over_ = true;
       return false;
     }
-    if (state_ != State::kClosed) drop();
     thread_ = static_cast<uint64_t>(pthread_self());
+    if (state_ == State::kWaiting) {
+      drop();
+    } else if (state_ != State::kClosed) {
+      end(state_ == State::kUpdated, StepEnd::kAtUpdate);  // it was certain, and is counted
+      if (is_left_alone_) return false;
+    }
     lacks_begin_ = std::exchange(was_passed_over_, false);
   }
   shown_ = std::max(shown_, shown);

@@ -23,11 +23,13 @@ class Gap:
             it begins with the step.
         behind: that behind it; -1: it ends with the step.
         time_ns: per step.
+        is_rare: more than half of it lies in at most one step of ten.
     """
 
     before: int
     behind: int
     time_ns: float
+    is_rare: bool
 
 
 def gaps(run: RunData, steps: NDArray[np.void]) -> list[Gap]:
@@ -49,11 +51,15 @@ def gaps(run: RunData, steps: NDArray[np.void]) -> list[Gap]:
     lengths_ns = np.maximum(begins_ns[order][1:] - ends_ns[order][:-1], 0)
     width = len(run.path_parents) + 1
     pairs = (paths[order][:-1] + 1) * width + paths[order][1:] + 1
+    steps_of = places[order][1:][is_inside]
     found = []
     for pair, chosen in groups(pairs[is_inside]):
         before, behind = divmod(int(pair), width)
-        time_ns = float(lengths_ns[is_inside][chosen].sum()) / count
-        found.append(Gap(before - 1, behind - 1, time_ns))
+        of_pair_ns = lengths_ns[is_inside][chosen]
+        of_steps_ns = np.sort(np.bincount(steps_of[chosen], of_pair_ns, minlength=count))
+        sum_ns = float(of_pair_ns.sum())
+        is_rare = bool(of_steps_ns[count - count // 10 :].sum() > sum_ns / 2)
+        found.append(Gap(before - 1, behind - 1, sum_ns / count, is_rare))
     return sorted(found, key=lambda gap: -gap.time_ns)
 
 

@@ -78,6 +78,12 @@ class AutoPhases:
         if native.loop_has_failed() and self.error is None:
             self.error = MemoryError()
 
+    def end_open_step(self) -> None:
+        """The main code of the program is over. The step that it has left open ends, if this thread
+        is the one that trains; another may go on."""
+        if _active is self and self.is_hooked:
+            self.tell(native.end_open_step)
+
     @property
     def optimizer_seen(self) -> bool | None:
         """Whether an optimizer has stepped; None where there was no update at all."""

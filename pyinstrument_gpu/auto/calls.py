@@ -116,6 +116,7 @@ def begin_loop(
         samples_of=_samples_of,
         loader_options=options_of,
         times_written=_times_written,
+        is_trained_in_eval_mode=_is_trained_in_eval_mode,
         note_line=note_line,
         main_thread=main_thread,
         on_step_end=on_step_end,
@@ -168,6 +169,14 @@ def _times_written(optimizer: optim.Optimizer) -> int:
             for parameter in _some(group["params"])
             for tensor in (parameter, *optimizer.state.get(parameter, {}).values())
             if isinstance(tensor, torch.Tensor)
+        )
+
+
+def _is_trained_in_eval_mode(module: nn.Module) -> bool:
+    """Whether a backward pass has left gradients in its parameters."""
+    with torch._C.DisableTorchFunction():
+        return not module.training and any(
+            parameter.is_leaf and parameter.grad is not None for parameter in module.parameters()
         )
 
 

@@ -43,12 +43,12 @@ def no_steps(run: RunData) -> str:
             f"; its child processes, which are not recorded, used {children_s:.1f} s of CPU time"
         )
     if children_s >= _MUCH_S:
-        command = _launched(run.environment.get("command", []))
+        command = _launched(run.environment.get("command", []), run.syncs.is_as_if)
         seen += f". If they train, {_IN_EACH if command is None else f'run `{command}`'}"
     return seen
 
 
-def _launched(command: Sequence[str]) -> str | None:
+def _launched(command: Sequence[str], is_preview: bool) -> str | None:
     """The command with which the launcher that it runs has each rank recorded; None if there is no
     launcher, or it can't be seen where the program of the ranks is."""
     names = [os.path.basename(word) for word in command]
@@ -63,6 +63,6 @@ def _launched(command: Sequence[str]) -> str | None:
     for i in range(begin + 1, len(command)):
         if command[i].endswith(".py") or command[i] in ("-m", "--module"):
             program = ["-m" if command[i] == "--module" else command[i], *command[i + 1 :]]
-            own = ["-m", "pyinstrument_gpu", "run"]
+            own = ["-m", "pyinstrument_gpu", "run", *["--as-if-cuda"] * is_preview]
             return shlex.join([*launcher, *command[begin + 1 : i], *own, *program])
     return None

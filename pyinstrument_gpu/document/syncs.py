@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyinstrument_gpu.document.no_steps import CHILDREN
 from pyinstrument_gpu.document.words import counted
 from pyinstrument_gpu.model import syncs as model
 from pyinstrument_gpu.model.distinct import distinct
@@ -33,6 +34,12 @@ _NOTHING_PLACED = (
     "Not known: nothing that the program does places a tensor on a GPU, as far as the preview can "
     "see. For it to tell, move the model and its data with .to(device), where device is "
     '"cuda" if torch.cuda.is_available() else "cpu"'
+)
+
+
+_CHILDREN = (
+    "Not known: what the child processes of the program would wait for, as a preview looks only at "
+    "its own process"
 )
 
 
@@ -176,7 +183,9 @@ def _site(
 
 
 def _doubts(run: RunData) -> Iterator[str]:
-    if not run.syncs.is_placed:
+    if run.syncs.is_as_if and not run.steps_ended and run.environment.get(CHILDREN, 0.0) > 0:
+        yield _CHILDREN
+    elif not run.syncs.is_placed:
         yield _NOTHING_PLACED
     for kind, reason in _DOUBTS.items():
         sites = [site for site in run.syncs.sites if site.kind is kind and site.totals.count]

@@ -96,7 +96,8 @@ def _between(
         if largest.time_ns >= between_ns
         else (f", {small_percent(largest.time_ns, between_ns)} of that")
     )
-    return f"{share} lie outside of phases{of_it} {where}"
+    rare = ", most of it in few steps" if largest.is_rare else ""
+    return f"{share} lie outside of phases{of_it} {where}{rare}"
 
 
 def _placed(run: RunData, path: int) -> str | None:

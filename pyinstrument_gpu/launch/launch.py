@@ -140,7 +140,7 @@ class Launch:
             atexit.unregister(self._finish)
             raise
         try:
-            self._program.run()
+            self._program.run(self._phases.end_open_step)
         except SystemExit as end:
             self._program_end = {"exit_code": _exit_code(end.code)}
             if self._program_end["exit_code"]:

@@ -12,7 +12,7 @@ import os
 import pkgutil
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
@@ -56,15 +56,19 @@ class Program:
         with self._printed_if_uncaught():
             self._code = self._load()
 
-    def run(self) -> None:
-        """Run the program, which must have been loaded.
+    def run(self, at_end: Callable[[], None] = lambda: None) -> None:
+        """Run the program, which must have been loaded. `at_end` is called as its code is over,
+        before an uncaught exception is printed and before the functions of `atexit`.
 
         It raises what the program raises, `SystemExit` included, and the process should end then.
         An uncaught exception has been printed already, without frames of this package, and Python
         does not print it again.
         """
         with self._printed_if_uncaught():
-            exec(self._code, self._main.__dict__)
+            try:
+                exec(self._code, self._main.__dict__)
+            finally:
+                at_end()
 
     @contextmanager
     def _printed_if_uncaught(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ def syncs_section(syncs: Syncs | None, steps: int) -> Iterator[Part]:
         if not syncs.is_preview:
             yield Sentence("Syncs: no watched call made the host wait for a device")
         elif syncs.is_placed:
-            yield Sentence("Syncs: no watched call would make the host wait for a GPU")
+            yield Sentence("Syncs: no watched call of this process would wait for a GPU")
         yield from _doubts(syncs)
         return
     title = "Syncs: where the host waits for the device"

@@ -288,6 +288,24 @@ def test_an_evaluation_has_its_loader_and_not_that_of_the_training() -> None:
     assert worth(saved).low_ns == worth(saved).high_ns == 3 * 5 * MS / 2 / 15
 
 
+def test_a_prediction_at_the_end_is_no_evaluation_with_all_that_lies_before_it() -> None:
+    program = WatchedScript()
+    for _ in range(2):
+        for _ in range(5):
+            with program.step():
+                program.work(10 * MS)
+        program.leaf("eval", 10 * MS)
+        program.work(2 * MS)
+        program.leaf("eval", 10 * MS)
+    program.work(60 * MS)
+    program.leaf("eval", 1 * MS)
+    one = the(program.run(), "evaluate half as often")
+
+    # 22 ms, and what is behind the last step: 21 ms in phases, and 62 ms that may be anything.
+    assert worth(one).low_ns == (22 + 21) * MS / 2 / 10
+    assert worth(one).high_ns == (22 + 83) * MS / 2 / 10
+
+
 def test_what_is_done_in_some_steps_is_an_occasion_too() -> None:
     program = WatchedScript()
     for step in range(20):

@@ -261,8 +261,9 @@ def test_optimizer_of_one_thread_during_the_backward_pass_of_another(
     may_go_on.set()
     thread.join()
     run = recording.stop()
-    assert counts(run) == {"optimizer": 1}
-    assert all_counts(run) == {"optimizer": 1, "backward": 1}
+    # The thread's step is cut short by the update, which is another thread's.
+    assert counts(run) == {"optimizer": 1, "backward": 1}
+    assert [step.complete for step in run.steps] == [False, False]
 
 
 def test_session_inside_an_activity_of_an_earlier_one() -> None:

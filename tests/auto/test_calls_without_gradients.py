@@ -205,9 +205,22 @@ def accuracy_after_each_epoch() -> None:
         model.train()
 
 
-@pytest.fixture(params=SHAPES)
-def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[Run, str, frozenset[str]]]:
-    program, says, names = SHAPES[request.param]
+@shape("worth", "eval")
+def accuracy_with_gradients_left_on() -> None:
+    model = network()
+    optimizer = adam(model)
+    for _ in range(3):
+        model.train()
+        for inputs, labels in batches():
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        model.eval()
+        for inputs, labels in batches():
+            (model(inputs).argmax(1) == labels).sum()
+
+
+def recorded_run(program: Callable[[], None]) -> Run:
     phases = auto.AutoPhases()
     with pig.record() as recording:
         phases.install()
@@ -217,7 +230,13 @@ def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[Run, str, frozens
             phases.remove()
     run = recording.run
     run.environment.update(phases.facts())  # as under `run`
-    yield run, says, names
+    return run
+
+
+@pytest.fixture(params=SHAPES)
+def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[Run, str, frozenset[str]]]:
+    program, says, names = SHAPES[request.param]
+    yield recorded_run(program), says, names
 
 
 def test_only_evaluations_are_advised_to_come_less_often(
@@ -230,3 +249,50 @@ def test_only_evaluations_are_advised_to_come_less_often(
     found = {path for path in run.phases if path.split("/")[0] in ("eval", "no_grad")}
     assert found == names
     assert ("evaluate" in run.report().split("\n\n")[0]) <= (says == "worth")
+
+
+def test_a_model_that_is_trained_in_eval_mode_runs_forward() -> None:
+    frozen, head = network().eval(), network(2).eval()
+    teacher = network().eval()
+    optimizer = adam(frozen, head)
+
+    def program() -> None:
+        for i in range(12):
+            inputs, labels = labelled()
+            wanted = teacher(inputs).detach()  # with gradients, which nobody asks for
+            loss = functional.cross_entropy(head(frozen(inputs)), labels)
+            update(optimizer, loss + functional.mse_loss(frozen(inputs), wanted))
+            if i % 4 == 3:
+                with torch.no_grad():
+                    head(frozen(inputs))
+
+    run = recorded_run(program)
+    # In the first step, nobody can know.
+    assert {path: phase.count for path, phase in run.phases.items() if path == "forward"} == {
+        "forward": 3 * 11
+    }
+    assert run.phases["eval"].count == 12 + 3 + 3 * 2
+    assert run.step_totals.count == 12
+    assert not [one for one in findings(run) if one.worth is not None]
+
+
+def test_that_a_model_is_trained_in_eval_mode_is_asked_a_few_times() -> None:
+    asked = 0
+
+    class Asked(nn.Linear):
+        def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+            nonlocal asked
+            asked += 1
+            return super().parameters(recurse)
+
+    teacher, student = Asked(3, 2).eval(), network()
+    optimizer = adam(student)
+
+    def program() -> None:
+        for _ in range(20):
+            inputs, _ = labelled()
+            update(optimizer, functional.mse_loss(student(inputs), teacher(inputs).detach()))
+
+    run = recorded_run(program)
+    assert run.phases["eval"].count == 20
+    assert asked == 8

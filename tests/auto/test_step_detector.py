@@ -413,6 +413,23 @@ def test_a_step_whose_beginning_was_passed_over_is_incomplete() -> None:
     assert log.text.split() == ["!", "|="]
 
 
+def test_a_step_that_is_certain_is_kept_when_another_thread_takes_over() -> None:
+    log = Log()  # without an optimizer, a backward pass is an update
+    detector = detector_of(log)
+    detector.runs_forward()
+    detector.runs_backward()
+    detector.ends_backward(False)
+
+    def train() -> None:
+        log.optimizers = 1
+        one_step(detector)
+        detector.finish()
+
+    in_another_thread(train)
+    # What it took may be in the statistics by now. The thread's own first step lacks its beginning.
+    assert log.text.split() == ["|=", "!="]
+
+
 def test_of_two_threads_that_train_one_has_the_steps() -> None:
     log = Log(2)
     detector = detector_of(log)

@@ -14,7 +14,7 @@ from pyinstrument_gpu.document.phases import PhaseInSteps
 from pyinstrument_gpu.model.memory import MEMORY_POINT_DTYPE, Memory
 from pyinstrument_gpu.model.schema import METRIC_DTYPE, SPAN_DTYPE
 from pyinstrument_gpu.model.steps import Step, Steps
-from pyinstrument_gpu.model.syncs import SYNC_DTYPE, SyncTotals
+from pyinstrument_gpu.model.syncs import SYNC_DTYPE, Syncs, SyncTotals
 from pyinstrument_gpu.run import Run
 from tests.document.programs import (
     MIB,
@@ -171,6 +171,20 @@ def test_verdict_of_a_program_whose_children_worked(command: list[str], advice: 
     assert document_of(run).verdict.endswith("used 0.4 s of CPU time.")
 
 
+def test_a_preview_of_a_launcher_claims_nothing_of_the_ranks() -> None:
+    run = run_of_phases(3)
+    run.syncs = Syncs(watched_ns=((0, 1),), is_as_if=True)
+    assert "Not known" not in run.report()
+    command = ["pyinstrument-gpu", "run", "--as-if-cuda", "torchrun", "train.py"]
+    run.environment = {**run.environment, "children_cpu_s": 8.52, "command": command}
+    assert "what the child processes of the program would wait for" in " ".join(
+        run.report().split()
+    )
+    assert (
+        "run `torchrun -m pyinstrument_gpu run --as-if-cuda train.py`" in document_of(run).verdict
+    )
+
+
 def test_killed_run_says_so_and_claims_nothing_of_what_the_file_lacks() -> None:
     run = program()
     whole = document_of(run)
@@ -300,6 +314,19 @@ def test_the_verdict_says_where_most_of_the_step_is_if_no_phase_has_it(
     verdict = document_of(script.run()).verdict
     assert verdict.startswith(f"A step takes 23.000 ms, of which {where}")
     assert verdict.endswith('put gpu_phase("...") around the parts of that code to see what it is.')
+
+
+def test_a_gap_of_few_steps_is_called_so() -> None:
+    script = Script()
+    for step in range(20):
+        with script.step():
+            script.leaf("forward", MS)
+            script.work(500 * MS if step == 3 else MS)
+            script.leaf("backward", MS)
+    assert (
+        "between forward and backward, most of it in few steps;"
+        in document_of(script.run()).verdict
+    )
 
 
 def test_the_phases_around_a_gap_have_their_lines_if_these_are_known() -> None:

@@ -10,6 +10,7 @@ import pytest
 import pyinstrument_gpu as pig
 from pyinstrument_gpu.run import Run
 from tests.helpers.launched import launched, write
+from tests.helpers.spans import spans_of
 
 ENDINGS = {
     "": {"exit_code": 0},
@@ -88,3 +89,52 @@ def test_the_watchdog(seconds: str, says: bool, tmp_path: Path) -> None:
     assert ("no step has begun or ended for" in done.stderr) == says
     stalls = Run.load(tmp_path / "run.gpurun").stalls
     assert [stall.step for stall in stalls] == ([12] if says else [])
+
+
+BROKEN = """
+import atexit, sys, torch, pyinstrument_gpu as pig
+
+def goodbye(*_):
+    with pig.gpu_phase("goodbye"):
+        pass
+
+atexit.register(goodbye)
+sys.excepthook = goodbye
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(3):
+    model(torch.ones(1, 1)).sum().backward()
+    if i == 2:
+        raise ValueError
+    optimizer.step()
+"""
+
+
+def test_what_follows_an_uncaught_exception_is_outside_the_broken_step(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", BROKEN)
+    launched(tmp_path, "--no-report", "train.py", imported="torch")
+    run = Run.load(tmp_path / "run.gpurun")
+    assert [step.complete for step in run.steps] == [True, True, False]
+    assert [span.step for span in spans_of(run) if span.path == "goodbye"] == [-1, -1]
+
+
+OUTLASTING = """
+import threading, torch
+
+def train():
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for i in range(3):
+        model(torch.ones(1, 1)).sum().backward()
+        if i == 1:
+            threading.main_thread().join()
+        optimizer.step()
+
+threading.Thread(target=train).start()
+"""
+
+
+def test_a_thread_that_trains_longer_than_the_main_code_keeps_its_step(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", OUTLASTING)
+    launched(tmp_path, "--no-report", "train.py", imported="torch")
+    assert [step.complete for step in Run.load(tmp_path / "run.gpurun").steps] == [True] * 3

@@ -3,7 +3,8 @@
 
 An evaluation is what lies between two steps if a phase of evaluation is among it: its loader, its
 copies and its losses too. Checkpoints and other phases in between are left out. The time outside of
-phases may belong to the evaluation or not, so that it takes from `low_ns` to `high_ns`.
+phases may belong to the evaluation or not, so that it takes from `low_ns` to `high_ns`: what is
+between its first and its last phase belongs to it, but for the time behind the last step.
 
 The host begins an evaluation while the device is still at the steps before, and waits for those at
 the evaluation's first read. If a program has a device, `low_ns` therefore begins behind that read,
@@ -162,21 +163,20 @@ class Timeline:
             are_known = bool((read_ns >= 0).all())
             first_ns = np.clip(read_ns, first_ns, last_ns)
 
-        def without_others_ns(
-            since_ns: NDArray[np.int64], until_ns: NDArray[np.int64]
+        def of_phases_ns(
+            which: NDArray[np.bool_], since_ns: NDArray[np.int64], until_ns: NDArray[np.int64]
         ) -> NDArray[np.int64]:
             inside_ns = np.minimum(ends_ns, until_ns[place])
             inside_ns = np.maximum(inside_ns - np.maximum(begins_ns, since_ns[place]), 0)
-            others_ns = np.bincount(place, np.where(belongs, 0, inside_ns), minlength=len(gaps))
-            return until_ns - since_ns - others_ns.astype(np.int64)
+            sums_ns = np.bincount(place, np.where(which, inside_ns, 0), minlength=len(gaps))
+            return sums_ns.astype(np.int64)
 
-        return Occasions(
-            gap_begins_ns,
-            gap_ends_ns,
-            without_others_ns(first_ns, last_ns),
-            without_others_ns(gap_begins_ns, gap_ends_ns),
-            are_known,
-        )
+        low_ns = last_ns - first_ns - of_phases_ns(~belongs, first_ns, last_ns)
+        high_ns = gap_ends_ns - gap_begins_ns - of_phases_ns(~belongs, gap_begins_ns, gap_ends_ns)
+        # Behind the last step the program may do anything before it predicts something at its end.
+        is_behind = gaps == len(self._steps) - 1
+        low_ns = np.where(is_behind, of_phases_ns(belongs, first_ns, last_ns), low_ns)
+        return Occasions(gap_begins_ns, gap_ends_ns, low_ns, high_ns, are_known)
 
     def _first_read_end_ns(self, gaps: NDArray[np.int64]) -> NDArray[np.int64]:
         """When the first read in each gap ended; -1 where there is none."""
