@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from pyinstrument_gpu.document.no_steps import CHILDREN
 from pyinstrument_gpu.document.words import counted
 from pyinstrument_gpu.model import syncs as model
-from pyinstrument_gpu.model.distinct import distinct
 from pyinstrument_gpu.model.run_data import RunData
 from pyinstrument_gpu.model.sync_kind import SyncKind
 
@@ -56,8 +56,8 @@ class SyncSite:
         count: waits in the whole run.
         count_per_step, blocked_ns_per_step: of those inside steps that ended.
         count_outside: waits outside steps.
-        is_of_steps: whether it waits in several steps, or in the only one; not where it waits once,
-            or only outside steps.
+        is_of_steps: whether it waits in several steps, or in the only one, or between most of them;
+            not where it waits once, or now and then between steps.
         blocked_ns: the time of all.
         copied_bytes: what they copied.
     """
@@ -112,7 +112,7 @@ def syncs(run: RunData) -> Syncs | None:
     in_steps = found.events["step"] >= 0
     has_ended = in_steps if open_step is None else found.events["step"] != open_step.index
     inside, ended = found.waits_in(in_steps), found.waits_in(in_steps & has_ended)
-    of_steps = _sites_of_steps(run, found.events[in_steps & has_ended])
+    of_steps = _sites_of_steps(run, found.events[~in_steps | has_ended])
     sites = [
         _site(run, site, inside[site], ended[site], site in of_steps)
         for site in listed_sites(found)
@@ -139,13 +139,24 @@ def syncs(run: RunData) -> Syncs | None:
 
 
 def _sites_of_steps(run: RunData, events: NDArray[np.void]) -> set[model.SyncSite]:
-    """The sites of waits, in steps that ended, that wait in several steps, or in the only one."""
-    sites, steps = events["site"], events["step"]
-    last = np.full(len(run.syncs.sites), -1)
-    last[sites] = steps
-    is_in_another = steps != last[sites]
-    chosen = sites if run.steps_ended == 1 else sites[is_in_another]
-    return {run.syncs.sites[site] for site in distinct(chosen)}
+    """The sites that wait in several of the steps that ended, or in the only one, or between most
+    of them, as where the training draws from an environment."""
+    is_inside = events["step"] >= 0
+    steps = _places_of(events["site"][is_inside], events["step"][is_inside], run)
+    ends_ns = run.steps.closed["end_ns"]
+    gaps = np.searchsorted(ends_ns, events["begin_ns"][~is_inside], "right")
+    between = _places_of(events["site"][~is_inside], gaps, run)
+    are_of_steps = (steps >= min(2, run.steps_ended)) & (steps > 0)
+    are_of_steps |= between > max(1, len(ends_ns) / 2)
+    return {run.syncs.sites[site] for site in np.flatnonzero(are_of_steps)}
+
+
+def _places_of(
+    sites: NDArray[np.integer[Any]], places: NDArray[np.integer[Any]], run: RunData
+) -> NDArray[np.int64]:
+    """At how many different places each of the run's sites is."""
+    pairs = np.unique(np.stack([sites, places.astype(np.int64)]), axis=1)
+    return np.bincount(pairs[0], minlength=len(run.syncs.sites))
 
 
 def listed_sites(syncs: model.Syncs) -> list[model.SyncSite]:

@@ -81,23 +81,23 @@ def _between(
     """Where the time outside of phases is, which is more than that of any phase."""
     share = small_percent(between_ns, step_ns)
     if not phases:
-        return f"{share} lie outside of phases, as it has none"
+        return f"{share} lies outside all phases, as it has none"
     largest = next(iter(analysis.of(run).gaps), None)
     if largest is None:
-        return f"{share} lie outside of phases"
+        return f"{share} lies outside all phases"
     before, behind = (_placed(run, path) for path in (largest.before, largest.behind))
     where = f"between {before} and {behind}"
     if before is None:
         where = f"in front of {behind}" if behind is not None else "in steps without a phase"
     elif behind is None:
-        where = f"behind {before}, the last phase of a step"
+        where = f"after {before}, the last phase of the step"
     of_it = (
         ""
         if largest.time_ns >= between_ns
         else (f", {small_percent(largest.time_ns, between_ns)} of that")
     )
     rare = ", most of it in few steps" if largest.is_rare else ""
-    return f"{share} lie outside of phases{of_it} {where}{rare}"
+    return f"{share} lies outside all phases{of_it} {where}{rare}"
 
 
 def _placed(run: RunData, path: int) -> str | None:

@@ -70,7 +70,7 @@ def ppo(model: nn.Module, before: Callable[[], object], after: Callable[[], obje
                 update(optimizer, functional.mse_loss(model(batch), torch.randn(len(batch), 2)))
 
 
-@shape("nothing", "no_grad")
+@shape("unknown", "no_grad")
 def ppo_in_training_mode() -> None:
     model = network()
     ppo(model, model.train, model.train)

@@ -294,9 +294,12 @@ def test_times_per_step_leave_out_the_step_that_is_open(is_whole: bool) -> None:
 @pytest.mark.parametrize(
     ("work_ms", "where"),
     [
-        ((20, 1, 0), "91% lie outside of phases, 95% of that in front of forward"),
-        ((0, 21, 0), "91% lie outside of phases between forward and backward"),
-        ((1, 0, 20), "91% lie outside of phases, 95% of that behind backward, the last phase of a"),
+        ((20, 1, 0), "91% lies outside all phases, 95% of that in front of forward"),
+        ((0, 21, 0), "91% lies outside all phases between forward and backward"),
+        (
+            (1, 0, 20),
+            "91% lies outside all phases, 95% of that after backward, the last phase of the",
+        ),
     ],
 )
 def test_the_verdict_says_where_most_of_the_step_is_if_no_phase_has_it(
@@ -348,7 +351,7 @@ def test_steps_without_a_phase_are_all_outside_of_phases() -> None:
         with script.step():
             script.work(MS)
     assert (
-        "of which 100% lie outside of phases, as it has none" in document_of(script.run()).verdict
+        "of which 100% lies outside all phases, as it has none" in document_of(script.run()).verdict
     )
 
 

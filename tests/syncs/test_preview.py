@@ -600,6 +600,28 @@ for _ in range(5):
     assert "Below the line: what would wait once, or outside steps" in report
 
 
+def test_lines_that_wait_between_most_steps_count_as_lines_of_steps(tmp_path: Path) -> None:
+    source = """
+import torch
+import pyinstrument_gpu as pig
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = torch.nn.Linear(2, 1).to(device)
+x = torch.ones(3, 2, device=device)
+for step in range(4):
+    with pig.gpu_step():
+        loss = net(x).sum()
+    loss.item()
+    if step == 2:
+        loss.tolist()
+"""
+    run, _ = previewed(source, tmp_path)
+    syncs = document_of(run).syncs
+    assert syncs is not None
+    lines = [(int(site.line.rpartition(":")[2]), site.is_of_steps) for site in syncs.sites]
+    assert lines[0] == (10, True)
+    assert not any(is_of_steps for _, is_of_steps in lines[1:])
+
+
 def test_times_of_a_preview_are_not_those_of_the_program(tmp_path: Path) -> None:
     run, _ = previewed(NOTHING_PLACED["tutorial"] + LOOP, tmp_path)
     report = run.report(width=200)

@@ -15,8 +15,8 @@ MIN_SHARE = 0.01
 """The least share of the elapsed time that other phases have to take to be named."""
 _EVALUATE = "evaluate half as often"
 _MAY_BE_ROLLOUTS = (
-    "modules run in eval mode without a loader and without a loss, so training may need what they "
-    "compute"
+    "modules run without gradients, but in training mode, or without a loader and a loss, so "
+    "training may need what they compute"
 )
 
 

@@ -36,7 +36,10 @@ EVALUATION_PHASES = ("eval", "evaluate", "evaluation", "test", "val", "validate"
 CHECKPOINT_PHASES = ("checkpoint", "save", "save_checkpoint")
 _AUTOMATIC = "eval"
 """The one among them that may be there because a module was in eval mode."""
-_LOOP_PHASES = ("h2d", "forward", "loss", "no_grad", *DATA_PHASES)
+_NO_GRADIENTS = ("no_grad",)
+"""Modules in training mode without gradients: a sample, a rollout, or an evaluation that forgot to
+call `eval()`."""
+_LOOP_PHASES = ("h2d", "forward", "loss", *_NO_GRADIENTS, *DATA_PHASES)
 """What a loop of evaluation has as well as one of training."""
 _STEP_PHASES = ("backward", "zero_grad", "clip", "scheduler", "optimizer")
 
@@ -99,15 +102,18 @@ class Timeline:
 
     def evaluations(self) -> Occasions:
         """None where they come with more than `MAX_SHARE` of the steps."""
-        is_evaluation = self._are(EVALUATION_PHASES)
+        is_evaluation = self._are(self._evaluating())
         steps = distinct(np.maximum(self._step, self._gap)[is_evaluation])
         if np.count_nonzero(steps >= 0) > MAX_SHARE * len(self._steps):
             is_evaluation[:] = False
         return _together(self._in_gaps(is_evaluation), self._in_steps(is_evaluation))
 
     def may_be_rollouts(self) -> bool:
-        """Whether the evaluations may be something else: automatic phases alone tell of them, and
-        the program has neither a loader nor a loss in them."""
+        """Whether the evaluations may be something else: modules were in training mode, or
+        automatic phases alone show them, and the program has neither a loader nor a loss in them.
+        """
+        if self._evaluating() == _NO_GRADIENTS:
+            return True
         is_evaluation = self._are(EVALUATION_PHASES)
         is_own = bool((is_evaluation & ~self._are((_AUTOMATIC,))).any())
         if is_own or "optimizer_seen" not in self._run.environment or self._are(DATA_PHASES).any():
@@ -118,6 +124,10 @@ class Timeline:
         beside = self._are(("loss",)) & np.isin(self._gap, gaps)
         inside = is_loss & in_evaluation & (self._run.path_parents >= 0)
         return not (beside.any() or inside.any())
+
+    def _evaluating(self) -> Collection[str]:
+        """The phases that are evaluations, or else may be."""
+        return EVALUATION_PHASES if self._are(EVALUATION_PHASES).any() else _NO_GRADIENTS
 
     def checkpoints(self) -> Occasions:
         return self._of_phases(self._are(CHECKPOINT_PHASES))

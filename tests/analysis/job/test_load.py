@@ -203,7 +203,7 @@ def test_runs_that_are_of_no_rank(tmp_path: Path) -> None:
     assert len(job.ranks) == 2
     assert job.notes == (f"left out: {tmp_path}/alone.gpurun does not say of which rank it is",)
     save(run(0, 1), tmp_path / "alone.gpurun")
-    with pytest.raises(JobError, match="of no rank"):
+    with pytest.raises(JobError, match="not a rank"):
         Job.load(tmp_path / "alone.gpurun")
 
 
