@@ -233,9 +233,8 @@ def test_more_workers_need_cores(
 def test_half_the_evaluations() -> None:
     found = prediction.with_half_the_evaluations(made_run(evaluations=True))
 
-    # Three times from the 5 ms between the first phase and the last to 8 ms. The last time only the
-    # 4 ms of its phases are certain, as what follows the steps need not belong together; it ends with
-    # its last phase.
+    # Three times from the 5 ms between the first phase and the last to 8 ms. The last time it ends
+    # with its last phase, and only the 4 ms of its phases are certain.
     assert found.elapsed_ns == (STEPS * 10 + 3 * 8 + 6) * MS / STEPS
     assert found.low_ns == (3 * 5 + 4) * MS / STEPS / 2
     assert found.high_ns == (3 * 8 + 6) * MS / STEPS / 2
