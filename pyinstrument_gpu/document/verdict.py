@@ -101,9 +101,9 @@ def _between(
 
 
 def _placed(run: RunData, path: int) -> str | None:
-    """A phase with its line, where that is known."""
+    """A phase with the line of its first call, where that is known; later ones may be elsewhere."""
     line = None if path < 0 else run.line_of_phase(path)
-    return None if path < 0 else run.paths[path] + (f" ({line})" if line else "")
+    return None if path < 0 else run.paths[path] + (f" (first called at {line})" if line else "")
 
 
 def _what_helps(run: RunData, findings: Sequence[Finding], guides: Guides | None) -> str:

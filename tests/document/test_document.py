@@ -341,7 +341,7 @@ def test_the_phases_around_a_gap_have_their_lines_if_these_are_known() -> None:
             script.leaf("backward", MS)
     lines = [{"phase": "forward", "file": "/home/me/train.py", "line": 12}]
     run = script.run(environment={"cwd": "/home/me", "phase_lines": lines})
-    assert "between forward (train.py:12) and backward;" in document_of(run).verdict
+    assert "between forward (first called at train.py:12) and backward;" in document_of(run).verdict
 
 
 def test_steps_without_a_phase_are_all_outside_of_phases() -> None:
