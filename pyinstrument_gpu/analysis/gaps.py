@@ -51,14 +51,15 @@ def gaps(run: RunData, steps: NDArray[np.void]) -> list[Gap]:
     lengths_ns = np.maximum(begins_ns[order][1:] - ends_ns[order][:-1], 0)
     width = len(run.path_parents) + 1
     pairs = (paths[order][:-1] + 1) * width + paths[order][1:] + 1
-    steps_of = places[order][1:][is_inside]
+    lengths_ns, steps_of = lengths_ns[is_inside], places[order][1:][is_inside]
     found = []
     for pair, chosen in groups(pairs[is_inside]):
         before, behind = divmod(int(pair), width)
-        of_pair_ns = lengths_ns[is_inside][chosen]
-        of_steps_ns = np.sort(np.bincount(steps_of[chosen], of_pair_ns, minlength=count))
-        sum_ns = float(of_pair_ns.sum())
-        is_rare = bool(of_steps_ns[count - count // 10 :].sum() > sum_ns / 2)
+        # Of a rare pair only the steps that have it.
+        _, step = np.unique(steps_of[chosen], return_inverse=True)
+        of_steps_ns = np.sort(np.bincount(step, lengths_ns[chosen]))[::-1]
+        sum_ns = float(lengths_ns[chosen].sum())
+        is_rare = bool(of_steps_ns[: count // 10].sum() > sum_ns / 2)
         found.append(Gap(before - 1, behind - 1, sum_ns / count, is_rare))
     return sorted(found, key=lambda gap: -gap.time_ns)
 
