@@ -12,7 +12,7 @@ import click
 
 from pyinstrument_gpu.analysis.compare import DEFAULT_MARGIN_PERCENT, Verdict
 from pyinstrument_gpu.analysis.compare import compare as compare_runs
-from pyinstrument_gpu.cli.run_paths import by_job, run_paths, say_what_is_left_out
+from pyinstrument_gpu.cli.run_paths import by_job, found_runs, say_what_is_left_out
 from pyinstrument_gpu.report.comparison import comparison_facts, comparison_report
 from pyinstrument_gpu.run import Run
 
@@ -104,8 +104,9 @@ def compare(
     """
     if output is not None and not as_html:
         raise click.UsageError("--output is for --html")
-    files = [run_paths(side) for side in (before, after)]
-    say_what_is_left_out([*before, *after])
+    found = [found_runs(side) for side in (before, after)]
+    files = [paths for paths, _ in found]
+    say_what_is_left_out([path for _, earlier in found for path in earlier])
     runs = [[Run.load(file) for file in side] for side in files]
     try:
         comparison = compare_runs(*map(by_job, runs), **options)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from pyinstrument_gpu import export as exports
-from pyinstrument_gpu.cli.run_paths import run_paths, say_what_is_left_out
+from pyinstrument_gpu.cli.run_paths import found_runs, say_what_is_left_out
 from pyinstrument_gpu.errors import ExportError
 from pyinstrument_gpu.export.atomic_file import check_replaceable
 from pyinstrument_gpu.export.rank_alignment import NoStartTimeError
@@ -113,8 +113,8 @@ def export(
             raise click.UsageError(
                 f"{name} has no option --{option.replace('_', '-')}; it is for {', '.join(formats)}"
             )
-    paths = run_paths(given)
-    say_what_is_left_out(given)
+    paths, earlier = found_runs(given)
+    say_what_is_left_out(earlier)
     runs = [Run.load(path) for path in paths]
     names = [click.format_filename(path) for path in paths]
     exports.check_runs(runs, names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyinstrument_gpu.cli.run_paths import are_of_a_job, run_paths, say_what_is_left_out
+from pyinstrument_gpu.cli.run_paths import are_of_a_job, found_runs, say_what_is_left_out
 from pyinstrument_gpu.document.document import document_of
 from pyinstrument_gpu.document.json_text import MOST_ROWS, json_text
 from pyinstrument_gpu.document.one_step import step_document
@@ -80,14 +80,14 @@ def report(
         raise click.UsageError("--output is for --html")
     if as_html and (as_json or step is not None or width is not None):
         raise click.UsageError("--html can't be combined with --json, --step or --width")
-    paths = run_paths(given)
+    paths, earlier = found_runs(given)
     most_rows = None if all_rows else MOST_ROWS
     if rank is not None:
         paths = [_path_of_rank(given, rank)]
     elif step is None and are_of_a_job(given, paths):
         _report_job(given, width, as_json, most_rows, as_html, paths[0], output)
         return
-    say_what_is_left_out(given)
+    say_what_is_left_out(earlier)
     names: list[str] = []
     runs: list[Run] = []
     unreadable: dict[str, str] = {}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -18,24 +18,28 @@ from pyinstrument_gpu.run import Run
 def run_paths(given: Iterable[str]) -> list[str]:
     """The paths of the run files, in the order given, with those in folders but for earlier
     attempts of a job; errors as of `files_in`."""
-    return [path for last, _ in _found(given) for path in last]
+    return found_runs(given)[0]
 
 
-def say_what_is_left_out(given: Iterable[str]) -> None:
-    """Name the files of earlier attempts that `run_paths` leaves out."""
-    earlier = [path for _, left in _found(given) for path in left]
-    if earlier:
-        click.echo(printable(earlier_left_out(earlier)), err=True)
-
-
-def _found(given: Iterable[str]) -> Iterator[tuple[list[str], list[Path]]]:
+def found_runs(given: Iterable[str]) -> tuple[list[str], list[Path]]:
+    """The same, and the files of earlier attempts that are left out."""
+    paths: list[str] = []
+    left: list[Path] = []
     for argument in given:
         path = Path(argument)
         if path.is_dir():
             last, earlier = of_last_attempts(files_in(path))
-            yield [*map(str, last)], earlier
+            paths += map(str, last)
+            left += earlier
         else:
-            yield [argument], []
+            paths.append(argument)
+    return paths, left
+
+
+def say_what_is_left_out(earlier: Sequence[Path]) -> None:
+    """Name files of earlier attempts, if there are any."""
+    if earlier:
+        click.echo(printable(earlier_left_out(earlier)), err=True)
 
 
 def are_of_a_job(given: Sequence[str], paths: Sequence[str]) -> bool:
