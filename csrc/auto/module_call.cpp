@@ -3,8 +3,7 @@
 // Phases "forward", "eval", "no_grad" and "loss": the outermost call of a module. In eval mode it
 // is "eval", whatever the mode is for, unless the module is known to be trained in it
 // (eval_calls.h), and in training mode without gradients "no_grad": a rollout, a target network, a
-// sample. Which calls are an evaluation the analysis says, as it takes more
-// than one call to tell.
+// sample. Which calls are an evaluation the analysis says, as it takes more than one call to tell.
 #include "auto/activities.h"
 
 namespace pig {
