@@ -171,12 +171,16 @@ class AtTheEnd:
         write=os.write,
         tasks=os.listdir,
         task=str(daemon.native_id),
+        gone=OSError,
     ):
         release(stream)
         wait_until_blocked(0, 600.0)
         # Until the thread has ended or sleeps. Where it aborts, the program does.
         while task in tasks("/proc/self/task"):
-            if b") S" in read(open(f"/proc/self/task/{task}/stat", 0), 1000):
+            try:
+                if b") S" in read(open(f"/proc/self/task/{task}/stat", 0), 1000):
+                    break
+            except gone:  # it has ended between the two looks
                 break
         write(1, b"released at the end")
 
